@@ -1,0 +1,94 @@
+//! Capability sets: what a task requires and what a worker offers.
+
+use std::{collections::BTreeSet, fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A set of capability tags such as `cpu`, `docker` or `gpu`, in sorted order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CapSet(BTreeSet<String>);
+
+/// Why a text is not a capability tag.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{tag}' is not a capability: use letters, digits and . _ - : @ (at most 64)")]
+pub struct InvalidCap {
+    tag: String,
+}
+
+impl CapSet {
+    /// The empty set: any worker can take a task that requires nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether every tag of this set is in `offered`: the claim rule.
+    pub fn is_subset(&self, offered: &Self) -> bool {
+        self.0.is_subset(&offered.0)
+    }
+
+    /// The tags that `offered` lacks.
+    pub fn missing_from<'a>(&'a self, offered: &'a Self) -> impl Iterator<Item = &'a str> {
+        self.0.difference(&offered.0).map(String::as_str)
+    }
+
+    /// Adds one tag.
+    pub fn insert(&mut self, tag: &str) -> Result<(), InvalidCap> {
+        if !is_valid(tag) {
+            return Err(InvalidCap { tag: tag.into() });
+        }
+        self.0.insert(tag.into());
+        Ok(())
+    }
+
+    /// The tags in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+
+    /// Whether the set has no tag.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn is_valid(tag: &str) -> bool {
+    (1..=64).contains(&tag.len()) && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:@".contains(&b))
+}
+
+/// Comma-separated tags, as in `WORKER_CAPS`; blanks around a tag and empty tags are passed over.
+impl FromStr for CapSet {
+    type Err = InvalidCap;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCap> {
+        let mut set = Self::new();
+        for tag in text.split(',').map(str::trim).filter(|tag| !tag.is_empty()) {
+            set.insert(tag)?;
+        }
+        Ok(set)
+    }
+}
+
+impl fmt::Display for CapSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, tag) in self.iter().enumerate() {
+            write!(f, "{}{tag}", if i == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for CapSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for CapSet {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut set = Self::new();
+        for tag in Vec::<String>::deserialize(deserializer)? {
+            set.insert(&tag).map_err(de::Error::custom)?;
+        }
+        Ok(set)
+    }
+}

@@ -1,0 +1,36 @@
+//! The task model of Raddle: what a task is, which states it may take, and what follows from each outcome.
+//!
+//! Everything here is a value or a pure function of values. Nothing in this crate opens a file, reads a clock,
+//! starts a process or talks to a broker: those who do ask here what to do next.
+
+pub mod caps;
+pub mod control;
+pub mod event;
+pub mod exit;
+pub mod limits;
+pub mod queue_name;
+pub mod retry;
+pub mod settle;
+pub mod span;
+pub mod spec;
+pub mod state;
+pub mod stop;
+pub mod task;
+pub mod tid;
+pub mod title;
+pub mod worker;
+
+pub use caps::CapSet;
+pub use control::{Control, Word};
+pub use event::{Event, EventKind};
+pub use exit::{Exit, Report, Usage};
+pub use limits::Limits;
+pub use queue_name::QueueName;
+pub use retry::Retry;
+pub use settle::{Next, Tally, settle};
+pub use span::Span;
+pub use spec::{Spec, Target};
+pub use state::State;
+pub use task::TaskView;
+pub use tid::{Tid, TidClock};
+pub use worker::WorkerEntry;

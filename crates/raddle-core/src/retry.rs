@@ -1,0 +1,67 @@
+//! When a failed attempt is followed by another.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Span, Tid};
+
+/// How often a task is attempted and how long to wait in between.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retry {
+    /// How many attempts may fail before the task does. 1 means no second try.
+    pub attempts: u32,
+    /// How the pause grows.
+    pub backoff: Backoff,
+    /// The first pause.
+    pub base: Span,
+    /// The longest pause.
+    pub max: Span,
+    /// The share of each pause left to chance, 0 to 1, so that tasks that failed together do not return together.
+    pub jitter: f64,
+}
+
+/// How the pause between attempts grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backoff {
+    /// Always `base`.
+    Constant,
+    /// `base` times the number of failures.
+    Linear,
+    /// `base`, doubled with every failure.
+    #[default]
+    Exponential,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 1, backoff: Backoff::default(), base: Span::secs(1), max: Span::secs(300), jitter: 0.1 }
+    }
+}
+
+impl Retry {
+    /// The pause before the attempt that follows the `failures`-th failure (counted from 1).
+    ///
+    /// The chance in it comes from the task's id and the count, so that the same history gives the same plan.
+    pub fn pause(&self, failures: u32, tid: Tid) -> Duration {
+        let nth = failures.max(1);
+        let factor = match self.backoff {
+            Backoff::Constant => 1.0,
+            Backoff::Linear => f64::from(nth),
+            Backoff::Exponential => 2f64.powi(nth.min(64) as i32 - 1),
+        };
+        let full = (self.base.0.as_secs_f64() * factor).min(self.max.0.as_secs_f64());
+        let spread = self.jitter.clamp(0.0, 1.0) * unit_interval(tid.as_u64() ^ (u64::from(nth) << 48));
+        Duration::from_secs_f64(full * (1.0 - spread))
+    }
+}
+
+/// A number in `[0, 1)` from the bits of `seed` (the finalizer of SplitMix64).
+fn unit_interval(seed: u64) -> f64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}

@@ -1,0 +1,82 @@
+//! What follows from the end of an attempt: the one place where retries, dead letters and final states are decided.
+
+use std::time::Duration;
+
+use crate::{Exit, Spec, State, Tid, spec::Reserved};
+
+/// How many attempts may be lost with their worker before the task counts as the cause of it.
+///
+/// A spec that allows more failures than this allows as many losses. It is not 1, because workers also die for reasons
+/// of their own, and a task must survive that without having asked for retries.
+pub const LOSSES_ALLOWED: u32 = 3;
+
+/// The history of a task as far as decisions need it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The number of the latest attempt, which is the fencing token of its writes. It only ever grows.
+    pub attempt: u32,
+    /// Attempts that ended badly.
+    pub failures: u32,
+    /// Attempts that vanished with their worker after the target had begun.
+    pub losses: u32,
+}
+
+/// What follows from the end of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The task is over.
+    Done {
+        /// Its terminal state.
+        state: State,
+        /// Whether it stands in the dead-letter queue from now on.
+        dead: bool,
+    },
+    /// The task waits for another attempt.
+    Again {
+        /// How long at least.
+        pause: Duration,
+        /// Its history from now on.
+        tally: Tally,
+    },
+}
+
+/// Decides what follows from `exit` for a task with this history. `tally` does not count the attempt that just ended.
+pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
+    match exit {
+        Exit::Code { code: 0 } => done(State::Completed),
+        Exit::Killed => done(State::Killed),
+        Exit::Cancelled if spec.on_stop == Reserved::Requeue => Next::Again { pause: Duration::ZERO, tally },
+        Exit::Cancelled => done(State::Cancelled),
+        Exit::Lost { .. } => {
+            let tally = Tally { losses: tally.losses + 1, ..tally };
+            if tally.losses < spec.retry.attempts.max(LOSSES_ALLOWED) {
+                return Next::Again { pause: Duration::ZERO, tally };
+            }
+            exhausted(spec, tid, tally, State::Failed)
+        }
+        Exit::Timeout => failed(spec, tid, tally, State::Timeout),
+        _ => failed(spec, tid, tally, State::Failed),
+    }
+}
+
+fn failed(spec: &Spec, tid: Tid, tally: Tally, last: State) -> Next {
+    let tally = Tally { failures: tally.failures + 1, ..tally };
+    if tally.failures < spec.retry.attempts {
+        return Next::Again { pause: spec.retry.pause(tally.failures, tid), tally };
+    }
+    exhausted(spec, tid, tally, last)
+}
+
+fn exhausted(spec: &Spec, tid: Tid, tally: Tally, last: State) -> Next {
+    match spec.on_error {
+        Reserved::Requeue => {
+            Next::Again { pause: spec.retry.pause((tally.failures + tally.losses).max(1), tid), tally }
+        }
+        Reserved::Keep => Next::Done { state: last, dead: true },
+        Reserved::Clear => done(last),
+    }
+}
+
+fn done(state: State) -> Next {
+    Next::Done { state, dead: false }
+}

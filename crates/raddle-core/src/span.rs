@@ -1,0 +1,94 @@
+//! Durations as people write them: `90`, `1.5`, `"30s"`, `"1h 30m"`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A length of time in a spec, a flag or a configuration file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span(pub Duration);
+
+/// Why a text is not a length of time.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not a duration: write seconds (90, 1.5) or units (500ms, 30s, 5m, 1h30m)")]
+pub struct ParseSpanError {
+    text: String,
+}
+
+/// A century. Beyond it additions to a clock could overflow, and nobody waits that long.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+impl Span {
+    /// A span of whole seconds.
+    pub const fn secs(secs: u64) -> Self {
+        Self(Duration::from_secs(secs))
+    }
+
+    /// A span of milliseconds.
+    pub const fn millis(millis: u64) -> Self {
+        Self(Duration::from_millis(millis))
+    }
+
+    fn from_secs_f64(secs: f64) -> Option<Self> {
+        Duration::try_from_secs_f64(secs).ok().filter(|d| *d <= LONGEST).map(Self)
+    }
+}
+
+impl FromStr for Span {
+    type Err = ParseSpanError;
+
+    fn from_str(text: &str) -> Result<Self, ParseSpanError> {
+        let error = || ParseSpanError { text: text.into() };
+        if let Ok(secs) = text.trim().parse::<f64>() {
+            return Self::from_secs_f64(secs).ok_or_else(error);
+        }
+        let parsed: jiff::SignedDuration = text.trim().parse().map_err(|_| error())?;
+        Duration::try_from(parsed).ok().filter(|d| *d <= LONGEST).map(Self).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.0)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.subsec_nanos() == 0 {
+            serializer.serialize_u64(self.0.as_secs())
+        } else {
+            serializer.serialize_f64(self.0.as_secs_f64())
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration: seconds as a number, or a text such as \"30s\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, secs: u64) -> Result<Span, E> {
+                self.visit_f64(secs as f64)
+            }
+
+            fn visit_i64<E: de::Error>(self, secs: i64) -> Result<Span, E> {
+                self.visit_f64(secs as f64)
+            }
+
+            fn visit_f64<E: de::Error>(self, secs: f64) -> Result<Span, E> {
+                Span::from_secs_f64(secs).ok_or_else(|| E::invalid_value(de::Unexpected::Float(secs), &self))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}

@@ -1,0 +1,254 @@
+//! What a task is to do: one serde type for JSON and TOML, immutable once submitted.
+
+mod parse;
+mod validate;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{CapSet, Limits, Retry, Span};
+
+pub use parse::ParseSpecError;
+pub use validate::{InvalidSpec, MAX_SPEC_BYTES};
+
+/// The queue of tasks that name none.
+pub const DEFAULT_QUEUE: &str = "default";
+/// The priority of tasks that name none: in the middle, so that others can stand on either side.
+pub const DEFAULT_PRIORITY: u8 = 5;
+/// How long the record of a finished task is kept when it does not say.
+pub const DEFAULT_RESULT_TTL: Span = Span::secs(7 * 86_400);
+
+/// What a task is to do, where, how often and within which bounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// A label for people, shown in lists and process titles. The target gives one when this is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What an attempt runs.
+    pub target: Target,
+    /// Positional arguments of a routine or handler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Value>,
+    /// Named arguments of a routine or handler.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub kwargs: serde_json::Map<String, Value>,
+    /// Text given to a command on its standard input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    /// Capabilities a worker must have to claim the task.
+    #[serde(default, skip_serializing_if = "CapSet::is_empty")]
+    pub requires: CapSet,
+    /// A label for metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// The queue the task waits in.
+    #[serde(default = "default_queue", skip_serializing_if = "is_default_queue")]
+    pub queue: String,
+    /// 0 to 9; higher runs first.
+    #[serde(default = "default_priority", skip_serializing_if = "is_default_priority")]
+    pub priority: u8,
+    /// How long to wait before the first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Span>,
+    /// When to begin the first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at: Option<Timestamp>,
+    /// How long one attempt may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    /// What one attempt may use.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    /// How often to try, and how long to wait in between.
+    #[serde(default, skip_serializing_if = "is_default_retry")]
+    pub retry: Retry,
+    /// What happens to the message in `reserved` when the task is stopped on request.
+    #[serde(default = "Reserved::clear", skip_serializing_if = "Reserved::is_clear")]
+    pub on_stop: Reserved,
+    /// What happens to the message in `reserved` when the attempts are used up.
+    #[serde(default = "Reserved::keep", skip_serializing_if = "Reserved::is_keep")]
+    pub on_error: Reserved,
+    /// How far the attempt is kept apart from its host.
+    #[serde(default, skip_serializing_if = "Isolation::is_process")]
+    pub isolation: Isolation,
+    /// Environment variables added to the worker's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The folder a command starts in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// While a task with this key is not finished, submitting another returns the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique_key: Option<String>,
+    /// How long the record is kept after the task has finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_ttl: Option<Span>,
+    /// Anything the submitter wants to find again.
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub metadata: serde_json::Map<String, Value>,
+}
+
+/// What an attempt runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Target {
+    /// A program with its arguments: text in, text out.
+    Command(Vec<String>),
+    /// A registered Rust function.
+    Routine(String),
+    /// A named plug-in.
+    Handler(String),
+    /// One of Raddle's own long-lived processes. They are tasks too, but register themselves: nobody submits them.
+    Service(String),
+}
+
+/// What happens to a task's message in `reserved` once the attempt that took it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reserved {
+    /// Back to the queue, to be run again.
+    Requeue,
+    /// Kept for inspection: an exhausted task stands in the dead-letter queue.
+    Keep,
+    /// Removed.
+    Clear,
+}
+
+/// How far an attempt is kept apart from its host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Isolation {
+    /// A process of its own.
+    #[default]
+    Process,
+    /// Namespaces and filters around it.
+    Sandbox,
+    /// A container.
+    Docker,
+}
+
+impl Spec {
+    /// A spec with every field but the target at its default.
+    pub fn new(target: Target) -> Self {
+        Self {
+            name: None,
+            target,
+            args: Vec::new(),
+            kwargs: serde_json::Map::new(),
+            stdin: None,
+            requires: CapSet::new(),
+            kind: None,
+            queue: default_queue(),
+            priority: DEFAULT_PRIORITY,
+            delay: None,
+            run_at: None,
+            timeout: None,
+            limits: Limits::default(),
+            retry: Retry::default(),
+            on_stop: Reserved::Clear,
+            on_error: Reserved::Keep,
+            isolation: Isolation::Process,
+            env: BTreeMap::new(),
+            cwd: None,
+            unique_key: None,
+            result_ttl: None,
+            metadata: serde_json::Map::new(),
+        }
+    }
+
+    /// A spec that runs a program.
+    pub fn command<I, S>(argv: I) -> Self
+    where
+        I: IntoIterator<Item = S>,
+        S: Into<String>,
+    {
+        Self::new(Target::Command(argv.into_iter().map(Into::into).collect()))
+    }
+
+    /// The name to show: the given one, or the last part of what the target is called.
+    pub fn display_name(&self) -> &str {
+        let of_target = || match &self.target {
+            Target::Command(argv) => argv.first().map_or("", |program| program.rsplit('/').next().unwrap_or(program)),
+            Target::Routine(name) | Target::Handler(name) | Target::Service(name) => name,
+        };
+        self.name.as_deref().unwrap_or_else(of_target)
+    }
+
+    /// What a worker must offer to claim the task: the required capabilities, and those the target implies.
+    ///
+    /// Implied ones begin with `@`, which keeps a worker from claiming a kind of target or isolation it cannot run.
+    pub fn needs(&self) -> CapSet {
+        let mut needs = self.requires.clone();
+        let mut imply = |tag: &str| {
+            // A name too odd for a tag was refused by `validate`; were it not, no worker could offer it either.
+            let _ = needs.insert(tag);
+        };
+        match &self.target {
+            Target::Command(_) => {}
+            Target::Routine(_) => imply("@routine"),
+            Target::Handler(_) => imply("@handler"),
+            Target::Service(_) => imply("@service"),
+        }
+        match self.isolation {
+            Isolation::Process => {}
+            Isolation::Sandbox => imply("@sandbox"),
+            Isolation::Docker => imply("@docker"),
+        }
+        needs
+    }
+
+    /// How long the record is kept after the task has finished.
+    pub fn result_ttl(&self) -> Span {
+        self.result_ttl.unwrap_or(DEFAULT_RESULT_TTL)
+    }
+}
+
+impl Reserved {
+    fn clear() -> Self {
+        Self::Clear
+    }
+
+    fn keep() -> Self {
+        Self::Keep
+    }
+
+    fn is_clear(&self) -> bool {
+        *self == Self::Clear
+    }
+
+    fn is_keep(&self) -> bool {
+        *self == Self::Keep
+    }
+}
+
+impl Isolation {
+    fn is_process(&self) -> bool {
+        *self == Self::Process
+    }
+}
+
+fn default_queue() -> String {
+    DEFAULT_QUEUE.into()
+}
+
+fn is_default_queue(queue: &str) -> bool {
+    queue == DEFAULT_QUEUE
+}
+
+fn default_priority() -> u8 {
+    DEFAULT_PRIORITY
+}
+
+fn is_default_priority(priority: &u8) -> bool {
+    *priority == DEFAULT_PRIORITY
+}
+
+fn is_default_retry(retry: &Retry) -> bool {
+    *retry == Retry::default()
+}

@@ -1,0 +1,96 @@
+//! What the types of a spec cannot say.
+
+use super::{Spec, Target};
+
+/// The largest spec that is taken, its `stdin` included. Larger input belongs in a file that the task reads.
+pub const MAX_SPEC_BYTES: usize = 16 * 1024 * 1024;
+const MAX_NAME_BYTES: usize = 128;
+const MAX_ATTEMPTS: u32 = 1_000_000;
+
+/// Why a well-formed spec cannot be run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("at '{path}': {reason}")]
+pub struct InvalidSpec {
+    /// The key that is wrong.
+    pub path: &'static str,
+    /// What is wrong with it, and what to do.
+    pub reason: String,
+}
+
+impl Spec {
+    /// Refuses what no worker could run.
+    pub fn validate(&self) -> Result<(), InvalidSpec> {
+        self.validate_target()?;
+        self.validate_text()?;
+        self.validate_numbers()
+    }
+
+    fn validate_target(&self) -> Result<(), InvalidSpec> {
+        match &self.target {
+            Target::Command(argv) => {
+                let program =
+                    argv.first().ok_or_else(|| invalid("target.command", "is empty: name a program to run"))?;
+                check(!program.is_empty(), "target.command", "names no program: its first word is empty")?;
+                check(
+                    !argv.iter().any(|a| a.contains('\0')),
+                    "target.command",
+                    "holds a NUL byte, which no program can be given",
+                )
+            }
+            Target::Routine(name) => check(is_label(name), "target.routine", "is not a routine's name"),
+            Target::Handler(name) => check(is_label(name), "target.handler", "is not a handler's name"),
+            Target::Service(_) => Err(invalid("target.service", "cannot be submitted: services start themselves")),
+        }
+    }
+
+    fn validate_text(&self) -> Result<(), InvalidSpec> {
+        let no_nul = |path, text: &str| check(!text.contains('\0'), path, "holds a NUL byte");
+        if let Some(name) = &self.name {
+            check((1..=MAX_NAME_BYTES).contains(&name.len()), "name", "must have 1 to 128 bytes")?;
+            check(!name.chars().any(char::is_control), "name", "holds a control character")?;
+        }
+        check(is_label(&self.queue), "queue", "must be 1 to 128 letters, digits, or . _ - : @ /")?;
+        if let Some(cwd) = &self.cwd {
+            check(!cwd.is_empty(), "cwd", "is empty")?;
+            no_nul("cwd", cwd)?;
+        }
+        for (key, value) in &self.env {
+            check(!key.is_empty() && !key.contains('='), "env", "has a name that is empty or holds '='")?;
+            no_nul("env", key)?;
+            no_nul("env", value)?;
+        }
+        if let Some(key) = &self.unique_key {
+            check((1..=512).contains(&key.len()), "unique_key", "must have 1 to 512 bytes")?;
+        }
+        if let Some(kind) = &self.kind {
+            check(is_label(kind), "kind", "must be 1 to 128 letters, digits, or . _ - : @ /")?;
+        }
+        let size = self.stdin.as_ref().map_or(0, String::len);
+        check(size <= MAX_SPEC_BYTES, "stdin", "is larger than 16 MiB: let the task read a file instead")
+    }
+
+    fn validate_numbers(&self) -> Result<(), InvalidSpec> {
+        check(self.priority <= 9, "priority", "must be 0 to 9")?;
+        check((1..=MAX_ATTEMPTS).contains(&self.retry.attempts), "retry.attempts", "must be 1 to 1000000")?;
+        check((0.0..=1.0).contains(&self.retry.jitter), "retry.jitter", "must be 0 to 1")?;
+        check(self.delay.is_none() || self.run_at.is_none(), "run_at", "and delay exclude each other: give one")?;
+        check(self.timeout.is_none_or(|t| !t.0.is_zero()), "timeout", "must be longer than zero")?;
+        let positive = |path, value: Option<u64>| check(value != Some(0), path, "must be at least 1");
+        positive("limits.memory_mb", self.limits.memory_mb)?;
+        positive("limits.cpu_percent", self.limits.cpu_percent.map(u64::from))?;
+        positive("limits.max_fds", self.limits.max_fds)?;
+        positive("limits.max_procs", self.limits.max_procs)
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:@/".contains(&b))
+}
+
+fn check(holds: bool, path: &'static str, reason: &str) -> Result<(), InvalidSpec> {
+    if holds { Ok(()) } else { Err(invalid(path, reason)) }
+}
+
+fn invalid(path: &'static str, reason: &str) -> InvalidSpec {
+    InvalidSpec { path, reason: reason.into() }
+}

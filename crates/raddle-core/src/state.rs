@@ -1,0 +1,103 @@
+//! The states of a task and the steps between them.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Where a task stands. Terminal states are final and reached exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum State {
+    /// Stored and waiting: ready, delayed, or paused before its first or next attempt.
+    Created = 0,
+    /// Claimed by a worker; nothing of it has run yet.
+    Spawning = 1,
+    /// An attempt is running.
+    Running = 2,
+    /// The target ended well.
+    Completed = 3,
+    /// The target ended badly, and no attempt is left.
+    Failed = 4,
+    /// The last attempt ran into its time limit.
+    Timeout = 5,
+    /// Stopped on request before it could end by itself.
+    Cancelled = 6,
+    /// Killed on request.
+    Killed = 7,
+}
+
+/// The text is not the name of a state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' is not a state: use one of created, spawning, running, completed, failed, timeout, cancelled, killed"
+)]
+pub struct ParseStateError {
+    text: String,
+}
+
+impl State {
+    /// Every state, in the order of its number.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Spawning,
+        Self::Running,
+        Self::Completed,
+        Self::Failed,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Killed,
+    ];
+
+    /// Whether nothing can follow.
+    pub fn is_terminal(self) -> bool {
+        self >= Self::Completed
+    }
+
+    /// Whether a task in this state may step to `next`.
+    ///
+    /// Back to `Created` means that an attempt is over and another may begin; straight from `Created` to a terminal
+    /// state means that it was stopped, or given up, while waiting.
+    pub fn may_become(self, next: Self) -> bool {
+        use State::*;
+        match (self, next) {
+            (Created, Spawning | Cancelled | Killed | Failed) => true,
+            (Spawning, Created | Running | Failed | Timeout | Cancelled | Killed) => true,
+            (Running, Created | Completed | Failed | Timeout | Cancelled | Killed) => true,
+            _ => false,
+        }
+    }
+
+    /// The lower-case name, as shown in titles, JSON and the event log.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Spawning => "spawning",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+        }
+    }
+
+    /// The state with this number, as engines store it.
+    pub fn from_u8(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for State {
+    type Err = ParseStateError;
+
+    fn from_str(text: &str) -> Result<Self, ParseStateError> {
+        Self::ALL.into_iter().find(|s| s.as_str() == text).ok_or_else(|| ParseStateError { text: text.into() })
+    }
+}

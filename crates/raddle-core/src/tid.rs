@@ -1,0 +1,160 @@
+//! Task ids: 64-bit, 19 decimal digits, sorted by time, unique per broker.
+//!
+//! A TID is the time of submission in nanoseconds with its low 12 bits given over to a counter. The counter spills
+//! into the time part, so ids keep increasing when the clock stands still or goes back.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+const COUNTER_BITS: u32 = 12;
+const SHORT_DIGITS: usize = 10;
+/// Two ids with the same short form are a multiple of this apart.
+pub const SHORT_MODULUS: u64 = 10u64.pow(SHORT_DIGITS as u32);
+const MIN: u64 = 10u64.pow(18);
+const MAX: u64 = i64::MAX as u64;
+
+/// The id of a task, of the message that asked for it, and of everything that came of it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tid(u64);
+
+/// The last ten digits of a [`Tid`], as worn in process titles.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShortTid(u64);
+
+/// Hands out strictly increasing ids. One per broker; the last id is part of the broker's stored state.
+#[derive(Clone, Copy, Debug)]
+pub struct TidClock {
+    last: u64,
+}
+
+/// Why a text is not a task id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not a task id: give its 19 digits, or the last 10 as shown by ps")]
+pub struct ParseTidError {
+    text: String,
+}
+
+/// A task id as a person gives it: whole, or its last ten digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TidArg {
+    /// All 19 digits.
+    Full(Tid),
+    /// The last ten digits, which only the broker can complete.
+    Short(ShortTid),
+}
+
+impl Tid {
+    /// Takes a raw number for an id if it has the form of one.
+    pub fn from_u64(raw: u64) -> Option<Self> {
+        (MIN..=MAX).contains(&raw).then_some(Self(raw))
+    }
+
+    /// The id as a number that fits a signed 64-bit column.
+    pub fn as_i64(self) -> i64 {
+        self.0 as i64
+    }
+
+    /// The id as a number.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// The last ten digits.
+    pub fn short(self) -> ShortTid {
+        ShortTid(self.0 % SHORT_MODULUS)
+    }
+
+    /// When the id was handed out, in nanoseconds since the epoch, to within the counter's four microseconds.
+    pub fn unix_nanos(self) -> u64 {
+        self.0
+    }
+}
+
+impl ShortTid {
+    /// The digits as a number below [`SHORT_MODULUS`].
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl TidClock {
+    /// Continues after `last`, the highest id the broker ever handed out (0 for a new broker).
+    pub fn resume(last: u64) -> Self {
+        Self { last }
+    }
+
+    /// The next id at the wall-clock time `now_nanos`.
+    pub fn next(&mut self, now_nanos: u64) -> Tid {
+        let slot = (now_nanos >> COUNTER_BITS) << COUNTER_BITS;
+        self.last = slot.max(self.last + 1).clamp(MIN, MAX);
+        Tid(self.last)
+    }
+
+    /// The highest id handed out so far, to be stored with the broker.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+}
+
+impl FromStr for Tid {
+    type Err = ParseTidError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTidError> {
+        let all_digits = text.len() == 19 && text.bytes().all(|b| b.is_ascii_digit());
+        all_digits
+            .then(|| text.parse().ok().and_then(Self::from_u64))
+            .flatten()
+            .ok_or_else(|| ParseTidError { text: text.into() })
+    }
+}
+
+impl FromStr for TidArg {
+    type Err = ParseTidError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTidError> {
+        if text.len() == SHORT_DIGITS && text.bytes().all(|b| b.is_ascii_digit()) {
+            let digits = text.parse().map_err(|_| ParseTidError { text: text.into() })?;
+            return Ok(Self::Short(ShortTid(digits)));
+        }
+        text.parse().map(Self::Full)
+    }
+}
+
+impl fmt::Display for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Debug for Tid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ShortTid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:010}", self.0)
+    }
+}
+
+impl fmt::Debug for ShortTid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+// JSON numbers lose digits beyond 2^53 in most readers, so ids travel as strings.
+impl Serialize for Tid {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tid {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}

@@ -1,0 +1,94 @@
+//! Workers as the registry shows them.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{CapSet, Spec, Tid};
+
+/// What a worker says of itself when it registers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerInfo {
+    /// Its name, as in its title.
+    pub name: String,
+    /// What sort of worker it is: `resident`, `inline`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What it offers.
+    pub capabilities: CapSet,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// How many attempts it runs at once.
+    pub concurrency: u32,
+    /// Its process.
+    pub pid: u32,
+    /// The machine it is on.
+    pub host: String,
+}
+
+/// One entry of `raddle.workers.registry`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerEntry {
+    /// The worker's own id: workers are tasks.
+    pub tid: Tid,
+    /// What it said of itself.
+    #[serde(flatten)]
+    pub info: WorkerInfo,
+    /// What it is doing.
+    pub status: WorkerStatus,
+    /// The share of its slots in use.
+    pub load: f64,
+    /// How many attempts it has begun.
+    pub spawned_count: u64,
+    /// When it registered.
+    pub started_at: Timestamp,
+    /// Its control queue.
+    pub queue: String,
+}
+
+/// What a worker tells with each renewal of its lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beat {
+    /// What it is doing.
+    pub status: WorkerStatus,
+    /// Slots in use.
+    pub busy: u32,
+    /// Attempts begun since it started.
+    pub spawned_count: u64,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WorkerStatus {
+    /// Taking tasks.
+    #[default]
+    Active,
+    /// Told to take none for now.
+    Paused,
+    /// Finishing what it has.
+    Draining,
+}
+
+impl WorkerInfo {
+    /// The claim rule: whether the worker may take a task with this spec.
+    pub fn can_take(&self, spec: &Spec) -> bool {
+        self.serves(&spec.queue) && spec.needs().is_subset(&self.capabilities)
+    }
+
+    /// Whether the worker serves this queue.
+    pub fn serves(&self, queue: &str) -> bool {
+        self.queues.iter().any(|q| q == queue)
+    }
+}
+
+impl WorkerStatus {
+    /// The name, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Paused => "paused",
+            Self::Draining => "draining",
+        }
+    }
+}
