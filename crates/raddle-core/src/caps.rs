@@ -92,3 +92,6 @@ impl<'de> Deserialize<'de> for CapSet {
         Ok(set)
     }
 }
+
+#[cfg(test)]
+mod tests;

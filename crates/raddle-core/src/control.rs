@@ -105,6 +105,11 @@ impl FromStr for Control {
         if let Some(word) = Word::ALL.into_iter().find(|w| w.as_str().eq_ignore_ascii_case(text)) {
             return Ok(Self::new(word));
         }
-        serde_json::from_str(text).map_err(|_| ParseControlError)
+        // Without the brace an array would do as well: its items would be taken for the fields in order.
+        let object = text.starts_with('{').then_some(text).ok_or(ParseControlError)?;
+        serde_json::from_str(object).map_err(|_| ParseControlError)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -132,3 +132,6 @@ impl fmt::Display for Exit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,8 @@
 //! Everything here is a value or a pure function of values. Nothing in this crate opens a file, reads a clock,
 //! starts a process or talks to a broker: those who do ask here what to do next.
 
+#[cfg(test)]
+mod arbitrary;
 pub mod caps;
 pub mod control;
 pub mod event;

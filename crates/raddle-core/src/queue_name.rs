@@ -151,3 +151,6 @@ impl<'de> Deserialize<'de> for QueueName {
         text.parse().map_err(de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests;

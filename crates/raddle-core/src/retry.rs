@@ -54,7 +54,8 @@ impl Retry {
         };
         let full = (self.base.0.as_secs_f64() * factor).min(self.max.0.as_secs_f64());
         let spread = self.jitter.clamp(0.0, 1.0) * unit_interval(tid.as_u64() ^ (u64::from(nth) << 48));
-        Duration::from_secs_f64(full * (1.0 - spread))
+        // Only spans beyond any that can be written down are too long for a duration.
+        Duration::try_from_secs_f64(full * (1.0 - spread)).unwrap_or(Duration::MAX)
     }
 }
 
@@ -65,3 +66,6 @@ fn unit_interval(seed: u64) -> f64 {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,3 +80,6 @@ fn exhausted(spec: &Spec, tid: Tid, tally: Tally, last: State) -> Next {
 fn done(state: State) -> Next {
     Next::Done { state, dead: false }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,10 +55,14 @@ impl fmt::Display for Span {
 
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let secs = self.0.as_secs_f64();
         if self.0.subsec_nanos() == 0 {
             serializer.serialize_u64(self.0.as_secs())
+        } else if Self::from_secs_f64(secs) == Some(*self) {
+            serializer.serialize_f64(secs)
         } else {
-            serializer.serialize_f64(self.0.as_secs_f64())
+            // From three months on a float no longer holds every nanosecond; the text does.
+            serializer.collect_str(self)
         }
     }
 }
@@ -92,3 +96,6 @@ impl<'de> Deserialize<'de> for Span {
         deserializer.deserialize_any(Visitor)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,11 +60,11 @@ impl State {
     /// state means that it was stopped, or given up, while waiting.
     pub fn may_become(self, next: Self) -> bool {
         use State::*;
-        match (self, next) {
-            (Created, Spawning | Cancelled | Killed | Failed) => true,
-            (Spawning, Created | Running | Failed | Timeout | Cancelled | Killed) => true,
-            (Running, Created | Completed | Failed | Timeout | Cancelled | Killed) => true,
-            _ => false,
+        match self {
+            Created => matches!(next, Spawning | Failed | Cancelled | Killed),
+            Spawning => matches!(next, Created | Running | Failed | Timeout | Cancelled | Killed),
+            Running => matches!(next, Created | Completed | Failed | Timeout | Cancelled | Killed),
+            Completed | Failed | Timeout | Cancelled | Killed => false,
         }
     }
 
@@ -101,3 +101,6 @@ impl FromStr for State {
         Self::ALL.into_iter().find(|s| s.as_str() == text).ok_or_else(|| ParseStateError { text: text.into() })
     }
 }
+
+#[cfg(test)]
+mod tests;

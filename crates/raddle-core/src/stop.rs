@@ -95,10 +95,13 @@ impl Stop {
             self.stage = stage;
             self.ends_at = match stage {
                 Stage::Running | Stage::Killing => None,
-                Stage::Draining => self.policy.drain.map(|drain| now + drain),
-                Stage::Terminating => Some(now + self.policy.grace),
+                Stage::Draining => self.policy.drain.map(|drain| now.saturating_add(drain)),
+                Stage::Terminating => Some(now.saturating_add(self.policy.grace)),
             };
         }
         self.stage
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -87,7 +87,7 @@ impl TidClock {
     /// The next id at the wall-clock time `now_nanos`.
     pub fn next(&mut self, now_nanos: u64) -> Tid {
         let slot = (now_nanos >> COUNTER_BITS) << COUNTER_BITS;
-        self.last = slot.max(self.last + 1).clamp(MIN, MAX);
+        self.last = slot.max(self.last.saturating_add(1)).clamp(MIN, MAX);
         Tid(self.last)
     }
 
@@ -158,3 +158,6 @@ impl<'de> Deserialize<'de> for Tid {
         text.parse().map_err(de::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,3 +21,6 @@ pub fn format(tid: Tid, name: &str, status: &str) -> String {
     let _ = write!(title, ":{status}");
     title
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,3 +92,6 @@ impl WorkerStatus {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

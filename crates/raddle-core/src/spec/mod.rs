@@ -1,6 +1,7 @@
 //! What a task is to do: one serde type for JSON and TOML, immutable once submitted.
 
 mod parse;
+mod table;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -61,10 +62,10 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
     /// What one attempt may use.
-    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    #[serde(default, skip_serializing_if = "Limits::is_empty", deserialize_with = "table::only")]
     pub limits: Limits,
     /// How often to try, and how long to wait in between.
-    #[serde(default, skip_serializing_if = "is_default_retry")]
+    #[serde(default, skip_serializing_if = "is_default_retry", deserialize_with = "table::only")]
     pub retry: Retry,
     /// What happens to the message in `reserved` when the task is stopped on request.
     #[serde(default = "Reserved::clear", skip_serializing_if = "Reserved::is_clear")]
@@ -252,3 +253,6 @@ fn is_default_priority(priority: &u8) -> bool {
 fn is_default_retry(retry: &Retry) -> bool {
     *retry == Retry::default()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! Reading a spec from text, with the path of the key that is wrong.
 
-use super::{InvalidSpec, Spec};
+use super::{InvalidSpec, Spec, table::Table};
 
 /// Why a text is not a spec.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ impl Spec {
     /// Reads and checks a spec in JSON.
     pub fn from_json(text: &str) -> Result<Self, ParseSpecError> {
         let mut reader = serde_json::Deserializer::from_str(text);
-        let spec: Self = serde_path_to_error::deserialize(&mut reader)
+        let Table(spec): Table<Self> = serde_path_to_error::deserialize(&mut reader)
             .map_err(|e| ParseSpecError::Json { path: e.path().to_string(), source: e.into_inner() })?;
         reader.end().map_err(|source| ParseSpecError::Json { path: ".".into(), source })?;
         spec.validate()?;

@@ -1,0 +1,150 @@
+//! The contract between Raddle and the place where it keeps its tasks.
+//!
+//! The trait is cut by concern, so that an engine's files mirror it. Every method that can wait takes `wait` and returns
+//! empty-handed when that is over: a caller that is told to stop needs no second way to be woken. Dropping a future that
+//! waits is safe; what it had taken by then goes back.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_core::{
+    Control, Event, QueueName, TaskView, Tid, WorkerEntry,
+    tid::ShortTid,
+    worker::{Beat, WorkerInfo},
+};
+
+use crate::{
+    Result,
+    request::{
+        Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Peek, Progress, Pulse,
+        Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary, TaskFilter, Verdict,
+    },
+};
+
+/// A place where tasks are kept.
+pub trait Broker: Tasks + Registry + Messages + Log + Output {}
+
+impl<T: Tasks + Registry + Messages + Log + Output> Broker for T {}
+
+/// The way of a task: in, out, and what is known of it in between.
+#[async_trait]
+pub trait Tasks: Send + Sync + 'static {
+    /// Stores tasks, all or none. Returns when they are durable.
+    ///
+    /// A task whose `unique_key` belongs to one that is not finished is not stored; the other's id is returned.
+    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>>;
+
+    /// Takes up to `max` tasks that the owner may run, the most urgent and then the oldest first.
+    ///
+    /// Waits for the first one as long as the request says. Each claim begins an attempt, whose number is its fence.
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>>;
+
+    /// Notes that the targets of these attempts have begun. An attempt that is not the latest is passed over.
+    async fn started(&self, batch: Vec<Started>) -> Result<()>;
+
+    /// Ends attempts: result, state, event and removal in one step each. Returns when they are durable.
+    ///
+    /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle`].
+    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>>;
+
+    /// Gives tasks back to their queue as if they had not been claimed; only the attempt's number is spent.
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>>;
+
+    /// Takes back what belongs to workers whose lease has run out. Workers do this with every [`Heart::beat`].
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>>;
+
+    /// Sends a control word to a task. A waiting task needs nobody to obey: the broker does it.
+    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered>;
+
+    /// Takes the control messages to the tasks that `owner` has, and to itself; waits for the first.
+    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>>;
+
+    /// Submits the spec of a finished task again as a new task, and takes the old one out of the dead-letter queue.
+    async fn resubmit(&self, tid: Tid) -> Result<Tid>;
+
+    /// One task.
+    async fn task(&self, tid: Tid) -> Result<Option<TaskView>>;
+
+    /// The tasks that fit, the newest first.
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>>;
+
+    /// The ids that end in these ten digits.
+    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>>;
+
+    /// How many ready tasks of the same queue and needs would be claimed before this one.
+    async fn ahead_of(&self, tid: Tid) -> Result<u64>;
+
+    /// How many tasks there are in each state, and more of the kind.
+    async fn summary(&self) -> Result<Summary>;
+
+    /// Removes the records of tasks that finished longer ago than they asked to be kept.
+    async fn purge(&self) -> Result<Purged>;
+
+    /// What the engine says of itself, for `raddle doctor`.
+    async fn health(&self) -> Result<Health>;
+}
+
+/// The workers that live on a broker.
+#[async_trait]
+pub trait Registry: Send + Sync + 'static {
+    /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
+    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
+
+    /// The means to stay alive, for a thread of its own.
+    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;
+
+    /// Takes a worker out; what it still has goes back. `failure` says why it ended, if it ended badly.
+    async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()>;
+
+    /// The workers that are alive.
+    async fn workers(&self) -> Result<Vec<WorkerEntry>>;
+}
+
+/// Renews one worker's lease. It has its own connection and blocks: nothing a task does can hold it up.
+pub trait Heart: Send {
+    /// Renews the lease for its `ttl` from now, and takes back what belongs to workers whose lease has run out.
+    fn beat(&mut self, beat: Beat) -> Result<Pulse>;
+}
+
+/// Stored messages. Queues exist while they hold something. Queues that show the broker's own records are built on top of
+/// this in [`crate::queues`].
+#[async_trait]
+pub trait Messages: Send + Sync + 'static {
+    /// Appends messages and returns their ids.
+    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>>;
+
+    /// Takes up to `max` messages, the oldest first; waits for the first.
+    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>>;
+
+    /// Looks at messages without taking them; waits for the first.
+    async fn look(&self, peek: Peek) -> Result<Vec<Message>>;
+
+    /// Moves up to `max` messages in one step; they keep their ids. Returns how many.
+    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64>;
+
+    /// The queues that hold stored messages.
+    async fn depths(&self) -> Result<Vec<QueueDepth>>;
+
+    /// Removes a queue's messages. Returns how many.
+    async fn clear(&self, queue: &QueueName) -> Result<u64>;
+}
+
+/// The event log.
+#[async_trait]
+pub trait Log: Send + Sync + 'static {
+    /// Events after the id `after`, the oldest first; waits for the first. With `tid`, those of one task.
+    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>>;
+}
+
+/// What attempts wrote to their standard output and error.
+#[async_trait]
+pub trait Output: Send + Sync + 'static {
+    /// Adds to the output of a running attempt, so that others can read it before the attempt ends.
+    async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()>;
+
+    /// Up to `max` bytes of one attempt's output from `offset` on. Empty at the end of what there is.
+    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>>;
+
+    /// The events and output of a task from `cursor` on; waits for the first of either.
+    async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress>;
+}

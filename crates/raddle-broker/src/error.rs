@@ -1,0 +1,133 @@
+//! What can go wrong with a broker.
+
+use std::path::PathBuf;
+
+use raddle_core::{QueueName, State, Tid, control::ParseControlError, spec::InvalidSpec};
+
+/// The result of asking a broker.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a broker did not do what it was asked to.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The task was refused before it was stored.
+    #[error(transparent)]
+    Invalid(#[from] InvalidSpec),
+    /// No such task here.
+    #[error("no task {0} here: 'raddle task list' shows those there are")]
+    NotFound(Tid),
+    /// The task is over.
+    #[error("task {0} is {1} already")]
+    Finished(Tid, State),
+    /// The task is not over yet.
+    #[error("task {0} is {1}: only a finished task can be submitted again")]
+    Unfinished(Tid, State),
+    /// The queue shows the broker's own records.
+    #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
+    View(QueueName, &'static str),
+    /// A waiting task was sent what is not a control message.
+    #[error(transparent)]
+    Control(#[from] ParseControlError),
+    /// Control words are obeyed or passed on one by one, and so cannot be moved.
+    #[error("{0} takes control words as they are written: read the messages and write them there")]
+    ControlQueue(QueueName),
+    /// The file is something else.
+    #[error("{path} is not a Raddle database ({found}): name another file, or move this one away")]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+    },
+    /// The file was made by a later version.
+    #[error("{path} was made by a newer Raddle (format {found}, this one knows {known}): upgrade this raddle")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format this version knows.
+        known: u32,
+    },
+    /// The file is damaged.
+    #[error("{path} is damaged ({found}): restore it from a backup, or move it away to start anew")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What the engine said.
+        found: String,
+    },
+    /// There is no room.
+    #[error("no space left to write {path}: free some, nothing that was accepted is lost")]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The place cannot be written to.
+    #[error("cannot write {path}: {reason}")]
+    ReadOnly {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// Another process has held the database for too long.
+    #[error("{path} has been locked for {secs} s{holder}: is that process stopped?")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// For how long.
+        secs: u64,
+        /// Who holds it, if that is known.
+        holder: String,
+    },
+    /// The engine failed in another way.
+    #[error("{path}: {reason}")]
+    Engine {
+        /// The file.
+        path: PathBuf,
+        /// What the engine said. A text, because one failed commit is reported to every call that was part of it.
+        reason: String,
+    },
+    /// A file beside the database failed.
+    #[error("{path}: {reason}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// A stored record cannot be understood.
+    #[error("the record of task {tid} cannot be read: {reason}")]
+    Record {
+        /// The task.
+        tid: Tid,
+        /// Why.
+        reason: String,
+    },
+    /// The broker was closed while the call waited.
+    #[error("the broker was closed")]
+    Closed,
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody doing anything.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Locked { .. } | Self::Full { .. })
+    }
+
+    /// Whether the caller named something that is not there or cannot be done to it, rather than something failing here.
+    pub fn is_callers(&self) -> bool {
+        matches!(
+            self,
+            Self::Invalid(_)
+                | Self::NotFound(_)
+                | Self::Finished(..)
+                | Self::Unfinished(..)
+                | Self::View(..)
+                | Self::Control(_)
+                | Self::ControlQueue(_)
+        )
+    }
+}

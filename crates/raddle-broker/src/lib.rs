@@ -1,0 +1,20 @@
+//! Where tasks are kept: one trait, several engines that behave the same.
+//!
+//! [`Broker`] is the contract. [`connect`] opens the engine that a URL names. The `conformance` feature holds the suite that
+//! every engine passes. Nothing here runs a task; engines store, order, lease and fence.
+
+mod broker;
+mod connect;
+mod error;
+pub mod memory;
+pub mod queues;
+pub mod request;
+pub mod sqlite;
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
+pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Tasks};
+pub use connect::{ParseUrlError, Url, connect};
+pub use error::{Error, Result};
+pub use request::*;

@@ -1,0 +1,48 @@
+//! Giving tasks to workers.
+
+use raddle_core::{EventKind, Tid};
+
+use super::state::{Now, Place, Run, State};
+use crate::{
+    Error, Result,
+    request::{Claim, ClaimRequest, Fence, Started},
+};
+
+impl State {
+    /// Takes what the request may have, or `None` if that is nothing yet.
+    pub(super) fn claim(&mut self, request: &ClaimRequest, now: Now) -> Result<Option<Vec<Claim>>> {
+        if !self.workers.get(&request.owner).is_some_and(|worker| worker.is_alive(now)) {
+            return Err(Error::NotFound(request.owner));
+        }
+        let max = usize::try_from(request.max).unwrap_or(usize::MAX);
+        let tids = match request.only {
+            Some(tid) => Vec::from_iter(self.is_ready(tid).then_some(tid).filter(|_| max > 0)),
+            None => self.ready.first(max, |p| request.queues.contains(&p.queue) && p.needs.is_subset(&request.caps)),
+        };
+        let claims: Vec<_> = tids.into_iter().map(|tid| self.hand_over(tid, request.owner, now)).collect();
+        Ok(Some(claims).filter(|claims| !claims.is_empty()))
+    }
+
+    /// Notes that attempts have begun.
+    pub(super) fn started(&mut self, started: Started, now: Now) {
+        let Some(run) = self.active(started.fence) else { return };
+        if !run.running {
+            self.log(started.fence, EventKind::Running, Some(run.owner), None, now);
+        }
+        self.move_to(started.fence.tid, Place::Active(Run { running: true, pid: started.pid, ..run }));
+    }
+
+    fn is_ready(&self, tid: Tid) -> bool {
+        self.tasks.get(&tid).is_some_and(|task| matches!(task.place, Place::Ready))
+    }
+
+    fn hand_over(&mut self, tid: Tid, owner: Tid, now: Now) -> Claim {
+        self.move_to(tid, Place::Active(Run { owner, running: false, claimed_at: now.wall, pid: None }));
+        let task = self.known(tid);
+        task.tally.attempt += 1;
+        task.worker = Some(owner);
+        let claim = Claim { fence: Fence { tid, attempt: task.tally.attempt }, spec: task.spec.clone() };
+        self.log(claim.fence, EventKind::Spawning, Some(owner), None, now);
+        claim
+    }
+}

@@ -1,0 +1,75 @@
+//! The end of attempts, and of tasks.
+
+use raddle_core::{EventKind, Exit, Next, Report, Tid, Usage, settle};
+
+use super::state::{End, Now, Place, State};
+use crate::request::{Fence, Finish, Stream, Verdict};
+
+impl State {
+    /// Ends an attempt: result, state, event and removal in one step.
+    pub(super) fn finish(&mut self, finish: Finish, now: Now) -> Verdict {
+        let Finish { fence, report, stdout, stderr } = finish;
+        let Some(run) = self.active(fence) else { return self.refuse(fence, now) };
+        self.append_output(fence, Stream::Stdout, stdout);
+        self.append_output(fence, Stream::Stderr, stderr);
+        let has_run = report.exit.is_success() || report.started_at.is_some();
+        if has_run && !run.running {
+            self.log(fence, EventKind::Running, Some(run.owner), None, now);
+        }
+        self.settle(fence, run.owner, report, now)
+    }
+
+    /// Carries out what follows from the end of the attempt that `owner` has.
+    pub(super) fn settle(&mut self, fence: Fence, owner: Tid, report: Report, now: Now) -> Verdict {
+        let tid = fence.tid;
+        let task = self.known(tid);
+        match settle(&task.spec, tid, task.tally, &report.exit) {
+            Next::Done { state, dead } => self.end(fence, Some(owner), End { state, dead, report, when: now }),
+            Next::Again { pause, tally } => {
+                task.tally = tally;
+                let kind = match &report.exit {
+                    Exit::Lost { .. } => EventKind::Reclaimed,
+                    Exit::Cancelled => EventKind::Released,
+                    _ => EventKind::Retrying,
+                };
+                self.log(fence, kind, Some(owner), Some(report.exit.to_string()), now);
+                let due = now.plus(pause);
+                self.line_up(tid, Some(due), now);
+                self.obey_pending(tid, now).unwrap_or(Verdict::Again(due.at))
+            }
+        }
+    }
+
+    /// Brings a task to its terminal state.
+    pub(super) fn end(&mut self, fence: Fence, worker: Option<Tid>, end: End) -> Verdict {
+        let End { state, when, .. } = end;
+        let detail = Some(&end.report.exit).filter(|exit| !exit.is_success()).map(Exit::to_string);
+        self.log(fence, state.into(), worker, detail, when);
+        self.move_to(fence.tid, Place::Done(Box::new(end)));
+        Verdict::Done(state)
+    }
+
+    /// The account of an attempt that nobody is left to give, or of none at all.
+    pub(super) fn report_of(&self, fence: Fence, exit: Exit, now: Now) -> Report {
+        let written = |stream| self.output_of(fence, stream).len() as u64;
+        Report {
+            exit,
+            started_at: None,
+            ended_at: now.wall,
+            usage: Usage::default(),
+            stdout_bytes: written(Stream::Stdout),
+            stderr_bytes: written(Stream::Stderr),
+            value: None,
+        }
+    }
+
+    /// Refuses a write of an attempt that is not the latest any more.
+    pub(super) fn refuse(&mut self, fence: Fence, now: Now) -> Verdict {
+        self.stale_writes += 1;
+        // The log holds nothing of tasks that are not there: the record may have been purged meanwhile.
+        if self.tasks.contains_key(&fence.tid) {
+            self.log(fence, EventKind::StaleWrite, None, None, now);
+        }
+        Verdict::Stale
+    }
+}

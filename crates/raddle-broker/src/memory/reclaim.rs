@@ -1,0 +1,51 @@
+//! Taking back what belongs to workers that are gone.
+
+use raddle_core::{EventKind, Exit, State as TaskState, Tid};
+
+use super::state::{End, Now, State, Worker};
+use crate::request::Reclaimed;
+
+impl State {
+    /// Takes back what belongs to workers whose lease has run out.
+    pub(super) fn reclaim(&mut self, now: Now) -> Vec<Reclaimed> {
+        let gone: Vec<Tid> =
+            self.workers.iter().filter(|(_, worker)| !worker.is_alive(now)).map(|(tid, _)| *tid).collect();
+        gone.into_iter().flat_map(|owner| self.reclaim_from(owner, now)).collect()
+    }
+
+    fn reclaim_from(&mut self, owner: Tid, now: Now) -> Vec<Reclaimed> {
+        let held = self.workers.get(&owner).map(|worker| worker.active.clone()).unwrap_or_default();
+        let message = format!("worker {owner} is gone");
+        let taken = held.into_iter().map(|tid| self.reclaim_task(tid, owner, &message, now)).collect();
+        self.workers.remove(&owner);
+        self.end_service(owner, TaskState::Failed, Exit::Lost { message }, now);
+        taken
+    }
+
+    fn reclaim_task(&mut self, tid: Tid, owner: Tid, message: &str, now: Now) -> Reclaimed {
+        let task = self.known(tid);
+        let fence = task.fence(tid);
+        let verdict = if task.state() == TaskState::Running {
+            let report = self.report_of(fence, Exit::Lost { message: message.into() }, now);
+            self.settle(fence, owner, report, now)
+        } else {
+            // Nothing of it ran, so its worker cannot have died of it.
+            self.give_back(fence, owner, EventKind::Reclaimed, "its worker was gone before it began".into(), now)
+        };
+        Reclaimed { fence, owner, verdict }
+    }
+
+    /// Ends the task that a worker is itself.
+    pub(super) fn end_service(&mut self, worker: Tid, state: TaskState, exit: Exit, now: Now) {
+        let fence = self.known(worker).fence(worker);
+        let report = self.report_of(fence, exit, now);
+        self.end(fence, None, End { state, dead: false, report, when: now });
+    }
+}
+
+impl Worker {
+    /// Whether its lease holds.
+    pub(super) fn is_alive(&self, now: Now) -> bool {
+        now.mono < self.lease
+    }
+}

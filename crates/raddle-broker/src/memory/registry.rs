@@ -1,0 +1,118 @@
+//! The workers that live on this broker.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_core::{
+    EventKind, Exit, QueueName, Spec, State as TaskState, Target, Tid, WorkerEntry,
+    queue_name::Port,
+    worker::{Beat, WorkerInfo},
+};
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    Memory,
+    shared::{Shared, after},
+    state::{Now, Place, Run, State, Worker},
+};
+use crate::{Heart, Registry, Result, request::Pulse};
+
+#[async_trait]
+impl Registry for Memory {
+    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        Ok(self.shared.change(|state, now| state.register(info, ttl, now)))
+    }
+
+    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
+        Box::new(MemoryHeart { shared: self.shared.clone(), worker, ttl })
+    }
+
+    async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
+        self.shared.change(|state, now| state.deregister(worker, failure, now));
+        Ok(())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerEntry>> {
+        Ok(self.shared.change(|state, now| state.entries(now)))
+    }
+}
+
+/// The heart of one worker.
+struct MemoryHeart {
+    shared: Arc<Shared>,
+    worker: Tid,
+    ttl: Duration,
+}
+
+impl Heart for MemoryHeart {
+    fn beat(&mut self, beat: Beat) -> Result<Pulse> {
+        Ok(self.shared.change(|state, now| state.beat(self.worker, beat, self.ttl, now)))
+    }
+}
+
+impl State {
+    fn register(&mut self, info: WorkerInfo, ttl: Duration, now: Now) -> Tid {
+        let spec = Spec { name: Some(info.name.clone()), ..Spec::new(Target::Service(info.kind.clone())) };
+        let tid = self.store(spec, None, now);
+        let task = self.known(tid);
+        task.tally.attempt = 1;
+        task.worker = Some(tid);
+        let fence = task.fence(tid);
+        let pid = Some(info.pid);
+        let worker = Worker {
+            info,
+            beat: Beat::default(),
+            lease: after(now.mono, ttl),
+            started_at: now.wall,
+            active: BTreeSet::new(),
+        };
+        self.workers.insert(tid, worker);
+        self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid }));
+        self.log(fence, EventKind::Running, Some(tid), None, now);
+        tid
+    }
+
+    fn beat(&mut self, worker: Tid, beat: Beat, ttl: Duration, now: Now) -> Pulse {
+        let alive = self.workers.get_mut(&worker).filter(|worker| worker.is_alive(now));
+        let is_alive = alive.is_some();
+        if let Some(worker) = alive {
+            worker.lease = after(now.mono, ttl);
+            worker.beat = beat;
+        }
+        // A worker that comes too late has its own tasks taken back here with those of others.
+        let reclaimed = self.reclaim(now);
+        if is_alive { Pulse::Alive(reclaimed) } else { Pulse::Expired }
+    }
+
+    fn deregister(&mut self, worker: Tid, failure: Option<String>, now: Now) {
+        // Whoever was taken for dead has left already.
+        let Some(entry) = self.workers.get(&worker) else { return };
+        for tid in entry.active.clone() {
+            let fence = self.known(tid).fence(tid);
+            self.give_back(fence, worker, EventKind::Released, format!("worker {worker} has left"), now);
+        }
+        self.workers.remove(&worker);
+        match failure {
+            Some(message) => self.end_service(worker, TaskState::Failed, Exit::Lost { message }, now),
+            None => self.end_service(worker, TaskState::Completed, Exit::Code { code: 0 }, now),
+        }
+    }
+
+    fn entries(&self, now: Now) -> Vec<WorkerEntry> {
+        self.workers.iter().filter(|(_, worker)| worker.is_alive(now)).map(|(tid, worker)| worker.entry(*tid)).collect()
+    }
+}
+
+impl Worker {
+    fn entry(&self, tid: Tid) -> WorkerEntry {
+        WorkerEntry {
+            tid,
+            info: self.info.clone(),
+            status: self.beat.status,
+            load: f64::from(self.beat.busy) / f64::from(self.info.concurrency.max(1)),
+            spawned_count: self.beat.spawned_count,
+            started_at: self.started_at,
+            queue: QueueName::Task(tid, Port::CtrlIn).to_string(),
+        }
+    }
+}

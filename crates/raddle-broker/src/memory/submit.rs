@@ -1,0 +1,66 @@
+//! Taking tasks in: all of a batch, or none.
+
+use raddle_core::{
+    Spec, Tally, Tid,
+    spec::{InvalidSpec, MAX_SPEC_BYTES},
+};
+
+use super::state::{Now, Place, State, Task};
+use crate::{
+    Result,
+    request::{Submit, Submitted},
+};
+
+impl State {
+    /// Stores a batch.
+    pub(super) fn submit(&mut self, batch: Vec<Submit>, now: Now) -> Result<Vec<Submitted>> {
+        batch.iter().try_for_each(|submit| check(&submit.spec))?;
+        Ok(batch.into_iter().map(|submit| self.admit(submit, now)).collect())
+    }
+
+    fn admit(&mut self, submit: Submit, now: Now) -> Submitted {
+        let Submit { spec, parent } = submit;
+        if let Some(tid) = spec.unique_key.as_ref().and_then(|key| self.unique.get(key)) {
+            return Submitted::Existing(*tid);
+        }
+        let due = match (spec.delay, spec.run_at) {
+            (Some(delay), _) => Some(now.plus(delay.0)),
+            (None, Some(at)) => now.until(at),
+            (None, None) => None,
+        };
+        let key = spec.unique_key.clone();
+        let tid = self.store(spec, parent, now);
+        self.unique.extend(key.map(|key| (key, tid)));
+        self.line_up(tid, due, now);
+        Submitted::New(tid)
+    }
+
+    /// Stores a task that is nowhere yet. Its record stands for its `created` event.
+    pub(super) fn store(&mut self, spec: Spec, parent: Option<Tid>, now: Now) -> Tid {
+        let tid = self.next_id(now);
+        let task = Task {
+            partition: super::ready::Partition::of(&spec),
+            spec,
+            parent,
+            created_at: now.wall,
+            tally: Tally::default(),
+            place: Place::Held(None),
+            worker: None,
+            events: Vec::new(),
+        };
+        self.tasks.insert(tid, task);
+        self.wake.progress = true;
+        tid
+    }
+}
+
+/// Refuses what no worker could run, and what engines that write to a disk would not take either.
+fn check(spec: &Spec) -> Result<(), InvalidSpec> {
+    spec.validate()?;
+    let size = serde_json::to_vec(spec).map_or(0, |text| text.len());
+    if size > MAX_SPEC_BYTES {
+        let reason = "the whole spec is larger than 16 MiB: let the task read a file instead".into();
+        return Err(InvalidSpec { path: ".", reason });
+    }
+    Ok(())
+}

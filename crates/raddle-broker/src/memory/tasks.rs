@@ -1,0 +1,90 @@
+//! The way of a task, as the contract has it: each call is one change of the state, or waits for one.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_core::{Control, TaskView, Tid, tid::ShortTid};
+
+use super::{Memory, shared::Topic};
+use crate::{
+    Result, Tasks,
+    request::{
+        Claim, ClaimRequest, Delivered, Delivery, Finish, Health, Purged, Reclaimed, Release, Started, Submit,
+        Submitted, Summary, TaskFilter, Verdict,
+    },
+};
+
+#[async_trait]
+impl Tasks for Memory {
+    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
+        self.shared.change(|state, now| state.submit(batch, now))
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
+        let claims = self.shared.wait_for(Topic::Ready, request.wait, |state, now| state.claim(&request, now)).await?;
+        Ok(claims.unwrap_or_default())
+    }
+
+    async fn started(&self, batch: Vec<Started>) -> Result<()> {
+        self.shared.change(|state, now| batch.into_iter().for_each(|started| state.started(started, now)));
+        Ok(())
+    }
+
+    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
+        Ok(self.shared.change(|state, now| batch.into_iter().map(|finish| state.finish(finish, now)).collect()))
+    }
+
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
+        Ok(self.shared.change(|state, now| batch.into_iter().map(|release| state.release(release, now)).collect()))
+    }
+
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
+        Ok(self.shared.change(|state, now| state.reclaim(now)))
+    }
+
+    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> {
+        self.shared.change(|state, now| state.control(tid, &message, now))
+    }
+
+    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>> {
+        let taken = self.shared.wait_for(Topic::Controls, wait, |state, _| Ok(state.controls(owner))).await?;
+        Ok(taken.unwrap_or_default())
+    }
+
+    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
+        self.shared.change(|state, now| state.resubmit(tid, now))
+    }
+
+    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
+        Ok(self.shared.change(|state, _| state.view(tid)))
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        Ok(self.shared.change(|state, _| state.list(&filter)))
+    }
+
+    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        Ok(self.shared.change(|state, _| state.complete(short)))
+    }
+
+    async fn ahead_of(&self, tid: Tid) -> Result<u64> {
+        self.shared.change(|state, _| state.ahead_of(tid))
+    }
+
+    async fn summary(&self) -> Result<Summary> {
+        Ok(self.shared.change(|state, _| state.summary()))
+    }
+
+    async fn purge(&self) -> Result<Purged> {
+        Ok(self.shared.change(|state, now| state.purge(now)))
+    }
+
+    async fn health(&self) -> Result<Health> {
+        Ok(Health {
+            engine: "memory".into(),
+            location: "this process".into(),
+            durability: "nothing outlives the process".into(),
+            checks: Vec::new(),
+        })
+    }
+}

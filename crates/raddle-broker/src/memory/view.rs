@@ -1,0 +1,103 @@
+//! Tasks as others see them.
+
+use raddle_core::{TaskView, Tid, tid::ShortTid};
+
+use super::state::{Place, State, Task};
+use crate::{
+    Error, Result,
+    request::{Summary, TaskFilter, matches_pattern},
+};
+
+impl State {
+    /// One task.
+    pub(super) fn view(&self, tid: Tid) -> Option<TaskView> {
+        self.tasks.get(&tid).map(|task| task.view(tid))
+    }
+
+    /// The tasks that fit, the newest first.
+    pub(super) fn list(&self, filter: &TaskFilter) -> Vec<TaskView> {
+        let fitting = self.tasks.iter().rev().filter(|(_, task)| task.fits(filter));
+        fitting.take(filter.limit as usize).map(|(tid, task)| task.view(*tid)).collect()
+    }
+
+    /// The ids that end in these digits.
+    pub(super) fn complete(&self, short: ShortTid) -> Vec<Tid> {
+        self.tasks.keys().copied().filter(|tid| tid.short() == short).collect()
+    }
+
+    /// How many would be claimed before this task.
+    pub(super) fn ahead_of(&self, tid: Tid) -> Result<u64> {
+        let task = self.tasks.get(&tid).ok_or(Error::NotFound(tid))?;
+        Ok(match task.place {
+            Place::Ready => self.ready.ahead_of(&task.partition, task.spec.priority, tid),
+            _ => 0,
+        })
+    }
+
+    /// How many there are.
+    pub(super) fn summary(&self) -> Summary {
+        let mut summary = Summary {
+            ready: self.ready.depths(),
+            delayed: self.delayed.len() as u64,
+            stale_writes: self.stale_writes,
+            ..Summary::default()
+        };
+        for task in self.tasks.values().filter(|task| !task.is_service()) {
+            *summary.states.entry(task.state()).or_default() += 1;
+            summary.paused += u64::from(task.is_held());
+            summary.dead += u64::from(task.is_dead());
+        }
+        summary
+    }
+}
+
+impl Task {
+    fn view(&self, tid: Tid) -> TaskView {
+        let run_at = match self.place {
+            Place::Delayed(due) | Place::Held(Some(due)) => Some(due.at),
+            _ => None,
+        };
+        let run = match self.place {
+            Place::Active(run) => Some(run),
+            _ => None,
+        };
+        let end = match &self.place {
+            Place::Done(end) => Some(end),
+            _ => None,
+        };
+        TaskView {
+            tid,
+            spec: self.spec.clone(),
+            state: self.state(),
+            attempt: self.tally.attempt,
+            failures: self.tally.failures,
+            losses: self.tally.losses,
+            paused: self.is_held(),
+            dead: self.is_dead(),
+            run_at,
+            parent: self.parent,
+            worker: self.worker,
+            pid: run.and_then(|run| run.pid),
+            created_at: self.created_at,
+            claimed_at: run.map(|run| run.claimed_at),
+            finished_at: end.map(|end| end.when.wall),
+            report: end.map(|end| end.report.clone()),
+        }
+    }
+
+    fn fits(&self, filter: &TaskFilter) -> bool {
+        (filter.states.is_empty() || filter.states.contains(&self.state()))
+            && filter.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, self.spec.display_name()))
+            && filter.queue.as_ref().is_none_or(|queue| *queue == self.spec.queue)
+            && (!filter.dead || self.is_dead())
+            && (filter.services || !self.is_service())
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(self.place, Place::Held(_))
+    }
+
+    fn is_dead(&self) -> bool {
+        matches!(&self.place, Place::Done(end) if end.dead)
+    }
+}

@@ -1,0 +1,242 @@
+//! What people do with queues by name, on any engine.
+//!
+//! An engine stores messages, and keeps tasks, events and workers in a form of its own. Here the names of the design answer for
+//! both: `T<tid>.inbox`, `raddle.tasks.log` and the like show the engine's records, and what is written to a control queue is obeyed.
+//! Records can be looked at, not taken: a view that could be consumed would be a second way to lose a task.
+
+mod views;
+mod watch;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use raddle_core::{
+    Control, QueueName, State, Tid,
+    queue_name::{Port, System},
+};
+use serde::Serialize;
+
+use crate::{
+    Broker, Error, Result,
+    request::{Delivered, Message, QueueDepth, TaskFilter, matches_pattern},
+};
+
+pub use watch::Watch;
+
+/// How many messages are looked at in one go where all of a queue is looked at.
+const PAGE: u32 = 1000;
+
+/// What became of something written to a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Written {
+    /// It is stored as a message with this id.
+    Stored(Tid),
+    /// It was a control word, and this task obeyed it or will see it.
+    Control(Tid, Delivered),
+}
+
+/// What a queue holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// The queue.
+    pub queue: QueueName,
+    /// How many messages.
+    pub messages: u64,
+    /// How long they are together.
+    pub bytes: u64,
+    /// When the first of them was written.
+    pub oldest: Option<Timestamp>,
+    /// When the last of them was written.
+    pub newest: Option<Timestamp>,
+}
+
+/// Takes up to `max` messages, the oldest first; waits for the first.
+pub async fn read(broker: &dyn Broker, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+    refuse_view(queue, "read")?;
+    // Stored messages come first, so that a record which is there all the time does not hide them.
+    let taken = broker.take(queue, max, Duration::ZERO).await?;
+    if !taken.is_empty() {
+        return Ok(taken);
+    }
+    refuse_records(broker, queue, "read").await?;
+    broker.take(queue, max, wait).await
+}
+
+/// Looks at up to `max` messages, the oldest first, without taking them.
+pub async fn peek(broker: &dyn Broker, queue: &QueueName, max: u32) -> Result<Vec<Message>> {
+    views::look(broker, queue, 0, max).await
+}
+
+/// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once.
+pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Written>> {
+    refuse_view(queue, "written to")?;
+    let mut written = Vec::new();
+    match queue {
+        QueueName::Task(tid, Port::CtrlIn) => {
+            for body in bodies {
+                written.push(send(broker, *tid, body).await?);
+            }
+        }
+        QueueName::System(System::Control) => {
+            for body in bodies {
+                let message: Control = body.parse()?;
+                written.extend(send_to_workers(broker, &message).await?);
+            }
+        }
+        _ => written.extend(broker.put(queue, bodies).await?.into_iter().map(Written::Stored)),
+    }
+    Ok(written)
+}
+
+/// Moves up to `max` stored messages in one step; they keep their ids. Returns how many.
+pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
+    refuse_view(from, "moved")?;
+    refuse_view(to, "written to")?;
+    if is_control(to) {
+        return Err(Error::ControlQueue(to.clone()));
+    }
+    let moved = broker.shift(from, to, max).await?;
+    if moved == 0 {
+        refuse_records(broker, from, "moved").await?;
+    }
+    Ok(moved)
+}
+
+/// The queues whose name is like `pattern` that hold something, in the order of their names.
+pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>> {
+    let mut depths: BTreeMap<QueueName, u64> =
+        broker.depths().await?.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
+    for system in System::ALL.into_iter().filter(|system| system.is_view()) {
+        let queue = QueueName::System(system);
+        if matches_pattern(pattern, &queue.to_string()) {
+            depths.insert(queue.clone(), stats(broker, &queue).await?.messages);
+        }
+    }
+    if may_name_tasks(pattern) {
+        for task in broker.tasks(TaskFilter { services: true, ..TaskFilter::default() }).await? {
+            for port in views::ports_of(&task) {
+                *depths.entry(QueueName::Task(task.tid, port)).or_default() += 1;
+            }
+        }
+    }
+    let mut named: Vec<_> = depths.into_iter().map(|(queue, messages)| (queue.to_string(), queue, messages)).collect();
+    named.retain(|(name, _, messages)| *messages > 0 && matches_pattern(pattern, name));
+    named.sort();
+    Ok(named.into_iter().map(|(_, queue, messages)| QueueDepth { queue, messages }).collect())
+}
+
+/// How much a queue holds, and since when.
+pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
+    let mut stats = Stats { queue: queue.clone(), messages: 0, bytes: 0, oldest: None, newest: None };
+    let mut after = 0;
+    loop {
+        let page = views::look(broker, queue, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(stats) };
+        after = last.id.as_u64();
+        stats.oldest = stats.oldest.or_else(|| page.first().and_then(|first| time_of(first.id)));
+        stats.newest = time_of(last.id);
+        stats.messages += page.len() as u64;
+        stats.bytes += page.iter().map(|message| message.body.len() as u64).sum::<u64>();
+    }
+}
+
+/// Removes a queue's stored messages. Returns how many.
+pub async fn delete(broker: &dyn Broker, queue: &QueueName) -> Result<u64> {
+    refuse_view(queue, "deleted")?;
+    let removed = broker.clear(queue).await?;
+    if removed == 0 {
+        refuse_records(broker, queue, "deleted").await?;
+    }
+    Ok(removed)
+}
+
+/// Writes to every queue whose name is like `pattern`, and says which those were.
+///
+/// A queue exists while it holds something. The control queue of an unfinished task exists for as long as the task is
+/// unfinished, but is only meant when the pattern ends in its name: `*` must not be able to stop everything.
+pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result<Vec<QueueName>> {
+    let mut queues: Vec<QueueName> = list(broker, pattern).await?.into_iter().map(|depth| depth.queue).collect();
+    queues.retain(|queue| !is_view(queue) && !is_control(queue));
+    if pattern.ends_with(".ctrl_in") {
+        let unfinished = broker.tasks(views::unfinished()).await?;
+        let control = unfinished.into_iter().rev().map(|task| QueueName::Task(task.tid, Port::CtrlIn));
+        queues.extend(control.filter(|queue| matches_pattern(pattern, &queue.to_string())));
+    }
+    let workers = QueueName::System(System::Control);
+    if pattern == workers.to_string() {
+        queues.push(workers);
+    }
+    let mut reached = Vec::new();
+    for queue in queues {
+        match write(broker, &queue, vec![body.into()]).await {
+            Ok(_) => reached.push(queue),
+            // It ended since it was listed.
+            Err(Error::NotFound(_) | Error::Finished(..)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(reached)
+}
+
+/// Sends the text of a control message to one task.
+async fn send(broker: &dyn Broker, tid: Tid, body: String) -> Result<Written> {
+    let error = match body.parse::<Control>() {
+        Ok(message) => return Ok(Written::Control(tid, broker.control(tid, message).await?)),
+        Err(error) => error,
+    };
+    let task = broker.task(tid).await?.ok_or(Error::NotFound(tid))?;
+    match task.state {
+        // Its worker logs what it does not understand and goes on, whoever wrote it.
+        State::Spawning | State::Running => {
+            let ids = broker.put(&QueueName::Task(tid, Port::CtrlIn), vec![body]).await?;
+            Ok(Written::Stored(ids.into_iter().next().unwrap_or(tid)))
+        }
+        State::Created => Err(error.into()),
+        state => Err(Error::Finished(tid, state)),
+    }
+}
+
+async fn send_to_workers(broker: &dyn Broker, message: &Control) -> Result<Vec<Written>> {
+    let mut written = Vec::new();
+    for worker in broker.workers().await? {
+        match broker.control(worker.tid, message.clone()).await {
+            Ok(delivered) => written.push(Written::Control(worker.tid, delivered)),
+            // It left since it was listed.
+            Err(Error::NotFound(_) | Error::Finished(..)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(written)
+}
+
+/// Whether the queue shows records and nothing else.
+fn is_view(queue: &QueueName) -> bool {
+    matches!(queue, QueueName::System(system) if system.is_view())
+}
+
+/// Whether what is written to the queue is obeyed.
+fn is_control(queue: &QueueName) -> bool {
+    matches!(queue, QueueName::Task(_, Port::CtrlIn) | QueueName::System(System::Control))
+}
+
+fn refuse_view(queue: &QueueName, what: &'static str) -> Result<()> {
+    if is_view(queue) { Err(Error::View(queue.clone(), what)) } else { Ok(()) }
+}
+
+/// Refuses a queue that shows a record at present: to find nothing in it would be a lie.
+async fn refuse_records(broker: &dyn Broker, queue: &QueueName, what: &'static str) -> Result<()> {
+    match views::look(broker, queue, 0, 1).await?.is_empty() {
+        true => Ok(()),
+        false => Err(Error::View(queue.clone(), what)),
+    }
+}
+
+/// Whether a pattern can be the name of a task's queue. If not, the tasks need not be gone through.
+fn may_name_tasks(pattern: &str) -> bool {
+    pattern.starts_with('T') || pattern.starts_with('*')
+}
+
+fn time_of(id: Tid) -> Option<Timestamp> {
+    Timestamp::from_nanosecond(id.unix_nanos().into()).ok()
+}

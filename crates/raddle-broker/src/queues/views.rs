@@ -1,0 +1,108 @@
+//! The broker's records as the messages of queues.
+
+use std::time::Duration;
+
+use raddle_core::{
+    QueueName, State, TaskView, Tid,
+    queue_name::{Port, System},
+};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    Broker, Result,
+    request::{Fence, Message, Peek, Stream, TaskFilter},
+};
+
+/// How much of a task's standard output its result shows. `read_output` has all of it.
+const MAX_STDOUT: u32 = 1024 * 1024;
+
+/// What a queue shows after the id `after`: records and stored messages, in the order of their ids.
+pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max: u32) -> Result<Vec<Message>> {
+    let mut seen = match queue {
+        QueueName::System(system) if system.is_view() => return system_view(broker, *system, after, max).await,
+        QueueName::Task(tid, port) => own(broker, *tid, *port).await?.into_iter().collect(),
+        _ => Vec::new(),
+    };
+    seen.retain(|message| message.id.as_u64() > after);
+    seen.extend(stored(broker, queue, after, max).await?);
+    seen.sort_by_key(|message| message.id);
+    seen.truncate(max as usize);
+    Ok(seen)
+}
+
+/// Stored messages alone.
+pub(super) async fn stored(broker: &dyn Broker, queue: &QueueName, after: u64, max: u32) -> Result<Vec<Message>> {
+    broker.look(Peek { queue: queue.clone(), after, max, wait: Duration::ZERO }).await
+}
+
+/// The task's own message, if it is in this queue now. It has the task's id, from request to result.
+pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: Port) -> Result<Option<Message>> {
+    let Some(task) = broker.task(tid).await?.filter(|task| ports_of(task).any(|p| p == port)) else {
+        return Ok(None);
+    };
+    let body = match port {
+        Port::Inbox => json!({ "tid": tid, "spec": task.spec }).to_string(),
+        Port::Reserved => {
+            json!({ "tid": tid, "spec": task.spec, "attempt": task.attempt, "worker": task.worker }).to_string()
+        }
+        _ => result(broker, &task).await?,
+    };
+    Ok(Some(Message { id: tid, body }))
+}
+
+/// Which of a task's queues its own message is in.
+pub(super) fn ports_of(task: &TaskView) -> impl Iterator<Item = Port> + use<> {
+    let over = task.state.is_terminal();
+    let waits = task.state == State::Created;
+    let ports = [(waits, Port::Inbox), (!waits && (!over || task.dead), Port::Reserved), (over, Port::Outbox)];
+    ports.into_iter().filter(|(holds, _)| *holds).map(|(_, port)| port)
+}
+
+/// The tasks that are not over.
+pub(super) fn unfinished() -> TaskFilter {
+    let states = vec![State::Created, State::Spawning, State::Running];
+    TaskFilter { states, services: true, ..TaskFilter::default() }
+}
+
+async fn result(broker: &dyn Broker, task: &TaskView) -> Result<String> {
+    let fence = Fence { tid: task.tid, attempt: task.attempt };
+    let stdout = broker.read_output(fence, Stream::Stdout, 0, MAX_STDOUT).await?;
+    Ok(json!({
+        "tid": task.tid,
+        "state": task.state,
+        "exit_code": task.report.as_ref().map(|report| report.exit.shell_code()),
+        "report": task.report,
+        "stdout": String::from_utf8_lossy(&stdout),
+    })
+    .to_string())
+}
+
+async fn system_view(broker: &dyn Broker, system: System, after: u64, max: u32) -> Result<Vec<Message>> {
+    let mut shown: Vec<Message> = match system {
+        System::Log => {
+            let events = broker.events(after, None, max, Duration::ZERO).await?;
+            events.iter().map(|event| message(event.id, event)).collect()
+        }
+        System::TidMappings => broker.tasks(unfinished()).await?.iter().map(mapping).collect(),
+        System::Dead => {
+            let dead = broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?;
+            dead.iter().map(|task| message(task.tid, task)).collect()
+        }
+        System::Registry => broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect(),
+        _ => Vec::new(),
+    };
+    shown.retain(|message| message.id.as_u64() > after);
+    shown.sort_by_key(|message| message.id);
+    shown.truncate(max as usize);
+    Ok(shown)
+}
+
+fn mapping(task: &TaskView) -> Message {
+    let (tid, name) = (task.tid, task.spec.display_name());
+    message(tid, &json!({ "short": tid.short().to_string(), "full": tid, "name": name, "pid": task.pid }))
+}
+
+fn message(id: Tid, record: &impl Serialize) -> Message {
+    Message { id, body: serde_json::to_string(record).expect("records have string keys and finite numbers") }
+}

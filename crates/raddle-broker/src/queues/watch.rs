@@ -1,0 +1,140 @@
+//! Seeing what comes into a queue, without taking it.
+
+use std::{
+    collections::HashSet,
+    future::poll_fn,
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
+
+use raddle_core::{
+    QueueName, Tid,
+    queue_name::{Port, System},
+};
+use tokio::time::Instant;
+
+use super::{PAGE, views};
+use crate::{
+    Broker, Result,
+    request::{Message, Peek, TaskFilter},
+};
+
+/// A watcher of one queue. It remembers what it has shown.
+///
+/// Ids alone do not suffice for that where records are shown: a task comes into `raddle.dead` with the id it has always had.
+#[derive(Debug)]
+pub struct Watch {
+    queue: QueueName,
+    /// Messages up to this id have been shown, or were not asked for.
+    after: u64,
+    /// Records that have been shown, as long as they are there, with the attempt they belonged to.
+    shown: HashSet<(Tid, u32)>,
+    /// The last event of the log that has been looked at.
+    event: u64,
+}
+
+impl Watch {
+    /// Watches `queue` for what has an id after `after`; 0 begins with what is there already.
+    pub fn new(queue: QueueName, after: u64) -> Self {
+        Self { queue, after, shown: HashSet::new(), event: 0 }
+    }
+
+    /// What has come since the last call; waits for the first.
+    pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
+        match self.queue {
+            QueueName::System(System::Log) => self.next_events(broker, wait).await,
+            QueueName::System(system) if system.is_view() => self.next_records(broker, None, wait).await,
+            QueueName::Task(tid, Port::Inbox | Port::Reserved | Port::Outbox) => {
+                self.next_records(broker, Some(tid), wait).await
+            }
+            _ => self.next_stored(broker, wait).await,
+        }
+    }
+
+    async fn next_events(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
+        if let Some(last) = broker.events(self.after, None, 1, wait).await?.last() {
+            let before = last.id.as_u64() - 1;
+            self.after = before.max(self.after);
+        }
+        let new = views::look(broker, &self.queue, self.after, PAGE).await?;
+        self.pass(&new);
+        Ok(new)
+    }
+
+    async fn next_stored(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
+        let new = broker.look(self.peek(wait)).await?;
+        self.pass(&new);
+        Ok(new)
+    }
+
+    /// Records come and go with events, so the log is what tells when to look at them again.
+    async fn next_records(&mut self, broker: &dyn Broker, tid: Option<Tid>, wait: Duration) -> Result<Vec<Message>> {
+        let deadline = Instant::now() + wait;
+        loop {
+            self.catch_up(broker, tid).await?;
+            let mut new = self.new_records(broker).await?;
+            let stored = views::stored(broker, &self.queue, self.after, PAGE).await?;
+            self.pass(&stored);
+            new.extend(stored);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !new.is_empty() || left.is_zero() {
+                return Ok(new);
+            }
+            either(
+                async { broker.events(self.event, tid, 1, left).await.map(drop) },
+                async { broker.look(self.peek(left)).await.map(drop) },
+            )
+            .await?;
+        }
+    }
+
+    /// Brings the place in the log up to date. Done before records are looked at, so that no change falls in between.
+    async fn catch_up(&mut self, broker: &dyn Broker, tid: Option<Tid>) -> Result<()> {
+        if self.event == 0 && tid.is_none() {
+            // A long log need not be gone through: nothing before the newest task can be news.
+            let newest = broker.tasks(TaskFilter { services: true, limit: 1, ..TaskFilter::default() }).await?;
+            self.event = newest.first().map_or(0, |task| task.tid.as_u64());
+        }
+        while let Some(last) = broker.events(self.event, tid, PAGE, Duration::ZERO).await?.last() {
+            self.event = last.id.as_u64();
+        }
+        Ok(())
+    }
+
+    async fn new_records(&mut self, broker: &dyn Broker) -> Result<Vec<Message>> {
+        let records: Vec<(u32, Message)> = match self.queue {
+            // The same task's message comes back with each attempt.
+            QueueName::Task(tid, port) => match broker.task(tid).await? {
+                Some(task) => views::own(broker, tid, port).await?.into_iter().map(|own| (task.attempt, own)).collect(),
+                None => Vec::new(),
+            },
+            _ => views::look(broker, &self.queue, 0, u32::MAX).await?.into_iter().map(|record| (0, record)).collect(),
+        };
+        let there: HashSet<(Tid, u32)> = records.iter().map(|(attempt, record)| (record.id, *attempt)).collect();
+        let is_new = |(attempt, record): &(u32, Message)| !self.shown.contains(&(record.id, *attempt));
+        let new = records.into_iter().filter(is_new).map(|(_, record)| record).collect();
+        self.shown = there;
+        Ok(new)
+    }
+
+    fn peek(&self, wait: Duration) -> Peek {
+        Peek { queue: self.queue.clone(), after: self.after, max: PAGE, wait }
+    }
+
+    fn pass(&mut self, shown: &[Message]) {
+        if let Some(last) = shown.last() {
+            self.after = last.id.as_u64();
+        }
+    }
+}
+
+/// Waits for whichever is first.
+async fn either(a: impl Future<Output = Result<()>>, b: impl Future<Output = Result<()>>) -> Result<()> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|cx| match a.as_mut().poll(cx) {
+        Poll::Pending => b.as_mut().poll(cx),
+        ready => ready,
+    })
+    .await
+}

@@ -1,0 +1,334 @@
+//! What goes in and out of a broker. Plain values that can be sent over a socket.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use raddle_core::{CapSet, Event, QueueName, Report, Spec, State, Target, TaskView, Tid};
+use serde::{Deserialize, Serialize};
+
+/// One task to be stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Submit {
+    /// What it is to do.
+    pub spec: Spec,
+    /// The task that submits it, if one does.
+    pub parent: Option<Tid>,
+}
+
+/// What became of a submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Submitted {
+    /// It is stored under this id.
+    New(Tid),
+    /// An unfinished task has the same unique key; nothing was stored.
+    Existing(Tid),
+}
+
+/// Which tasks a worker wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimRequest {
+    /// The registered worker that will own them.
+    pub owner: Tid,
+    /// What it offers.
+    pub caps: CapSet,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// Only this task, whatever its queue and needs.
+    pub only: Option<Tid>,
+    /// How many at most.
+    pub max: u32,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
+
+/// A claimed task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The attempt that has begun.
+    pub fence: Fence,
+    /// What it is to do.
+    pub spec: Spec,
+}
+
+/// One attempt of one task. Every write of the attempt carries it, and counts only while it is the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Fence {
+    /// The task.
+    pub tid: Tid,
+    /// The attempt's number.
+    pub attempt: u32,
+}
+
+/// An attempt whose target has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// The attempt.
+    pub fence: Fence,
+    /// The process that runs it.
+    pub pid: Option<u32>,
+}
+
+/// An attempt that is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Finish {
+    /// The attempt.
+    pub fence: Fence,
+    /// How it went.
+    pub report: Report,
+    /// The end of its standard output, after what was appended before.
+    pub stdout: Vec<u8>,
+    /// The end of its standard error, after what was appended before.
+    pub stderr: Vec<u8>,
+}
+
+/// An attempt given back unfinished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The attempt.
+    pub fence: Fence,
+    /// Why, for the log.
+    pub reason: String,
+}
+
+/// What came of the end of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// The task is over.
+    Done(State),
+    /// The task waits for another attempt, at this time or later.
+    Again(Timestamp),
+    /// The attempt was not the latest any more; nothing was changed.
+    Stale,
+}
+
+/// A task taken back from a worker that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reclaimed {
+    /// The attempt that was lost.
+    pub fence: Fence,
+    /// The worker that had it.
+    pub owner: Tid,
+    /// What became of the task.
+    pub verdict: Verdict,
+}
+
+/// What became of a control message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Delivered {
+    /// Nobody runs the task, so the broker obeyed; this is its state now.
+    Applied(State),
+    /// The worker that runs the task will see it.
+    Sent,
+}
+
+/// A control message on its way to a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The task it is for: one that the worker runs, or the worker itself.
+    pub tid: Tid,
+    /// Its text, as it was written.
+    pub body: String,
+}
+
+/// What renewing a lease found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pulse {
+    /// The lease holds for another `ttl`; these were taken back from others on the way.
+    Alive(Vec<Reclaimed>),
+    /// The lease had run out and the worker's tasks were taken back: it has to stop what it runs and register anew.
+    Expired,
+}
+
+/// Which tasks to list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskFilter {
+    /// In one of these states; empty for all.
+    pub states: Vec<State>,
+    /// Whose shown name is this, where `*` stands for anything.
+    pub name: Option<String>,
+    /// In this queue.
+    pub queue: Option<String>,
+    /// In the dead-letter queue.
+    pub dead: bool,
+    /// Whether to show Raddle's own services too.
+    pub services: bool,
+    /// How many at most.
+    pub limit: u32,
+}
+
+/// How many tasks there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// By state. Services are not counted.
+    pub states: BTreeMap<State, u64>,
+    /// Ready to be claimed, by queue.
+    pub ready: BTreeMap<String, u64>,
+    /// Waiting for their time.
+    pub delayed: u64,
+    /// Held back on request.
+    pub paused: u64,
+    /// In the dead-letter queue.
+    pub dead: u64,
+    /// Writes that were refused because they came from a lost attempt, since the broker was made.
+    pub stale_writes: u64,
+}
+
+/// What was purged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purged {
+    /// Tasks with all their records.
+    pub tasks: u64,
+}
+
+/// What an engine says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// `sqlite`, `memory`, …
+    pub engine: String,
+    /// Where it keeps things.
+    pub location: String,
+    /// What survives what, in plain words.
+    pub durability: String,
+    /// What was looked at.
+    pub checks: Vec<Check>,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// What.
+    pub name: String,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+/// A stored message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Its id, from the same clock as task ids.
+    pub id: Tid,
+    /// Its text.
+    pub body: String,
+}
+
+/// Which messages to look at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peek {
+    /// In this queue.
+    pub queue: QueueName,
+    /// After this id; 0 for all.
+    pub after: u64,
+    /// How many at most.
+    pub max: u32,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
+
+/// How many messages a queue holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueDepth {
+    /// The queue.
+    pub queue: QueueName,
+    /// How many.
+    pub messages: u64,
+}
+
+/// One of an attempt's two output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// How far a reader of a task's events and output has come. Starts at its default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The last event seen.
+    pub event: u64,
+    /// The attempt whose output is read.
+    pub attempt: u32,
+    /// Bytes of its standard output seen.
+    pub stdout: u64,
+    /// Bytes of its standard error seen.
+    pub stderr: u64,
+}
+
+/// What is new of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// New output, in the order in which it is to be shown.
+    pub output: Vec<Chunk>,
+    /// New events.
+    pub events: Vec<Event>,
+    /// Where to go on from.
+    pub cursor: Cursor,
+    /// The terminal state, once it is reached and all output has been given.
+    pub done: Option<State>,
+}
+
+/// A piece of output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// The attempt that wrote it.
+    pub attempt: u32,
+    /// To which stream.
+    pub stream: Stream,
+    /// What.
+    pub bytes: Vec<u8>,
+}
+
+impl Submit {
+    /// A task that no other task submits.
+    pub fn new(spec: Spec) -> Self {
+        Self { spec, parent: None }
+    }
+}
+
+impl Submitted {
+    /// The id to follow, whichever way it went.
+    pub fn tid(self) -> Tid {
+        match self {
+            Self::New(tid) | Self::Existing(tid) => tid,
+        }
+    }
+}
+
+impl Stream {
+    /// Both, in the order in which they are shown.
+    pub const BOTH: [Self; 2] = [Self::Stdout, Self::Stderr];
+}
+
+impl Default for TaskFilter {
+    fn default() -> Self {
+        Self { states: Vec::new(), name: None, queue: None, dead: false, services: false, limit: u32::MAX }
+    }
+}
+
+impl TaskFilter {
+    /// Whether a task fits all but its state, which engines look at first.
+    pub(crate) fn admits(&self, task: &TaskView) -> bool {
+        let is_service = matches!(task.spec.target, Target::Service(_));
+        (self.services || !is_service)
+            && (!self.dead || task.dead)
+            && self.queue.as_ref().is_none_or(|queue| task.spec.queue == *queue)
+            && self.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))
+    }
+}
+
+/// Whether `text` is what `pattern` says, where `*` stands for anything.
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((head, rest)) => text.strip_prefix(head).is_some_and(|tail| {
+            (0..=tail.len()).filter(|i| tail.is_char_boundary(*i)).any(|i| matches_pattern(rest, &tail[i..]))
+        }),
+    }
+}

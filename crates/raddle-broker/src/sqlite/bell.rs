@@ -1,0 +1,208 @@
+//! How processes on one database wake each other, and queue for the write lock.
+//!
+//! One small file beside the database is mapped by every process. It holds a counter per topic; to ring is to count up and wake
+//! whoever waits on that word in the kernel (a futex on a shared mapping). A waiter that looked before the ring sees that the
+//! counter has moved, so no wake-up is lost, and one that nobody waits for costs a system call of a tenth of a microsecond.
+//! The same file carries the write lock: `flock` puts waiters to sleep and is let go by the kernel when its holder is killed.
+
+use std::{
+    fs::{File, OpenOptions},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    ptr::NonNull,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use rustix::{
+    fs::FlockOperation,
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+    thread::futex,
+};
+use tokio::sync::watch;
+
+use crate::{Error, Result};
+
+/// What can be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// A task may be ready to be claimed.
+    Ready = 0,
+    /// A control message was written.
+    Control = 1,
+    /// An event or output was written.
+    Log = 2,
+    /// A stored message was written.
+    Queue = 3,
+}
+
+/// Topics that a transaction has touched.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Topics(u8);
+
+/// The page as every process sees it.
+#[repr(C)]
+struct Page {
+    counters: [AtomicU32; TOPICS],
+    /// The process that holds, or last held, the write lock.
+    holder: AtomicU32,
+}
+
+const TOPICS: usize = 4;
+const PAGE_BYTES: usize = 4096;
+
+pub(super) struct Bell {
+    file: File,
+    map: Arc<Mapping>,
+    /// One listening thread per topic, begun when the topic is first waited for.
+    listeners: [OnceLock<watch::Receiver<u32>>; TOPICS],
+}
+
+struct Mapping {
+    page: NonNull<Page>,
+    closed: AtomicBool,
+}
+
+// SAFETY: the page is only touched through atomics, and stays mapped until the last reference is dropped.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// The write lock; let go when dropped.
+pub(super) struct WriteLock<'a>(&'a Bell);
+
+impl Bell {
+    pub(super) fn open(database: &Path) -> Result<Self> {
+        let mut name = database.as_os_str().to_owned();
+        name.push("-bell");
+        let path = PathBuf::from(name);
+        let io = |e: std::io::Error| Error::Io { path: path.clone(), reason: e.to_string() };
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        if file.metadata().map_err(io)?.len() < PAGE_BYTES as u64 {
+            // Blocks are taken now: a full disk must show here, and not as a fault on the first ring.
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_BYTES as u64)
+                .map_err(|e| io(e.into()))?;
+        }
+        // SAFETY: a fresh shared mapping of a file that is at least a page long; nothing else refers to it.
+        let address = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file.as_fd(),
+                0,
+            )
+        }
+        .map_err(|e| io(e.into()))?;
+        let page = NonNull::new(address.cast()).expect("a mapping is never at address zero");
+        let map = Arc::new(Mapping { page, closed: AtomicBool::new(false) });
+        Ok(Self { file, map, listeners: Default::default() })
+    }
+
+    /// Wakes everybody who waits for one of `topics`, in this process and in others.
+    pub(super) fn ring(&self, topics: Topics) {
+        for topic in (0..TOPICS).filter(|topic| topics.0 & (1 << topic) != 0) {
+            let counter = &self.map.page().counters[topic];
+            counter.fetch_add(1, Ordering::Release);
+            let _ = futex::wake(counter, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+
+    /// Something whose `changed` returns at the first ring of `topic` from now on.
+    pub(super) fn listen(&self, topic: Topic) -> watch::Receiver<u32> {
+        let receiver = self.listeners[topic as usize].get_or_init(|| {
+            let (sender, receiver) = watch::channel(self.map.page().counters[topic as usize].load(Ordering::Acquire));
+            let map = Arc::clone(&self.map);
+            std::thread::Builder::new()
+                .name(format!("bell-{topic:?}").to_lowercase())
+                .stack_size(64 * 1024)
+                .spawn(move || pass_on(&map, topic, &sender))
+                .expect("the system gives this process a thread");
+            receiver
+        });
+        let mut receiver = receiver.clone();
+        // Rings that the thread has not passed on yet show as a change later: that costs one look too many, and loses none.
+        receiver.mark_unchanged();
+        receiver
+    }
+
+    /// Waits for the right to write. Kernel queues are fair, and a holder that is killed lets go.
+    pub(super) fn lock(&self) -> std::io::Result<WriteLock<'_>> {
+        loop {
+            match rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.map.page().holder.store(std::process::id(), Ordering::Relaxed);
+        Ok(WriteLock(self))
+    }
+
+    /// The process that holds the write lock, if one does.
+    pub(super) fn holder(&self) -> Option<u32> {
+        Some(self.map.page().holder.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+    }
+}
+
+impl Drop for WriteLock<'_> {
+    fn drop(&mut self) {
+        self.0.map.page().holder.store(0, Ordering::Relaxed);
+        let _ = rustix::fs::flock(&self.0.file, FlockOperation::Unlock);
+    }
+}
+
+/// The listening thread: from the shared counter to a channel of this process.
+fn pass_on(map: &Mapping, topic: Topic, sender: &watch::Sender<u32>) {
+    let counter = &map.page().counters[topic as usize];
+    let mut seen = *sender.borrow();
+    while !map.closed.load(Ordering::Acquire) {
+        let current = counter.load(Ordering::Acquire);
+        if current != seen {
+            seen = current;
+            if sender.send(seen).is_err() {
+                return;
+            }
+            continue;
+        }
+        let _ = futex::wait(counter, futex::Flags::empty(), seen, None);
+    }
+}
+
+impl Mapping {
+    fn page(&self) -> &Page {
+        // SAFETY: mapped for as long as `self` lives, large enough for a `Page`, and page-aligned.
+        unsafe { self.page.as_ref() }
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.map.closed.store(true, Ordering::Release);
+        let mut all = Topics::default();
+        all.0 = (1 << TOPICS) - 1;
+        self.ring(all);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the last reference is gone, so nobody reads the page any more.
+        let _ = unsafe { munmap(self.page.as_ptr().cast(), PAGE_BYTES) };
+    }
+}
+
+impl Topics {
+    pub(super) fn add(&mut self, topic: Topic) {
+        self.0 |= 1 << topic as u8;
+    }
+}
+
+impl From<Topic> for Topics {
+    fn from(topic: Topic) -> Self {
+        Self(1 << topic as u8)
+    }
+}

@@ -1,0 +1,34 @@
+//! The two clocks: the wall's for people and ids, the machine's for leases.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use jiff::Timestamp;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since the epoch.
+pub(super) fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Nanoseconds since the machine was started, sleep included. Nobody can set it, and all processes here read the same.
+pub(super) fn machine() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// A number for this boot of the machine.
+pub(super) fn boot() -> i64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let hex: String = id.chars().filter(char::is_ascii_hexdigit).take(15).collect();
+    i64::from_str_radix(&hex, 16).unwrap_or(0)
+}
+
+/// A stored wall-clock time as a timestamp.
+pub(super) fn timestamp(nanos: i64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// A timestamp as it is stored.
+pub(super) fn nanos(timestamp: Timestamp) -> i64 {
+    i64::try_from(timestamp.as_nanosecond()).unwrap_or(i64::MAX)
+}

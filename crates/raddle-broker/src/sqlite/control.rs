@@ -1,0 +1,99 @@
+//! Control words: obeyed here while nobody runs the task, passed on otherwise.
+
+use raddle_core::{Control, EventKind, Exit, QueueName, State, Tid, Word, queue_name::Port, spec::Reserved};
+use rusqlite::params;
+
+use super::{
+    claim::spec_of,
+    finish::{Ending, end_task},
+    messages,
+    reclaim::report,
+    tx::{Fail, Place, Tx, Waiting, find_active, find_done, find_waiting, tid_at},
+};
+use crate::{Delivered, Delivery, Error};
+
+pub(super) fn control(tx: &mut Tx<'_>, tid: Tid, message: &Control) -> Result<Delivered, Fail> {
+    if find_active(tx.db(), tid)?.is_some() {
+        messages::insert(tx, &QueueName::Task(tid, Port::CtrlIn), &message.to_text())?;
+        return Ok(Delivered::Sent);
+    }
+    if let Some(state) = find_done(tx.db(), tid)? {
+        return Err(Error::Finished(tid, state).into());
+    }
+    let waiting = find_waiting(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
+    obey(tx, tid, waiting, message).map(Delivered::Applied)
+}
+
+/// Does to a waiting task what the word says; returns its state from then on.
+fn obey(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, message: &Control) -> Result<State, Fail> {
+    match message.command {
+        Word::Stop if message.requeue || spec_of(tx, tid)?.on_stop == Reserved::Requeue => {}
+        Word::Stop => return end_waiting(tx, tid, waiting, State::Cancelled, Exit::Cancelled),
+        Word::Kill => return end_waiting(tx, tid, waiting, State::Killed, Exit::Killed),
+        Word::Pause if waiting.place != Place::Held => {
+            tx.dequeue(tid, waiting.place)?;
+            tx.hold(tid, waiting)?;
+            tx.event(tid, EventKind::Paused, waiting.tally.attempt, None, None)?;
+        }
+        Word::Resume if waiting.place == Place::Held => {
+            tx.dequeue(tid, Place::Held)?;
+            tx.enqueue(tid, waiting.tally, waiting.run_at)?;
+            tx.event(tid, EventKind::Resumed, waiting.tally.attempt, None, None)?;
+        }
+        _ => {}
+    }
+    let status = if find_waiting(tx.db(), tid)?.is_some_and(|w| w.place == Place::Held) { "paused" } else { "created" };
+    let reply = serde_json::to_string(&message.reply("ok", status)).expect("a reply has only string keys");
+    messages::insert(tx, &QueueName::Task(tid, Port::CtrlOut), &reply)?;
+    Ok(State::Created)
+}
+
+fn end_waiting(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, state: State, exit: Exit) -> Result<State, Fail> {
+    tx.dequeue(tid, waiting.place)?;
+    let spec = spec_of(tx, tid)?;
+    let detail = Some(exit.to_string());
+    let report = report(tx, exit);
+    let ending = Ending { state, dead: false, owner: None, tally: waiting.tally, report: &report, detail };
+    end_task(tx, tid, &spec, &ending)?;
+    Ok(state)
+}
+
+/// Obeys the words that were left for the last attempt of a task that waits again. Returns the state they led to, if final.
+pub(super) fn apply_pending(tx: &mut Tx<'_>, tid: Tid) -> Result<Option<State>, Fail> {
+    for body in messages::drain(tx, &QueueName::Task(tid, Port::CtrlIn))? {
+        let Some(waiting) = find_waiting(tx.db(), tid)? else { break };
+        match body.parse::<Control>() {
+            Ok(message) => {
+                let state = obey(tx, tid, waiting, &message)?;
+                if state.is_terminal() {
+                    return Ok(Some(state));
+                }
+            }
+            Err(error) => {
+                tx.event(tid, EventKind::ControlIgnored, waiting.tally.attempt, None, Some(&error.to_string()))?;
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Takes the messages to what `owner` has, itself included.
+pub(super) fn controls(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<Delivery>, Fail> {
+    let tids: Vec<Tid> = tx
+        .db()
+        .prepare_cached("SELECT tid FROM active WHERE owner = ?1 ORDER BY tid")?
+        .query_map(params![owner.as_i64()], |row| tid_at(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut deliveries = Vec::new();
+    for tid in tids {
+        let bodies = messages::drain(tx, &QueueName::Task(tid, Port::CtrlIn))?;
+        deliveries.extend(bodies.into_iter().map(|body| Delivery { tid, body }));
+    }
+    Ok(deliveries)
+}
+
+/// Whether any control message is stored at all: a cheap look before the costly one.
+pub(super) fn any_pending(db: &rusqlite::Connection) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT 1 FROM messages WHERE queue >= 'T' AND queue < 'U' AND queue LIKE 'T%.ctrl_in' LIMIT 1")?
+        .exists([])
+}

@@ -1,0 +1,174 @@
+//! The end of an attempt: finished, or given back.
+
+use raddle_core::{EventKind, Exit, Next, Report, Spec, State, Tally, Tid, settle};
+use rusqlite::params;
+
+use super::{
+    bell::Topic,
+    claim::spec_of,
+    clock, control,
+    tx::{Active, Fail, Tx, find_active},
+};
+use crate::{Fence, Finish, Release, Started, Stream, Verdict};
+
+/// Notes that targets have begun.
+pub(super) fn started(tx: &mut Tx<'_>, batch: &[Started]) -> Result<(), Fail> {
+    for Started { fence, pid } in batch {
+        let changed = tx
+            .db()
+            .prepare_cached(
+                "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND state = ?5 RETURNING owner",
+            )?
+            .query_map(
+                params![fence.tid.as_i64(), fence.attempt, State::Running as u8, pid, State::Spawning as u8],
+                |row| super::tx::tid_at(row, 0),
+            )?
+            .next()
+            .transpose()?;
+        if let Some(owner) = changed {
+            tx.event(fence.tid, EventKind::Running, fence.attempt, Some(owner), None)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, Fail> {
+    batch.iter().map(|finish| finish_one(tx, finish)).collect()
+}
+
+pub(super) fn release(tx: &mut Tx<'_>, batch: &[Release]) -> Result<Vec<Verdict>, Fail> {
+    batch.iter().map(|release| release_one(tx, release)).collect()
+}
+
+fn finish_one(tx: &mut Tx<'_>, finish: &Finish) -> Result<Verdict, Fail> {
+    let Finish { fence, report, stdout, stderr } = finish;
+    let Some(active) = latest(tx, *fence)? else {
+        return Ok(Verdict::Stale);
+    };
+    for (stream, tail, total) in
+        [(Stream::Stdout, stdout, report.stdout_bytes), (Stream::Stderr, stderr, report.stderr_bytes)]
+    {
+        // More than the tail means that the beginning is in a file, and the tail was added to it before this.
+        if !tail.is_empty() && total <= tail.len() as u64 {
+            tx.db()
+                .prepare_cached("INSERT OR REPLACE INTO outputs (tid, attempt, stream, bytes) VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![fence.tid.as_i64(), fence.attempt, stream as u8, tail])?;
+        }
+    }
+    if active.state == State::Spawning && report.started_at.is_some() {
+        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None)?;
+    }
+    end_attempt(tx, fence.tid, &active, report)
+}
+
+fn release_one(tx: &mut Tx<'_>, release: &Release) -> Result<Verdict, Fail> {
+    let fence = release.fence;
+    let Some(active) = latest(tx, fence)? else {
+        return Ok(Verdict::Stale);
+    };
+    give_back(tx, fence.tid, &active, EventKind::Released, &release.reason)
+}
+
+/// The attempt as it stands, if it is still the latest; a stale write is counted and logged.
+fn latest(tx: &mut Tx<'_>, fence: Fence) -> Result<Option<Active>, Fail> {
+    let active = find_active(tx.db(), fence.tid)?.filter(|active| active.tally.attempt == fence.attempt);
+    if active.is_none() {
+        tx.count("stale_writes")?;
+        tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None)?;
+    }
+    Ok(active)
+}
+
+/// Ends an attempt and does what [`settle`] says follows from it.
+pub(super) fn end_attempt(tx: &mut Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Verdict, Fail> {
+    let spec = spec_of(tx, tid)?;
+    let detail = (!report.exit.is_success()).then(|| report.exit.to_string());
+    match settle(&spec, tid, active.tally, &report.exit) {
+        Next::Done { state, dead } => {
+            remove_active(tx, tid)?;
+            let ending = Ending { state, dead, owner: Some(active.owner), tally: active.tally, report, detail };
+            end_task(tx, tid, &spec, &ending)?;
+            Ok(Verdict::Done(state))
+        }
+        Next::Again { pause, tally } => {
+            remove_active(tx, tid)?;
+            let kind = match report.exit {
+                Exit::Lost { .. } => EventKind::Reclaimed,
+                Exit::Cancelled => EventKind::Released,
+                _ => EventKind::Retrying,
+            };
+            tx.event(tid, kind, tally.attempt, Some(active.owner), detail.as_deref())?;
+            let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
+            wait_again(tx, tid, tally, Some(run_at))
+        }
+    }
+}
+
+/// Puts a task back as if it had not been claimed.
+pub(super) fn give_back(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    active: &Active,
+    kind: EventKind,
+    reason: &str,
+) -> Result<Verdict, Fail> {
+    remove_active(tx, tid)?;
+    tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason))?;
+    wait_again(tx, tid, active.tally, None)
+}
+
+fn wait_again(tx: &mut Tx<'_>, tid: Tid, tally: Tally, run_at: Option<i64>) -> Result<Verdict, Fail> {
+    tx.enqueue(tid, tally, run_at)?;
+    // Words that came for the attempt and were not obeyed in time hold for the task.
+    if let Some(state) = control::apply_pending(tx, tid)? {
+        return Ok(Verdict::Done(state));
+    }
+    Ok(Verdict::Again(clock::timestamp(run_at.unwrap_or(tx.now))))
+}
+
+/// How a task comes to its end.
+pub(super) struct Ending<'a> {
+    pub(super) state: State,
+    pub(super) dead: bool,
+    pub(super) owner: Option<Tid>,
+    pub(super) tally: Tally,
+    pub(super) report: &'a Report,
+    pub(super) detail: Option<String>,
+}
+
+/// Writes a task's terminal state. The caller has taken it from where it was.
+pub(super) fn end_task(tx: &mut Tx<'_>, tid: Tid, spec: &Spec, ending: &Ending<'_>) -> Result<(), Fail> {
+    let ttl = i64::try_from(spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX);
+    let report = serde_json::to_string(ending.report).expect("a report has only string keys");
+    tx.db()
+        .prepare_cached(
+            "INSERT INTO done (tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, report)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        )?
+        .execute(params![
+            tid.as_i64(),
+            ending.state as u8,
+            ending.dead,
+            ending.owner.map(Tid::as_i64),
+            tx.now,
+            tx.now.saturating_add(ttl),
+            ending.tally.attempt,
+            ending.tally.failures,
+            ending.tally.losses,
+            report
+        ])?;
+    if let Some(key) = &spec.unique_key {
+        tx.db()
+            .prepare_cached("DELETE FROM uniques WHERE key = ?1 AND tid = ?2")?
+            .execute(params![key, tid.as_i64()])?;
+    }
+    tx.drop_control(tid)?;
+    tx.touch(Topic::Log);
+    tx.event(tid, ending.state.into(), ending.tally.attempt, ending.owner, ending.detail.as_deref())?;
+    Ok(())
+}
+
+fn remove_active(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
+    tx.db().prepare_cached("DELETE FROM active WHERE tid = ?1")?.execute([tid.as_i64()])?;
+    Ok(())
+}

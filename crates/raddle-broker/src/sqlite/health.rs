@@ -1,0 +1,65 @@
+//! What the engine says of itself.
+
+use rusqlite::{Connection, params};
+
+use super::{Shared, clock, tx::Fail};
+use crate::{Check, Health};
+
+/// Above this the log is worth a word: something keeps SQLite from moving it into the database.
+const LARGE_WAL_BYTES: u64 = 256 * 1024 * 1024;
+
+pub(super) fn health(db: &Connection, shared: &Shared) -> Result<Health, Fail> {
+    Ok(Health {
+        engine: format!("sqlite {}", rusqlite::version()),
+        location: shared.path.display().to_string(),
+        durability: "submit and finish are synced to disk before they return: they survive a power cut; \
+                     claims survive a crash of the process, and a power cut only makes a task run again"
+            .into(),
+        checks: vec![journal(db)?, integrity(db)?, log_size(shared), stale_workers(db, shared)?],
+    })
+}
+
+fn journal(db: &Connection) -> Result<Check, Fail> {
+    let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    let ok = mode == "wal";
+    Ok(Check {
+        name: "journal".into(),
+        ok,
+        detail: format!("mode {mode}"),
+        fix: (!ok).then(|| "another tool changed it: run 'PRAGMA journal_mode=WAL' with sqlite3".into()),
+    })
+}
+
+fn integrity(db: &Connection) -> Result<Check, Fail> {
+    let found: String = db.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    let ok = found == "ok";
+    let fix = (!ok).then(|| "restore the file from a backup, or 'sqlite3 FILE .recover'".into());
+    Ok(Check { name: "integrity".into(), ok, detail: found, fix })
+}
+
+fn log_size(shared: &Shared) -> Check {
+    let mut wal = shared.path.as_os_str().to_owned();
+    wal.push("-wal");
+    let bytes = std::fs::metadata(wal).map_or(0, |found| found.len());
+    let ok = bytes <= LARGE_WAL_BYTES;
+    Check {
+        name: "write-ahead log".into(),
+        ok,
+        detail: format!("{} KiB", bytes / 1024),
+        fix: (!ok).then(|| "a process reads for very long: find it with 'fuser', and stop it".into()),
+    }
+}
+
+fn stale_workers(db: &Connection, shared: &Shared) -> Result<Check, Fail> {
+    let stale: i64 = db.query_row(
+        "SELECT count(*) FROM workers WHERE boot != ?1 OR alive_until < ?2",
+        params![shared.boot, clock::machine()],
+        |row| row.get(0),
+    )?;
+    Ok(Check {
+        name: "stale workers".into(),
+        ok: stale == 0,
+        detail: format!("{stale} without a valid lease"),
+        fix: (stale > 0).then(|| "start a worker: it takes their tasks back by itself".into()),
+    })
+}

@@ -1,0 +1,110 @@
+//! The event log. A task's own row is its `created` event; all others have rows of their own.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_core::{Event, EventKind, Tid};
+use rusqlite::{Connection, params};
+
+use super::{Sqlite, bell::Topic, clock, tx::tid_at};
+use crate::{Log, Result};
+
+/// How many rows one look reads at most when it looks for the events of one task among those of all.
+const SCAN: u32 = 10_000;
+
+/// A stretch of the log.
+pub(super) struct Stretch {
+    pub(super) events: Vec<Event>,
+    /// The last id that was looked at, whether it fitted or not.
+    pub(super) scanned: u64,
+}
+
+/// Events after `after`, of all tasks.
+pub(super) fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<Event>> {
+    let after = after.min(i64::MAX as u64) as i64;
+    // Both halves are in the order of their keys, so SQLite merges them without sorting and stops at the limit.
+    db.prepare_cached(
+        "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1
+         UNION ALL SELECT tid, tid, 0, 0, parent, NULL FROM tasks WHERE tid > ?1
+         ORDER BY 1 LIMIT ?2",
+    )?
+    .query_map(params![after, max], event)?
+    .collect()
+}
+
+/// Events of one task after `after`, from the next `SCAN` rows.
+pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<Stretch> {
+    let mut events = Vec::new();
+    let from = after.max(tid.as_u64() - 1).min(i64::MAX as u64);
+    if from < tid.as_u64() {
+        events.push(created(tid));
+    }
+    let mut scanned = from.max(tid.as_u64());
+    let mut query = db.prepare_cached(
+        "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1 ORDER BY id LIMIT ?2",
+    )?;
+    let mut rows = query.query(params![scanned as i64, SCAN])?;
+    while let Some(row) = rows.next()? {
+        scanned = row.get::<_, i64>(0)? as u64;
+        if row.get::<_, i64>(1)? == tid.as_i64() {
+            events.push(event(row)?);
+        }
+    }
+    Ok(Stretch { events, scanned })
+}
+
+fn created(tid: Tid) -> Event {
+    Event {
+        id: tid,
+        tid,
+        event: EventKind::Created,
+        at: clock::timestamp(tid.as_i64()),
+        attempt: 0,
+        worker: None,
+        detail: None,
+    }
+}
+
+fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
+    let id = tid_at(row, 0)?;
+    let kind: u8 = row.get(2)?;
+    let event = EventKind::from_u8(kind).ok_or(rusqlite::Error::IntegralValueOutOfRange(2, i64::from(kind)))?;
+    if event == EventKind::Created {
+        return Ok(created(id));
+    }
+    let worker: Option<i64> = row.get(4)?;
+    Ok(Event {
+        id,
+        tid: tid_at(row, 1)?,
+        event,
+        at: clock::timestamp(id.as_i64()),
+        attempt: row.get(3)?,
+        worker: worker.and_then(|raw| Tid::from_u64(raw as u64)),
+        detail: row.get(5)?,
+    })
+}
+
+#[async_trait]
+impl Log for Sqlite {
+    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
+        let mut after = after;
+        let mut wait = self.wait(Topic::Log, wait);
+        loop {
+            let from = after;
+            let stretch = self
+                .read(move |db| match tid {
+                    None => Ok(Stretch { events: select(db, from, max)?, scanned: from }),
+                    Some(tid) => Ok(select_of(db, tid, from)?),
+                })
+                .await?;
+            let mut events = stretch.events;
+            // Rows of other tasks may fill a whole look: the next one goes on behind them, at once.
+            let more = stretch.scanned > after;
+            after = after.max(stretch.scanned);
+            if !events.is_empty() || !wait.again(more.then_some(Duration::ZERO)).await {
+                events.truncate(max as usize);
+                return Ok(events);
+            }
+        }
+    }
+}

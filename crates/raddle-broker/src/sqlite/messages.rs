@@ -1,0 +1,121 @@
+//! Stored messages.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_core::{QueueName, Tid, queue_name::Port};
+use rusqlite::{Connection, params};
+
+use super::{
+    Sqlite,
+    bell::Topic,
+    tx::{Fail, Tx, tid_at},
+    writer::Durability,
+};
+use crate::{Message, Messages, Peek, QueueDepth, Result};
+
+/// Appends one message.
+pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<Tid, Fail> {
+    let id = tx.next_id();
+    tx.touch(if matches!(queue, QueueName::Task(_, Port::CtrlIn)) { Topic::Control } else { Topic::Queue });
+    tx.db().prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?.execute(params![
+        queue.to_string(),
+        id.as_i64(),
+        body
+    ])?;
+    Ok(id)
+}
+
+/// Takes all messages of a queue.
+pub(super) fn drain(tx: &mut Tx<'_>, queue: &QueueName) -> Result<Vec<String>, Fail> {
+    Ok(take(tx, queue, u32::MAX)?.into_iter().map(|message| message.body).collect())
+}
+
+fn take(tx: &mut Tx<'_>, queue: &QueueName, max: u32) -> Result<Vec<Message>, Fail> {
+    let taken = select(tx.db(), queue, 0, max)?;
+    if let Some(last) = taken.last() {
+        tx.db()
+            .prepare_cached("DELETE FROM messages WHERE queue = ?1 AND id <= ?2")?
+            .execute(params![queue.to_string(), last.id.as_i64()])?;
+    }
+    Ok(taken)
+}
+
+fn select(db: &Connection, queue: &QueueName, after: u64, max: u32) -> rusqlite::Result<Vec<Message>> {
+    db.prepare_cached("SELECT id, body FROM messages WHERE queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3")?
+        .query_map(params![queue.to_string(), after.min(i64::MAX as u64) as i64, max], |row| {
+            Ok(Message { id: tid_at(row, 0)?, body: row.get(1)? })
+        })?
+        .collect()
+}
+
+#[async_trait]
+impl Messages for Sqlite {
+    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
+        let queue = queue.clone();
+        self.write(Durability::Power, move |tx| bodies.iter().map(|body| insert(tx, &queue, body)).collect()).await
+    }
+
+    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+        let mut wait = self.wait(Topic::Queue, wait);
+        loop {
+            let queue = queue.clone();
+            let taken = self.write(Durability::Power, move |tx| take(tx, &queue, max)).await?;
+            if !taken.is_empty() || !wait.again(None).await {
+                return Ok(taken);
+            }
+        }
+    }
+
+    async fn look(&self, peek: Peek) -> Result<Vec<Message>> {
+        let mut wait = self.wait(Topic::Queue, peek.wait);
+        loop {
+            let peek = peek.clone();
+            let seen = self.read(move |db| Ok(select(db, &peek.queue, peek.after, peek.max)?)).await?;
+            if !seen.is_empty() || !wait.again(None).await {
+                return Ok(seen);
+            }
+        }
+    }
+
+    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
+        let (from, to) = (from.clone(), to.clone());
+        self.write(Durability::Power, move |tx| {
+            let taken = take(tx, &from, max)?;
+            tx.touch(Topic::Queue);
+            for message in &taken {
+                tx.db()
+                    .prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?
+                    .execute(params![to.to_string(), message.id.as_i64(), message.body])?;
+            }
+            Ok(taken.len() as u64)
+        })
+        .await
+    }
+
+    async fn depths(&self) -> Result<Vec<QueueDepth>> {
+        self.read(|db| {
+            let rows: Vec<(String, i64)> = db
+                .prepare_cached("SELECT queue, count(*) FROM messages GROUP BY queue ORDER BY queue")?
+                .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+                .collect::<rusqlite::Result<_>>()?;
+            // A name that does not parse was not written by us; it is passed over rather than failing the whole list.
+            Ok(rows
+                .into_iter()
+                .filter_map(|(name, messages)| {
+                    Some(QueueDepth { queue: name.parse().ok()?, messages: messages as u64 })
+                })
+                .collect())
+        })
+        .await
+    }
+
+    async fn clear(&self, queue: &QueueName) -> Result<u64> {
+        let queue = queue.to_string();
+        self.write(Durability::Power, move |tx| {
+            let removed = tx.db().prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
+            Ok(removed as u64)
+        })
+        .await
+    }
+}

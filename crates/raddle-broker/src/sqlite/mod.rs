@@ -1,0 +1,174 @@
+//! The embedded engine: one SQLite file, any number of processes on this machine.
+//!
+//! A task's immutable part is one row of `tasks`; where it stands is which of `ready`, `delayed`, `held`, `active` and `done` holds
+//! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process writes
+//! ([`writer`]), in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
+//! Processes wake each other through a shared page ([`bell`]) and queue for the write lock in the kernel, so nobody polls.
+//! Leases are measured on the boot-time clock: setting the wall clock expires nothing.
+
+mod bell;
+mod claim;
+mod clock;
+mod control;
+mod finish;
+mod health;
+mod log;
+mod messages;
+mod open;
+mod output;
+mod purge;
+mod reclaim;
+mod registry;
+mod schema;
+mod submit;
+mod tasks;
+mod tx;
+mod writer;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use rusqlite::Connection;
+
+use crate::{Error, Result};
+use bell::{Bell, Topic};
+use tx::{Fail, Tx};
+use writer::{Durability, Writer};
+
+/// A broker in a SQLite file.
+pub struct Sqlite {
+    shared: Arc<Shared>,
+    writer: Writer,
+    reader: Arc<OnceLock<Mutex<Connection>>>,
+}
+
+/// What the threads of one handle share.
+struct Shared {
+    path: PathBuf,
+    bell: Bell,
+    /// This boot of the machine. Leases of another boot are void: its clock began anew.
+    boot: i64,
+}
+
+/// How long a call waits for other processes to let go of the database before it says who holds it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// Waits end at least this often and look again. Wake-ups do not depend on it: it bounds the harm of one that was lost, as when a
+/// process is killed between its commit and its ring.
+const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Sqlite {
+    /// Opens the database at `path`, making it if it is not there.
+    pub async fn open(path: &Path) -> Result<Self> {
+        let path = path.to_owned();
+        let (shared, connection) = blocking(move || {
+            let connection = open::open_or_create(&path)?;
+            let bell = Bell::open(&path)?;
+            Ok((Arc::new(Shared { path, bell, boot: clock::boot() }), connection))
+        })
+        .await?;
+        let writer = Writer::start(Arc::clone(&shared), connection);
+        Ok(Self { shared, writer, reader: Arc::new(OnceLock::new()) })
+    }
+
+    /// Runs `job` in the next group of writes and returns once that is committed.
+    async fn write<T, F>(&self, durability: Durability, job: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
+    {
+        let reply = self.writer.submit(durability, job);
+        match tokio::time::timeout(LOCK_PATIENCE, reply).await {
+            Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
+            // The job's receiver is gone with the timeout, and the writer passes over jobs that nobody waits for.
+            Err(_) => Err(self.shared.locked()),
+        }
+    }
+
+    /// Runs `query` on a connection that only reads, beside the writer.
+    async fn read<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
+    {
+        let (shared, reader) = (Arc::clone(&self.shared), Arc::clone(&self.reader));
+        blocking(move || {
+            let connection = match reader.get() {
+                Some(connection) => connection,
+                None => {
+                    let opened = open::connection(&shared.path)?;
+                    reader.get_or_init(|| Mutex::new(opened))
+                }
+            };
+            // A panic inside a query leaves the connection usable: reads hold no state across calls.
+            let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let snapshot = connection.unchecked_transaction().map_err(|e| shared.error(&e))?;
+            query(&snapshot).map_err(|fail| shared.fail(fail))
+        })
+        .await
+    }
+
+    /// A wait for `topic`, which listens from now on.
+    fn wait(&self, topic: Topic, wait: Duration) -> Wait {
+        // Who does not want to wait should not cost a listening thread.
+        let rung = (!wait.is_zero()).then(|| self.shared.bell.listen(topic));
+        Wait { rung, deadline: tokio::time::Instant::now() + wait }
+    }
+}
+
+/// A wait for something that may be there when its topic rings.
+struct Wait {
+    rung: Option<tokio::sync::watch::Receiver<u32>>,
+    deadline: tokio::time::Instant,
+}
+
+impl Wait {
+    /// Returns when it is worth looking again, with `true`, or when the wait is over, with `false`. `again_in` is when something may
+    /// be there without anybody ringing.
+    async fn again(&mut self, again_in: Option<Duration>) -> bool {
+        let now = tokio::time::Instant::now();
+        let Some(rung) = self.rung.as_mut().filter(|_| now < self.deadline) else {
+            return false;
+        };
+        let pause = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL);
+        let _ = tokio::time::timeout(pause.min(self.deadline - now), rung.changed()).await;
+        true
+    }
+}
+
+impl Shared {
+    fn error(&self, source: &rusqlite::Error) -> Error {
+        open::explain(&self.path, source)
+    }
+
+    fn fail(&self, fail: Fail) -> Error {
+        match fail {
+            Fail::Store(source) => self.error(&source),
+            Fail::Caller(error) => error,
+        }
+    }
+
+    /// Waits for the right to write, among all processes.
+    fn lock(&self) -> Result<bell::WriteLock<'_>> {
+        let refused = |e| Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {e}") };
+        self.bell.lock().map_err(refused)
+    }
+
+    fn locked(&self) -> Error {
+        let holder = self.bell.holder().map(|pid| format!(" by process {pid}")).unwrap_or_default();
+        Error::Locked { path: self.path.clone(), secs: LOCK_PATIENCE.as_secs(), holder }
+    }
+
+    /// The folder for output that is too large for a row.
+    fn output_folder(&self) -> PathBuf {
+        let mut name = self.path.as_os_str().to_owned();
+        name.push("-out");
+        name.into()
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(Error::Closed))
+}

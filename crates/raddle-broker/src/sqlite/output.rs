@@ -1,0 +1,180 @@
+//! What attempts wrote: small output in rows, large or live output in files beside the database.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use raddle_core::{State, Tid};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::{
+    Shared, Sqlite,
+    bell::Topic,
+    blocking, log,
+    tx::{Fail, find_active, find_done, find_waiting, tally},
+};
+use crate::{Chunk, Cursor, Error, Fence, Output, Progress, Result, Stream};
+
+/// How much of each stream one look gives at most.
+const AT_ONCE: u32 = 256 * 1024;
+
+#[async_trait]
+impl Output for Sqlite {
+    async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        blocking(move || {
+            append(&shared, fence, stream, &bytes)?;
+            shared.bell.ring(Topic::Log.into());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
+        let folder = self.shared.output_folder();
+        self.read(move |db| read(db, &folder, fence, stream, offset, max)).await
+    }
+
+    async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress> {
+        let mut cursor = cursor;
+        let mut wait = self.wait(Topic::Log, wait);
+        loop {
+            let (folder, from) = (self.shared.output_folder(), cursor);
+            let progress = self.read(move |db| progress(db, &folder, tid, from)).await?;
+            let moved = progress.cursor != cursor;
+            cursor = progress.cursor;
+            let news = progress.done.is_some() || !progress.events.is_empty() || !progress.output.is_empty();
+            if news || !wait.again(moved.then_some(Duration::ZERO)).await {
+                return Ok(progress);
+            }
+        }
+    }
+}
+
+/// Adds to the file of one stream. Also used for the end of a stream whose beginning is in a file already.
+pub(super) fn append(shared: &Shared, fence: Fence, stream: Stream, bytes: &[u8]) -> Result<()> {
+    let folder = shared.output_folder();
+    let path = file_of(&folder, fence, stream);
+    let open = || OpenOptions::new().append(true).create(true).open(&path);
+    let write = || -> io::Result<()> {
+        let mut file = match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::create_dir_all(&folder)?;
+                open()?
+            }
+            opened => opened?,
+        };
+        file.write_all(bytes)
+    };
+    write().map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { path: path.clone() },
+        _ => Error::Io { path: path.clone(), reason: error.to_string() },
+    })
+}
+
+/// Makes the files of an attempt as durable as the record that will point to them.
+pub(super) fn sync(shared: &Shared, fence: Fence, stream: Stream) -> io::Result<()> {
+    File::open(file_of(&shared.output_folder(), fence, stream))?.sync_data()
+}
+
+/// Removes the files of a task's attempts.
+pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
+    for attempt in 1..=attempts {
+        for stream in Stream::BOTH {
+            let _ = fs::remove_file(file_of(folder, Fence { tid, attempt }, stream));
+        }
+    }
+}
+
+fn file_of(folder: &Path, fence: Fence, stream: Stream) -> PathBuf {
+    let suffix = match stream {
+        Stream::Stdout => "out",
+        Stream::Stderr => "err",
+    };
+    folder.join(format!("{}.{}.{suffix}", fence.tid, fence.attempt))
+}
+
+fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>, Fail> {
+    let path = file_of(folder, fence, stream);
+    match File::open(&path) {
+        Ok(file) => {
+            let mut bytes = vec![0; max as usize];
+            let mut filled = 0;
+            while filled < bytes.len() {
+                match file.read_at(&mut bytes[filled..], offset + filled as u64) {
+                    Ok(0) => break,
+                    Ok(read) => filled += read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(Error::Io { path, reason: error.to_string() }.into()),
+                }
+            }
+            bytes.truncate(filled);
+            Ok(bytes)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let bytes = db
+                .prepare_cached(
+                    "SELECT substr(bytes, ?4, ?5) FROM outputs WHERE tid = ?1 AND attempt = ?2 AND stream = ?3",
+                )?
+                .query_row(
+                    params![fence.tid.as_i64(), fence.attempt, stream as u8, offset.saturating_add(1) as i64, max],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            Ok(bytes.unwrap_or_default())
+        }
+        Err(error) => Err(Error::Io { path, reason: error.to_string() }.into()),
+    }
+}
+
+fn progress(db: &Connection, folder: &Path, tid: Tid, from: Cursor) -> Result<Progress, Fail> {
+    // State first: output is complete before the end of an attempt is written.
+    let (attempt, done) = standing(db, tid)?;
+    let stretch = log::select_of(db, tid, from.event)?;
+    let mut cursor = Cursor { event: stretch.scanned, attempt: from.attempt.max(1), ..from };
+    let mut output = Vec::new();
+    loop {
+        let fence = Fence { tid, attempt: cursor.attempt };
+        let mut drained = true;
+        for stream in Stream::BOTH {
+            let offset = match stream {
+                Stream::Stdout => &mut cursor.stdout,
+                Stream::Stderr => &mut cursor.stderr,
+            };
+            let bytes = read(db, folder, fence, stream, *offset, AT_ONCE)?;
+            *offset += bytes.len() as u64;
+            drained &= bytes.len() < AT_ONCE as usize;
+            if !bytes.is_empty() {
+                output.push(Chunk { attempt: cursor.attempt, stream, bytes });
+            }
+        }
+        if !drained {
+            return Ok(Progress { output, events: stretch.events, cursor, done: None });
+        }
+        if cursor.attempt >= attempt {
+            return Ok(Progress { output, events: stretch.events, cursor, done });
+        }
+        cursor = Cursor { attempt: cursor.attempt + 1, stdout: 0, stderr: 0, ..cursor };
+    }
+}
+
+/// A task's latest attempt, and its terminal state if it has one.
+fn standing(db: &Connection, tid: Tid) -> Result<(u32, Option<State>), Fail> {
+    if let Some(active) = find_active(db, tid)? {
+        return Ok((active.tally.attempt, None));
+    }
+    if let Some(state) = find_done(db, tid)? {
+        let last = db
+            .prepare_cached("SELECT attempt, failures, losses FROM done WHERE tid = ?1")?
+            .query_row([tid.as_i64()], |row| tally(row, 0))?;
+        return Ok((last.attempt, Some(state)));
+    }
+    let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
+    Ok((waiting.tally.attempt, None))
+}

@@ -1,0 +1,88 @@
+//! Taking back what belongs to workers that are gone.
+
+use raddle_core::{EventKind, Exit, Report, State, Tid, Usage};
+use rusqlite::params;
+
+use super::{
+    clock,
+    finish::{Ending, end_attempt, end_task, give_back},
+    tx::{Active, Fail, Tx, find_active, tid_at},
+};
+use crate::{Fence, Reclaimed};
+
+/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
+pub(super) const TAKEOVER_MARGIN_NANOS: i64 = 250_000_000;
+
+/// Takes back the tasks of every worker whose lease has run out.
+pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, Fail> {
+    let gone: Vec<Tid> = tx
+        .db()
+        .prepare_cached("SELECT tid FROM workers WHERE boot != ?1 OR alive_until < ?2")?
+        .query_map(params![tx.boot, tx.machine - TAKEOVER_MARGIN_NANOS], |row| tid_at(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut reclaimed = Vec::new();
+    for worker in gone {
+        let exit = Exit::Lost { message: format!("worker {worker} is gone") };
+        reclaimed.extend(take_from(tx, worker, &exit)?);
+        end_service(tx, worker, exit)?;
+    }
+    Ok(reclaimed)
+}
+
+/// Takes every task from a worker. Those that had begun count as lost; the others were only waiting there.
+pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid, exit: &Exit) -> Result<Vec<Reclaimed>, Fail> {
+    let mut reclaimed = Vec::new();
+    for (tid, active) in tasks_of(tx, worker)? {
+        let verdict = if active.state == State::Running {
+            end_attempt(tx, tid, &active, &report(tx, exit.clone()))?
+        } else {
+            give_back(tx, tid, &active, EventKind::Reclaimed, "its worker was gone before it began")?
+        };
+        reclaimed.push(Reclaimed { fence: Fence { tid, attempt: active.tally.attempt }, owner: worker, verdict });
+    }
+    Ok(reclaimed)
+}
+
+/// The tasks that a worker has, itself not counted.
+pub(super) fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<(Tid, Active)>> {
+    let tids: Vec<Tid> = tx
+        .db()
+        .prepare_cached("SELECT tid FROM active WHERE owner = ?1 AND tid != ?1")?
+        .query_map([worker.as_i64()], |row| tid_at(row, 0))?
+        .collect::<rusqlite::Result<_>>()?;
+    tids.into_iter()
+        .filter_map(|tid| find_active(tx.db(), tid).map(|active| Some((tid, active?))).transpose())
+        .collect()
+}
+
+/// Ends the task that a worker itself is, and its entry in the registry.
+pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: Exit) -> Result<(), Fail> {
+    tx.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([worker.as_i64()])?;
+    let Some(active) = find_active(tx.db(), worker)? else {
+        return Ok(());
+    };
+    tx.db().prepare_cached("DELETE FROM active WHERE tid = ?1")?.execute([worker.as_i64()])?;
+    let spec = super::claim::spec_of(tx, worker)?;
+    let ending = Ending {
+        state: if exit.is_success() { State::Completed } else { State::Failed },
+        dead: false,
+        owner: None,
+        tally: active.tally,
+        detail: (!exit.is_success()).then(|| exit.to_string()),
+        report: &report(tx, exit),
+    };
+    end_task(tx, worker, &spec, &ending)
+}
+
+/// The account of an attempt that cannot give its own.
+pub(super) fn report(tx: &Tx<'_>, exit: Exit) -> Report {
+    Report {
+        exit,
+        started_at: None,
+        ended_at: clock::timestamp(tx.now),
+        usage: Usage::default(),
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        value: None,
+    }
+}

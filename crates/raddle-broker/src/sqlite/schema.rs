@@ -1,0 +1,58 @@
+//! The tables.
+
+/// Marks a file as ours: `RDDL`.
+pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
+/// The format of the tables. A file with a higher number was made by a later version.
+pub(super) const VERSION: u32 = 1;
+
+/// What a new database holds.
+///
+/// A task's id is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and `done`. `rank` is 9 minus the priority, so that
+/// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
+/// machine's.
+pub(super) const TABLES: &str = "
+CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+INSERT INTO meta VALUES ('last_id', 0), ('stale_writes', 0);
+CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL, UNIQUE (queue, needs));
+CREATE TABLE tasks (
+    tid INTEGER PRIMARY KEY, part INTEGER NOT NULL, rank INTEGER NOT NULL, service INTEGER NOT NULL, parent INTEGER,
+    spec TEXT NOT NULL
+);
+CREATE TABLE ready (
+    part INTEGER NOT NULL, rank INTEGER NOT NULL, tid INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, PRIMARY KEY (part, rank, tid)
+) WITHOUT ROWID;
+CREATE TABLE delayed (
+    tid INTEGER PRIMARY KEY, run_at INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL
+);
+CREATE INDEX delayed_by_time ON delayed (run_at);
+CREATE TABLE held (
+    tid INTEGER PRIMARY KEY, run_at INTEGER,
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL
+);
+CREATE TABLE active (
+    tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL
+);
+CREATE TABLE done (
+    tid INTEGER PRIMARY KEY, state INTEGER NOT NULL, dead INTEGER NOT NULL, owner INTEGER,
+    finished_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, report TEXT NOT NULL
+);
+CREATE INDEX done_by_expiry ON done (expires_at);
+CREATE INDEX done_dead ON done (tid) WHERE dead = 1;
+CREATE TABLE uniques (key TEXT PRIMARY KEY, tid INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, tid INTEGER NOT NULL, kind INTEGER NOT NULL, attempt INTEGER NOT NULL, worker INTEGER, detail TEXT
+);
+CREATE TABLE messages (queue TEXT NOT NULL, id INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (queue, id)) WITHOUT ROWID;
+CREATE TABLE outputs (
+    tid INTEGER NOT NULL, attempt INTEGER NOT NULL, stream INTEGER NOT NULL, bytes BLOB NOT NULL,
+    PRIMARY KEY (tid, attempt, stream)
+) WITHOUT ROWID;
+CREATE TABLE workers (
+    tid INTEGER PRIMARY KEY, info TEXT NOT NULL, boot INTEGER NOT NULL, alive_until INTEGER NOT NULL,
+    status INTEGER NOT NULL, busy INTEGER NOT NULL, spawned INTEGER NOT NULL
+);
+";

@@ -1,0 +1,338 @@
+//! Tasks as others see them, and the way of a task through the files beside this one.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use raddle_core::{
+    Control, Spec, State, TaskView, Tid,
+    tid::{SHORT_MODULUS, ShortTid},
+};
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::Value;
+
+use super::{
+    Sqlite,
+    bell::Topic,
+    blocking, claim, clock, control, finish, health, output, purge, reclaim, submit,
+    tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
+    writer::{Durability, Writer},
+};
+use crate::{
+    Claim, ClaimRequest, Delivered, Delivery, Error, Finish, Health, Purged, Reclaimed, Release, Result, Started,
+    Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+};
+
+#[async_trait]
+impl Tasks for Sqlite {
+    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
+        let batch = batch.into_iter().map(submit::prepare).collect::<Result<Vec<_>>>()?;
+        self.write(Durability::Power, move |tx| submit::submit(tx, batch)).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
+        let mut wait = self.wait(Topic::Ready, request.wait);
+        let request = Arc::new(request);
+        loop {
+            let (request, writer) = (Arc::clone(&request), self.writer.clone());
+            let (mut taken, again_in) = self
+                .write(Durability::Process, move |tx| {
+                    let (claims, again_in) = claim::claim(tx, &request)?;
+                    Ok((Undelivered { claims, writer }, again_in))
+                })
+                .await?;
+            let claims = std::mem::take(&mut taken.claims);
+            if !claims.is_empty() || !wait.again(again_in).await {
+                return Ok(claims);
+            }
+        }
+    }
+
+    async fn started(&self, batch: Vec<Started>) -> Result<()> {
+        self.write(Durability::Process, move |tx| finish::started(tx, &batch)).await
+    }
+
+    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
+        let mut spilled = Vec::new();
+        for finish in &batch {
+            for (stream, tail, total) in [
+                (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes),
+                (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes),
+            ] {
+                if total > tail.len() as u64 {
+                    spilled.push((finish.fence, stream, tail.clone()));
+                }
+            }
+        }
+        if !spilled.is_empty() {
+            let shared = Arc::clone(&self.shared);
+            blocking(move || {
+                for (fence, stream, tail) in spilled {
+                    output::append(&shared, fence, stream, &tail)?;
+                    // A failed sync costs output after a power cut, not the task.
+                    if let Err(error) = output::sync(&shared, fence, stream) {
+                        tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        self.write(Durability::Power, move |tx| finish::finish(tx, &batch)).await
+    }
+
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
+        self.write(Durability::Process, move |tx| finish::release(tx, &batch)).await
+    }
+
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
+        self.write(Durability::Process, reclaim::reclaim).await
+    }
+
+    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> {
+        self.write(Durability::Power, move |tx| control::control(tx, tid, &message)).await
+    }
+
+    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>> {
+        let mut wait = self.wait(Topic::Control, wait);
+        loop {
+            // Almost every look finds nothing: it must not cost a write transaction.
+            let mut deliveries = Vec::new();
+            if self.read(|db| Ok(control::any_pending(db)?)).await? {
+                deliveries = self.write(Durability::Process, move |tx| control::controls(tx, owner)).await?;
+            }
+            if !deliveries.is_empty() || !wait.again(None).await {
+                return Ok(deliveries);
+            }
+        }
+    }
+
+    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
+        self.write(Durability::Power, move |tx| {
+            let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
+            if !old.state.is_terminal() {
+                return Err(Error::Unfinished(tid, old.state).into());
+            }
+            let mut spec = old.spec;
+            (spec.delay, spec.run_at) = (None, None);
+            spec.metadata.insert("retry_of".into(), Value::String(tid.to_string()));
+            let prepared = submit::prepare(Submit { spec, parent: old.parent })?;
+            tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
+            let stored = submit::submit(tx, vec![prepared])?;
+            Ok(stored[0].tid())
+        })
+        .await
+    }
+
+    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
+        self.read(move |db| view(db, tid)).await
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        self.read(move |db| list(db, &filter)).await
+    }
+
+    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        self.read(move |db| complete(db, short)).await
+    }
+
+    async fn ahead_of(&self, tid: Tid) -> Result<u64> {
+        self.read(move |db| {
+            Ok(db
+                .prepare_cached(
+                    "SELECT count(*) FROM ready JOIN tasks AS me ON me.tid = ?1
+                     WHERE ready.part = me.part AND (ready.rank, ready.tid) < (me.rank, me.tid)",
+                )?
+                .query_row([tid.as_i64()], |row| row.get::<_, i64>(0))? as u64)
+        })
+        .await
+    }
+
+    async fn summary(&self) -> Result<Summary> {
+        self.read(summary).await
+    }
+
+    async fn purge(&self) -> Result<Purged> {
+        let folder = self.shared.output_folder();
+        let (purged, gone) = self.write(Durability::Process, purge::purge).await?;
+        if !gone.is_empty() {
+            blocking(move || {
+                gone.into_iter().for_each(|(tid, attempts)| output::remove(&folder, tid, attempts));
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(purged)
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let shared = Arc::clone(&self.shared);
+        self.read(move |db| health::health(db, &shared)).await
+    }
+}
+
+/// Claims on their way to the caller. Whoever stops waiting for them gives them back.
+struct Undelivered {
+    claims: Vec<Claim>,
+    writer: Writer,
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if self.claims.is_empty() {
+            return;
+        }
+        let back: Vec<Release> = self
+            .claims
+            .iter()
+            .map(|claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() })
+            .collect();
+        self.writer.submit_unattended(Durability::Process, move |tx| finish::release(tx, &back).map(drop));
+    }
+}
+
+/// Everything about one task.
+pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> {
+    let row = db
+        .prepare_cached("SELECT spec, parent FROM tasks WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Option<i64>>(1)?)))
+        .optional()?;
+    let Some((spec, parent)) = row else { return Ok(None) };
+    let spec: Spec = claim::parse_spec(tid, &spec)?;
+    let mut task = TaskView {
+        tid,
+        spec,
+        state: State::Created,
+        attempt: 0,
+        failures: 0,
+        losses: 0,
+        paused: false,
+        dead: false,
+        run_at: None,
+        parent: parent.and_then(|raw| Tid::from_u64(raw as u64)),
+        worker: None,
+        pid: None,
+        created_at: clock::timestamp(tid.as_i64()),
+        claimed_at: None,
+        finished_at: None,
+        report: None,
+    };
+    let counts = if let Some(active) = find_active(db, tid)? {
+        task.state = active.state;
+        task.worker = (active.owner != tid).then_some(active.owner);
+        task.pid = active.pid;
+        task.claimed_at = Some(clock::timestamp(active.claimed_at));
+        active.tally
+    } else if let Some(waiting) = find_waiting(db, tid)? {
+        task.paused = waiting.place == Place::Held;
+        task.run_at = waiting.run_at.map(clock::timestamp);
+        waiting.tally
+    } else {
+        fill_done(db, &mut task)?
+    };
+    (task.attempt, task.failures, task.losses) = (counts.attempt, counts.failures, counts.losses);
+    Ok(Some(task))
+}
+
+fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally, Fail> {
+    let tid = task.tid;
+    let mut query = db.prepare_cached(
+        "SELECT attempt, failures, losses, state, dead, owner, finished_at, report FROM done WHERE tid = ?1",
+    )?;
+    let (counts, report) = query.query_row([tid.as_i64()], |row| {
+        task.state = state_at(row, 3)?;
+        task.dead = row.get(4)?;
+        task.worker = row.get::<_, Option<i64>>(5)?.and_then(|raw| Tid::from_u64(raw as u64));
+        task.finished_at = Some(clock::timestamp(row.get(6)?));
+        Ok((tally(row, 0)?, row.get::<_, String>(7)?))
+    })?;
+    let parsed = serde_json::from_str(&report).map_err(|e| Error::Record { tid, reason: e.to_string() })?;
+    task.report = Some(parsed);
+    Ok(counts)
+}
+
+/// The newest tasks that fit. Which table is walked depends on the states asked for, so that a few running tasks are found without
+/// reading a million finished ones.
+fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
+    let wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
+    let only_active = !filter.states.is_empty()
+        && filter.states.iter().all(|state| matches!(state, State::Spawning | State::Running));
+    let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
+    let sql = if filter.dead {
+        "SELECT tid, NULL FROM done WHERE dead = 1 ORDER BY tid DESC"
+    } else if only_active {
+        "SELECT tid, NULL FROM active ORDER BY tid DESC"
+    } else if only_done {
+        "SELECT tid, state FROM done ORDER BY tid DESC"
+    } else {
+        "SELECT tid, NULL FROM tasks ORDER BY tid DESC"
+    };
+    let mut query = db.prepare_cached(sql)?;
+    let mut rows = query.query([])?;
+    let mut found = Vec::new();
+    while found.len() < filter.limit as usize
+        && let Some(row) = rows.next()?
+    {
+        if let Some(state) = row.get::<_, Option<u8>>(1)?.and_then(State::from_u8)
+            && !wanted(&state)
+        {
+            continue;
+        }
+        let Some(task) = view(db, tid_at(row, 0)?)? else { continue };
+        if wanted(&task.state) && filter.admits(&task) {
+            found.push(task);
+        }
+    }
+    Ok(found)
+}
+
+/// Ids with the same last digits lie at fixed distances, so each is one look at the key: no index is needed for them.
+fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, Fail> {
+    let (low, high): (Option<i64>, Option<i64>) =
+        db.query_row("SELECT min(tid), max(tid) FROM tasks", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (Some(low), Some(high)) = (low, high) else { return Ok(Vec::new()) };
+    let (low, high) = (low as u64, high as u64);
+    let mut exists = db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?;
+    let mut found = Vec::new();
+    let mut candidate = high - high % SHORT_MODULUS + short.as_u64();
+    while candidate >= low {
+        if candidate <= high && exists.exists([candidate as i64])? {
+            found.extend(Tid::from_u64(candidate));
+        }
+        let Some(next) = candidate.checked_sub(SHORT_MODULUS) else { break };
+        candidate = next;
+    }
+    Ok(found)
+}
+
+fn summary(db: &Connection) -> Result<Summary, Fail> {
+    let count = |sql: &str| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)).map(|n| n as u64);
+    let mut summary = Summary {
+        delayed: count("SELECT count(*) FROM delayed")?,
+        paused: count("SELECT count(*) FROM held")?,
+        dead: count("SELECT count(*) FROM done WHERE dead = 1")?,
+        stale_writes: count("SELECT value FROM meta WHERE key = 'stale_writes'")?,
+        ..Summary::default()
+    };
+    let mut ready = db.prepare_cached(
+        "SELECT parts.queue, sum((SELECT count(*) FROM ready WHERE part = parts.id)) FROM parts GROUP BY parts.queue",
+    )?;
+    for row in ready.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64)))? {
+        let (queue, waiting) = row?;
+        if waiting > 0 {
+            summary.ready.insert(queue, waiting);
+        }
+    }
+    let waiting = summary.ready.values().sum::<u64>() + summary.delayed + summary.paused;
+    if waiting > 0 {
+        summary.states.insert(State::Created, waiting);
+    }
+    let mut states = db.prepare_cached(
+        "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state
+         UNION ALL SELECT state, count(*) FROM done WHERE tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
+    )?;
+    for row in states.query_map(params![], |row| Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64)))? {
+        let (state, tasks) = row?;
+        summary.states.insert(state, tasks);
+    }
+    Ok(summary)
+}

@@ -1,0 +1,268 @@
+//! One write transaction: ids, events and the places a task can be in.
+
+use raddle_core::{CapSet, EventKind, QueueName, State, Tally, Tid, TidClock, queue_name::Port};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::{
+    bell::{Topic, Topics},
+    clock,
+};
+use crate::Error;
+
+/// Why a part of a transaction did not happen.
+pub(super) enum Fail {
+    /// The database failed: the whole transaction is undone.
+    Store(rusqlite::Error),
+    /// The caller asked for what cannot be done, and nothing was written for it.
+    Caller(Error),
+}
+
+/// What a writer remembers between transactions.
+#[derive(Default)]
+pub(super) struct Cache {
+    pub(super) parts: Vec<Part>,
+}
+
+/// The tasks of one queue that need the same capabilities.
+pub(super) struct Part {
+    pub(super) id: i64,
+    pub(super) queue: String,
+    pub(super) needs: CapSet,
+}
+
+/// A task between attempts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) place: Place,
+    pub(super) tally: Tally,
+    pub(super) run_at: Option<i64>,
+}
+
+/// Where a waiting task waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Ready,
+    Delayed,
+    Held,
+}
+
+/// A task that a worker has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Active {
+    pub(super) owner: Tid,
+    pub(super) tally: Tally,
+    pub(super) state: State,
+    pub(super) claimed_at: i64,
+    pub(super) pid: Option<u32>,
+}
+
+pub(super) struct Tx<'c> {
+    inner: Transaction<'c>,
+    pub(super) cache: &'c mut Cache,
+    clock: TidClock,
+    first_id: u64,
+    touched: Topics,
+    /// The wall-clock time of the transaction.
+    pub(super) now: i64,
+    /// The machine's time of the transaction, for leases.
+    pub(super) machine: i64,
+    pub(super) boot: i64,
+}
+
+impl<'c> Tx<'c> {
+    pub(super) fn begin(connection: &'c mut Connection, cache: &'c mut Cache, boot: i64) -> rusqlite::Result<Self> {
+        let inner = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let last: i64 =
+            inner.prepare_cached("SELECT value FROM meta WHERE key = 'last_id'")?.query_row([], |row| row.get(0))?;
+        Ok(Self {
+            inner,
+            cache,
+            clock: TidClock::resume(last as u64),
+            first_id: last as u64,
+            touched: Topics::default(),
+            now: clock::wall() as i64,
+            machine: clock::machine(),
+            boot,
+        })
+    }
+
+    pub(super) fn commit(self) -> rusqlite::Result<Topics> {
+        if self.clock.last() != self.first_id {
+            self.inner
+                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_id'")?
+                .execute([self.clock.last() as i64])?;
+        }
+        self.inner.commit()?;
+        Ok(self.touched)
+    }
+
+    pub(super) fn db(&self) -> &Connection {
+        &self.inner
+    }
+
+    pub(super) fn next_id(&mut self) -> Tid {
+        self.clock.next(self.now as u64)
+    }
+
+    pub(super) fn touch(&mut self, topic: Topic) {
+        self.touched.add(topic);
+    }
+
+    /// Writes one entry of the event log.
+    pub(super) fn event(
+        &mut self,
+        tid: Tid,
+        kind: EventKind,
+        attempt: u32,
+        worker: Option<Tid>,
+        detail: Option<&str>,
+    ) -> rusqlite::Result<()> {
+        let id = self.next_id();
+        self.touch(Topic::Log);
+        self.inner
+            .prepare_cached(
+                "INSERT INTO events (id, tid, kind, attempt, worker, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![id.as_i64(), tid.as_i64(), kind as u8, attempt, worker.map(Tid::as_i64), detail])?;
+        Ok(())
+    }
+
+    /// Counts up one of the broker's own counters.
+    pub(super) fn count(&self, key: &str) -> rusqlite::Result<()> {
+        self.inner.prepare_cached("UPDATE meta SET value = value + 1 WHERE key = ?1")?.execute([key])?;
+        Ok(())
+    }
+
+    /// Puts a task where it waits for its next attempt.
+    pub(super) fn enqueue(&mut self, tid: Tid, tally: Tally, run_at: Option<i64>) -> rusqlite::Result<()> {
+        match run_at.filter(|at| *at > self.now) {
+            Some(at) => self.enqueue_delayed(tid, tally, at)?,
+            None => {
+                let (part, rank) = self
+                    .inner
+                    .prepare_cached("SELECT part, rank FROM tasks WHERE tid = ?1")?
+                    .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                self.enqueue_ready(tid, tally, part, rank)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn enqueue_ready(&mut self, tid: Tid, tally: Tally, part: i64, rank: u8) -> rusqlite::Result<()> {
+        self.touch(Topic::Ready);
+        self.inner
+            .prepare_cached(
+                "INSERT INTO ready (part, rank, tid, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            )?
+            .execute(params![part, rank, tid.as_i64(), tally.attempt, tally.failures, tally.losses])?;
+        Ok(())
+    }
+
+    pub(super) fn enqueue_delayed(&mut self, tid: Tid, tally: Tally, run_at: i64) -> rusqlite::Result<()> {
+        // Whoever waits for work has to wait for this time too.
+        self.touch(Topic::Ready);
+        self.inner
+            .prepare_cached("INSERT INTO delayed (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;
+        Ok(())
+    }
+
+    pub(super) fn hold(&mut self, tid: Tid, waiting: Waiting) -> rusqlite::Result<()> {
+        let Waiting { tally, run_at, .. } = waiting;
+        self.inner
+            .prepare_cached("INSERT INTO held (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;
+        Ok(())
+    }
+
+    /// Takes a waiting task from where it waits.
+    pub(super) fn dequeue(&mut self, tid: Tid, place: Place) -> rusqlite::Result<()> {
+        let sql = match place {
+            Place::Ready => {
+                "DELETE FROM ready WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)"
+            }
+            Place::Delayed => "DELETE FROM delayed WHERE tid = ?1",
+            Place::Held => "DELETE FROM held WHERE tid = ?1",
+        };
+        self.inner.prepare_cached(sql)?.execute([tid.as_i64()])?;
+        Ok(())
+    }
+
+    /// Removes the control messages to a task that is over.
+    pub(super) fn drop_control(&mut self, tid: Tid) -> rusqlite::Result<()> {
+        let queue = QueueName::Task(tid, Port::CtrlIn).to_string();
+        self.inner.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
+        Ok(())
+    }
+}
+
+impl From<rusqlite::Error> for Fail {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Error> for Fail {
+    fn from(error: Error) -> Self {
+        Self::Caller(error)
+    }
+}
+
+/// Where a waiting task waits, if it does.
+pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Waiting>> {
+    let sources = [
+        (
+            Place::Ready,
+            "SELECT attempt, failures, losses, NULL FROM ready
+             WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)",
+        ),
+        (Place::Delayed, "SELECT attempt, failures, losses, run_at FROM delayed WHERE tid = ?1"),
+        (Place::Held, "SELECT attempt, failures, losses, run_at FROM held WHERE tid = ?1"),
+    ];
+    for (place, sql) in sources {
+        let found = db
+            .prepare_cached(sql)?
+            .query_row([tid.as_i64()], |row| Ok(Waiting { place, tally: tally(row, 0)?, run_at: row.get(3)? }))
+            .optional()?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// The attempt that a worker has of a task, if one does.
+pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Active>> {
+    db.prepare_cached("SELECT attempt, failures, losses, owner, state, claimed_at, pid FROM active WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| {
+            Ok(Active {
+                tally: tally(row, 0)?,
+                owner: tid_at(row, 3)?,
+                state: state_at(row, 4)?,
+                claimed_at: row.get(5)?,
+                pid: row.get(6)?,
+            })
+        })
+        .optional()
+}
+
+/// The terminal state of a task, if it is over.
+pub(super) fn find_done(db: &Connection, tid: Tid) -> rusqlite::Result<Option<State>> {
+    db.prepare_cached("SELECT state FROM done WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| state_at(row, 0))
+        .optional()
+}
+
+pub(super) fn tally(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Tally> {
+    Ok(Tally { attempt: row.get(first)?, failures: row.get(first + 1)?, losses: row.get(first + 2)? })
+}
+
+pub(super) fn tid_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Tid> {
+    let raw: i64 = row.get(index)?;
+    Tid::from_u64(raw as u64).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, raw))
+}
+
+pub(super) fn state_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<State> {
+    let raw: u8 = row.get(index)?;
+    State::from_u8(raw).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, i64::from(raw)))
+}

@@ -1,0 +1,123 @@
+//! The staged stop never goes back and keeps its times.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const GRACE: Duration = Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_secs(60);
+
+fn at(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Do {
+    Request,
+    Kill,
+    Terminate,
+    Tick,
+}
+
+fn policy() -> impl Strategy<Value = StopPolicy> {
+    let drain = prop_oneof![
+        Just(None),
+        Just(Some(Duration::ZERO)),
+        Just(Some(Duration::MAX)),
+        (0..100u64).prop_map(|s| Some(at(s))),
+    ];
+    let grace = prop_oneof![Just(Duration::MAX), (0..100u64).prop_map(at)];
+    (drain, grace).prop_map(|(drain, grace)| StopPolicy { drain, grace })
+}
+
+fn actions() -> impl Strategy<Value = Vec<(Do, u64)>> {
+    let action = prop_oneof![
+        2 => Just(Do::Request),
+        1 => Just(Do::Kill),
+        1 => Just(Do::Terminate),
+        6 => Just(Do::Tick),
+    ];
+    proptest::collection::vec((action, 0..40u64), 0..30)
+}
+
+proptest! {
+    #[test]
+    fn stages_never_go_back_and_requests_always_move_on(policy in policy(), actions in actions()) {
+        let mut stop = Stop::new(policy);
+        let mut now = Duration::ZERO;
+        for (action, wait) in actions {
+            now += at(wait);
+            let (before, due) = (stop.stage(), stop.deadline());
+            match action {
+                Do::Request => {
+                    let stage = stop.request(now);
+                    prop_assert!(stage > before || before == Stage::Killing);
+                }
+                Do::Kill => prop_assert_eq!(stop.kill(now), Stage::Killing),
+                Do::Terminate => prop_assert_eq!(stop.terminate(now), before.max(Stage::Terminating)),
+                Do::Tick => {
+                    let moved = stop.tick(now);
+                    prop_assert_eq!(moved.is_some(), due.is_some_and(|due| due <= now));
+                    prop_assert_eq!(moved.unwrap_or(before), stop.stage());
+                }
+            }
+            prop_assert!(stop.stage() >= before);
+            if stop.stage() == before {
+                prop_assert_eq!(stop.deadline(), due, "a stage's end is set once");
+            }
+            if stop.stage() == Stage::Killing {
+                prop_assert_eq!(stop.deadline(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bounded_stop_ends_by_itself(drain in 0..100u64, grace in 0..100u64) {
+        let mut stop = Stop::new(StopPolicy { drain: Some(at(drain)), grace: at(grace) });
+        stop.request(at(7));
+        while let Some(due) = stop.deadline() {
+            stop.tick(due);
+            prop_assert!(due <= at(7 + drain + grace));
+        }
+        prop_assert_eq!(stop.stage(), Stage::Killing);
+    }
+}
+
+#[test]
+fn ticks_wait_for_drain_and_grace() {
+    let mut stop = Stop::new(StopPolicy { drain: Some(DRAIN), grace: GRACE });
+    assert_eq!(stop.tick(at(1_000)), None, "nobody asked");
+    assert_eq!(stop.request(at(10)), Stage::Draining);
+    assert_eq!(stop.deadline(), Some(at(70)));
+    assert_eq!(stop.tick(at(69)), None);
+    assert_eq!(stop.tick(at(70)), Some(Stage::Terminating));
+    assert_eq!(stop.tick(at(74)), None);
+    assert_eq!(stop.tick(at(80)), Some(Stage::Killing));
+    assert_eq!(stop.tick(at(1_000)), None);
+}
+
+#[test]
+fn each_further_request_escalates() {
+    let mut stop = Stop::new(StopPolicy::drain(GRACE));
+    assert_eq!(stop.request(at(0)), Stage::Draining);
+    assert_eq!(stop.deadline(), None, "an unbounded drain waits for ever");
+    assert_eq!(stop.request(at(1)), Stage::Terminating);
+    assert_eq!(stop.deadline(), Some(at(6)));
+    assert_eq!(stop.request(at(2)), Stage::Killing);
+    assert_eq!(stop.request(at(3)), Stage::Killing);
+}
+
+#[test]
+fn cancel_leaves_out_the_drain() {
+    let mut stop = Stop::new(StopPolicy::cancel(GRACE));
+    assert_eq!(stop.request(at(1)), Stage::Terminating);
+    assert_eq!(stop.tick(at(6)), Some(Stage::Killing));
+}
+
+#[test]
+fn terminating_twice_does_not_lengthen_the_grace() {
+    let mut stop = Stop::new(StopPolicy::drain(GRACE));
+    stop.terminate(at(1));
+    stop.terminate(at(4));
+    assert_eq!(stop.deadline(), Some(at(6)));
+}

@@ -1,0 +1,181 @@
+//! The worker's handle on a runner.
+
+use std::{ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::{
+    FencePage, Notice, Order, Request, frame, orphans, runner,
+    sys,
+};
+
+/// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
+const READ: usize = 64 * 1024;
+
+/// How to start a runner.
+#[derive(Clone, Debug)]
+pub struct RunnerOptions {
+    /// The program, which calls [`crate::runner_main_if_asked`]. By default this very program: the file that this process was
+    /// started from, also when another has taken its place on the disk since.
+    pub program: PathBuf,
+    /// The title of a runner that has nothing to run.
+    pub title_idle: String,
+    /// The page that holds the deadline of the worker's lease. Without it attempts outlive a lease.
+    pub fence: Option<Arc<FencePage>>,
+}
+
+/// A runner process, reused for one attempt after another.
+///
+/// Dropping the handle closes the runner's socket: the runner kills what it runs, down to the last grandchild, and exits.
+#[derive(Debug)]
+pub struct Runner {
+    child: Child,
+    pid: u32,
+    socket: UnixStream,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// How much of `outgoing` was sent.
+    sent: usize,
+    gone: bool,
+}
+
+/// The runner has ended, or does not speak our language. Whatever it ran is dead or dying; what its command left behind is adopted by a
+/// worker that is a subreaper, and [`crate::reap_orphans`] ends it.
+#[derive(Debug, thiserror::Error)]
+#[error("the runner with pid {pid} is gone")]
+pub struct RunnerGone {
+    pid: u32,
+    #[source]
+    source: Option<io::Error>,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        Self { program: "/proc/self/exe".into(), title_idle: "raddle-runner".into(), fence: None }
+    }
+}
+
+impl Runner {
+    /// Starts a runner.
+    pub async fn spawn(opts: &RunnerOptions) -> io::Result<Self> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
+        let stdout = match &opts.fence {
+            Some(page) => Stdio::from(page.as_fd().try_clone_to_owned()?),
+            None => Stdio::null(),
+        };
+        let title = opts.title_idle.replace('\0', "_");
+        let mut command = Command::new(&opts.program);
+        // Nothing here may take std off its posix_spawn path: forking a large worker costs tens of milliseconds.
+        command
+            .arg0(OsStr::new(&title))
+            .args(runner::arguments(opts.fence.is_some()))
+            .stdin(std::os::fd::OwnedFd::from(theirs))
+            .stdout(stdout)
+            .stderr(Stdio::inherit())
+            .process_group(0);
+        let (pid, child) = orphans::starting(|| {
+            let child = command.spawn()?;
+            let pid = child.id().ok_or_else(|| io::Error::other("the runner ended at once"))?;
+            Ok((pid, (pid, child)))
+        })?;
+        Ok(Self { child, pid, socket, incoming: Vec::new(), outgoing: Vec::new(), sent: 0, gone: false })
+    }
+
+    /// The runner's process id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the runner's process is still there. It may have been killed while it had nothing to run.
+    pub fn is_alive(&mut self) -> bool {
+        !self.gone && matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Gives the runner an attempt to run. The one before must be done.
+    pub async fn start(&mut self, request: &Request) -> Result<(), RunnerGone> {
+        frame::put_request(&mut self.outgoing, request);
+        self.flush().await
+    }
+
+    /// Sends an order about the attempt that is running.
+    pub async fn send(&mut self, order: Order) -> Result<(), RunnerGone> {
+        frame::put_order(&mut self.outgoing, order);
+        self.flush().await
+    }
+
+    /// The next news of the attempt that is running. Cancel-safe: nothing is lost when the future is dropped.
+    pub async fn next(&mut self) -> Result<Notice, RunnerGone> {
+        self.flush().await?;
+        loop {
+            match frame::take_to_worker(&mut self.incoming) {
+                Ok(Some(notice)) => return Ok(notice),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::error!(pid = self.pid, %error, "a runner sent something unreadable and is killed");
+                    let _ = self.child.start_kill();
+                    return Err(self.ended(Some(io::Error::other(error))).await);
+                }
+            }
+            self.incoming.reserve(READ);
+            match self.socket.read_buf(&mut self.incoming).await {
+                Ok(0) => return Err(self.ended(None).await),
+                Ok(_) => {}
+                Err(error) => return Err(self.ended(Some(error)).await),
+            }
+        }
+    }
+
+    /// Ends the runner and waits until it is gone. What it still runs is killed.
+    pub async fn close(mut self) {
+        let _ = self.socket.shutdown().await;
+        self.ended(None).await;
+    }
+
+    /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
+    async fn flush(&mut self) -> Result<(), RunnerGone> {
+        while self.sent < self.outgoing.len() {
+            match self.socket.write(&self.outgoing[self.sent..]).await {
+                Ok(n) => self.sent += n,
+                Err(error) => return Err(self.ended(Some(error)).await),
+            }
+        }
+        self.outgoing.clear();
+        self.outgoing.shrink_to(READ);
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Waits for the process. A socket closes a little before its process has given its children away: whoever hears that the
+    /// runner is gone shall find the orphans adopted.
+    async fn ended(&mut self, source: Option<io::Error>) -> RunnerGone {
+        if !self.gone {
+            // A stopped runner could not notice that it is to end.
+            sys::kill(self.pid, libc::SIGCONT);
+            if timeout(CLOSE_DEADLINE, self.child.wait()).await.is_err() {
+                tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
+                let _ = self.child.kill().await;
+            }
+            self.gone = true;
+            orphans::ended(self.pid);
+        }
+        RunnerGone { pid: self.pid, source }
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        // Not killed: killed it could not take its command's children with it. The socket, closed when this is over, ends it;
+        // the runtime reaps it.
+        if !self.gone {
+            sys::kill(self.pid, libc::SIGCONT);
+        }
+    }
+}

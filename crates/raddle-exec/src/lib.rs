@@ -1,0 +1,45 @@
+//! One attempt of a task: spawn, limits, process title, output capture, staged stop and exit classification.
+//!
+//! The attempt's command is a child of a *runner*, a small re-exec'd process of ours with one thread and one `poll` loop. A
+//! worker keeps one runner per slot and gives it one attempt after another; the only process started per task is the
+//! command itself. The runner wears the task's title, enforces its limits and its timeout, forwards its output, and leaves no
+//! process behind, however the attempt ends. It dies with its worker.
+//!
+//! The worker's side is [`Runner`]; the runner's side starts in [`runner_main_if_asked`], which every program that uses
+//! this crate calls first thing in `main`:
+//!
+//! ```no_run
+//! # async fn example(request: raddle_exec::Request) -> Result<(), Box<dyn std::error::Error>> {
+//! use raddle_exec::{Notice, Runner, RunnerOptions};
+//!
+//! raddle_exec::runner_main_if_asked();
+//! let mut runner = Runner::spawn(&RunnerOptions::default()).await?;
+//! runner.start(&request).await?;
+//! loop {
+//!     match runner.next().await? {
+//!         Notice::Done(done) => break println!("{}", done.exit),
+//!         notice => println!("{notice:?}"),
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! This crate knows nothing of queues, brokers or retries.
+
+pub mod cgroup;
+mod fence;
+mod frame;
+mod handle;
+mod message;
+mod orphans;
+pub mod probe;
+mod runner;
+mod sys;
+pub mod title;
+mod tree;
+
+pub use fence::FencePage;
+pub use handle::{Runner, RunnerGone, RunnerOptions};
+pub use message::{Done, Notice, Order, Request, Stream};
+pub use orphans::{become_subreaper, reap_orphans, setsid_self};
+pub use runner::runner_main_if_asked;

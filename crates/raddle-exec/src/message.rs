@@ -1,0 +1,95 @@
+//! What a worker and its runner say to each other, as values. [`crate::frame`] gives them their form on the wire.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use raddle_core::{Exit, Limits, Tid, Usage};
+
+/// One attempt to be run.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The task.
+    pub tid: Tid,
+    /// The number of the attempt.
+    pub attempt: u32,
+    /// The task's name, for the process title.
+    pub name: String,
+    /// The program and its arguments. A program without a slash is searched in the `PATH` of the attempt's environment.
+    pub argv: Vec<String>,
+    /// Set on top of the environment that the runner inherited from its worker.
+    pub env: Vec<(String, String)>,
+    /// The folder to run in; the worker's own when absent.
+    pub cwd: Option<String>,
+    /// Written to standard input, which is then closed. Without it standard input is empty.
+    pub stdin: Option<Vec<u8>>,
+    /// How long the attempt may run. The time it spends paused does not count.
+    pub timeout: Option<Duration>,
+    /// What it may use, its child processes included.
+    pub limits: Limits,
+    /// How long it has between SIGTERM and SIGKILL.
+    pub grace: Duration,
+}
+
+/// An order about the attempt that is running. One that comes when nothing runs is ignored: it crossed the attempt's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// SIGTERM to the process group; SIGKILL to the whole tree after the grace, or when asked a second time.
+    Stop,
+    /// SIGKILL to the whole tree.
+    Kill,
+    /// SIGSTOP to the whole tree.
+    Pause,
+    /// SIGCONT to the whole tree.
+    Resume,
+}
+
+/// What a runner tells its worker about an attempt: `Started`, any number of `Output`, then one `Done`. A command that could
+/// not be started has no `Started`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// The command runs.
+    Started {
+        /// Its process id.
+        pid: u32,
+    },
+    /// It wrote something.
+    Output {
+        /// Where to.
+        stream: Stream,
+        /// What, in the order it was written to this stream.
+        bytes: Vec<u8>,
+    },
+    /// The attempt is over, and no process of it is left.
+    Done(Box<Done>),
+}
+
+/// The account of an attempt.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// How it ended.
+    pub exit: Exit,
+    /// What it used.
+    pub usage: Usage,
+    /// All that was written to standard output.
+    pub stdout_bytes: u64,
+    /// All that was written to standard error.
+    pub stderr_bytes: u64,
+    /// The end of standard output, not sent as [`Notice::Output`].
+    pub stdout: Vec<u8>,
+    /// The end of standard error, not sent as [`Notice::Output`].
+    pub stderr: Vec<u8>,
+    /// When the command began to run; absent when it could not be started.
+    pub started_at: Option<Timestamp>,
+    /// When it was over.
+    pub ended_at: Timestamp,
+}
+
+/// An output stream of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// File descriptor 1.
+    Stdout,
+    /// File descriptor 2.
+    Stderr,
+}

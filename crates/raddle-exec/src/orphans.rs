@@ -1,0 +1,99 @@
+//! The worker's part in leaving nobody behind: it adopts what a killed runner leaves, and ends it.
+
+use std::{
+    collections::HashSet,
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    sys::{self, Wait},
+    tree,
+};
+
+/// The runners of this process: pid and start, which tell a runner from a later process with its pid. Held while a runner is being started and while orphans are looked for, so that a runner is
+/// never taken for an orphan because it is new.
+static RUNNERS: Mutex<Option<HashSet<(u32, u64)>>> = Mutex::new(None);
+
+const ROUNDS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Makes this process adopt the orphans among its descendants, where they would otherwise go to init.
+pub fn become_subreaper() -> io::Result<()> {
+    sys::set_subreaper()
+}
+
+/// Makes this process the leader of a new session, away from the terminal it was started at.
+///
+/// For a process that goes on in the background. It does so itself, early: asking for it in the parent would put the parent on
+/// the slow path of spawning.
+pub fn setsid_self() -> io::Result<()> {
+    // SAFETY: setsid has no memory effects.
+    sys::check(unsafe { libc::setsid() }).map(drop)
+}
+
+/// Kills and reaps the children of this process that are neither its runners nor in `keep`, with all their descendants. Returns how
+/// many it reaped.
+///
+/// To be called after a runner has ended unexpectedly: its command dies with it, and what the command had started in turn
+/// is adopted by this process (see [`become_subreaper`]). Every child that this process has started in another way must be in `keep`:
+/// it would be taken for an orphan. Blocks for as long as the orphans need to die, at most 400 ms.
+pub fn reap_orphans(keep: &[u32]) -> usize {
+    let me = std::process::id();
+    let mut reaped = 0;
+    for _ in 0..ROUNDS {
+        let mut runners = lock();
+        let mut orphans = tree::direct_children(me);
+        if let Some(runners) = runners.as_mut() {
+            let children: HashSet<_> = orphans.iter().map(|child| (child.pid, child.start_ticks)).collect();
+            runners.retain(|runner| children.contains(runner));
+            orphans.retain(|child| !runners.contains(&(child.pid, child.start_ticks)));
+        }
+        orphans.retain(|child| !keep.contains(&child.pid));
+        if orphans.is_empty() {
+            break;
+        }
+        tree::signal(&orphans, libc::SIGSTOP);
+        for orphan in &orphans {
+            tree::kill(orphan.pid);
+        }
+        tree::signal(&orphans, libc::SIGKILL);
+        drop(runners);
+        let mut waiting = orphans.len();
+        for orphan in &orphans {
+            // By its pid: waiting for any child would take exit statuses that belong to others.
+            match sys::try_wait(Some(orphan.pid)) {
+                Wait::Reaped(_) => (reaped, waiting) = (reaped + 1, waiting - 1),
+                Wait::NoChild => waiting -= 1,
+                Wait::StillRunning => {}
+            }
+        }
+        if waiting > 0 {
+            thread::sleep(PAUSE);
+        }
+    }
+    reaped
+}
+
+/// Starts a runner and remembers it.
+pub(crate) fn starting<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::Result<T> {
+    let mut runners = lock();
+    let (pid, started) = start()?;
+    // It cannot be gone: nobody but its handle, which does not exist yet, waits for it.
+    let start_ticks = tree::read(pid).map_or(0, |process| process.start_ticks);
+    runners.get_or_insert_default().insert((pid, start_ticks));
+    Ok(started)
+}
+
+/// Forgets a runner that was waited for: its pid may be given to another process from now on.
+pub(crate) fn ended(pid: u32) {
+    if let Some(runners) = lock().as_mut() {
+        runners.retain(|(runner, _)| *runner != pid);
+    }
+}
+
+fn lock() -> MutexGuard<'static, Option<HashSet<(u32, u64)>>> {
+    RUNNERS.lock().unwrap_or_else(PoisonError::into_inner)
+}

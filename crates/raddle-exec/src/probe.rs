@@ -1,0 +1,118 @@
+//! What can be enforced on this machine, for `raddle doctor`. Looks only; changes nothing.
+
+use std::{fs, io, path::Path};
+
+use crate::cgroup::{self, Controllers, Delegation};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// What was looked at.
+    pub name: &'static str,
+    /// Whether it is as good as it can be. What is not is degraded, never off.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it.
+    pub fix: Option<String>,
+}
+
+/// Looks at everything.
+pub fn all() -> Vec<Probe> {
+    vec![limits(), open_files(), processes(), descendants(), watches()]
+}
+
+fn limits() -> Probe {
+    let name = "kernel-enforced limits";
+    let fix = "run the worker in a cgroup of its own, for example with 'systemd-run --user --scope -p Delegate=yes'";
+    let sampled = "limits are sampled every 10 ms instead";
+    let Some(own) = cgroup::own_group() else {
+        return bad(name, format!("no cgroup v2 hierarchy is mounted: {sampled}"), Some("boot with cgroup v2"));
+    };
+    if let Some(delegation) = Delegation::find() {
+        let Controllers { memory, pids, cpu } = delegation.controllers();
+        let detail = format!("cgroup v2 is delegated: memory {}, pids {}, cpu {}", yes(memory), yes(pids), yes(cpu));
+        return Probe { name, ok: memory && pids && cpu, detail, fix: None };
+    }
+    let offered = fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default();
+    if !["memory", "pids", "cpu"].iter().any(|c| offered.split_ascii_whitespace().any(|o| o == *c)) {
+        let detail = format!("{} offers no memory, pids or cpu controller: {sampled}", own.display());
+        return bad(name, detail, Some("boot with cgroup v2 only (systemd.unified_cgroup_hierarchy=1)"));
+    }
+    bad(name, format!("{} is not delegated to this user: {sampled}", own.display()), Some(fix))
+}
+
+fn open_files() -> Probe {
+    let (soft, hard) = rlimit(libc::RLIMIT_NOFILE);
+    let detail = format!("{} open files per process, at most {}", show(soft), show(hard));
+    let fix = (soft < 1024).then(|| "raise it with 'ulimit -n 4096'".into());
+    Probe { name: "open files", ok: fix.is_none(), detail, fix }
+}
+
+fn processes() -> Probe {
+    let (soft, _) = rlimit(libc::RLIMIT_NPROC);
+    let detail = format!("{} processes per user", show(soft));
+    let fix = (soft < 256).then(|| "raise it with 'ulimit -u 4096'".into());
+    Probe { name: "processes", ok: fix.is_none(), detail, fix }
+}
+
+fn descendants() -> Probe {
+    let me = std::process::id();
+    if Path::new(&format!("/proc/{me}/task/{me}/children")).exists() {
+        let detail = "the kernel lists the children of a process".into();
+        Probe { name: "process trees", ok: true, detail, fix: None }
+    } else {
+        let detail = "the kernel does not list the children of a process: limits are sampled by walking all of /proc".into();
+        bad("process trees", detail, None)
+    }
+}
+
+fn watches() -> Probe {
+    let name = "file watches";
+    match read_number("/proc/sys/fs/inotify/max_user_instances") {
+        Ok(n) if n >= 64 => Probe { name, ok: true, detail: format!("{n} inotify instances per user"), fix: None },
+        Ok(n) => {
+            let fix = "raise it with 'sysctl fs.inotify.max_user_instances=128'";
+            bad(name, format!("only {n} inotify instances per user"), Some(fix))
+        }
+        Err(error) => bad(name, format!("inotify is not available: {error}"), None),
+    }
+}
+
+fn bad(name: &'static str, detail: String, fix: Option<&str>) -> Probe {
+    Probe { name, ok: false, detail, fix: fix.map(Into::into) }
+}
+
+fn read_number(path: &str) -> io::Result<u64> {
+    fs::read_to_string(path)?.trim().parse().map_err(io::Error::other)
+}
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+fn rlimit(resource: Resource) -> (u64, u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for the result.
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    (limit.rlim_cur, limit.rlim_max)
+}
+
+fn show(limit: u64) -> String {
+    if limit == libc::RLIM_INFINITY { "unlimited".into() } else { limit.to_string() }
+}
+
+fn yes(there: bool) -> &'static str {
+    if there { "yes" } else { "no" }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_probe_says_what_it_found() {
+        for probe in super::all() {
+            assert!(!probe.detail.is_empty(), "{}", probe.name);
+        }
+    }
+}

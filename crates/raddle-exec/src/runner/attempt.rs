@@ -1,0 +1,456 @@
+//! One attempt, from the clone to the account of it: the loop, the reasons to stop, and the sweep at the end.
+
+use std::{os::fd::AsRawFd, time::Duration};
+
+use jiff::Timestamp;
+use raddle_core::{
+    Exit, Usage,
+    stop::{Stage, Stop, StopPolicy},
+};
+
+use super::{
+    Runner,
+    capture::{Capture, Feed},
+    child::{self, Plan},
+    control::Hangup,
+    program::Program,
+    watch::{self, Verdict, Watch},
+};
+use crate::{
+    frame::{self, Malformed, Start, ToRunner},
+    message::{Done, Order, Stream},
+    sys::{self, Wait},
+    tree,
+};
+
+/// How long the news of a start waits for more to travel with it: a command that ends within this wakes its worker once.
+const STARTED_LINGER: Duration = Duration::from_millis(2);
+/// Between two passes over a tree that is being killed. Mostly SIGCHLD comes first.
+const KILL_PAUSE: Duration = Duration::from_millis(5);
+/// A fork bomb's children end as fast as they can be waited for: everything else gets its turn after so many.
+const REAP_TURN: u32 = 64;
+/// How long a runner without a worker goes on killing before it leaves the rest to the kernel.
+const ABANDON_DEADLINE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The command has not been waited for.
+    Running,
+    /// The command is over; what it left behind is being killed.
+    Sweeping,
+    /// No process is left; its output may be.
+    Draining,
+}
+
+/// An attempt in progress.
+pub(super) struct Attempt<'a> {
+    start: &'a Start,
+    runner_pid: u32,
+    pid: u32,
+    phase: Phase,
+    /// The command's wait status.
+    status: i32,
+    /// How the attempt ends if that is not the command's own doing.
+    cause: Option<Exit>,
+    stop: Stop,
+    times_out: Option<Duration>,
+    paused_at: Option<Duration>,
+    /// Standing still because its processor time is used up.
+    held: bool,
+    /// When to look for survivors again, while something is being killed.
+    next_kill: Option<Duration>,
+    /// There may be more children that have ended.
+    reap_again: bool,
+    started_due: Option<Duration>,
+    out: Capture,
+    err: Capture,
+    feed: Option<Feed>,
+    watch: Option<Watch>,
+    usage: Usage,
+    started_at: Timestamp,
+}
+
+impl<'a> Attempt<'a> {
+    /// Starts the command. The error says how the attempt ends without having begun.
+    pub(super) fn begin(runner: &mut Runner, start: &'a Start, stdin: Option<Vec<u8>>) -> Result<Self, Exit> {
+        let refused = |error| Exit::SpawnFailed { message: format!("cannot open a pipe: {error}") };
+        let now = sys::now();
+        if fence_deadline(runner).is_some_and(|deadline| deadline <= now) {
+            return Err(lease_ran_out());
+        }
+        let program = Program::prepare(start, &runner.inherited)?;
+        let [out, err] = &mut runner.buffers;
+        let out = Capture::new(Stream::Stdout, std::mem::take(out)).map_err(refused)?;
+        let err = Capture::new(Stream::Stderr, std::mem::take(err)).map_err(refused)?;
+        let (feed, reader) = stdin.map(Feed::new).transpose().map_err(refused)?.unzip();
+        let watch = if start.limits.is_empty() { None } else { runner.watch(start, now) };
+        let rlimits = watch::rlimits(&start.limits, watch.as_ref().is_some_and(|watch| watch.join().is_some()));
+        let plan = Plan {
+            path: &program.path,
+            argv: &program.argv(),
+            envp: &program.envp(),
+            cwd: program.cwd.as_deref(),
+            stdio: [
+                reader.as_ref().map_or(runner.null.as_raw_fd(), AsRawFd::as_raw_fd),
+                out.command_end(),
+                err.command_end(),
+            ],
+            rlimits: &rlimits,
+            cgroup: watch.as_ref().and_then(Watch::join),
+        };
+        // Worn before the command exists, so that whoever sees the command sees its runner's title.
+        runner.show(start, "running");
+        let pid = child::spawn(&mut runner.stack, &plan).map_err(|(step, error)| program.failure(start, step, &error))?;
+        frame::put_started(&mut runner.control.outgoing, pid);
+        let mut attempt = Self {
+            start,
+            runner_pid: std::process::id(),
+            pid,
+            phase: Phase::Running,
+            status: 0,
+            cause: None,
+            stop: Stop::new(StopPolicy::cancel(start.grace)),
+            times_out: start.timeout.map(|timeout| now.saturating_add(timeout)),
+            paused_at: None,
+            held: false,
+            next_kill: None,
+            reap_again: false,
+            started_due: Some(now + STARTED_LINGER),
+            out,
+            err,
+            feed,
+            watch,
+            usage: Usage::default(),
+            started_at: Timestamp::now(),
+        };
+        attempt.feed();
+        Ok(attempt)
+    }
+
+    /// Sees the attempt through. An error means that the worker is gone; the attempt is then over as well.
+    pub(super) fn run(mut self, runner: &mut Runner) -> Result<Done, Hangup> {
+        loop {
+            let now = sys::now();
+            self.tick(runner, now);
+            self.send(runner, now);
+            if self.phase == Phase::Draining && self.drained(runner, now) {
+                return Ok(self.finish());
+            }
+            if let Err(hangup) = self.wait(runner, now) {
+                self.abandon();
+                return Err(hangup);
+            }
+        }
+    }
+
+    /// Waits for something to happen and takes it in.
+    fn wait(&mut self, runner: &mut Runner, now: Duration) -> Result<(), Hangup> {
+        let reading = self.phase != Phase::Draining && !runner.control.is_full();
+        let nothing = libc::pollfd { fd: -1, events: 0, revents: 0 };
+        let mut fds = [
+            runner.control.pollfd(),
+            libc::pollfd { fd: runner.signals.raw_fd(), events: libc::POLLIN, revents: 0 },
+            self.out.pollfd(reading),
+            self.err.pollfd(reading),
+            self.feed.as_ref().map_or(nothing, Feed::pollfd),
+        ];
+        let deadline = self.deadline(runner);
+        sys::poll(&mut fds, deadline.map(|at| at.saturating_sub(now))).map_err(|_| Hangup::Closed)?;
+        let [control, signals, out, err, feed] = fds.map(|fd| fd.revents);
+        let now = sys::now();
+        if out != 0 {
+            self.out.read(now);
+        }
+        if err != 0 {
+            self.err.read(now);
+        }
+        if feed != 0 {
+            self.feed();
+        }
+        if signals != 0 {
+            let received = runner.signals.read();
+            if received.child {
+                self.reap();
+            }
+            for _ in 0..received.end {
+                self.ask_to_stop(runner, Exit::Killed, now);
+            }
+        }
+        if control & libc::POLLOUT != 0 {
+            runner.control.flush();
+        }
+        if control & !libc::POLLOUT != 0 {
+            runner.control.read()?;
+            while let Some(frame) = runner.control.next()? {
+                match frame {
+                    ToRunner::Order(order) => self.obey(runner, order, now),
+                    // Attempts do not overlap: a worker that starts one now has lost count.
+                    ToRunner::Start(_) | ToRunner::Stdin(_) => {
+                        return Err(Hangup::Malformed(Malformed::OutOfTurn));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// When [`tick`](Self::tick) or [`send`](Self::send) has something to do.
+    fn deadline(&self, runner: &Runner) -> Option<Duration> {
+        let full = runner.control.is_full();
+        let running = self.phase == Phase::Running;
+        let times_out = self.times_out.filter(|_| running && self.paused_at.is_none() && self.cause.is_none());
+        [
+            self.reap_again.then_some(Duration::ZERO),
+            times_out,
+            self.stop.deadline().filter(|_| running),
+            fence_deadline(runner).filter(|_| running && self.stop.stage() != Stage::Killing),
+            self.watch.as_ref().and_then(Watch::due).filter(|_| self.is_sampled()),
+            self.next_kill.filter(|_| self.phase != Phase::Draining),
+            self.started_due,
+            self.out.due().filter(|_| !full),
+            self.err.due().filter(|_| !full),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Does what is due by the clock.
+    fn tick(&mut self, runner: &Runner, now: Duration) {
+        if self.reap_again {
+            self.reap();
+        }
+        if self.next_kill.is_some_and(|at| at <= now) {
+            self.kill_pass(now);
+        }
+        if self.phase != Phase::Running {
+            return;
+        }
+        if fence_deadline(runner).is_some_and(|at| at <= now) {
+            self.kill(runner, lease_ran_out(), now);
+        }
+        if self.times_out.is_some_and(|at| at <= now) && self.paused_at.is_none() && self.cause.is_none() {
+            self.ask_to_stop(runner, Exit::Timeout, now);
+        }
+        if self.stop.tick(now) == Some(Stage::Killing) {
+            self.kill_pass(now);
+        }
+        if self.is_sampled() && self.watch.as_ref().and_then(Watch::due).is_some_and(|at| at <= now) {
+            self.sample(runner, now);
+        }
+    }
+
+    /// Whether limits are looked after: not while the tree stands still on request, nor once it is being killed.
+    fn is_sampled(&self) -> bool {
+        self.phase == Phase::Running && self.paused_at.is_none() && self.stop.stage() != Stage::Killing
+    }
+
+    fn sample(&mut self, runner: &Runner, now: Duration) {
+        let reaped = Duration::from_micros(self.usage.user_us + self.usage.system_us);
+        let Some(watch) = &mut self.watch else { return };
+        let hold = match watch.sample(self.runner_pid, reaped) {
+            Verdict::Over(exit) => return self.kill(runner, exit, now),
+            // A tree that is to end gets the time it needs to do so.
+            Verdict::Hold => self.stop.stage() == Stage::Running,
+            Verdict::Run => false,
+        };
+        if hold != self.held {
+            self.held = hold;
+            if hold { drop(tree::freeze(self.runner_pid)) } else { tree::thaw(self.runner_pid) }
+        }
+    }
+
+    fn obey(&mut self, runner: &Runner, order: Order, now: Duration) {
+        match order {
+            Order::Stop => self.ask_to_stop(runner, Exit::Cancelled, now),
+            Order::Kill => self.kill(runner, Exit::Killed, now),
+            Order::Pause if self.stop.stage() == Stage::Running && self.paused_at.is_none() => {
+                self.paused_at = Some(now);
+                tree::freeze(self.runner_pid);
+                runner.show(self.start, "paused");
+            }
+            Order::Resume if self.paused_at.is_some() => {
+                self.unpause(now);
+                if !self.held {
+                    tree::thaw(self.runner_pid);
+                }
+                runner.show(self.start, "running");
+            }
+            Order::Pause | Order::Resume => {}
+        }
+    }
+
+    /// The first call terminates, the second kills. What the command did by itself before counts as its own.
+    fn ask_to_stop(&mut self, runner: &Runner, cause: Exit, now: Duration) {
+        self.reap();
+        if self.phase != Phase::Running {
+            return;
+        }
+        let status = if cause == Exit::Timeout { "timeout" } else { "stopping" };
+        self.cause.get_or_insert(cause);
+        let before = self.stop.stage();
+        match self.stop.request(now) {
+            Stage::Killing => self.kill_pass(now),
+            stage if stage != before => {
+                runner.show(self.start, status);
+                sys::kill_group(self.pid, libc::SIGTERM);
+                let stood_still = self.paused_at.is_some() || self.held;
+                self.unpause(now);
+                self.held = false;
+                if stood_still {
+                    tree::thaw(self.runner_pid);
+                } else {
+                    // A command may have stopped itself.
+                    sys::kill_group(self.pid, libc::SIGCONT);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Kills the whole tree at once.
+    fn kill(&mut self, runner: &Runner, cause: Exit, now: Duration) {
+        self.reap();
+        if self.phase != Phase::Running {
+            return;
+        }
+        match &self.cause {
+            // Who first asked it to stop and then had it killed killed it.
+            None | Some(Exit::Cancelled) => self.cause = Some(cause),
+            Some(_) => {}
+        }
+        runner.show(self.start, "stopping");
+        self.stop.kill(now);
+        self.kill_pass(now);
+    }
+
+    /// One pass over everything that is left; comes again until nothing is.
+    fn kill_pass(&mut self, now: Duration) {
+        if self.phase == Phase::Running {
+            // Its number is the command's own until it is waited for.
+            sys::kill_group(self.pid, libc::SIGKILL);
+        }
+        // Against a thousand busy processes one more of their kind would hardly get a turn.
+        let usual = sys::niceness();
+        sys::set_niceness(-20);
+        tree::kill(self.runner_pid);
+        sys::set_niceness(usual);
+        self.next_kill = Some(now + KILL_PAUSE);
+        self.reap();
+    }
+
+    /// Waits for children that have ended.
+    fn reap(&mut self) {
+        self.reap_again = false;
+        for turn in 0.. {
+            if turn == REAP_TURN {
+                self.reap_again = true;
+                break;
+            }
+            match sys::try_wait(None) {
+                Wait::Reaped(ended) => {
+                    self.usage.user_us += ended.user.as_micros() as u64;
+                    self.usage.system_us += ended.system.as_micros() as u64;
+                    self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(ended.max_rss_bytes);
+                    if ended.pid == self.pid {
+                        self.status = ended.status;
+                        self.phase = Phase::Sweeping;
+                    }
+                }
+                Wait::StillRunning => break,
+                Wait::NoChild => {
+                    if self.phase == Phase::Sweeping {
+                        self.phase = Phase::Draining;
+                        self.feed = None;
+                        self.out.close_command_end();
+                        self.err.close_command_end();
+                    }
+                    return;
+                }
+            }
+        }
+        if self.phase == Phase::Sweeping && self.next_kill.is_none() {
+            self.next_kill = Some(Duration::ZERO);
+        }
+    }
+
+    fn feed(&mut self) {
+        if self.feed.as_mut().is_some_and(Feed::write) {
+            self.feed = None;
+        }
+    }
+
+    /// Sends what has waited long enough.
+    fn send(&mut self, runner: &mut Runner, now: Duration) {
+        let control = &mut runner.control;
+        let mut send = self.started_due.is_some_and(|at| at <= now);
+        if !control.is_full() {
+            send |= self.out.send_if_due(now, &mut control.outgoing);
+            send |= self.err.send_if_due(now, &mut control.outgoing);
+        }
+        if send {
+            self.started_due = None;
+            control.flush();
+        }
+    }
+
+    /// Reads what the pipes still hold, as far as the worker takes it. Returns whether nothing is left.
+    fn drained(&mut self, runner: &mut Runner, now: Duration) -> bool {
+        while !runner.control.is_full() {
+            match (self.out.at_end(), self.err.at_end()) {
+                (true, true) => return true,
+                (false, _) => self.out.read(now),
+                (true, false) => self.err.read(now),
+            }
+            self.send(runner, now);
+        }
+        false
+    }
+
+    fn finish(mut self) -> Done {
+        if let Some(watch) = &self.watch {
+            self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(watch.peak_rss());
+            if self.cause.is_none() && watch.out_of_memory() {
+                self.cause = Some(Exit::OutOfMemory);
+            }
+        }
+        let exit = self.cause.unwrap_or_else(|| {
+            if libc::WIFSIGNALED(self.status) {
+                Exit::Signal { signal: libc::WTERMSIG(self.status) }
+            } else {
+                Exit::Code { code: libc::WEXITSTATUS(self.status) }
+            }
+        });
+        let (stdout_bytes, stdout) = self.out.finish();
+        let (stderr_bytes, stderr) = self.err.finish();
+        let ended_at = Timestamp::now();
+        let started_at = Some(self.started_at);
+        Done { exit, usage: self.usage, stdout_bytes, stderr_bytes, stdout, stderr, started_at, ended_at }
+    }
+
+    /// The worker is gone: nobody is left to tell.
+    fn abandon(&mut self) {
+        let give_up = sys::now() + ABANDON_DEADLINE;
+        while self.phase != Phase::Draining && sys::now() < give_up {
+            self.kill_pass(Duration::ZERO);
+            if self.phase != Phase::Draining {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn unpause(&mut self, now: Duration) {
+        if let Some(since) = self.paused_at.take() {
+            self.times_out = self.times_out.map(|at| at.saturating_add(now.saturating_sub(since)));
+        }
+    }
+}
+
+fn fence_deadline(runner: &Runner) -> Option<Duration> {
+    let deadline = runner.fence.as_ref()?.deadline();
+    (deadline != 0).then(|| Duration::from_nanos(deadline))
+}
+
+fn lease_ran_out() -> Exit {
+    Exit::Lost { message: "the worker's lease ran out".into() }
+}

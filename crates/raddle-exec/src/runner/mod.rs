@@ -1,0 +1,232 @@
+//! The runner process: one thread, one `poll` loop, one attempt at a time.
+//!
+//! It is told what to do over a socket and knows nothing but the attempt in hand. It ends when its worker closes the socket or
+//! dies, and takes the attempt with it.
+
+mod attempt;
+mod capture;
+mod child;
+mod control;
+mod program;
+mod settings;
+mod signals;
+mod throttle;
+mod watch;
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    process,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use raddle_core::{State, Usage};
+
+use self::{
+    attempt::Attempt,
+    child::Stack,
+    control::{Control, Hangup},
+    program::inherited_environment,
+    signals::Signals,
+    watch::Watch,
+};
+use crate::{
+    cgroup::Delegation,
+    fence::FencePage,
+    frame::{self, MAX_STDIN, Start, ToRunner},
+    message::Done,
+    sys, title,
+};
+
+pub(crate) use self::settings::ARGUMENT;
+pub(crate) use self::settings::arguments;
+
+/// What outlives an attempt.
+pub(crate) struct Runner {
+    control: Control,
+    signals: Signals,
+    fence: Option<FencePage>,
+    /// Standard input of commands that have none.
+    null: File,
+    stack: Stack,
+    inherited: Vec<CString>,
+    /// The buffers of the two output streams, used again and again.
+    buffers: [Vec<u8>; 2],
+    title_idle: String,
+    /// Looked for when the first attempt with limits comes.
+    delegation: Option<Option<Delegation>>,
+}
+
+/// Runs a runner and exits, if that is what this process was started for; else returns at once.
+///
+/// To be called first thing in `main`, before threads exist and before arguments are parsed.
+pub fn runner_main_if_asked() {
+    let mut arguments = std::env::args_os();
+    let title = arguments.next();
+    if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
+        return;
+    }
+    let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
+    let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
+    match Runner::set_up(title, fenced) {
+        Ok(runner) => process::exit(runner.run()),
+        Err(error) => {
+            eprintln!("raddle: cannot run as a runner, which only a worker can start: {error}");
+            process::exit(125);
+        }
+    }
+}
+
+impl Runner {
+    fn set_up(title_idle: String, fenced: bool) -> io::Result<Self> {
+        title::init();
+        title::set(&title_idle);
+        // From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
+        // SAFETY: plain integers; it closes nothing now.
+        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let null = File::from(sys::dup_above(null.as_fd(), 10)?);
+        let socket = take(0, &null)?;
+        let fence = take(1, &null)?;
+        if sys::dup_above(io::stderr().as_fd(), 10).is_err() {
+            sys::dup_onto(null.as_fd(), 2)?;
+        }
+        let fence = fenced.then(|| FencePage::from_fd(fence)).transpose()?;
+        if File::from(socket.try_clone()?).metadata().is_ok_and(|found| !is_socket(&found)) {
+            return Err(io::Error::other("standard input is not a socket"));
+        }
+        let signals = Signals::take_over()?;
+        sys::set_subreaper()?;
+        Ok(Self {
+            control: Control::new(socket)?,
+            signals,
+            fence,
+            null,
+            stack: Stack::new()?,
+            inherited: inherited_environment(),
+            buffers: [Vec::new(), Vec::new()],
+            title_idle,
+            delegation: None,
+        })
+    }
+
+    /// Runs attempts until the worker is gone. Returns the exit code.
+    fn run(mut self) -> i32 {
+        loop {
+            let (start, stdin) = match self.wait_for_start() {
+                Ok(Some(found)) => found,
+                Ok(None) | Err(Hangup::Closed) => return 0,
+                Err(Hangup::Malformed(error)) => return malformed(&error),
+            };
+            match self.attempt(&start, stdin) {
+                Ok(()) => {}
+                Err(Hangup::Closed) => return 0,
+                Err(Hangup::Malformed(error)) => return malformed(&error),
+            }
+        }
+    }
+
+    /// Idles until there is something to run; `None` if somebody asked the runner to end.
+    fn wait_for_start(&mut self) -> Result<Option<(Box<Start>, Option<Vec<u8>>)>, Hangup> {
+        let mut stdin = Vec::new();
+        loop {
+            while let Some(frame) = self.control.next()? {
+                match frame {
+                    ToRunner::Start(start) => {
+                        let stdin = start.has_stdin.then_some(stdin);
+                        return Ok(Some((start, stdin)));
+                    }
+                    ToRunner::Stdin(bytes) if stdin.len() + bytes.len() <= MAX_STDIN => stdin.extend(bytes),
+                    ToRunner::Stdin(bytes) => {
+                        return Err(Hangup::Malformed(frame::Malformed::TooLong(stdin.len() + bytes.len())));
+                    }
+                    // It was about the attempt that has just ended.
+                    ToRunner::Order(_) => {}
+                }
+            }
+            let signals = libc::pollfd { fd: self.signals.raw_fd(), events: libc::POLLIN, revents: 0 };
+            let mut fds = [self.control.pollfd(), signals];
+            sys::poll(&mut fds, None).map_err(|_| Hangup::Closed)?;
+            if fds[1].revents != 0 && self.signals.read().end > 0 {
+                return Ok(None);
+            }
+            if fds[0].revents & libc::POLLOUT != 0 {
+                self.control.flush();
+            }
+            if fds[0].revents & !libc::POLLOUT != 0 {
+                self.control.read()?;
+            }
+        }
+    }
+
+    fn attempt(&mut self, start: &Start, stdin: Option<Vec<u8>>) -> Result<(), Hangup> {
+        let mut done = match Attempt::begin(self, start, stdin) {
+            Ok(attempt) => attempt.run(self)?,
+            Err(exit) => Done {
+                exit,
+                usage: Usage::default(),
+                stdout_bytes: 0,
+                stderr_bytes: 0,
+                stdout: Vec::new(),
+                stderr: Vec::new(),
+                started_at: None,
+                ended_at: Timestamp::now(),
+            },
+        };
+        self.show(start, final_state(&done.exit).as_str());
+        frame::put_done(&mut self.control.outgoing, &done);
+        self.control.flush();
+        title::set(&self.title_idle);
+        for (buffer, used) in self.buffers.iter_mut().zip([&mut done.stdout, &mut done.stderr]) {
+            used.clear();
+            *buffer = std::mem::take(used);
+        }
+        self.control.trim();
+        Ok(())
+    }
+
+    /// The watch over an attempt with limits.
+    fn watch(&mut self, start: &Start, now: Duration) -> Option<Watch> {
+        let delegation = self.delegation.get_or_insert_with(Delegation::find).as_ref();
+        let name = format!("raddle-{}-{}", start.tid, start.attempt);
+        Watch::new(&start.limits, watch::group(delegation, &name, &start.limits), now)
+    }
+
+    fn show(&self, start: &Start, status: &str) {
+        title::set(&raddle_core::title::format(start.tid, &start.name, status));
+    }
+}
+
+/// The state that an attempt's task would take if it had no further attempt.
+fn final_state(exit: &raddle_core::Exit) -> State {
+    use raddle_core::Exit;
+    match exit {
+        Exit::Code { code: 0 } => State::Completed,
+        Exit::Timeout => State::Timeout,
+        Exit::Cancelled => State::Cancelled,
+        Exit::Killed => State::Killed,
+        _ => State::Failed,
+    }
+}
+
+fn malformed(error: &frame::Malformed) -> i32 {
+    eprintln!("raddle: a runner ends because of what its worker sent: {error}");
+    125
+}
+
+/// Takes a standard descriptor away and leaves `/dev/null` in its place.
+fn take(number: i32, null: &File) -> io::Result<OwnedFd> {
+    // SAFETY: the three standard descriptors are never closed by this process; an absent one gives an error.
+    let taken = sys::dup_above(unsafe { BorrowedFd::borrow_raw(number) }, 10)?;
+    sys::dup_onto(null.as_fd(), number)?;
+    debug_assert!(taken.as_raw_fd() >= 10);
+    Ok(taken)
+}
+
+fn is_socket(found: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    found.file_type().is_socket()
+}

@@ -1,0 +1,252 @@
+//! From a request to what `execve` takes: the program's file, its arguments and its environment, as C strings.
+//!
+//! The search for a program and the difference between "not found" and "not executable" follow the shell. Nothing is started here.
+
+use std::{
+    ffi::{CStr, CString, OsStr, c_char},
+    fs, io,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use raddle_core::Exit;
+
+use super::child::Step;
+use crate::frame::Start;
+
+/// Variables that carry news from a worker to its own processes; commands do not see them.
+const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
+/// Where a shell looks when there is no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// A command ready to be executed.
+pub(crate) struct Program {
+    pub(crate) path: CString,
+    pub(crate) cwd: Option<CString>,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+}
+
+/// The environment that every command of this runner inherits.
+pub(crate) fn inherited_environment() -> Vec<CString> {
+    std::env::vars_os()
+        .filter(|(key, _)| !key.as_bytes().starts_with(PRIVATE))
+        .filter_map(|(key, value)| CString::new([key.as_bytes(), b"=", value.as_bytes()].concat()).ok())
+        .collect()
+}
+
+impl Program {
+    /// Finds the program. The error says how the attempt ends without having begun.
+    pub(crate) fn prepare(start: &Start, inherited: &[CString]) -> Result<Self, Exit> {
+        let Some(name) = start.argv.first() else {
+            return Err(failed("the command is empty: give a program to run"));
+        };
+        let argv = start.argv.iter().enumerate();
+        let argv = argv.map(|(n, arg)| c_string(arg, || format!("argument {n}"))).collect::<Result<Vec<_>, _>>()?;
+        let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
+        let env = environment(start, inherited)?;
+        let path = if name.contains('/') {
+            argv[0].clone()
+        } else {
+            search(name, &env, start.cwd.as_deref()).map_err(|exit| match start.cwd.as_deref() {
+                // A shell would have failed to enter the folder before it looked for the program.
+                Some(cwd) => unusable_folder(cwd).unwrap_or(exit),
+                None => exit,
+            })?
+        };
+        Ok(Self { path, cwd, argv, env })
+    }
+
+    /// The arguments, ended by a null pointer.
+    pub(crate) fn argv(&self) -> Vec<*const c_char> {
+        pointers(&self.argv)
+    }
+
+    /// The environment, ended by a null pointer.
+    pub(crate) fn envp(&self) -> Vec<*const c_char> {
+        pointers(&self.env)
+    }
+
+    /// How an attempt ends whose command could not be started.
+    pub(crate) fn failure(&self, start: &Start, step: Step, error: &io::Error) -> Exit {
+        let name = start.argv.first().map_or("", String::as_str);
+        match step {
+            Step::Clone => failed(format!("the system refused a process: {error}")),
+            Step::Setup => failed(format!("the process could not be set up: {error}")),
+            Step::Chdir => {
+                failed(format!("cannot enter the folder '{}': {error}", start.cwd.as_deref().unwrap_or_default()))
+            }
+            Step::Exec if error.raw_os_error() == Some(libc::ENOMEM) => {
+                failed(format!("the system refused a process: {error}"))
+            }
+            Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
+                // The file may well be there: then it is the interpreter that its first line names which is not.
+                if in_folder(start.cwd.as_deref(), &self.path).exists() {
+                    Exit::NotExecutable { message: format!("cannot execute {name}: its interpreter is missing") }
+                } else {
+                    Exit::NotFound { message: format!("command not found: {name}") }
+                }
+            }
+            Step::Exec => Exit::NotExecutable { message: format!("cannot execute {name}: {error}") },
+        }
+    }
+}
+
+fn failed(message: impl Into<String>) -> Exit {
+    Exit::SpawnFailed { message: message.into() }
+}
+
+fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, Exit> {
+    CString::new(text).map_err(|_| failed(format!("{} contains a NUL byte", what())))
+}
+
+/// The inherited variables that the request does not set, then those it does. The last of several settings wins.
+fn environment(start: &Start, inherited: &[CString]) -> Result<Vec<CString>, Exit> {
+    let mut own: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
+    for (n, (key, value)) in start.env.iter().enumerate() {
+        if key.is_empty() || key.contains('=') {
+            return Err(failed(format!("'{key}' cannot be the name of an environment variable")));
+        }
+        if start.env[n + 1..].iter().all(|(later, _)| later != key) {
+            own.push(c_string(&format!("{key}={value}"), || format!("the environment variable '{key}'"))?);
+        }
+    }
+    let set = own.len();
+    for entry in inherited {
+        let key = key_of(entry);
+        if own[..set].iter().all(|ours| key_of(ours) != key) {
+            own.push(entry.clone());
+        }
+    }
+    Ok(own)
+}
+
+fn key_of(entry: &CStr) -> &[u8] {
+    let bytes = entry.to_bytes();
+    &bytes[..bytes.iter().position(|b| *b == b'=').unwrap_or(bytes.len())]
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+/// Searches `PATH` for a file that can be executed.
+fn search(name: &str, env: &[CString], cwd: Option<&str>) -> Result<CString, Exit> {
+    let path = env.iter().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
+    let mut refused = None;
+    if !name.is_empty() {
+        for folder in path.unwrap_or(DEFAULT_PATH.as_bytes()).split(|b| *b == b':') {
+            // An empty entry means the current folder. Relative ones count from the folder that the command will run in.
+            let folder = if folder.is_empty() { b"." } else { folder };
+            let candidate = CString::new([folder, b"/", name.as_bytes()].concat());
+            let Ok(candidate) = candidate else { continue };
+            match usable(&in_folder(cwd, &candidate)) {
+                Some(true) => return Ok(candidate),
+                Some(false) => refused = Some(candidate),
+                None => {}
+            }
+        }
+    }
+    Err(match refused {
+        Some(file) => Exit::NotExecutable {
+            message: format!("cannot execute {name}: no permission to run {}", file.to_string_lossy()),
+        },
+        None => Exit::NotFound { message: format!("command not found: {name}") },
+    })
+}
+
+/// Whether a file can be executed; `None` if there is none (a folder of that name is none).
+fn usable(path: &Path) -> Option<bool> {
+    let found = fs::metadata(path).ok()?;
+    if found.is_dir() {
+        return None;
+    }
+    if found.permissions().mode() & 0o111 == 0 {
+        return Some(false);
+    }
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: `path` is a C string.
+    Some(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) } == 0)
+}
+
+fn in_folder(cwd: Option<&str>, path: &CStr) -> PathBuf {
+    Path::new(cwd.unwrap_or("")).join(OsStr::from_bytes(path.to_bytes()))
+}
+
+fn unusable_folder(cwd: &str) -> Option<Exit> {
+    let why = match fs::metadata(cwd) {
+        Ok(found) if found.is_dir() => return None,
+        Ok(_) => io::Error::from_raw_os_error(libc::ENOTDIR),
+        Err(error) => error,
+    };
+    Some(failed(format!("cannot enter the folder '{cwd}': {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use raddle_core::{Limits, Tid};
+
+    use super::*;
+
+    fn start(argv: &[&str], env: &[(&str, &str)]) -> Start {
+        Start {
+            tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
+            attempt: 1,
+            name: String::new(),
+            argv: argv.iter().map(ToString::to_string).collect(),
+            env: env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
+            cwd: None,
+            has_stdin: false,
+            timeout: None,
+            limits: Limits::default(),
+            grace: Duration::ZERO,
+        }
+    }
+
+    fn prepare(start: &Start) -> Result<Program, Exit> {
+        Program::prepare(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
+    }
+
+    #[test]
+    fn the_search_follows_the_path_of_the_task() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let tool = folder.path().join("tool");
+        fs::write(&tool, "").unwrap();
+        fs::create_dir(folder.path().join("sub")).unwrap();
+        let found = |name: &str| prepare(&start(&[name], &[("PATH", path)])).map(|p| p.path.into_string().unwrap());
+        assert!(matches!(found("tool"), Err(Exit::NotExecutable { message }) if message.contains("tool")));
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(found("tool"), Ok(format!("{path}/tool")));
+        for absent in ["sub", "", "other"] {
+            let message = format!("command not found: {absent}");
+            assert_eq!(found(absent), Err(Exit::NotFound { message }));
+        }
+    }
+
+    #[test]
+    fn the_request_overrides_what_is_inherited() {
+        let program = prepare(&start(&["true"], &[("A", "1"), ("KEEP", "2"), ("A", "3")])).map_err(drop).unwrap();
+        let env: Vec<_> = program.env.iter().map(|e| e.to_str().unwrap()).collect();
+        assert_eq!(env, ["KEEP=2", "A=3", "PATH=/usr/bin:/bin"]);
+        assert_eq!(program.argv().len(), 2);
+        assert!(program.envp().last().unwrap().is_null());
+    }
+
+    #[test]
+    fn bad_requests_are_named() {
+        let message = |s: &Start| match prepare(s) {
+            Err(Exit::SpawnFailed { message }) => message,
+            _ => panic!("was not refused"),
+        };
+        assert!(message(&start(&[], &[])).contains("empty"));
+        assert!(message(&start(&["true", "a\0b"], &[])).contains("argument 1"));
+        assert!(message(&start(&["true"], &[("K", "\0")])).contains("'K'"));
+        assert!(message(&start(&["true"], &[("K=", "")])).contains("'K='"));
+        let mut absent_folder = start(&["no-such-program"], &[]);
+        absent_folder.cwd = Some("/no/such/folder".into());
+        assert!(message(&absent_folder).contains("/no/such/folder"));
+    }
+}

@@ -1,0 +1,17 @@
+//! What a runner is told on its command line: that it is one, whether it has a fence, and room for its title.
+
+use std::ffi::OsStr;
+
+/// The first argument of a runner.
+pub(crate) const ARGUMENT: &str = "__runner";
+/// Said of a runner whose standard output is a fence page.
+pub(super) const FENCED: &str = "fenced";
+const FREE: &str = "free";
+/// The title overwrites arguments and environment; with this it has room even if the environment is empty.
+const ROOM: &str = "                                                                                                \
+                    ";
+
+/// The arguments of a runner, after its name.
+pub(crate) fn arguments(fenced: bool) -> [&'static OsStr; 3] {
+    [ARGUMENT, if fenced { FENCED } else { FREE }, ROOM].map(OsStr::new)
+}

@@ -1,0 +1,97 @@
+//! The runner's signals, all of which arrive through a descriptor: nothing ever interrupts it.
+
+use std::{
+    io, mem,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    ptr,
+};
+
+use crate::sys;
+
+/// What a batch of signals asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Received {
+    /// A child changed its state.
+    pub(crate) child: bool,
+    /// Somebody wants the runner to end.
+    pub(crate) end: u32,
+}
+
+const ENDING: [libc::c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
+
+/// A descriptor that signals are read from.
+pub(crate) struct Signals(OwnedFd);
+
+/// The kernel's own sigaction. The C library keeps two signals for itself and refuses to touch them; whoever started the worker may have
+/// left them ignored all the same.
+///
+/// # Safety
+/// Nothing may rely on a handler for this signal.
+unsafe fn default(signal: libc::c_int) {
+    // At least as large as the kernel's structure on any architecture; all zeros are the default action.
+    let action = [0u64; 8];
+    let nothing = ptr::null_mut::<u64>();
+    // SAFETY: the structure is only read, and eight is the size of the kernel's signal set.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), nothing, 8) };
+}
+
+impl Signals {
+    /// Blocks every signal, resets every disposition, and opens the descriptor.
+    ///
+    /// The dispositions are reset once here and not in each child: what is at its default in the runner stays so across
+    /// exec. SIGPIPE, which std ignores, is blocked instead: a write to a closed pipe gives an error either way.
+    pub(crate) fn take_over() -> io::Result<Self> {
+        // SAFETY: signal sets and sigaction structures are plain data; every pointer is to a local that outlives its call. No handler
+        // is installed. The faults keep std's handlers, which report a stack overflow, and exec resets those.
+        unsafe {
+            for signal in 1..=64 {
+                if ![libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].contains(&signal) {
+                    default(signal);
+                }
+            }
+            // A child that is stopped, as a paused or throttled one is, is no news to its runner.
+            let mut quiet: libc::sigaction = mem::zeroed();
+            quiet.sa_sigaction = libc::SIG_DFL;
+            quiet.sa_flags = libc::SA_NOCLDSTOP;
+            sys::check(libc::sigaction(libc::SIGCHLD, &raw const quiet, ptr::null_mut()))?;
+
+            let mut blocked: libc::sigset_t = mem::zeroed();
+            libc::sigfillset(&raw mut blocked);
+            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP] {
+                libc::sigdelset(&raw mut blocked, fault);
+            }
+            sys::check(libc::sigprocmask(libc::SIG_SETMASK, &raw const blocked, ptr::null_mut()))?;
+
+            let mut wanted: libc::sigset_t = mem::zeroed();
+            libc::sigemptyset(&raw mut wanted);
+            libc::sigaddset(&raw mut wanted, libc::SIGCHLD);
+            for signal in ENDING {
+                libc::sigaddset(&raw mut wanted, signal);
+            }
+            let fd = sys::check(libc::signalfd(-1, &raw const wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+            Ok(Self(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+
+    pub(crate) fn raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// Takes what has arrived.
+    pub(crate) fn read(&self) -> Received {
+        const RECORD: usize = mem::size_of::<libc::signalfd_siginfo>();
+        let (mut received, mut buf) = (Received::default(), Vec::new());
+        if sys::read_some(self.0.as_fd(), &mut buf, RECORD * 8).is_ok() {
+            for record in buf.chunks_exact(RECORD) {
+                // The signal's number is the first field of the record.
+                let signal = record.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n)) as libc::c_int;
+                if signal == libc::SIGCHLD {
+                    received.child = true;
+                } else if ENDING.contains(&signal) {
+                    received.end += 1;
+                }
+            }
+        }
+        received
+    }
+}

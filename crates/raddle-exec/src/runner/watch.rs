@@ -1,0 +1,138 @@
+//! The limits of an attempt: which of them the kernel enforces, and what is sampled because it does not.
+//!
+//! Without limits there is no [`Watch`], and nothing is sampled.
+
+use std::{os::fd::AsRawFd, os::fd::RawFd, time::Duration};
+
+use raddle_core::{Exit, Limits, limits::LimitKind};
+
+use super::{child::Resource, throttle::Throttle};
+use crate::{
+    cgroup::{Delegation, Group},
+    sys, tree,
+};
+
+/// A tree that grows as fast as memory can be written grows by some tens of MiB in this time.
+const INTERVAL: Duration = Duration::from_millis(10);
+/// How far `RLIMIT_NPROC`, which counts all processes of a user, stays above what the user has and the task may.
+const OTHERS: u64 = 64;
+const MIB: u64 = 1 << 20;
+
+/// What a sample asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The tree may run.
+    Run,
+    /// The tree has used up its processor time for the moment.
+    Hold,
+    /// The tree is over a limit.
+    Over(Exit),
+}
+
+/// The limits of one attempt.
+pub(crate) struct Watch {
+    /// In bytes, if it has to be sampled.
+    memory: Option<u64>,
+    procs: Option<u64>,
+    throttle: Option<Throttle>,
+    group: Option<Group>,
+    next: Option<Duration>,
+    peak_rss: u64,
+}
+
+impl Watch {
+    /// `None` if nothing is limited that a process cannot hold by itself.
+    pub(crate) fn new(limits: &Limits, group: Option<Group>, now: Duration) -> Option<Self> {
+        let has = group.as_ref().map(Group::controllers).unwrap_or_default();
+        let mut watch = Self {
+            memory: limits.memory_mb.filter(|_| !has.memory).map(|mb| mb.saturating_mul(MIB)),
+            procs: limits.max_procs,
+            throttle: limits.cpu_percent.filter(|_| !has.cpu).map(|percent| Throttle::new(percent, now)),
+            group,
+            next: None,
+            peak_rss: 0,
+        };
+        let sampled = watch.memory.is_some() || watch.procs.is_some() || watch.throttle.is_some();
+        watch.next = sampled.then_some(now + INTERVAL);
+        (sampled || watch.group.is_some()).then_some(watch)
+    }
+
+    /// The cgroup's `cgroup.procs`, for the command to join.
+    pub(crate) fn join(&self) -> Option<RawFd> {
+        self.group.as_ref().map(|group| group.procs().as_raw_fd())
+    }
+
+    /// When the next sample is due.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.next
+    }
+
+    /// Looks at the tree below `root`, whose ended processes have used `reaped` processor time.
+    pub(crate) fn sample(&mut self, root: u32, reaped: Duration) -> Verdict {
+        let tree = tree::descendants_up_to(root, self.procs.unwrap_or(u64::MAX));
+        let now = sys::now();
+        self.next = Some(now + INTERVAL);
+        let alive = || tree.iter().filter(|process| !process.zombie);
+
+        let rss = alive().map(|process| process.rss_pages).sum::<u64>() * sys::sysconf(libc::_SC_PAGESIZE);
+        let refused = self.group.as_ref().is_some_and(Group::refused_a_process);
+        if self.procs.is_some_and(|most| refused || alive().map(|process| process.threads).sum::<u64>() > most) {
+            return Verdict::Over(Exit::Limit { limit: LimitKind::MaxProcs });
+        }
+        let mut used = rss;
+        if let Some(most) = self.memory
+            && rss > most
+        {
+            // The sum counts shared pages once for each sharer, which would punish a tree for forking. The true sum is dearer to
+            // come by, and asked for only when it matters.
+            used = alive().map(|p| tree::proportional_bytes(p.pid).unwrap_or(0)).sum();
+            if used > most {
+                self.peak_rss = self.peak_rss.max(used);
+                return Verdict::Over(Exit::OutOfMemory);
+            }
+        }
+        self.peak_rss = self.peak_rss.max(used);
+        let ticks: u64 = tree.iter().map(|process| process.cpu_ticks).sum();
+        let cpu = reaped + Duration::from_secs(ticks) / sys::sysconf(libc::_SC_CLK_TCK) as u32;
+        let hold = self.throttle.as_mut().is_some_and(|throttle| throttle.hold(now, cpu));
+        if hold { Verdict::Hold } else { Verdict::Run }
+    }
+
+    /// Whether the kernel has killed for want of memory.
+    pub(crate) fn out_of_memory(&self) -> bool {
+        self.group.as_ref().is_some_and(Group::killed_for_memory)
+    }
+
+    /// The largest memory seen, in bytes.
+    pub(crate) fn peak_rss(&self) -> u64 {
+        self.peak_rss.max(self.group.as_ref().and_then(Group::peak_memory).unwrap_or(0))
+    }
+}
+
+/// A cgroup for an attempt, if it has limits that one can enforce here.
+pub(crate) fn group(delegation: Option<&Delegation>, name: &str, limits: &Limits) -> Option<Group> {
+    let wanted = limits.memory_mb.is_some() || limits.cpu_percent.is_some() || limits.max_procs.is_some();
+    // A group that cannot be made is no reason to refuse the task: the same limits are sampled instead.
+    delegation.filter(|_| wanted).and_then(|delegation| delegation.group(name, limits).ok())
+}
+
+/// The limits that each process of the attempt holds by itself.
+pub(crate) fn rlimits(limits: &Limits, in_group: bool) -> Vec<(Resource, u64)> {
+    let mut own = Vec::new();
+    if let Some(fds) = limits.max_fds {
+        own.push((libc::RLIMIT_NOFILE, fds));
+    }
+    if in_group {
+        return own;
+    }
+    if let Some(mb) = limits.memory_mb {
+        // A backstop for what grows between two samples. Generous: address space that is never touched is no memory.
+        own.push((libc::RLIMIT_DATA, mb.saturating_mul(2).saturating_add(256).saturating_mul(MIB)));
+    }
+    if let Some(procs) = limits.max_procs
+        && !sys::is_root()
+    {
+        own.push((libc::RLIMIT_NPROC, tree::threads_of_user().saturating_add(procs).saturating_add(OTHERS)));
+    }
+    own
+}

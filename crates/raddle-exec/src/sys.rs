@@ -1,0 +1,197 @@
+//! The system calls that std does not offer, each behind a safe function of its own. No policy here.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    time::Duration,
+};
+
+use libc::{c_int, pid_t};
+
+/// A process that was waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reaped {
+    pub(crate) pid: u32,
+    /// The raw wait status.
+    pub(crate) status: c_int,
+    pub(crate) user: Duration,
+    pub(crate) system: Duration,
+    pub(crate) max_rss_bytes: u64,
+}
+
+/// What a non-blocking wait found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    Reaped(Reaped),
+    /// There are children, none of which has ended.
+    StillRunning,
+    NoChild,
+}
+
+pub(crate) fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Time since boot, suspended time included: all deadlines of this crate are readings of this clock.
+pub(crate) fn now() -> Duration {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut ts) };
+    Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32)
+}
+
+/// Waits for events on `fds` for at most `timeout`. Entries with a negative descriptor are skipped by the kernel.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    let ts = timeout.map(|t| libc::timespec {
+        // A century is for ever, and fits every timespec.
+        tv_sec: t.as_secs().min(3_000_000_000) as libc::time_t,
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: `fds` is a valid slice of pollfd, `ts_ptr` is null or points to `ts`, which outlives the call.
+    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null()) };
+    match check(result) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            fds.iter_mut().for_each(|fd| fd.revents = 0);
+            Ok(())
+        }
+        other => other.map(drop),
+    }
+}
+
+/// Appends at most `max` bytes from `fd` to `buf`. `Ok(0)` is the end of the file.
+pub(crate) fn read_some(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+    buf.reserve(max);
+    loop {
+        // SAFETY: at least `max` bytes of spare capacity were reserved above.
+        let n = unsafe { libc::read(fd.as_raw_fd(), buf.spare_capacity_mut().as_mut_ptr().cast(), max) };
+        if n >= 0 {
+            // SAFETY: the kernel has initialised `n` bytes behind the old length.
+            unsafe { buf.set_len(buf.len() + n as usize) };
+            return Ok(n as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Writes what `fd` takes of `bytes`.
+pub(crate) fn write_some(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        // SAFETY: pointer and length come from one slice.
+        let n = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+        if n >= 0 {
+            return Ok(n as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: plain fcntl calls on a descriptor that is open for the length of the borrow.
+    unsafe {
+        let flags = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
+        if flags & libc::O_NONBLOCK == 0 {
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK))?;
+        }
+    }
+    Ok(())
+}
+
+/// A close-on-exec duplicate with a number of at least `min`.
+pub(crate) fn dup_above(fd: BorrowedFd<'_>, min: c_int) -> io::Result<OwnedFd> {
+    // SAFETY: the new descriptor is owned by nobody else.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, min))?)) }
+}
+
+/// Makes descriptor number `target` another name for `fd`.
+pub(crate) fn dup_onto(fd: BorrowedFd<'_>, target: c_int) -> io::Result<()> {
+    // SAFETY: dup2 on a descriptor that is open for the length of the borrow; the caller gives `target` away.
+    check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
+}
+
+/// Looks for an ended child: `Some(pid)` asks for that one, `None` for any.
+pub(crate) fn try_wait(pid: Option<u32>) -> Wait {
+    let mut status = 0;
+    // SAFETY: rusage is plain data, for which zeros are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let which = pid.map_or(-1, |pid| pid as pid_t);
+    loop {
+        // SAFETY: both out-pointers are valid for the call.
+        let got = unsafe { libc::wait4(which, &raw mut status, libc::WNOHANG, &raw mut usage) };
+        return match got {
+            0 => Wait::StillRunning,
+            pid if pid > 0 => Wait::Reaped(Reaped {
+                pid: pid as u32,
+                status,
+                user: timeval(usage.ru_utime),
+                system: timeval(usage.ru_stime),
+                max_rss_bytes: (usage.ru_maxrss as u64) * 1024,
+            }),
+            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
+            _ => Wait::NoChild,
+        };
+    }
+}
+
+fn timeval(tv: libc::timeval) -> Duration {
+    Duration::new(tv.tv_sec as u64, tv.tv_usec as u32 * 1000)
+}
+
+/// Sends a signal to one process. A process that is gone is not an error worth telling.
+pub(crate) fn kill(pid: u32, signal: c_int) {
+    // SAFETY: kill has no memory effects.
+    unsafe { libc::kill(pid as pid_t, signal) };
+}
+
+/// Sends a signal to a process group.
+pub(crate) fn kill_group(pgid: u32, signal: c_int) {
+    // SAFETY: kill has no memory effects.
+    unsafe { libc::kill(-(pgid as pid_t), signal) };
+}
+
+/// A descriptor that keeps meaning this very process, also after its number is used again.
+pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: the new descriptor is owned by nobody else.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::syscall(libc::SYS_pidfd_open, pid as pid_t, 0) as c_int)?)) }
+}
+
+pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null siginfo is allowed and means that the kernel fills it in.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
+}
+
+/// Orphaned descendants of this process become its children instead of init's.
+pub(crate) fn set_subreaper() -> io::Result<()> {
+    // SAFETY: this prctl takes plain integers.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+pub(crate) fn is_root() -> bool {
+    // SAFETY: geteuid cannot fail and touches no memory.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The niceness of this process.
+pub(crate) fn niceness() -> c_int {
+    // SAFETY: getpriority takes plain integers; of the calling process it cannot fail.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets the niceness of this process, if that is allowed.
+pub(crate) fn set_niceness(niceness: c_int) {
+    // SAFETY: setpriority takes plain integers.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+}
+
+/// A sysconf value that is positive on every Linux.
+pub(crate) fn sysconf(name: c_int) -> u64 {
+    // SAFETY: sysconf takes and returns plain integers.
+    u64::try_from(unsafe { libc::sysconf(name) }).unwrap_or(1).max(1)
+}

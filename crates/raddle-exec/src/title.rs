@@ -1,0 +1,148 @@
+//! The process title, as `ps` and `pgrep -f` show it.
+//!
+//! The kernel shows what stands where the arguments of `exec` were put. That place is overwritten; the environment behind it is
+//! moved away first to make room. No privilege is needed, and no helper process. What a title says is decided elsewhere
+//! (`raddle_core::title`).
+
+use std::{
+    ffi::{CStr, c_char},
+    fs, ptr,
+    sync::Mutex,
+};
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// The kernel shows no more than a page of an overwritten title.
+const LONGEST: usize = 4096;
+
+static TITLE: Mutex<Option<Area>> = Mutex::new(None);
+
+/// The memory that the kernel shows.
+struct Area {
+    start: *mut u8,
+    /// All that may be overwritten.
+    len: usize,
+    /// How much of it were arguments.
+    args: usize,
+    comm: [u8; 16],
+}
+
+// SAFETY: the area is the process's own and is only touched under the lock around it.
+unsafe impl Send for Area {}
+
+/// Finds the place of the title and moves the environment out of it.
+///
+/// Must be called before other threads exist, since any of them might be reading the environment. Read the program's
+/// arguments before the first [`set`], which overwrites them.
+pub fn init() {
+    let mut title = TITLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if title.is_none() {
+        *title = find();
+    }
+}
+
+/// Shows `title` from now on. Does nothing unless [`init`] was called; cuts what does not fit.
+pub fn set(title: &str) {
+    let mut area = TITLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(area) = area.as_mut() {
+        area.write(title.as_bytes());
+        area.name(title.as_bytes());
+    }
+}
+
+impl Area {
+    fn write(&mut self, title: &[u8]) {
+        // The last byte stays zero, so that whoever reads this place as a C string stays within it.
+        let len = title.len().min(self.len - 1);
+        // SAFETY: `len` is less than `self.len`, and the area belongs to us (see `find`).
+        unsafe {
+            ptr::copy_nonoverlapping(title.as_ptr(), self.start, len);
+            ptr::write_bytes(self.start.add(len), 0, self.len - len);
+        }
+        // A zero at the end of the arguments makes the kernel show all of them, zeros included. Anything else there makes it
+        // take the place for a title, and show it up to its first zero.
+        if len < self.args - 1 && self.len > self.args {
+            // SAFETY: `args` is at most `self.len`.
+            unsafe { self.start.add(self.args - 1).write(b'.') };
+        }
+    }
+
+    fn name(&mut self, title: &[u8]) {
+        let mut comm = [0; 16];
+        let len = title.len().min(15);
+        comm[..len].copy_from_slice(&title[..len]);
+        if comm != self.comm {
+            self.comm = comm;
+            // SAFETY: the name is a C string of at most 16 bytes.
+            unsafe { libc::prctl(libc::PR_SET_NAME, comm.as_ptr(), 0, 0, 0) };
+        }
+    }
+}
+
+fn find() -> Option<Area> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let [arg_start, arg_end, env_start, env_end] = bounds(&stat)?;
+    let args = arg_end.checked_sub(arg_start).filter(|n| *n > 1)?;
+    let mut len = args;
+    if env_start == arg_end && env_end > env_start && move_environment(env_start, env_end) {
+        len = (env_end - arg_start).min(LONGEST);
+    }
+    let start: *mut u8 = ptr::with_exposed_provenance_mut(arg_start);
+    Some(Area { start, len, args: args.min(len), comm: [0; 16] })
+}
+
+/// `arg_start arg_end env_start env_end` of a stat line: its fields 48 to 51.
+fn bounds(stat: &str) -> Option<[usize; 4]> {
+    // The second field may hold anything, spaces and parentheses included; it ends at the last parenthesis.
+    let rest = &stat[stat.rfind(')')? + 1..];
+    let mut fields = rest.split_ascii_whitespace().skip(45).map(|field| field.parse::<usize>().ok());
+    let mut next = || fields.next().flatten().filter(|n| *n != 0);
+    Some([next()?, next()?, next()?, next()?])
+}
+
+/// Copies every variable that lies in `start..end` to the heap. The copies are leaked: `environ` refers to them for ever.
+fn move_environment(start: usize, end: usize) -> bool {
+    // SAFETY: no other thread exists (see `init`), so nobody changes or reads `environ` while this does.
+    unsafe {
+        let mut entry = environ;
+        if entry.is_null() {
+            return true;
+        }
+        while !(*entry).is_null() {
+            let at = (*entry).addr();
+            if (start..end).contains(&at) {
+                *entry = CStr::from_ptr(*entry).to_owned().into_raw();
+            }
+            entry = entry.add(1);
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_survive_a_hostile_process_name() {
+        let mut stat = String::from("1 (a) b) (c) S");
+        (4..48).for_each(|n| stat.push_str(&format!(" {n}")));
+        stat.push_str(" 100 200 200 300 0\n");
+        assert_eq!(bounds(&stat), Some([100, 200, 200, 300]));
+    }
+
+    #[test]
+    fn a_title_never_leaves_its_area() {
+        let mut memory = [b'x'; 40];
+        let mut area = Area { start: memory[4..].as_mut_ptr(), len: 32, args: 10, comm: [0; 16] };
+        for title in ["", "a", "raddle-1:x", "raddle-12:", &"long".repeat(100)] {
+            area.write(title.as_bytes());
+            assert_eq!((&memory[..4], &memory[36..]), (&b"xxxx"[..], &b"xxxx"[..]));
+            assert_eq!(memory[35], 0, "the last byte stays zero");
+            let shown = CStr::from_bytes_until_nul(&memory[4..]).unwrap().to_bytes();
+            assert_eq!(shown, &title.as_bytes()[..title.len().min(31)]);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The processes below a process: finding them, counting what they use, stopping and killing all of them.
+//!
+//! A descendant cannot get away from its ancestors' view as long as one of them is a subreaper: a process whose parent ends becomes
+//! the subreaper's child. That is why a walk from the subreaper down finds double-forked daemons too. What limits follow
+//! from the numbers is decided elsewhere.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    os::fd::AsFd,
+};
+
+use libc::c_int;
+
+use crate::sys;
+
+/// Passes over a tree that grows while it is being frozen. Each pass stops every process it sees, so that a fork bomb runs dry
+/// long before; the bound is for a tree that some outsider keeps waking.
+const FREEZE_PASSES: usize = 64;
+
+/// A process as its stat line shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Proc {
+    pub(crate) pid: u32,
+    pub(crate) ppid: u32,
+    /// Its process group.
+    group: u32,
+    /// Ended, and not waited for.
+    pub(crate) zombie: bool,
+    pub(crate) threads: u64,
+    /// Processor time of the process and of the children it has waited for, in clock ticks.
+    pub(crate) cpu_ticks: u64,
+    pub(crate) rss_pages: u64,
+    /// When it began, in clock ticks since boot: tells two processes with one pid apart.
+    pub(crate) start_ticks: u64,
+}
+
+/// All descendants of `root`, parents before their children.
+pub(crate) fn descendants(root: u32) -> Vec<Proc> {
+    descendants_up_to(root, u64::MAX)
+}
+
+/// As [`descendants`], but stops soon after it has seen more than `most` threads: a fork bomb leaves its watcher no time to count it.
+pub(crate) fn descendants_up_to(root: u32, most: u64) -> Vec<Proc> {
+    let mut found = Vec::new();
+    match children(root) {
+        Ok(first) => walk(first, most, &mut found),
+        // A kernel without /proc/*/children.
+        Err(_) => select(root, all(), &mut found),
+    }
+    found
+}
+
+/// The direct children of `root`.
+pub(crate) fn direct_children(root: u32) -> Vec<Proc> {
+    match children(root) {
+        Ok(pids) => pids.into_iter().filter_map(read).collect(),
+        Err(_) => all().into_iter().filter(|process| process.ppid == root).collect(),
+    }
+}
+
+/// Sends a signal to each of these processes, unless its pid has come to mean another since.
+pub(crate) fn signal<'a>(processes: impl IntoIterator<Item = &'a Proc>, signal: c_int) {
+    for process in processes.into_iter().filter(|process| !process.zombie) {
+        match sys::pidfd_open(process.pid) {
+            // The descriptor means one process for good; whether it is the right one is asked after it was opened.
+            Ok(pidfd) => {
+                if read(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks) {
+                    sys::pidfd_signal(pidfd.as_fd(), signal);
+                }
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => sys::kill(process.pid, signal),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Stops every descendant of `root` with SIGSTOP, those included that are forked meanwhile.
+pub(crate) fn freeze(root: u32) -> Vec<Proc> {
+    let mut frozen = HashSet::new();
+    let mut tree = Vec::new();
+    for _ in 0..FREEZE_PASSES {
+        tree = descendants(root);
+        let fresh: Vec<_> = tree.iter().filter(|p| !p.zombie && frozen.insert((p.pid, p.start_ticks))).collect();
+        if fresh.is_empty() {
+            break;
+        }
+        signal(fresh, libc::SIGSTOP);
+    }
+    tree
+}
+
+/// Lets every descendant of `root` run again.
+pub(crate) fn thaw(root: u32) {
+    signal(&descendants(root), libc::SIGCONT);
+}
+
+/// Kills every descendant of `root`. The caller reaps, and calls again while children are left.
+///
+/// A tree that forks faster than it is walked would outlive the walk. So whole groups go first, which the kernel kills in one step that
+/// no fork can escape; what is left is frozen, then killed.
+pub(crate) fn kill(root: u32) {
+    kill_groups(&descendants(root));
+    signal(&freeze(root), libc::SIGKILL);
+}
+
+/// Kills the groups that are led by one of these processes. Others are left alone: a process may have joined a group outside its tree.
+fn kill_groups(tree: &[Proc]) {
+    let groups: HashSet<u32> = tree.iter().map(|process| process.group).collect();
+    for leader in tree.iter().filter(|process| groups.contains(&process.pid)) {
+        // While its leader is not waited for, the number of a group means no other.
+        if read(leader.pid).is_some_and(|now| now.start_ticks == leader.start_ticks) {
+            sys::kill_group(leader.pid, libc::SIGKILL);
+        }
+    }
+}
+
+/// The proportional set size of a process in bytes: its memory, with what it shares divided by the number of sharers.
+pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// The number of threads that the processes of this user have, all in all.
+pub(crate) fn threads_of_user() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    // SAFETY: geteuid cannot fail and touches no memory.
+    let me = unsafe { libc::geteuid() };
+    let owned = |p: &Proc| fs::metadata(format!("/proc/{}", p.pid)).is_ok_and(|found| found.uid() == me);
+    all().iter().filter(|p| owned(p)).map(|p| p.threads).sum()
+}
+
+fn walk(first: Vec<u32>, most: u64, found: &mut Vec<Proc>) {
+    let mut seen = HashSet::new();
+    let mut next = first;
+    let mut threads = 0u64;
+    while !next.is_empty() {
+        let mut below = Vec::new();
+        for process in next.into_iter().filter(|pid| seen.insert(*pid)).filter_map(read) {
+            if !process.zombie {
+                let pid = process.pid;
+                threads += process.threads;
+                // Only a thread that forked has children; one thread is by far the most common number.
+                let children = if process.threads == 1 { children_of_thread(pid, pid) } else { children(pid) };
+                below.extend(children.unwrap_or_default());
+            }
+            found.push(process);
+            if threads > most {
+                return;
+            }
+        }
+        next = below;
+    }
+}
+
+fn select(root: u32, all: Vec<Proc>, found: &mut Vec<Proc>) {
+    let mut by_parent: HashMap<u32, Vec<Proc>> = HashMap::new();
+    all.into_iter().for_each(|process| by_parent.entry(process.ppid).or_default().push(process));
+    let mut next = vec![root];
+    while let Some(parent) = next.pop() {
+        let children = by_parent.remove(&parent).unwrap_or_default();
+        next.extend(children.iter().map(|child| child.pid));
+        found.extend(children);
+    }
+}
+
+fn all() -> Vec<Proc> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+fn children(pid: u32) -> io::Result<Vec<u32>> {
+    let mut found = children_of_thread(pid, pid)?;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        if let Some(tid) = thread.file_name().to_str().and_then(|tid| tid.parse().ok())
+            && tid != pid
+        {
+            found.extend(children_of_thread(pid, tid).unwrap_or_default());
+        }
+    }
+    Ok(found)
+}
+
+fn children_of_thread(pid: u32, tid: u32) -> io::Result<Vec<u32>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
+    Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+pub(crate) fn read(pid: u32) -> Option<Proc> {
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(stat: &[u8]) -> Option<Proc> {
+    // The name in parentheses may hold anything, invalid UTF-8 included; what follows the last parenthesis is numbers.
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    let pid = std::str::from_utf8(stat.split(|b| *b == b' ').next()?).ok()?.parse().ok()?;
+    let fields: Vec<&str> = std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().collect();
+    // Counted as proc(5) does, where the state is field 3.
+    let field = |n: usize| fields.get(n - 3)?.parse::<i64>().ok().map(|n| n.max(0) as u64);
+    Some(Proc {
+        pid,
+        ppid: field(4)? as u32,
+        group: field(5)? as u32,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        cpu_ticks: field(14)? + field(15)? + field(16)? + field(17)?,
+        threads: field(20)?,
+        start_ticks: field(22)?,
+        rss_pages: field(24)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_whatever_the_name() {
+        let line = b"42 (a ) \xff(b) S 7 42 42 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 3 0 555 1000 77 18446744073709551615";
+        let expected = Proc {
+            pid: 42,
+            ppid: 7,
+            group: 42,
+            zombie: false,
+            threads: 3,
+            cpu_ticks: 100,
+            rss_pages: 77,
+            start_ticks: 555,
+        };
+        assert_eq!(parse(line), Some(expected));
+        assert_eq!(parse(b"42 (x"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn both_ways_of_walking_see_a_grandchild() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & echo; wait"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let mut scanned = Vec::new();
+        select(shell.id(), all(), &mut scanned);
+        let walked = descendants(shell.id());
+        let pids = |found: &[Proc]| found.iter().map(|p| p.pid).collect::<Vec<_>>();
+        assert_eq!(pids(&walked), pids(&scanned));
+        assert_eq!(walked.len(), 1);
+        kill(shell.id());
+        shell.wait().unwrap();
+        assert!(read(walked[0].pid).is_none_or(|p| p.zombie || p.start_ticks != walked[0].start_ticks));
+    }
+}

@@ -1,0 +1,119 @@
+//! Limits on this machine, whatever it offers to enforce them with.
+
+use std::time::{Duration, Instant};
+
+use raddle_core::{Exit, Limits, limits::LimitKind};
+use raddle_exec::Order;
+
+use crate::support::{Rig, code};
+
+const EAT: &str = "python3 -c 'import time\nx = []\nfor i in range(100000): x.append(bytearray(1 << 20)); time.sleep(0.001)'";
+
+#[tokio::test]
+async fn a_tree_that_eats_memory_is_killed() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.sh(&format!("{EAT} & wait; exit 0"));
+    request.limits = Limits { memory_mb: Some(100), ..Limits::default() };
+    let done = rig.run(&request).await.done;
+    assert_eq!(done.exit, Exit::OutOfMemory);
+    let peak = done.usage.peak_rss_bytes >> 20;
+    assert!((90..250).contains(&peak), "peak of {peak} MiB");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn one_huge_allocation_does_not_get_far() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.command(&["python3", "-c", "bytearray(8 << 30)"]);
+    request.limits = Limits { memory_mb: Some(64), ..Limits::default() };
+    let done = rig.run(&request).await.done;
+    assert!(!done.exit.is_success());
+    assert!(done.usage.peak_rss_bytes >> 20 < 500, "{:?}", done.usage);
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn shared_memory_counts_once() {
+    let mut rig = Rig::new().await;
+    // Eight processes share 40 MiB: a naive sum would see 320.
+    let script = "import os, time\nx = bytearray(40 << 20)\nfor _ in range(7):\n  if os.fork() == 0: break\ntime.sleep(0.4)";
+    let mut request = rig.command(&["python3", "-c", script]);
+    request.limits = Limits { memory_mb: Some(150), ..Limits::default() };
+    let outcome = rig.run(&request).await;
+    assert_eq!(outcome.done.exit, code(0), "{}", String::from_utf8_lossy(&outcome.stderr));
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_fork_bomb_is_killed() {
+    let mut rig = Rig::new().await;
+    for script in ["f() { f | f & }; f; sleep 60", "while :; do sleep 60 & done"] {
+        let mut request = rig.sh(script);
+        request.limits = Limits { max_procs: Some(30), ..Limits::default() };
+        let begin = Instant::now();
+        assert_eq!(rig.run(&request).await.done.exit, Exit::Limit { limit: LimitKind::MaxProcs });
+        assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    }
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn threads_count_as_processes() {
+    let mut rig = Rig::new().await;
+    let script = "import threading, time\nfor _ in range(40): threading.Thread(target=time.sleep, args=(60,)).start()";
+    let mut request = rig.command(&["python3", "-c", script]);
+    request.limits = Limits { max_procs: Some(20), ..Limits::default() };
+    assert_eq!(rig.run(&request).await.done.exit, Exit::Limit { limit: LimitKind::MaxProcs });
+    request.limits.max_procs = Some(60);
+    rig.start(&request).await;
+    rig.started().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    rig.runner.send(Order::Kill).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, Exit::Killed, "within its limit it runs");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn open_files_are_limited() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.sh("ulimit -n; ulimit -Hn");
+    request.limits = Limits { max_fds: Some(17), ..Limits::default() };
+    assert_eq!(rig.run(&request).await.stdout, b"17\n17\n");
+    request = rig.command(&["python3", "-c", "x = [open('/dev/null') for _ in range(50)]"]);
+    request.limits = Limits { max_fds: Some(17), ..Limits::default() };
+    let outcome = rig.run(&request).await;
+    assert_eq!(outcome.done.exit, code(1));
+    assert!(String::from_utf8_lossy(&outcome.stderr).contains("Too many open files"));
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn processor_time_is_shared_out() {
+    let mut rig = Rig::new().await;
+    let spin = "import time\nend = time.time() + 2\nwhile time.time() < end: pass";
+    let mut request = rig.sh(&format!("python3 -c '{spin}' & python3 -c '{spin}' & wait"));
+    request.limits = Limits { cpu_percent: Some(30), ..Limits::default() };
+    let begin = Instant::now();
+    let done = rig.run(&request).await.done;
+    assert_eq!(done.exit, code(0));
+    let share = (done.usage.user_us + done.usage.system_us) as f64 / begin.elapsed().as_micros() as f64;
+    assert!((0.10..0.45).contains(&share), "took {share:.2} of a core");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_throttled_command_can_be_stopped_and_paused() {
+    let mut rig = Rig::new().await;
+    for order in [Order::Stop, Order::Kill] {
+        let mut request = rig.sh("echo ready; while :; do :; done");
+        request.limits = Limits { cpu_percent: Some(5), ..Limits::default() };
+        rig.start_until_output(&request).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        rig.runner.send(Order::Pause).await.unwrap();
+        rig.runner.send(Order::Resume).await.unwrap();
+        rig.runner.send(order).await.unwrap();
+        let expected = if order == Order::Stop { Exit::Cancelled } else { Exit::Killed };
+        assert_eq!(rig.end().await.done.exit, expected);
+    }
+    rig.finish().await;
+}

@@ -1,0 +1,8 @@
+//! Who runs the tasks: workers, and the managers that keep them.
+//!
+//! Nothing here knows which engine the broker is, and nothing here runs a target itself: attempts run in processes of their
+//! own, through `raddle-exec`.
+
+pub mod worker;
+
+pub use worker::{Ended, Options, Shutdown, Worker};

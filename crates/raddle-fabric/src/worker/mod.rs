@@ -1,0 +1,27 @@
+//! The worker: claims tasks and runs each in a process of its own.
+//!
+//! A worker is itself a task. It has an id, an entry in the registry, control queues and a title. Whether it takes tasks as they come or
+//! exactly one ([`Options::only`]) is a matter of policy; the code is the same.
+//!
+//! ```text
+//!            claim                 job                    frames
+//! broker ───────────► service ───────────► slot (× N) ───────────► runner ──► command
+//!    ▲                  │ ▲                  │
+//!    │ started, finish  │ └── words ◄────────┼── control queue
+//!    └──── ledger ◄─────┴──── outcome ◄──────┘
+//!    ▲
+//!    └──── pulse (own thread): renews the lease, moves the runners' fence
+//! ```
+
+mod backlog;
+mod ledger;
+mod options;
+mod pulse;
+mod service;
+mod shutdown;
+mod slot;
+mod words;
+
+pub use options::Options;
+pub use service::{EndReason, Ended, Worker};
+pub use shutdown::Shutdown;

@@ -1,0 +1,66 @@
+//! How a worker behaves.
+
+use std::{path::PathBuf, thread, time::Duration};
+
+use raddle_core::{CapSet, Tid, spec::DEFAULT_QUEUE, worker::WorkerInfo};
+
+/// How a worker behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, for lists and titles.
+    pub name: String,
+    /// What it offers.
+    pub caps: CapSet,
+    /// The queues it serves.
+    pub queues: Vec<String>,
+    /// How many attempts it runs at once.
+    pub concurrency: u32,
+    /// It leaves after having had nothing to do for so long; with zero, as soon as nothing is waiting.
+    pub idle_exit: Option<Duration>,
+    /// It runs this task and no other, whatever the task needs, and leaves when that is over.
+    pub only: Option<Tid>,
+    /// How long others wait after its last sign of life before they take its tasks over.
+    pub lease: Duration,
+    /// How long what is told to end may take before it is killed.
+    pub grace: Duration,
+    /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
+    pub runner: PathBuf,
+}
+
+/// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
+const LEASE: Duration = Duration::from_secs(3);
+const GRACE: Duration = Duration::from_secs(5);
+
+impl Options {
+    /// A worker that takes tasks as they come, one per core at a time.
+    pub fn resident() -> Self {
+        Self {
+            name: "worker".into(),
+            caps: CapSet::new(),
+            queues: vec![DEFAULT_QUEUE.into()],
+            concurrency: thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+            idle_exit: None,
+            only: None,
+            lease: LEASE,
+            grace: GRACE,
+            runner: "/proc/self/exe".into(),
+        }
+    }
+
+    /// A worker for one task, in the process that submitted it.
+    pub fn inline(tid: Tid) -> Self {
+        Self { name: "inline".into(), concurrency: 1, only: Some(tid), queues: Vec::new(), ..Self::resident() }
+    }
+
+    pub(super) fn info(&self) -> WorkerInfo {
+        WorkerInfo {
+            name: self.name.clone(),
+            kind: if self.only.is_some() { "inline" } else { "resident" }.into(),
+            capabilities: self.caps.clone(),
+            queues: self.queues.clone(),
+            concurrency: self.concurrency,
+            pid: std::process::id(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The worker's lease: renewed on a thread and a connection of its own, so that nothing a task does can hold it up.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use raddle_broker::{Heart, Pulse as Found};
+use raddle_core::worker::{Beat, WorkerStatus};
+use raddle_exec::FencePage;
+use tokio::sync::oneshot;
+
+/// How often the lease is renewed within its length.
+const BEATS_PER_LEASE: u32 = 4;
+
+/// What the worker tells of itself with each beat; kept up to date by the service.
+#[derive(Default)]
+pub(super) struct Vitals {
+    pub(super) busy: AtomicU32,
+    pub(super) spawned: AtomicU64,
+    status: AtomicU8,
+}
+
+/// The beating thread. It stops when this is dropped.
+pub(super) struct Pulse {
+    /// Resolves when the lease is lost.
+    pub(super) lost: oneshot::Receiver<()>,
+    _stop: mpsc::Sender<()>,
+}
+
+impl Pulse {
+    /// Starts to beat for a worker whose lease began at `began`, on the boot-time clock.
+    pub(super) fn start(
+        heart: Box<dyn Heart>,
+        lease: Duration,
+        began: u64,
+        fence: Arc<FencePage>,
+        vitals: Arc<Vitals>,
+    ) -> Self {
+        fence.extend_to(began + lease.as_nanos() as u64);
+        let (stop, stopped) = mpsc::channel();
+        let (lose, lost) = oneshot::channel();
+        thread::Builder::new()
+            .name("pulse".into())
+            .stack_size(256 * 1024)
+            .spawn(move || {
+                if beat(heart, lease, &fence, &vitals, &stopped) {
+                    let _ = lose.send(());
+                }
+            })
+            .expect("the system gives this process a thread");
+        Self { lost, _stop: stop }
+    }
+}
+
+/// Beats until told to stop, with `false`, or until the lease is lost, with `true`.
+fn beat(
+    mut heart: Box<dyn Heart>,
+    lease: Duration,
+    fence: &FencePage,
+    vitals: &Vitals,
+    stopped: &mpsc::Receiver<()>,
+) -> bool {
+    while stopped.recv_timeout(lease / BEATS_PER_LEASE) == Err(RecvTimeoutError::Timeout) {
+        // Read before the renewal is sent: the lease is at least as long as the runners believe.
+        let now = FencePage::boottime_now();
+        match heart.beat(vitals.beat()) {
+            Ok(Found::Alive(reclaimed)) => {
+                fence.extend_to(now + lease.as_nanos() as u64);
+                for task in reclaimed {
+                    tracing::warn!(tid = %task.fence.tid, attempt = task.fence.attempt, from = %task.owner, "took a task back");
+                }
+            }
+            Ok(Found::Expired) => return true,
+            // The runners' fence stays where it is: when this lasts, they stop before anybody else takes over.
+            Err(error) => tracing::error!(%error, "the lease could not be renewed"),
+        }
+    }
+    false
+}
+
+impl Vitals {
+    pub(super) fn set_status(&self, status: WorkerStatus) {
+        let code = match status {
+            WorkerStatus::Paused => 1,
+            WorkerStatus::Draining => 2,
+            _ => 0,
+        };
+        self.status.store(code, Ordering::Relaxed);
+    }
+
+    fn beat(&self) -> Beat {
+        Beat {
+            status: match self.status.load(Ordering::Relaxed) {
+                1 => WorkerStatus::Paused,
+                2 => WorkerStatus::Draining,
+                _ => WorkerStatus::Active,
+            },
+            busy: self.busy.load(Ordering::Relaxed),
+            spawned_count: self.spawned.load(Ordering::Relaxed),
+        }
+    }
+}

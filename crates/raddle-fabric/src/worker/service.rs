@@ -1,0 +1,591 @@
+//! The worker's loop: claims in, jobs to slots, outcomes to the ledger, words obeyed, stops carried out in stages.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use raddle_broker::{Broker, Claim, ClaimRequest, Delivery, Error, Fence, Release, Result, Started, Verdict};
+use raddle_core::{
+    Control, Exit, QueueName, State, Tid, Word,
+    queue_name::Port,
+    stop::{Stage, Stop, StopPolicy},
+    title,
+    worker::WorkerStatus,
+};
+use raddle_exec::{FencePage, Order};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Options, Shutdown,
+    backlog::{Backlog, PATIENCE},
+    ledger::{Entry, Ledger, Settled},
+    pulse::{Pulse, Vitals},
+    slot::{Equipment, News, Slot, What, ended},
+    words::{Deed, deed},
+};
+
+/// A registered worker, not running yet.
+pub struct Worker {
+    broker: Arc<dyn Broker>,
+    options: Options,
+    tid: Tid,
+    /// When its lease began, on the boot-time clock.
+    leased_at: u64,
+}
+
+/// How a worker's life went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How many attempts it began.
+    pub tasks: u64,
+    /// Why it left.
+    pub reason: EndReason,
+}
+
+/// Why a worker left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndReason {
+    /// It had nothing to do for long enough.
+    Idle,
+    /// It was asked to.
+    Stopped,
+    /// The one task it was for is over.
+    Done,
+}
+
+/// How long one wait for tasks or words lasts before it is begun again. Nothing depends on it.
+const WAIT: Duration = Duration::from_secs(3600);
+/// How long a worker for one task waits for it between two looks at whether it is over.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often a resident worker removes what has expired.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// After an error of the broker, before the next try.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
+
+impl Worker {
+    /// Enters a worker into the broker's registry.
+    pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
+        let leased_at = FencePage::boottime_now();
+        let tid = broker.register(options.info(), options.lease).await?;
+        Ok(Self { broker, options, tid, leased_at })
+    }
+
+    /// The worker's own id.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
+    ///
+    /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
+    /// id.
+    pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
+        if let Err(error) = raddle_exec::become_subreaper() {
+            tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
+        }
+        let spawned = Arc::new(AtomicU64::new(0));
+        loop {
+            let service = Service::start(&self, Arc::clone(&spawned), &shutdown)?;
+            let tid = self.tid;
+            match service.run().await {
+                Ok(End::Left(reason)) => {
+                    self.broker.deregister(tid, None).await?;
+                    return Ok(Ended { tasks: spawned.load(Ordering::Relaxed), reason });
+                }
+                Ok(End::LeaseLost) => {
+                    tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
+                    let Self { broker, options, .. } = self;
+                    self = Self::register(broker, options).await?;
+                    tracing::warn!(was = %tid, now = %self.tid, "registered anew");
+                }
+                Err(error) => {
+                    let _ = self.broker.deregister(tid, Some(error.to_string())).await;
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Why the loop ended.
+enum End {
+    Left(EndReason),
+    LeaseLost,
+}
+
+type Claiming = Pin<Box<dyn Future<Output = Result<Vec<Claim>>> + Send>>;
+
+/// An attempt in a slot.
+struct Running {
+    claim_fence: Fence,
+    began: Instant,
+    /// What ends by a stop goes back to the queue instead of counting as cancelled.
+    give_back: bool,
+    paused: bool,
+}
+
+struct Service {
+    broker: Arc<dyn Broker>,
+    options: Options,
+    tid: Tid,
+    slots: Vec<Slot>,
+    running: Vec<Option<Running>>,
+    backlog: Backlog,
+    ledger: Ledger,
+    news: mpsc::UnboundedReceiver<News>,
+    settled: mpsc::UnboundedReceiver<Settled>,
+    words: mpsc::UnboundedReceiver<Delivery>,
+    listener: JoinHandle<()>,
+    pulse: Pulse,
+    vitals: Arc<Vitals>,
+    spawned: Arc<AtomicU64>,
+    asked: watch::Receiver<u32>,
+    stop: Stop,
+    paused: bool,
+    lease_lost: bool,
+    /// The one task this worker is for has reached its end.
+    only_done: bool,
+    /// The last look at the queue found nothing.
+    nothing_waits: bool,
+    /// Ends of attempts that the broker has not confirmed yet.
+    unsettled: usize,
+    began: Instant,
+    idle_since: Instant,
+    title: String,
+}
+
+impl Service {
+    fn start(worker: &Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
+        let Worker { broker, options, tid, leased_at } = worker;
+        let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
+        let fence = Arc::new(FencePage::new().map_err(|_| page())?);
+        let vitals = Arc::new(Vitals::default());
+        let heart = broker.heart(*tid, options.lease);
+        let pulse = Pulse::start(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
+        let equipment = Arc::new(Equipment {
+            broker: Arc::clone(broker),
+            fence,
+            runner: options.runner.clone(),
+            idle_title: title::format(*tid, "runner", "idle"),
+            grace: options.grace,
+        });
+        let (tell, news) = mpsc::unbounded_channel();
+        let count = options.concurrency.max(1) as usize;
+        let slots = (0..count).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone())).collect();
+        let (settle, settled) = mpsc::unbounded_channel();
+        let (say, words) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        Ok(Self {
+            slots,
+            running: (0..count).map(|_| None).collect(),
+            backlog: Backlog::new(count as u32),
+            ledger: Ledger::start(Arc::clone(broker), settle),
+            news,
+            settled,
+            words,
+            listener: tokio::spawn(listen(Arc::clone(broker), *tid, say)),
+            pulse,
+            vitals,
+            spawned,
+            asked: shutdown.watch(),
+            stop: Stop::new(StopPolicy::drain(options.grace)),
+            paused: false,
+            lease_lost: false,
+            only_done: false,
+            nothing_waits: false,
+            unsettled: 0,
+            began: now,
+            idle_since: now,
+            title: String::new(),
+            broker: Arc::clone(broker),
+            options: options.clone(),
+            tid: *tid,
+        })
+    }
+
+    async fn run(mut self) -> Result<End> {
+        let outcome = self.work().await;
+        self.listener.abort();
+        let Self { slots, ledger, .. } = self;
+        for slot in slots {
+            slot.close().await;
+        }
+        ledger.close().await;
+        outcome
+    }
+
+    async fn work(&mut self) -> Result<End> {
+        let mut claiming: Option<Claiming> = None;
+        let mut purging: Option<JoinHandle<()>> = None;
+        let mut purge_at = Instant::now() + PURGE_EVERY;
+        let already_asked = *self.asked.borrow_and_update();
+        (0..already_asked).for_each(|_| self.stop_further());
+        loop {
+            self.fill_slots();
+            self.show();
+            if let Some(end) = self.end() {
+                return Ok(end);
+            }
+            if self.takes_tasks() {
+                claiming = claiming.or_else(|| self.claim());
+            } else {
+                // Dropping a claim that waits is safe: what it had taken goes back.
+                claiming = None;
+            }
+            let timer = self.next_timer(purge_at);
+            tokio::select! {
+                claims = async { claiming.as_mut().expect("polled only when there is one").await }, if claiming.is_some() => {
+                    claiming = None;
+                    self.claimed(claims).await?;
+                }
+                Some(news) = self.news.recv() => self.hear(news),
+                Some(settled) = self.settled.recv() => self.settle(settled),
+                Some(delivery) = self.words.recv() => self.obey(delivery).await,
+                Ok(()) = self.asked.changed() => self.stop_further(),
+                lost = &mut self.pulse.lost, if !self.lease_lost => {
+                    if lost.is_ok() {
+                        self.lose_lease();
+                    }
+                }
+                () = sleep_until(timer) => self.tick(),
+            }
+            if Instant::now() >= purge_at && self.options.only.is_none() {
+                purge_at = Instant::now() + PURGE_EVERY;
+                if purging.as_ref().is_none_or(JoinHandle::is_finished) {
+                    purging = Some(tokio::spawn(purge(Arc::clone(&self.broker))));
+                }
+            }
+        }
+    }
+
+    // -- intake
+
+    fn takes_tasks(&self) -> bool {
+        !self.paused && !self.lease_lost && !self.only_done && self.stop.stage() == Stage::Running
+    }
+
+    fn claim(&self) -> Option<Claiming> {
+        let free = self.running.iter().filter(|slot| slot.is_none()).count() as u32;
+        let max = if self.options.only.is_some() { free.min(1) } else { self.backlog.wants(free) };
+        if max == 0 || (self.options.only.is_some() && self.unsettled > 0) {
+            return None;
+        }
+        let request = ClaimRequest {
+            owner: self.tid,
+            caps: self.options.caps.clone(),
+            queues: self.options.queues.clone(),
+            only: self.options.only,
+            max,
+            wait: match self.options {
+                Options { only: Some(_), .. } => LOOK,
+                Options { idle_exit: Some(patience), .. } if patience.is_zero() => Duration::ZERO,
+                _ => WAIT,
+            },
+        };
+        let broker = Arc::clone(&self.broker);
+        Some(Box::pin(async move { broker.claim(request).await }))
+    }
+
+    async fn claimed(&mut self, claims: Result<Vec<Claim>>) -> Result<()> {
+        match claims {
+            Ok(claims) if !claims.is_empty() => {
+                let now = self.began.elapsed();
+                self.backlog.push(claims, now);
+            }
+            Ok(_) => self.found_nothing().await?,
+            Err(Error::NotFound(owner)) if owner == self.tid => self.lose_lease(),
+            Err(error) if error.is_retryable() => {
+                tracing::error!(%error, "no tasks can be claimed yet");
+                tokio::time::sleep(ERROR_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn found_nothing(&mut self) -> Result<()> {
+        match self.options.only {
+            Some(tid) => {
+                let over = self.broker.task(tid).await?.is_none_or(|task| task.state.is_terminal());
+                self.only_done |= over;
+            }
+            None => self.nothing_waits = true,
+        }
+        Ok(())
+    }
+
+    fn fill_slots(&mut self) {
+        if self.stop.stage() != Stage::Running || self.lease_lost {
+            return;
+        }
+        for (slot, running) in self.slots.iter().zip(&mut self.running).filter(|(_, running)| running.is_none()) {
+            let Some(claim) = self.backlog.pop() else { break };
+            *running =
+                Some(Running { claim_fence: claim.fence, began: Instant::now(), give_back: false, paused: false });
+            self.spawned.fetch_add(1, Ordering::Relaxed);
+            slot.run(claim);
+        }
+        self.ledger.set_busy(!self.backlog.is_empty());
+    }
+
+    // -- what slots and broker tell
+
+    fn hear(&mut self, news: News) {
+        let News { slot, fence, what } = news;
+        match what {
+            What::Started { pid } => self.ledger.write(Entry::Started(Started { fence, pid: Some(pid) })),
+            What::Ended(finish) => {
+                let Some(running) = self.running[slot].take() else { return };
+                self.backlog.ran_for(running.began.elapsed());
+                self.idle_since = Instant::now();
+                self.nothing_waits = false;
+                self.unsettled += 1;
+                if running.give_back && matches!(finish.report.exit, Exit::Cancelled | Exit::Killed) {
+                    self.ledger
+                        .write(Entry::Release(Release { fence, reason: "its worker was told to give it back".into() }));
+                } else {
+                    self.ledger.write(Entry::Finish(*finish));
+                }
+            }
+        }
+    }
+
+    fn settle(&mut self, settled: Settled) {
+        self.unsettled = self.unsettled.saturating_sub(1);
+        let Settled { fence, verdict } = settled;
+        self.only_done |= self.options.only == Some(fence.tid) && matches!(verdict, Verdict::Done(_));
+    }
+
+    fn lose_lease(&mut self) {
+        self.lease_lost = true;
+        // Others have these by now; what is still written about them is refused by their fences.
+        self.backlog.drain();
+        self.slots.iter().for_each(|slot| slot.order(Order::Kill));
+    }
+
+    // -- words
+
+    async fn obey(&mut self, delivery: Delivery) {
+        let Delivery { tid, body } = delivery;
+        let message: Control = match body.parse() {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::warn!(%tid, %error, "a control message was passed over");
+                return;
+            }
+        };
+        let state = if tid == self.tid {
+            self.obey_self(message.command)
+        } else if let Some(slot) =
+            self.running.iter().position(|r| r.as_ref().is_some_and(|r| r.claim_fence.tid == tid))
+        {
+            self.obey_running(slot, &message)
+        } else if let Some(claim) = self.backlog.take(|claim| claim.fence.tid == tid) {
+            self.obey_waiting(&claim, &message).await
+        } else {
+            tracing::debug!(%tid, "a control message crossed the end of its task");
+            return;
+        };
+        let reply = serde_json::to_string(&message.reply("ok", state)).expect("a reply has only string keys");
+        if let Err(error) = self.broker.put(&QueueName::Task(tid, Port::CtrlOut), vec![reply]).await {
+            tracing::warn!(%tid, %error, "a control message could not be answered");
+        }
+    }
+
+    fn obey_self(&mut self, word: Word) -> &'static str {
+        match word {
+            Word::Stop => self.stop_further(),
+            Word::Kill => {
+                self.stop.kill(self.began.elapsed());
+                self.carry_out(Stage::Killing);
+            }
+            Word::Pause => self.paused = true,
+            Word::Resume => self.paused = false,
+            _ => {}
+        }
+        self.status()
+    }
+
+    fn obey_running(&mut self, slot: usize, message: &Control) -> &'static str {
+        let running = self.running[slot].as_mut().expect("the caller has just found it");
+        if let Deed::Order { order, give_back } = deed(message) {
+            running.give_back |= give_back;
+            match order {
+                Order::Pause => running.paused = true,
+                Order::Resume => running.paused = false,
+                _ => {}
+            }
+            self.slots[slot].order(order);
+        }
+        match message.command {
+            Word::Stop | Word::Kill => "stopping",
+            _ if running.paused => "paused",
+            _ => State::Running.as_str(),
+        }
+    }
+
+    /// A word to a task that is claimed but not begun: it goes back, and the broker obeys.
+    async fn obey_waiting(&mut self, claim: &Claim, message: &Control) -> &'static str {
+        let fence = claim.fence;
+        self.unsettled += 1;
+        match message.command {
+            Word::Stop if !message.requeue => self.ledger.write(Entry::Finish(ended(fence, Exit::Cancelled))),
+            Word::Kill => self.ledger.write(Entry::Finish(ended(fence, Exit::Killed))),
+            _ => {
+                let release = Release { fence, reason: "a control word came before it began".into() };
+                let released = self.broker.release(vec![release]).await;
+                self.unsettled -= 1;
+                if released.is_ok() && message.command != Word::Stop {
+                    let _ = self.broker.control(fence.tid, message.clone()).await;
+                }
+            }
+        }
+        State::Created.as_str()
+    }
+
+    // -- stopping
+
+    fn stop_further(&mut self) {
+        let stage = self.stop.request(self.began.elapsed());
+        self.carry_out(stage);
+    }
+
+    fn carry_out(&mut self, stage: Stage) {
+        for claim in self.backlog.drain() {
+            self.give_back(claim.fence, "its worker is stopping");
+        }
+        let order = match stage {
+            Stage::Running | Stage::Draining => return,
+            Stage::Terminating => Order::Stop,
+            Stage::Killing => Order::Kill,
+        };
+        for (slot, running) in self.slots.iter().zip(&mut self.running) {
+            if let Some(running) = running {
+                running.give_back = true;
+                slot.order(order);
+            }
+        }
+    }
+
+    fn give_back(&mut self, fence: Fence, reason: &str) {
+        self.unsettled += 1;
+        self.ledger.write(Entry::Release(Release { fence, reason: reason.into() }));
+    }
+
+    fn end(&self) -> Option<End> {
+        let empty = self.is_quiet();
+        let idle_for = || self.options.idle_exit.is_some_and(|patience| self.idle_since.elapsed() >= patience);
+        if !empty {
+            None
+        } else if self.lease_lost {
+            Some(End::LeaseLost)
+        } else if self.stop.stage() != Stage::Running {
+            Some(End::Left(EndReason::Stopped))
+        } else if self.only_done {
+            Some(End::Left(EndReason::Done))
+        } else if self.options.idle_exit.is_some_and(|p| p.is_zero()) {
+            // Zero means: when a look at the queue has found nothing since the last task.
+            self.nothing_waits.then_some(End::Left(EndReason::Idle))
+        } else {
+            (!self.paused && idle_for()).then_some(End::Left(EndReason::Idle))
+        }
+    }
+
+    /// Whether nothing runs, waits for a slot, or waits to be written.
+    fn is_quiet(&self) -> bool {
+        self.running.iter().all(Option::is_none) && self.backlog.is_empty() && self.unsettled == 0
+    }
+
+    // -- time and looks
+
+    fn next_timer(&self, purge_at: Instant) -> Instant {
+        let mut at = purge_at;
+        if let Some(since) = self.backlog.oldest() {
+            at = at.min(self.began + since + PATIENCE);
+        }
+        if let Some(deadline) = self.stop.deadline() {
+            at = at.min(self.began + deadline);
+        }
+        if let Some(patience) = self.options.idle_exit.filter(|p| !p.is_zero() && self.is_quiet() && !self.paused) {
+            at = at.min(self.idle_since + patience);
+        }
+        at
+    }
+
+    fn tick(&mut self) {
+        let now = self.began.elapsed();
+        for claim in self.backlog.overdue(now) {
+            self.give_back(claim.fence, "it waited too long for a slot");
+        }
+        if let Some(stage) = self.stop.tick(now) {
+            self.carry_out(stage);
+        }
+    }
+
+    fn status(&self) -> &'static str {
+        match self.stop.stage() {
+            Stage::Running if self.paused => "paused",
+            Stage::Running if self.running.iter().all(Option::is_none) => "listening",
+            Stage::Running => "running",
+            Stage::Draining => "draining",
+            Stage::Terminating | Stage::Killing => "stopping",
+        }
+    }
+
+    /// Keeps the title and the registry true.
+    fn show(&mut self) {
+        let busy = self.running.iter().flatten().count() as u32;
+        self.vitals.busy.store(busy, Ordering::Relaxed);
+        self.vitals.spawned.store(self.spawned.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.vitals.set_status(match self.stop.stage() {
+            Stage::Running if self.paused => WorkerStatus::Paused,
+            Stage::Running => WorkerStatus::Active,
+            _ => WorkerStatus::Draining,
+        });
+        let status = self.status();
+        if self.title != status {
+            self.title = status.into();
+            raddle_exec::title::set(&title::format(self.tid, &self.options.name, status));
+        }
+    }
+}
+
+/// Passes on control messages as they come.
+async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {
+    loop {
+        match broker.controls(tid, WAIT).await {
+            Ok(deliveries) => {
+                for delivery in deliveries {
+                    if words.send(delivery).is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "control messages cannot be read");
+                tokio::time::sleep(ERROR_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn purge(broker: Arc<dyn Broker>) {
+    // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
+    while let Ok(purged) = broker.purge().await {
+        if purged.tasks == 0 {
+            return;
+        }
+        tracing::debug!(tasks = purged.tasks, "removed expired records");
+    }
+}

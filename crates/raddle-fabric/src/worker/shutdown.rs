@@ -1,0 +1,33 @@
+//! Asking a worker to stop, from outside.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// Asks a worker to stop. Clones ask the same one.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    requests: Arc<watch::Sender<u32>>,
+}
+
+impl Shutdown {
+    /// A shutdown that nobody has asked for yet.
+    pub fn new() -> Self {
+        Self { requests: Arc::new(watch::channel(0).0) }
+    }
+
+    /// Asks once more: first to finish what runs and take nothing new, then to give back what runs, then to kill it.
+    pub fn request(&self) {
+        self.requests.send_modify(|count| *count += 1);
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<u32> {
+        self.requests.subscribe()
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self::new()
+    }
+}

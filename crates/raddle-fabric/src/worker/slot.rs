@@ -1,0 +1,219 @@
+//! A slot: one runner, and the attempt that runs in it.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
+use raddle_core::{Exit, Report, Spec, Target, Usage};
+use raddle_exec::{Done, FencePage, Notice, Order, Request, Runner, RunnerGone, RunnerOptions};
+use tokio::{sync::mpsc, task::JoinHandle};
+
+/// What every slot of a worker needs.
+pub(super) struct Equipment {
+    pub(super) broker: Arc<dyn Broker>,
+    pub(super) fence: Arc<FencePage>,
+    pub(super) runner: PathBuf,
+    pub(super) idle_title: String,
+    pub(super) grace: Duration,
+}
+
+/// What a slot tells its worker.
+pub(super) struct News {
+    pub(super) slot: usize,
+    pub(super) fence: Fence,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    /// The target has begun.
+    Started { pid: u32 },
+    /// The attempt is over, and the slot is free.
+    Ended(Box<Finish>),
+}
+
+/// The worker's end of a slot.
+pub(super) struct Slot {
+    jobs: mpsc::UnboundedSender<Job>,
+    task: JoinHandle<()>,
+}
+
+/// What a slot can be told. At most one claim and a few orders are ever under way, so the channel needs no bound.
+enum Job {
+    Run(Box<Claim>),
+    Order(Order),
+}
+
+impl Slot {
+    pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let task = tokio::spawn(Occupant { number, equipment, news, runner: None }.run(queue));
+        Self { jobs, task }
+    }
+
+    /// Runs an attempt. The slot must be free.
+    pub(super) fn run(&self, claim: Claim) {
+        let _ = self.jobs.send(Job::Run(Box::new(claim)));
+    }
+
+    /// Passes on an order about what runs; ignored when nothing does.
+    pub(super) fn order(&self, order: Order) {
+        let _ = self.jobs.send(Job::Order(order));
+    }
+
+    /// Ends the slot and its runner.
+    pub(super) async fn close(self) {
+        drop(self.jobs);
+        let _ = self.task.await;
+    }
+}
+
+struct Occupant {
+    number: usize,
+    equipment: Arc<Equipment>,
+    news: mpsc::UnboundedSender<News>,
+    /// Started with the first task and kept for the next.
+    runner: Option<Runner>,
+}
+
+impl Occupant {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
+        while let Some(job) = queue.recv().await {
+            // An order that finds nothing running has crossed the end of its task.
+            let Job::Run(claim) = job else { continue };
+            let fence = claim.fence;
+            let finish = self.attempt(*claim, &mut queue).await;
+            self.tell(fence, What::Ended(Box::new(finish)));
+        }
+        if let Some(runner) = self.runner {
+            runner.close().await;
+        }
+    }
+
+    async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
+        let Claim { fence, spec } = claim;
+        let request = match self.request(fence, spec) {
+            Ok(request) => request,
+            Err(exit) => return ended(fence, exit),
+        };
+        let mut runner = match self.ready_runner().await {
+            Ok(runner) => runner,
+            Err(error) => {
+                let message = format!("no process could be started for it: {error}");
+                return ended(fence, Exit::SpawnFailed { message });
+            }
+        };
+        match self.watch(&mut runner, &request, fence, queue).await {
+            Ok(done) => {
+                self.runner = Some(runner);
+                finish(fence, *done)
+            }
+            Err(gone) => {
+                tracing::warn!(tid = %fence.tid, %gone, "the runner was killed, and its task with it");
+                drop(runner);
+                // What the command had started was adopted by this process when the runner died.
+                let _ = tokio::task::spawn_blocking(|| raddle_exec::reap_orphans(&[])).await;
+                ended(fence, Exit::Killed)
+            }
+        }
+    }
+
+    /// The runner, started or started anew: one may have been killed while it had nothing to do.
+    async fn ready_runner(&mut self) -> std::io::Result<Runner> {
+        if let Some(mut runner) = self.runner.take()
+            && runner.is_alive()
+        {
+            return Ok(runner);
+        }
+        let Equipment { fence, runner, idle_title, .. } = &*self.equipment;
+        Runner::spawn(&RunnerOptions {
+            program: runner.clone(),
+            title_idle: idle_title.clone(),
+            fence: Some(Arc::clone(fence)),
+        })
+        .await
+    }
+
+    async fn watch(
+        &self,
+        runner: &mut Runner,
+        request: &Request,
+        fence: Fence,
+        queue: &mut mpsc::UnboundedReceiver<Job>,
+    ) -> Result<Box<Done>, RunnerGone> {
+        runner.start(request).await?;
+        loop {
+            tokio::select! {
+                notice = runner.next() => match notice? {
+                    Notice::Started { pid } => self.tell(fence, What::Started { pid }),
+                    Notice::Output { stream, bytes } => self.keep(fence, stream, bytes).await,
+                    Notice::Done(done) => return Ok(done),
+                    _ => {}
+                },
+                job = queue.recv() => match job {
+                    Some(Job::Order(order)) => runner.send(order).await?,
+                    Some(Job::Run(claim)) => {
+                        tracing::error!(tid = %claim.fence.tid, "a task was given to a slot that is in use");
+                    }
+                    // The worker is gone without waiting for us: nobody wants to know how this ends.
+                    None => runner.send(Order::Kill).await?,
+                },
+            }
+        }
+    }
+
+    async fn keep(&self, fence: Fence, stream: raddle_exec::Stream, bytes: Vec<u8>) {
+        let stream = match stream {
+            raddle_exec::Stream::Stdout => Stream::Stdout,
+            raddle_exec::Stream::Stderr => Stream::Stderr,
+        };
+        if let Err(error) = self.equipment.broker.append_output(fence, stream, bytes).await {
+            tracing::error!(tid = %fence.tid, %error, "output was lost");
+        }
+    }
+
+    fn request(&self, fence: Fence, spec: Spec) -> Result<Request, Exit> {
+        let name = spec.display_name().to_owned();
+        let Target::Command(argv) = spec.target else {
+            return Err(Exit::SpawnFailed { message: "this worker runs commands only".into() });
+        };
+        let mut env: Vec<(String, String)> = spec.env.into_iter().collect();
+        env.push(("RADDLE_TID".into(), fence.tid.to_string()));
+        env.push(("RADDLE_ATTEMPT".into(), fence.attempt.to_string()));
+        Ok(Request {
+            tid: fence.tid,
+            attempt: fence.attempt,
+            name,
+            argv,
+            env,
+            cwd: spec.cwd,
+            stdin: spec.stdin.map(String::into_bytes),
+            timeout: spec.timeout.map(|timeout| timeout.0),
+            limits: spec.limits,
+            grace: self.equipment.grace,
+        })
+    }
+
+    fn tell(&self, fence: Fence, what: What) {
+        let _ = self.news.send(News { slot: self.number, fence, what });
+    }
+}
+
+fn finish(fence: Fence, done: Done) -> Finish {
+    let Done { exit, usage, stdout_bytes, stderr_bytes, stdout, stderr, started_at, ended_at } = done;
+    let report = Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value: None };
+    Finish { fence, report, stdout, stderr }
+}
+
+/// The end of an attempt that has nothing else to tell.
+pub(super) fn ended(fence: Fence, exit: Exit) -> Finish {
+    let report = Report {
+        exit,
+        started_at: None,
+        ended_at: Timestamp::now(),
+        usage: Usage::default(),
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        value: None,
+    };
+    Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() }
+}

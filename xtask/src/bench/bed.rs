@@ -1,0 +1,93 @@
+//! Where benchmarks run: a fresh folder on a real disk, the release binary, and a broker in it.
+
+use std::{
+    fs,
+    future::Future,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use raddle_broker::{Broker, Url, connect};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+/// A fresh project folder.
+pub(crate) struct Bed {
+    folder: TempDir,
+    runtime: Runtime,
+}
+
+impl Bed {
+    /// Below the build folder: `/tmp` may be in memory, where a sync costs nothing.
+    pub(crate) fn new() -> Self {
+        let base = binary().parent().expect("the binary is in a folder").join("bench");
+        fs::create_dir_all(&base).expect("the build folder can be written");
+        let folder = TempDir::new_in(base).expect("the build folder can be written");
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        Self { folder, runtime }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The broker that commands in this folder use.
+    pub(crate) fn broker(&self) -> Arc<dyn Broker> {
+        let path = self.path().join(".raddle").join("raddle.db");
+        self.wait(connect(&Url::Sqlite(path))).expect("a new database can be made")
+    }
+
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// `raddle` with these arguments in this folder.
+    pub(crate) fn raddle(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command.args(args).current_dir(self.path()).stdin(Stdio::null());
+        for variable in ["QUEUE_URL", "WORKER_CAPS", "WORKER_CONCURRENCY", "WORKER_IDLE_EXIT", "RADDLE_TID"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// A worker in the foreground, registered and waiting.
+    pub(crate) fn worker(&self, args: &[&str]) -> Worker {
+        let mut all = vec!["worker", "start", "--no-detach"];
+        all.extend(args);
+        let mut child =
+            self.raddle(&all).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the release binary starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it was piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the worker says its id");
+        assert!(line.trim().len() >= 19, "the worker says its id, and not {line:?}");
+        Worker { child }
+    }
+}
+
+/// A worker process, stopped when dropped.
+pub(crate) struct Worker {
+    child: Child,
+}
+
+impl Worker {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.child.id()).expect("a pid fits");
+        // SAFETY: the child was not waited for, so the pid is its own.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        let _ = self.child.wait();
+    }
+}
+
+/// The release binary, built by `cargo xtask bench` beside this one.
+pub(crate) fn binary() -> PathBuf {
+    std::env::current_exe().expect("the system knows this program").with_file_name("raddle")
+}

@@ -1,0 +1,79 @@
+//! What the machine can do without Raddle.
+
+use std::{
+    ffi::CString,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rusqlite::Connection;
+
+/// Starts and waits for `count` times `/bin/true`, `parallel` at a time, with nothing around it.
+pub(crate) fn spawns(count: usize, parallel: usize) -> Duration {
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..parallel {
+            scope.spawn(|| (0..count / parallel).for_each(|_| spawn_and_wait()));
+        }
+    });
+    began.elapsed()
+}
+
+fn spawn_and_wait() {
+    let program = CString::new("/bin/true").expect("no NUL in it");
+    let argv = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
+    let mut pid = 0;
+    // SAFETY: the arrays end with a null pointer and live until the call returns.
+    let error = unsafe {
+        libc::posix_spawn(&mut pid, program.as_ptr(), std::ptr::null(), std::ptr::null(), argv.as_ptr(), environ)
+    };
+    assert_eq!(error, 0, "/bin/true can be started");
+    let mut status = 0;
+    // SAFETY: `pid` is a child of ours that was not waited for.
+    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!((waited, status), (pid, 0));
+}
+
+unsafe extern "C" {
+    static environ: *const *mut libc::c_char;
+}
+
+/// A table in a fresh database, and rows of `payload` into it.
+pub(crate) struct Inserts {
+    connection: Connection,
+    payload: String,
+}
+
+impl Inserts {
+    /// Every commit is synced to disk, as a durable submit has to be.
+    pub(crate) fn new(folder: &Path, payload: &str) -> Self {
+        let connection = Connection::open(folder.join("floor.db")).expect("a database can be made");
+        connection
+            .execute_batch(
+                "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 4000;
+                 CREATE TABLE rows (id INTEGER PRIMARY KEY, body TEXT NOT NULL);",
+            )
+            .expect("a table can be made");
+        let inserts = Self { connection, payload: payload.into() };
+        // The first commit also writes the log's header.
+        inserts.insert(1, 1);
+        inserts
+    }
+
+    /// Inserts `count` rows in transactions of `group`.
+    pub(crate) fn insert(&self, count: usize, group: usize) -> Duration {
+        let began = Instant::now();
+        for _ in 0..count / group {
+            let transaction = self.connection.unchecked_transaction().expect("nobody else writes");
+            {
+                let mut insert = transaction.prepare_cached("INSERT INTO rows (body) VALUES (?1)").expect("it is SQL");
+                for _ in 0..group {
+                    insert.execute([&self.payload]).expect("there is room");
+                }
+            }
+            transaction.commit().expect("there is room");
+        }
+        began.elapsed()
+    }
+}

@@ -1,0 +1,79 @@
+//! `cargo xtask bench`: Raddle against the floor of the machine, in the same run.
+//!
+//! Machines are shared and noisy, so nothing here is judged by its time alone. Every figure is measured in turn with its floor, several
+//! rounds over, and the ratio that counts is the median of the rounds' ratios.
+
+mod bed;
+mod claim;
+mod floor;
+mod idle;
+mod queue;
+mod run;
+mod spawn;
+mod stats;
+
+use std::process::ExitCode;
+
+use stats::Verdict;
+
+/// How much to measure.
+#[derive(Clone, Debug)]
+struct Plan {
+    rounds: usize,
+    quick: bool,
+    only: Vec<String>,
+}
+
+const HELP: &str = "\
+Usage: cargo xtask bench [--quick] [--rounds N] [NAME…]
+
+Names: spawn enqueue finish run idle claim (all of them when none is given)
+";
+
+type Bench = fn(&Plan) -> Vec<Verdict>;
+
+const BENCHES: [(&str, Bench); 6] = [
+    ("spawn", spawn::bench),
+    ("enqueue", queue::bench_enqueue),
+    ("finish", queue::bench_finish),
+    ("run", run::bench),
+    ("idle", idle::bench),
+    ("claim", claim::bench),
+];
+
+fn main() -> ExitCode {
+    let plan = match parse(std::env::args().skip(1)) {
+        Ok(plan) => plan,
+        Err(message) => {
+            eprintln!("raddle-bench: {message}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut verdicts = Vec::new();
+    for (name, bench) in BENCHES {
+        if plan.only.is_empty() || plan.only.iter().any(|only| only == name) {
+            println!("\n== {name}");
+            verdicts.extend(bench(&plan));
+        }
+    }
+    println!("\n== must reach");
+    verdicts.iter().for_each(|verdict| println!("{verdict}"));
+    if verdicts.iter().all(|verdict| verdict.holds()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn parse(args: impl Iterator<Item = String>) -> Result<Plan, String> {
+    let mut plan = Plan { rounds: 5, quick: false, only: Vec::new() };
+    let mut args = args;
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--quick" => (plan.quick, plan.rounds) = (true, 1),
+            "--rounds" => {
+                let count = args.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
+                plan.rounds = count.ok_or("--rounds takes a number")?;
+            }
+            name if BENCHES.iter().any(|(known, _)| *known == name) => plan.only.push(arg),
+            _ => return Err(format!("unknown argument '{arg}'")),
+        }
+    }
+    Ok(plan)
+}

@@ -1,0 +1,38 @@
+//! `raddle run -- true` in an empty folder, against three bare spawns and five fsynced commits.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    Plan,
+    bed::Bed,
+    floor::{self, Inserts},
+    stats::{Verdict, median, micros, show},
+};
+
+pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+    let rounds = if plan.quick { 10 } else { 40 };
+    let (mut spawn, mut commit, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+    let floor_bed = Bed::new();
+    let inserts = Inserts::new(floor_bed.path(), "a row of the usual length, about as long as this");
+    for _ in 0..rounds {
+        spawn.push(micros(floor::spawns(5, 1)) / 5.0);
+        commit.push(micros(inserts.insert(5, 1)) / 5.0);
+        ours.push(micros(run_true()));
+    }
+    let budget = 3.0 * median(&spawn) + 5.0 * median(&commit);
+    println!("bare spawn + wait {:>29.0} us", median(&spawn));
+    println!("bare fsynced commit {:>27.0} us", median(&commit));
+    println!("three spawns and five commits {:>17.0} us", budget);
+    let ours = show("raddle run -- true, in an empty folder", "us", &ours);
+    vec![Verdict::at_most("'run -- true', of three spawns and five commits", ours / budget, 1.0)]
+}
+
+fn run_true() -> Duration {
+    let bed = Bed::new();
+    let mut command = bed.raddle(&["run", "--", "true"]);
+    let began = Instant::now();
+    let status = command.status().expect("the release binary starts");
+    let took = began.elapsed();
+    assert!(status.success());
+    took
+}

@@ -1,0 +1,121 @@
+//! How many tests passed and failed, from the closing lines of the runners.
+
+use std::{iter::Sum, ops::Add};
+
+/// Tests that were run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    /// Those that passed.
+    pub(crate) passed: u64,
+    /// Those that did not: failed, timed out, or could not be started.
+    pub(crate) failed: u64,
+}
+
+/// Reads `Summary [ 0.6s] 77 tests run: 75 passed (1 slow), 1 failed, 1 timed out, 0 skipped`.
+pub(crate) fn nextest(output: &str) -> Count {
+    let summary = |line: &str| {
+        line.trim_start().starts_with("Summary [").then(|| line.rsplit_once(" run: "))?.map(|r| r.1.to_owned())
+    };
+    output.lines().map(plain).filter_map(|line| summary(&line)).map(|items| tally(&items, ',')).sum()
+}
+
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; …`, of which there is one for each crate.
+pub(crate) fn libtest(output: &str) -> Count {
+    let result = |line: &str| line.strip_prefix("test result: ")?.split_once(". ").map(|r| r.1.to_owned());
+    output.lines().map(plain).filter_map(|line| result(&line)).map(|items| tally(&items, ';')).sum()
+}
+
+fn tally(items: &str, separator: char) -> Count {
+    let mut count = Count::default();
+    for item in without_asides(items).split(separator) {
+        let Some((number, what)) = item.trim().split_once(' ') else { continue };
+        let Ok(number) = number.parse::<u64>() else { continue };
+        match what.trim() {
+            "passed" => count.passed += number,
+            "failed" | "exec failed" | "timed out" => count.failed += number,
+            _ => {}
+        }
+    }
+    count
+}
+
+/// The text without what stands in parentheses: `5 passed (1 slow, 1 leaky)` counts five tests.
+fn without_asides(text: &str) -> String {
+    let mut depth = 0u32;
+    text.chars()
+        .filter(|c| match c {
+            '(' => {
+                depth += 1;
+                false
+            }
+            ')' => {
+                depth = depth.saturating_sub(1);
+                false
+            }
+            _ => depth == 0,
+        })
+        .collect()
+}
+
+/// The line without its colours.
+fn plain(line: &str) -> String {
+    let mut rest = line;
+    let mut plain = String::with_capacity(line.len());
+    while let Some((before, escape)) = rest.split_once("\u{1b}[") {
+        plain.push_str(before);
+        rest = escape.split_once(|c: char| c.is_ascii_alphabetic()).map_or("", |parts| parts.1);
+    }
+    plain + rest
+}
+
+impl Add for Count {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
+    }
+}
+
+impl Sum for Count {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), Self::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(passed: u64, failed: u64) -> Count {
+        Count { passed, failed }
+    }
+
+    #[test]
+    fn nextest_summaries_are_read() {
+        for (line, expected) in [
+            ("     Summary [   0.626s] 77 tests run: 77 passed, 0 skipped", count(77, 0)),
+            ("     Summary [   0.626s] 77 tests run: 75 passed, 2 failed, 0 skipped", count(75, 2)),
+            ("     Summary [   1.0s] 1 test run: 1 passed (1 slow, 1 leaky), 3 skipped", count(1, 0)),
+            (
+                "     Summary [ 1.0s] 5/9 tests run: 2 passed (1 flaky), 1 failed, 1 timed out, 1 exec failed, 4 skipped",
+                count(2, 3),
+            ),
+            (
+                "\u{1b}[31;1m     Summary\u{1b}[0m [ 1.0s] \u{1b}[1m2\u{1b}[0m tests run: \u{1b}[1m2\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, 0 skipped",
+                count(2, 0),
+            ),
+            ("        PASS [   0.006s] a test run: 3 passed", count(0, 0)),
+            ("", count(0, 0)),
+        ] {
+            assert_eq!(nextest(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn doctest_results_are_summed() {
+        let output = "running 3 tests\n\
+             test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s\n\n\
+             test result: FAILED. 1 passed; 4 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.1s\n";
+        assert_eq!(libtest(output), count(3, 4));
+    }
+}

@@ -1,0 +1,91 @@
+//! What the tests need and a machine may lack.
+
+use std::{env, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use crate::step;
+
+/// Programs that tests call, and the Debian packages that have them.
+const PROGRAMS: [(&str, &str); 5] =
+    [("ps", "procps"), ("pgrep", "procps"), ("pkill", "procps"), ("python3", "python3"), ("sqlite3", "sqlite3")];
+
+/// Whether this is continuous integration, where whatever is missing is an error.
+pub(crate) fn is_ci() -> bool {
+    env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1")
+}
+
+/// Installs the programs that are missing. On a person's machine what cannot be installed is said and left at that.
+pub(crate) fn programs() -> bool {
+    let packages = missing();
+    if packages.is_empty() {
+        return true;
+    }
+    step::run("package lists", apt(&["update"]));
+    step::run("packages", apt(&[&["install", "--yes", "--no-install-recommends"], packages.as_slice()].concat()));
+    let packages = missing();
+    if packages.is_empty() {
+        return true;
+    }
+    eprintln!("xtask: the tests need these packages, install them first: {}", packages.join(" "));
+    !is_ci()
+}
+
+/// Installs the test runner if it is not there.
+pub(crate) fn nextest() -> bool {
+    if has_cargo("nextest") {
+        return true;
+    }
+    println!("cargo-nextest is missing: building it once, which takes some minutes");
+    step::run("cargo-nextest", step::cargo(&["install", "--locked", "cargo-nextest"])).ok
+}
+
+/// Installs the check of dependencies where all checks must run. Returns whether it is there.
+///
+/// A debug build without its extras takes about a minute on two cores, the full one many times that.
+pub(crate) fn deny() -> bool {
+    let build = ["install", "--locked", "--debug", "--no-default-features", "cargo-deny"];
+    has_cargo("deny") || is_ci() && step::run("cargo-deny", step::cargo(&build)).ok
+}
+
+/// Whether cargo has this subcommand.
+fn has_cargo(subcommand: &str) -> bool {
+    step::cargo(&[subcommand, "--version"]).output().is_ok_and(|output| output.status.success())
+}
+
+fn missing() -> Vec<&'static str> {
+    let mut packages: Vec<_> = PROGRAMS.into_iter().filter(|(program, _)| !is_on_path(program)).map(|p| p.1).collect();
+    packages.dedup();
+    packages
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn apt(args: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command.args(["--quiet", "-o", "DPkg::Lock::Timeout=120"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_on_the_path() {
+        assert!(is_on_path("sh"));
+        assert!(!is_on_path("no-such-program-anywhere"));
+        assert!(!is_executable(Path::new("/")));
+    }
+
+    #[test]
+    fn packages_stand_together_so_that_none_is_named_twice() {
+        let packages: Vec<_> = PROGRAMS.into_iter().map(|p| p.1).collect();
+        assert!(packages.is_sorted());
+    }
+}

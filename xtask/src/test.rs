@@ -1,0 +1,134 @@
+//! `cargo xtask test`: everything that must hold before a change lands.
+
+use std::{process::ExitCode, time::Duration};
+
+use crate::{
+    count::{self, Count},
+    install, step,
+};
+
+/// What to run.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    filter: Option<String>,
+    quick: bool,
+}
+
+impl Options {
+    /// Reads the arguments after `test`.
+    pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
+        let mut options = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--quick" => options.quick = true,
+                "--filter" => {
+                    let value = args.next().ok_or("--filter needs an expression")?;
+                    options.filter = Some(value.clone());
+                }
+                other => match other.strip_prefix("--filter=") {
+                    Some(value) => options.filter = Some(value.into()),
+                    None => return Err(format!("unknown option '{other}'")),
+                },
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs all steps, also after one has failed: one run shows everything there is to mend.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let mut run = Run::default();
+    run.check("needed programs", install::programs());
+    run.check("cargo-nextest", install::nextest());
+    run.step("format", step::cargo(&["fmt", "--all", "--check"]));
+    run.step("clippy", step::cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]));
+    if !options.quick {
+        let mut doc = step::cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
+        doc.env("RUSTDOCFLAGS", "-D warnings");
+        run.step("documentation", doc);
+    }
+    deny(&mut run);
+
+    let profile = if install::is_ci() { "ci" } else { "default" };
+    let mut nextest =
+        step::cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--profile", profile]);
+    if let Some(filter) = &options.filter {
+        nextest.args(["--filterset", filter]);
+    }
+    let tested = count::nextest(&run.step("tests", nextest));
+    let shown = if options.quick {
+        Count::default()
+    } else {
+        count::libtest(
+            &run.step("doctests", step::cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"])),
+        )
+    };
+    run.close(tested + shown)
+}
+
+/// Licences, bans and sources. Nobody has to build the tool for a look at their own change; continuous integration does.
+fn deny(run: &mut Run) {
+    if install::deny() {
+        run.step("dependencies", step::cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]));
+    } else {
+        println!("\n==> dependencies: passed over, cargo-deny is not installed");
+        run.check("cargo-deny", !install::is_ci());
+    }
+}
+
+/// The steps so far.
+#[derive(Default)]
+struct Run {
+    failed: Vec<&'static str>,
+    took: Duration,
+}
+
+impl Run {
+    fn check(&mut self, name: &'static str, ok: bool) {
+        if !ok {
+            self.failed.push(name);
+        }
+    }
+
+    /// Runs a command and returns what it wrote.
+    fn step(&mut self, name: &'static str, command: std::process::Command) -> String {
+        let outcome = step::run(name, command);
+        self.took += outcome.took;
+        self.check(name, outcome.ok);
+        outcome.output
+    }
+
+    fn close(self, count: Count) -> ExitCode {
+        println!("\n==> all steps in {:.1} s", self.took.as_secs_f64());
+        let ok = self.failed.is_empty() && count.failed == 0;
+        if !self.failed.is_empty() {
+            println!("==> failed steps: {}", self.failed.join(", "));
+        }
+        println!("{} passed, {} failed", count.passed, count.failed);
+        if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Options, String> {
+        Options::parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_are_read() {
+        assert_eq!(parse(&[]), Ok(Options::default()));
+        let filtered = |quick| Ok(Options { filter: Some("package(x)".into()), quick });
+        assert_eq!(parse(&["--filter", "package(x)", "--quick"]), filtered(true));
+        assert_eq!(parse(&["--filter=package(x)"]), filtered(false));
+    }
+
+    #[test]
+    fn what_is_no_option_is_refused() {
+        assert!(parse(&["--filter"]).is_err());
+        assert!(parse(&["--fast"]).is_err_and(|e| e.contains("'--fast'")));
+    }
+}
