@@ -11,7 +11,7 @@ pub mod queues;
 pub mod request;
 pub mod sqlite;
 
-#[cfg(any(test, feature = "conformance"))]
+#[cfg(feature = "conformance")]
 pub mod conformance;
 
 pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Tasks};

@@ -50,14 +50,8 @@ fn bare(tasks: u32) -> std::io::Result<Duration> {
         let (mut pid, mut status) = (0, 0);
         // SAFETY: every pointer is to a local that outlives the call; the argument arrays end with null.
         let (error, got) = unsafe {
-            let error = libc::posix_spawn(
-                &raw mut pid,
-                path.as_ptr(),
-                ptr::null(),
-                ptr::null(),
-                argv.as_ptr(),
-                envp.as_ptr(),
-            );
+            let error =
+                libc::posix_spawn(&raw mut pid, path.as_ptr(), ptr::null(), ptr::null(), argv.as_ptr(), envp.as_ptr());
             (error, libc::waitpid(pid, &raw mut status, 0))
         };
         if error != 0 || got != pid || status != 0 {

@@ -240,8 +240,7 @@ mod tests {
         let root = fake(&[("cgroup.subtree_control", "cpu memory\n"), ("cgroup.procs", "")]);
         let delegation = Delegation::at(root.path()).unwrap();
         assert_eq!(delegation.controllers(), Controllers { memory: true, pids: false, cpu: true });
-        let limits =
-            Limits { memory_mb: Some(2), cpu_percent: Some(150), max_procs: Some(5), max_fds: None };
+        let limits = Limits { memory_mb: Some(2), cpu_percent: Some(150), max_procs: Some(5), max_fds: None };
         for file in ["memory.max", "memory.swap.max", "memory.oom.group", "cpu.max", "pids.max", "cgroup.procs"] {
             fs::create_dir_all(root.path().join("t")).unwrap();
             fs::write(root.path().join("t").join(file), "").unwrap();
@@ -274,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_worker_steps_aside_only_if_it_is_alone() {
-        let files = [("cgroup.controllers", "cpu pids"), ("cgroup.subtree_control", ""), ("raddle-leaf/cgroup.procs", "")];
+        let files =
+            [("cgroup.controllers", "cpu pids"), ("cgroup.subtree_control", ""), ("raddle-leaf/cgroup.procs", "")];
         let root = fake(&[&files[..], &[("cgroup.procs", "42\n")]].concat());
         assert!(prepare_at(root.path(), 41).is_err());
         let ready = Controllers { memory: false, pids: true, cpu: true };

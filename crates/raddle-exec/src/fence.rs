@@ -55,8 +55,7 @@ impl FencePage {
 
     fn map(fd: OwnedFd, protection: libc::c_int) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
-        let page =
-            unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        let page = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
         if page == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

@@ -87,8 +87,12 @@ struct Account {
     ended_at: i64,
 }
 
-/// Appends the frames that start an attempt.
-pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) {
+/// Appends the frames that start an attempt; nothing, if the runner would refuse them. The error says why.
+pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) -> Result<(), &'static str> {
+    let before = out.len();
+    if request.stdin.as_ref().is_some_and(|stdin| stdin.len() > MAX_STDIN) {
+        return Err("more than 1 GiB of standard input: use a file");
+    }
     for chunk in request.stdin.iter().flat_map(|stdin| stdin.chunks(STDIN_CHUNK)) {
         put_raw(out, STDIN, chunk);
     }
@@ -104,7 +108,13 @@ pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) {
         limits: request.limits.clone(),
         grace: request.grace,
     };
+    let at = out.len();
     put(out, START, |out| put_structure(out, &start));
+    if out.len() - at > MAX_TO_RUNNER {
+        out.truncate(before);
+        return Err("arguments and environment are longer than any system takes");
+    }
+    Ok(())
 }
 
 pub(crate) fn put_order(out: &mut Vec<u8>, order: Order) {
@@ -274,7 +284,7 @@ mod tests {
             grace: Duration::from_secs(1),
         };
         let mut buf = Vec::new();
-        put_request(&mut buf, &request);
+        put_request(&mut buf, &request).unwrap();
         put_order(&mut buf, Order::Resume);
         let mut stdin = Vec::new();
         let start = loop {
@@ -303,7 +313,8 @@ mod tests {
             buf.push(byte);
             seen.extend(take_to_worker(&mut buf).unwrap());
         }
-        let [Notice::Started { pid: 77 }, Notice::Output { stream: Stream::Stderr, bytes }, Notice::Done(done)] = &seen[..]
+        let [Notice::Started { pid: 77 }, Notice::Output { stream: Stream::Stderr, bytes }, Notice::Done(done)] =
+            &seen[..]
         else {
             panic!("{seen:?}")
         };

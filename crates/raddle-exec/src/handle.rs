@@ -2,6 +2,7 @@
 
 use std::{ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
+use raddle_core::Exit;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -9,10 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    FencePage, Notice, Order, Request, frame, orphans, runner,
-    sys,
-};
+use crate::{Done, FencePage, Notice, Order, Request, frame, orphans, runner, sys};
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
@@ -42,6 +40,8 @@ pub struct Runner {
     outgoing: Vec<u8>,
     /// How much of `outgoing` was sent.
     sent: usize,
+    /// The account of an attempt that no runner would take.
+    refused: Option<Box<Done>>,
     gone: bool,
 }
 
@@ -86,7 +86,7 @@ impl Runner {
             let pid = child.id().ok_or_else(|| io::Error::other("the runner ended at once"))?;
             Ok((pid, (pid, child)))
         })?;
-        Ok(Self { child, pid, socket, incoming: Vec::new(), outgoing: Vec::new(), sent: 0, gone: false })
+        Ok(Self { child, pid, socket, incoming: Vec::new(), outgoing: Vec::new(), sent: 0, refused: None, gone: false })
     }
 
     /// The runner's process id.
@@ -101,7 +101,10 @@ impl Runner {
 
     /// Gives the runner an attempt to run. The one before must be done.
     pub async fn start(&mut self, request: &Request) -> Result<(), RunnerGone> {
-        frame::put_request(&mut self.outgoing, request);
+        if let Err(why) = frame::put_request(&mut self.outgoing, request) {
+            let exit = Exit::SpawnFailed { message: why.into() };
+            self.refused = Some(Box::new(Done::without_start(exit)));
+        }
         self.flush().await
     }
 
@@ -113,6 +116,9 @@ impl Runner {
 
     /// The next news of the attempt that is running. Cancel-safe: nothing is lost when the future is dropped.
     pub async fn next(&mut self) -> Result<Notice, RunnerGone> {
+        if let Some(done) = self.refused.take() {
+            return Ok(Notice::Done(done));
+        }
         self.flush().await?;
         loop {
             match frame::take_to_worker(&mut self.incoming) {

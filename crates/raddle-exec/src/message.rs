@@ -20,7 +20,7 @@ pub struct Request {
     pub env: Vec<(String, String)>,
     /// The folder to run in; the worker's own when absent.
     pub cwd: Option<String>,
-    /// Written to standard input, which is then closed. Without it standard input is empty.
+    /// Written to standard input, which is then closed; at most 1 GiB, which the runner holds in memory. Without it standard input is empty.
     pub stdin: Option<Vec<u8>>,
     /// How long the attempt may run. The time it spends paused does not count.
     pub timeout: Option<Duration>,
@@ -83,6 +83,22 @@ pub struct Done {
     pub started_at: Option<Timestamp>,
     /// When it was over.
     pub ended_at: Timestamp,
+}
+
+impl Done {
+    /// The account of an attempt whose command never ran.
+    pub(crate) fn without_start(exit: Exit) -> Self {
+        Self {
+            exit,
+            usage: Usage::default(),
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            started_at: None,
+            ended_at: Timestamp::now(),
+        }
+    }
 }
 
 /// An output stream of a command.

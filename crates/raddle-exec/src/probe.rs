@@ -62,7 +62,8 @@ fn descendants() -> Probe {
         let detail = "the kernel lists the children of a process".into();
         Probe { name: "process trees", ok: true, detail, fix: None }
     } else {
-        let detail = "the kernel does not list the children of a process: limits are sampled by walking all of /proc".into();
+        let detail =
+            "the kernel does not list the children of a process: limits are sampled by walking all of /proc".into();
         bad("process trees", detail, None)
     }
 }

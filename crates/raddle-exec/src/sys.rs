@@ -178,16 +178,15 @@ pub(crate) fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The niceness of this process.
-pub(crate) fn niceness() -> c_int {
-    // SAFETY: getpriority takes plain integers; of the calling process it cannot fail.
-    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
-}
-
-/// Sets the niceness of this process, if that is allowed.
-pub(crate) fn set_niceness(niceness: c_int) {
-    // SAFETY: setpriority takes plain integers.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+/// Puts this process before all ordinary ones, or among them again. Its children are ordinary in any case. Needs a privilege, without
+/// which nothing happens.
+pub(crate) fn set_urgent(urgent: bool) {
+    let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
+    // SAFETY: sched_param is plain data, for which zeros are a value.
+    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
+    param.sched_priority = priority;
+    // SAFETY: `param` is valid for the call.
+    unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const param) };
 }
 
 /// A sysconf value that is positive on every Linux.

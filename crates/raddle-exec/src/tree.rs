@@ -27,6 +27,7 @@ pub(crate) struct Proc {
     group: u32,
     /// Ended, and not waited for.
     pub(crate) zombie: bool,
+    /// At least one: as for the kernel, a process counts until it is waited for.
     pub(crate) threads: u64,
     /// Processor time of the process and of the children it has waited for, in clock ticks.
     pub(crate) cpu_ticks: u64,
@@ -138,9 +139,9 @@ fn walk(first: Vec<u32>, most: u64, found: &mut Vec<Proc>) {
     while !next.is_empty() {
         let mut below = Vec::new();
         for process in next.into_iter().filter(|pid| seen.insert(*pid)).filter_map(read) {
+            threads += process.threads;
             if !process.zombie {
                 let pid = process.pid;
-                threads += process.threads;
                 // Only a thread that forked has children; one thread is by far the most common number.
                 let children = if process.threads == 1 { children_of_thread(pid, pid) } else { children(pid) };
                 below.extend(children.unwrap_or_default());
@@ -183,12 +184,21 @@ fn children(pid: u32) -> io::Result<Vec<u32>> {
 }
 
 fn children_of_thread(pid: u32, tid: u32) -> io::Result<Vec<u32>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"))?;
-    Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+    let text = slurp(&format!("/proc/{pid}/task/{tid}/children"))?;
+    let pids = text.split(|b| *b == b' ').filter_map(|pid| std::str::from_utf8(pid).ok()?.parse().ok());
+    Ok(pids.collect())
 }
 
 pub(crate) fn read(pid: u32) -> Option<Proc> {
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    parse(&slurp(&format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads a file of /proc, which says that it is empty: std would begin with tiny reads.
+fn slurp(path: &str) -> io::Result<Vec<u8>> {
+    let file = fs::File::open(path)?;
+    let mut content = Vec::new();
+    while sys::read_some(file.as_fd(), &mut content, 4096)? != 0 {}
+    Ok(content)
 }
 
 fn parse(stat: &[u8]) -> Option<Proc> {
@@ -204,7 +214,7 @@ fn parse(stat: &[u8]) -> Option<Proc> {
         group: field(5)? as u32,
         zombie: matches!(*fields.first()?, "Z" | "X"),
         cpu_ticks: field(14)? + field(15)? + field(16)? + field(17)?,
-        threads: field(20)?,
+        threads: field(20)?.max(1),
         start_ticks: field(22)?,
         rss_pages: field(24)?,
     })
@@ -216,7 +226,8 @@ mod tests {
 
     #[test]
     fn a_stat_line_is_read_whatever_the_name() {
-        let line = b"42 (a ) \xff(b) S 7 42 42 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 3 0 555 1000 77 18446744073709551615";
+        let line =
+            b"42 (a ) \xff(b) S 7 42 42 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 3 0 555 1000 77 18446744073709551615";
         let expected = Proc {
             pid: 42,
             ppid: 7,

@@ -1,12 +1,6 @@
 //! Seeing what comes into a queue, without taking it.
 
-use std::{
-    collections::HashSet,
-    future::poll_fn,
-    pin::pin,
-    task::Poll,
-    time::Duration,
-};
+use std::{collections::HashSet, future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use raddle_core::{
     QueueName, Tid,
@@ -20,6 +14,9 @@ use crate::{
     request::{Message, Peek, TaskFilter},
 };
 
+/// Beyond this nobody waits, and a clock could overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// A watcher of one queue. It remembers what it has shown.
 ///
 /// Ids alone do not suffice for that where records are shown: a task comes into `raddle.dead` with the id it has always had.
@@ -28,16 +25,18 @@ pub struct Watch {
     queue: QueueName,
     /// Messages up to this id have been shown, or were not asked for.
     after: u64,
-    /// Records that have been shown, as long as they are there, with the attempt they belonged to.
-    shown: HashSet<(Tid, u32)>,
+    /// Records that have been shown, as long as they are there, with the attempt they belonged to. `None` before the first look.
+    shown: Option<HashSet<(Tid, u32)>>,
     /// The last event of the log that has been looked at.
     event: u64,
 }
 
 impl Watch {
     /// Watches `queue` for what has an id after `after`; 0 begins with what is there already.
+    ///
+    /// A record with an earlier id is passed over if the first look finds it, and shown if it comes later.
     pub fn new(queue: QueueName, after: u64) -> Self {
-        Self { queue, after, shown: HashSet::new(), event: 0 }
+        Self { queue, after, shown: None, event: 0 }
     }
 
     /// What has come since the last call; waits for the first.
@@ -70,7 +69,7 @@ impl Watch {
 
     /// Records come and go with events, so the log is what tells when to look at them again.
     async fn next_records(&mut self, broker: &dyn Broker, tid: Option<Tid>, wait: Duration) -> Result<Vec<Message>> {
-        let deadline = Instant::now() + wait;
+        let deadline = Instant::now() + wait.min(LONGEST_WAIT);
         loop {
             self.catch_up(broker, tid).await?;
             let mut new = self.new_records(broker).await?;
@@ -81,10 +80,9 @@ impl Watch {
             if !new.is_empty() || left.is_zero() {
                 return Ok(new);
             }
-            either(
-                async { broker.events(self.event, tid, 1, left).await.map(drop) },
-                async { broker.look(self.peek(left)).await.map(drop) },
-            )
+            either(async { broker.events(self.event, tid, 1, left).await.map(drop) }, async {
+                broker.look(self.peek(left)).await.map(drop)
+            })
             .await?;
         }
     }
@@ -112,9 +110,12 @@ impl Watch {
             _ => views::look(broker, &self.queue, 0, u32::MAX).await?.into_iter().map(|record| (0, record)).collect(),
         };
         let there: HashSet<(Tid, u32)> = records.iter().map(|(attempt, record)| (record.id, *attempt)).collect();
-        let is_new = |(attempt, record): &(u32, Message)| !self.shown.contains(&(record.id, *attempt));
+        let is_new = |(attempt, record): &(u32, Message)| match &self.shown {
+            Some(shown) => !shown.contains(&(record.id, *attempt)),
+            None => record.id.as_u64() > self.after,
+        };
         let new = records.into_iter().filter(is_new).map(|(_, record)| record).collect();
-        self.shown = there;
+        self.shown = Some(there);
         Ok(new)
     }
 

@@ -182,9 +182,7 @@ impl Mapping {
 impl Drop for Bell {
     fn drop(&mut self) {
         self.map.closed.store(true, Ordering::Release);
-        let mut all = Topics::default();
-        all.0 = (1 << TOPICS) - 1;
-        self.ring(all);
+        self.ring(Topics((1 << TOPICS) - 1));
     }
 }
 

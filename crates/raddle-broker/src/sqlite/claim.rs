@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use raddle_core::{EventKind, Exit, Spec, State, Tally, Target, Tid};
-use rusqlite::{OptionalExtension, params};
+use raddle_core::{EventKind, Exit, Spec, State, Tally, Tid};
+use rusqlite::params;
 
 use super::{
-    finish::{Ending, end_task},
+    finish::{Ending, end_active},
     reclaim::report,
     submit::refresh_parts,
-    tx::{Fail, Place, Tx, find_waiting, tally, tid_at},
+    tx::{Fail, Place, Tx, find_active, find_waiting, tally, tid_at},
 };
 use crate::{Claim, ClaimRequest, Error, Fence};
 
@@ -19,6 +19,7 @@ struct Candidate {
     rank: u8,
     tid: Tid,
     tally: Tally,
+    spec: String,
 }
 
 /// How many overdue tasks one claim moves at most: the rest follows with the next.
@@ -36,10 +37,7 @@ pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<(Vec<Clai
         Some(tid) => only(tx, tid)?,
         None => best(tx, request)?,
     };
-    let mut claims = Vec::with_capacity(candidates.len());
-    for candidate in candidates {
-        claims.extend(take(tx, request.owner, candidate)?);
-    }
+    let claims = take(tx, request.owner, &candidates)?;
     let again_in = if claims.is_empty() { next_due(tx)? } else { None };
     Ok((claims, again_in))
 }
@@ -70,14 +68,12 @@ fn only(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<Vec<Candidate>> {
     let Some(waiting) = find_waiting(tx.db(), tid)?.filter(|waiting| waiting.place == Place::Ready) else {
         return Ok(Vec::new());
     };
-    let candidate = tx
-        .db()
-        .prepare_cached("SELECT part, rank FROM tasks WHERE tid = ?1")?
-        .query_row([tid.as_i64()], |row| {
-            Ok(Candidate { part: row.get(0)?, rank: row.get(1)?, tid, tally: waiting.tally })
-        })
-        .optional()?;
-    Ok(candidate.into_iter().collect())
+    tx.db()
+        .prepare_cached("SELECT part, rank, spec FROM tasks WHERE tid = ?1")?
+        .query_map([tid.as_i64()], |row| {
+            Ok(Candidate { part: row.get(0)?, rank: row.get(1)?, tid, tally: waiting.tally, spec: row.get(2)? })
+        })?
+        .collect()
 }
 
 /// The most urgent, then oldest tasks over all partitions that the worker may take from.
@@ -85,14 +81,16 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<Candida
     refresh_parts(tx)?;
     let mut candidates = Vec::new();
     let mut query = tx.db().prepare_cached(
-        "SELECT rank, tid, attempt, failures, losses FROM ready WHERE part = ?1 ORDER BY rank, tid LIMIT ?2",
+        "SELECT ready.rank, ready.tid, attempt, failures, losses, spec FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
+         WHERE ready.part = ?1 ORDER BY ready.rank, ready.tid LIMIT ?2",
     )?;
     for part in &tx.cache.parts {
         if !request.queues.contains(&part.queue) || !part.needs.is_subset(&request.caps) {
             continue;
         }
         let rows = query.query_map(params![part.id, request.max], |row| {
-            Ok(Candidate { part: part.id, rank: row.get(0)?, tid: tid_at(row, 1)?, tally: tally(row, 2)? })
+            let (rank, tid, tally) = (row.get(0)?, tid_at(row, 1)?, tally(row, 2)?);
+            Ok(Candidate { part: part.id, rank, tid, tally, spec: row.get(5)? })
         })?;
         for row in rows {
             candidates.push(row?);
@@ -103,48 +101,50 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<Candida
     Ok(candidates)
 }
 
-fn take(tx: &mut Tx<'_>, owner: Tid, candidate: Candidate) -> Result<Option<Claim>, Fail> {
-    let Candidate { part, rank, tid, tally } = candidate;
-    let attempt = tally.attempt + 1;
-    let spec = match spec_of(tx, tid) {
-        Ok(spec) => spec,
-        // A record that nobody can read must not stand in the way of those behind it.
-        Err(Fail::Caller(error)) => {
-            give_up(tx, tid, tally, &error)?;
-            return Ok(None);
+/// Moves candidates from `ready` to `active`, a run of neighbours at a time.
+fn take(tx: &mut Tx<'_>, owner: Tid, candidates: &[Candidate]) -> Result<Vec<Claim>, Fail> {
+    let mut claims = Vec::with_capacity(candidates.len());
+    for run in candidates.chunk_by(|a, b| (a.part, a.rank) == (b.part, b.rank)) {
+        // Candidates are the first of their partition, so a run has no other task between its ends.
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let key = params![first.part, first.rank, first.tid.as_i64(), last.tid.as_i64()];
+        tx.db()
+            .prepare_cached(
+                "INSERT INTO active (tid, owner, state, claimed_at, ttl, keyed, attempt, failures, losses)
+                 SELECT ready.tid, ?5, ?6, ?7, ttl, keyed, attempt + 1, failures, losses
+                 FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
+                 WHERE ready.part = ?1 AND ready.rank = ?2 AND ready.tid BETWEEN ?3 AND ?4",
+            )?
+            .execute(params![
+                first.part,
+                first.rank,
+                first.tid.as_i64(),
+                last.tid.as_i64(),
+                owner.as_i64(),
+                State::Spawning as u8,
+                tx.now
+            ])?;
+        tx.db()
+            .prepare_cached("DELETE FROM ready WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4")?
+            .execute(key)?;
+        for Candidate { tid, tally, spec, .. } in run {
+            let fence = Fence { tid: *tid, attempt: tally.attempt + 1 };
+            tx.event(*tid, EventKind::Spawning, fence.attempt, Some(owner), None);
+            match parse_spec(*tid, spec) {
+                Ok(spec) => claims.push(Claim { fence, spec }),
+                // A record that nobody can read must not stand in the way of those behind it.
+                Err(error) => give_up(tx, *tid, &error)?,
+            }
         }
-        Err(fail) => return Err(fail),
-    };
-    tx.db().prepare_cached("DELETE FROM ready WHERE part = ?1 AND rank = ?2 AND tid = ?3")?.execute(params![
-        part,
-        rank,
-        tid.as_i64()
-    ])?;
-    tx.db()
-        .prepare_cached(
-            "INSERT INTO active (tid, owner, state, claimed_at, attempt, failures, losses)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-        )?
-        .execute(params![
-            tid.as_i64(),
-            owner.as_i64(),
-            State::Spawning as u8,
-            tx.now,
-            attempt,
-            tally.failures,
-            tally.losses
-        ])?;
-    tx.event(tid, EventKind::Spawning, attempt, Some(owner), None)?;
-    Ok(Some(Claim { fence: Fence { tid, attempt }, spec }))
+    }
+    Ok(claims)
 }
 
-fn give_up(tx: &mut Tx<'_>, tid: Tid, tally: Tally, error: &Error) -> Result<(), Fail> {
-    tx.dequeue(tid, Place::Ready)?;
-    let detail = error.to_string();
-    let report = report(tx, Exit::SpawnFailed { message: detail.clone() });
-    let ending =
-        Ending { state: State::Failed, dead: false, owner: None, tally, report: &report, detail: Some(detail) };
-    end_task(tx, tid, &Spec::new(Target::Service("unreadable".into())), &ending)
+fn give_up(tx: &mut Tx<'_>, tid: Tid, error: &Error) -> Result<(), Fail> {
+    let Some(active) = find_active(tx.db(), tid)? else { return Ok(()) };
+    let exit = Exit::SpawnFailed { message: error.to_string() };
+    let report = report(tx, exit);
+    end_active(tx, tid, &active, &Ending { state: State::Failed, dead: false, report: &report })
 }
 
 /// The spec of a stored task.

@@ -5,7 +5,7 @@ use rusqlite::params;
 
 use super::{
     claim::spec_of,
-    finish::{Ending, end_task},
+    finish::{Ending, end_waiting},
     messages,
     reclaim::report,
     tx::{Fail, Place, Tx, Waiting, find_active, find_done, find_waiting, tid_at},
@@ -28,17 +28,17 @@ pub(super) fn control(tx: &mut Tx<'_>, tid: Tid, message: &Control) -> Result<De
 fn obey(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, message: &Control) -> Result<State, Fail> {
     match message.command {
         Word::Stop if message.requeue || spec_of(tx, tid)?.on_stop == Reserved::Requeue => {}
-        Word::Stop => return end_waiting(tx, tid, waiting, State::Cancelled, Exit::Cancelled),
-        Word::Kill => return end_waiting(tx, tid, waiting, State::Killed, Exit::Killed),
+        Word::Stop => return end(tx, tid, waiting, State::Cancelled, Exit::Cancelled),
+        Word::Kill => return end(tx, tid, waiting, State::Killed, Exit::Killed),
         Word::Pause if waiting.place != Place::Held => {
             tx.dequeue(tid, waiting.place)?;
             tx.hold(tid, waiting)?;
-            tx.event(tid, EventKind::Paused, waiting.tally.attempt, None, None)?;
+            tx.event(tid, EventKind::Paused, waiting.tally.attempt, None, None);
         }
         Word::Resume if waiting.place == Place::Held => {
             tx.dequeue(tid, Place::Held)?;
             tx.enqueue(tid, waiting.tally, waiting.run_at)?;
-            tx.event(tid, EventKind::Resumed, waiting.tally.attempt, None, None)?;
+            tx.event(tid, EventKind::Resumed, waiting.tally.attempt, None, None);
         }
         _ => {}
     }
@@ -48,13 +48,9 @@ fn obey(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, message: &Control) -> Resul
     Ok(State::Created)
 }
 
-fn end_waiting(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, state: State, exit: Exit) -> Result<State, Fail> {
-    tx.dequeue(tid, waiting.place)?;
-    let spec = spec_of(tx, tid)?;
-    let detail = Some(exit.to_string());
+fn end(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, state: State, exit: Exit) -> Result<State, Fail> {
     let report = report(tx, exit);
-    let ending = Ending { state, dead: false, owner: None, tally: waiting.tally, report: &report, detail };
-    end_task(tx, tid, &spec, &ending)?;
+    end_waiting(tx, tid, waiting, &Ending { state, dead: false, report: &report })?;
     Ok(state)
 }
 
@@ -70,7 +66,7 @@ pub(super) fn apply_pending(tx: &mut Tx<'_>, tid: Tid) -> Result<Option<State>, 
                 }
             }
             Err(error) => {
-                tx.event(tid, EventKind::ControlIgnored, waiting.tally.attempt, None, Some(&error.to_string()))?;
+                tx.event(tid, EventKind::ControlIgnored, waiting.tally.attempt, None, Some(&error.to_string()));
             }
         }
     }

@@ -1,13 +1,12 @@
 //! The end of an attempt: finished, or given back.
 
-use raddle_core::{EventKind, Exit, Next, Report, Spec, State, Tally, Tid, settle};
+use raddle_core::{EventKind, Exit, Next, Report, State, Tally, Tid, settle};
 use rusqlite::params;
 
 use super::{
-    bell::Topic,
     claim::spec_of,
     clock, control,
-    tx::{Active, Fail, Tx, find_active},
+    tx::{Active, Fail, Tx, Waiting, find_active},
 };
 use crate::{Fence, Finish, Release, Started, Stream, Verdict};
 
@@ -26,7 +25,7 @@ pub(super) fn started(tx: &mut Tx<'_>, batch: &[Started]) -> Result<(), Fail> {
             .next()
             .transpose()?;
         if let Some(owner) = changed {
-            tx.event(fence.tid, EventKind::Running, fence.attempt, Some(owner), None)?;
+            tx.event(fence.tid, EventKind::Running, fence.attempt, Some(owner), None);
         }
     }
     Ok(())
@@ -56,7 +55,7 @@ fn finish_one(tx: &mut Tx<'_>, finish: &Finish) -> Result<Verdict, Fail> {
         }
     }
     if active.state == State::Spawning && report.started_at.is_some() {
-        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None)?;
+        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None);
     }
     end_attempt(tx, fence.tid, &active, report)
 }
@@ -74,20 +73,21 @@ fn latest(tx: &mut Tx<'_>, fence: Fence) -> Result<Option<Active>, Fail> {
     let active = find_active(tx.db(), fence.tid)?.filter(|active| active.tally.attempt == fence.attempt);
     if active.is_none() {
         tx.count("stale_writes")?;
-        tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None)?;
+        tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None);
     }
     Ok(active)
 }
 
 /// Ends an attempt and does what [`settle`] says follows from it.
 pub(super) fn end_attempt(tx: &mut Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Verdict, Fail> {
-    let spec = spec_of(tx, tid)?;
-    let detail = (!report.exit.is_success()).then(|| report.exit.to_string());
-    match settle(&spec, tid, active.tally, &report.exit) {
+    let next = match report.exit {
+        // Success leaves nothing to decide, and so no reason to read the spec.
+        Exit::Code { code: 0 } => Next::Done { state: State::Completed, dead: false },
+        _ => settle(&spec_of(tx, tid)?, tid, active.tally, &report.exit),
+    };
+    match next {
         Next::Done { state, dead } => {
-            remove_active(tx, tid)?;
-            let ending = Ending { state, dead, owner: Some(active.owner), tally: active.tally, report, detail };
-            end_task(tx, tid, &spec, &ending)?;
+            end_active(tx, tid, active, &Ending { state, dead, report })?;
             Ok(Verdict::Done(state))
         }
         Next::Again { pause, tally } => {
@@ -97,7 +97,7 @@ pub(super) fn end_attempt(tx: &mut Tx<'_>, tid: Tid, active: &Active, report: &R
                 Exit::Cancelled => EventKind::Released,
                 _ => EventKind::Retrying,
             };
-            tx.event(tid, kind, tally.attempt, Some(active.owner), detail.as_deref())?;
+            tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
             let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
             wait_again(tx, tid, tally, Some(run_at))
         }
@@ -113,7 +113,7 @@ pub(super) fn give_back(
     reason: &str,
 ) -> Result<Verdict, Fail> {
     remove_active(tx, tid)?;
-    tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason))?;
+    tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
     wait_again(tx, tid, active.tally, None)
 }
 
@@ -130,15 +130,37 @@ fn wait_again(tx: &mut Tx<'_>, tid: Tid, tally: Tally, run_at: Option<i64>) -> R
 pub(super) struct Ending<'a> {
     pub(super) state: State,
     pub(super) dead: bool,
-    pub(super) owner: Option<Tid>,
-    pub(super) tally: Tally,
     pub(super) report: &'a Report,
-    pub(super) detail: Option<String>,
 }
 
-/// Writes a task's terminal state. The caller has taken it from where it was.
-pub(super) fn end_task(tx: &mut Tx<'_>, tid: Tid, spec: &Spec, ending: &Ending<'_>) -> Result<(), Fail> {
-    let ttl = i64::try_from(spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX);
+/// What the record of a finished task takes over from before.
+struct Past {
+    owner: Option<Tid>,
+    tally: Tally,
+    ttl: i64,
+    keyed: bool,
+}
+
+/// Ends a task that a worker has.
+pub(super) fn end_active(tx: &mut Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'_>) -> Result<(), Fail> {
+    remove_active(tx, tid)?;
+    // A worker's own task is run by nobody else.
+    let owner = Some(active.owner).filter(|owner| *owner != tid);
+    end_task(tx, tid, &Past { owner, tally: active.tally, ttl: active.ttl, keyed: active.keyed }, ending)
+}
+
+/// Ends a task that waits.
+pub(super) fn end_waiting(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, ending: &Ending<'_>) -> Result<(), Fail> {
+    tx.dequeue(tid, waiting.place)?;
+    let past =
+        tx.db().prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?.query_row([tid.as_i64()], |row| {
+            Ok(Past { owner: None, tally: waiting.tally, ttl: row.get(0)?, keyed: row.get(1)? })
+        })?;
+    end_task(tx, tid, &past, ending)
+}
+
+/// Writes a task's terminal state. It has been taken from where it was.
+fn end_task(tx: &mut Tx<'_>, tid: Tid, past: &Past, ending: &Ending<'_>) -> Result<(), Fail> {
     let report = serde_json::to_string(ending.report).expect("a report has only string keys");
     tx.db()
         .prepare_cached(
@@ -149,22 +171,20 @@ pub(super) fn end_task(tx: &mut Tx<'_>, tid: Tid, spec: &Spec, ending: &Ending<'
             tid.as_i64(),
             ending.state as u8,
             ending.dead,
-            ending.owner.map(Tid::as_i64),
+            past.owner.map(Tid::as_i64),
             tx.now,
-            tx.now.saturating_add(ttl),
-            ending.tally.attempt,
-            ending.tally.failures,
-            ending.tally.losses,
+            tx.now.saturating_add(past.ttl),
+            past.tally.attempt,
+            past.tally.failures,
+            past.tally.losses,
             report
         ])?;
-    if let Some(key) = &spec.unique_key {
-        tx.db()
-            .prepare_cached("DELETE FROM uniques WHERE key = ?1 AND tid = ?2")?
-            .execute(params![key, tid.as_i64()])?;
+    if past.keyed {
+        tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([tid.as_i64()])?;
     }
     tx.drop_control(tid)?;
-    tx.touch(Topic::Log);
-    tx.event(tid, ending.state.into(), ending.tally.attempt, ending.owner, ending.detail.as_deref())?;
+    let detail = (!ending.report.exit.is_success()).then(|| ending.report.exit.to_string());
+    tx.event(tid, ending.state.into(), past.tally.attempt, past.owner, detail.as_deref());
     Ok(())
 }
 

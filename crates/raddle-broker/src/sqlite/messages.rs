@@ -17,7 +17,12 @@ use crate::{Message, Messages, Peek, QueueDepth, Result};
 /// Appends one message.
 pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<Tid, Fail> {
     let id = tx.next_id();
-    tx.touch(if matches!(queue, QueueName::Task(_, Port::CtrlIn)) { Topic::Control } else { Topic::Queue });
+    if matches!(queue, QueueName::Task(_, Port::CtrlIn)) {
+        tx.stored_control();
+        tx.touch(Topic::Control);
+    } else {
+        tx.touch(Topic::Queue);
+    }
     tx.db().prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?.execute(params![
         queue.to_string(),
         id.as_i64(),

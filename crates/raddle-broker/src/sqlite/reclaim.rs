@@ -5,7 +5,7 @@ use rusqlite::params;
 
 use super::{
     clock,
-    finish::{Ending, end_attempt, end_task, give_back},
+    finish::{Ending, end_active, end_attempt, give_back},
     tx::{Active, Fail, Tx, find_active, tid_at},
 };
 use crate::{Fence, Reclaimed};
@@ -61,17 +61,9 @@ pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: Exit) -> Result<()
     let Some(active) = find_active(tx.db(), worker)? else {
         return Ok(());
     };
-    tx.db().prepare_cached("DELETE FROM active WHERE tid = ?1")?.execute([worker.as_i64()])?;
-    let spec = super::claim::spec_of(tx, worker)?;
-    let ending = Ending {
-        state: if exit.is_success() { State::Completed } else { State::Failed },
-        dead: false,
-        owner: None,
-        tally: active.tally,
-        detail: (!exit.is_success()).then(|| exit.to_string()),
-        report: &report(tx, exit),
-    };
-    end_task(tx, worker, &spec, &ending)
+    let state = if exit.is_success() { State::Completed } else { State::Failed };
+    let report = report(tx, exit);
+    end_active(tx, worker, &active, &Ending { state, dead: false, report: &report })
 }
 
 /// The account of an attempt that cannot give its own.

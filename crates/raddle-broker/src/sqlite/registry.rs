@@ -18,6 +18,9 @@ use super::{
 };
 use crate::{Error, Heart, Pulse, Registry, Result};
 
+/// How long the record of a worker that has left is kept: a day.
+const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
+
 /// Keeps one worker alive, on a connection of its own.
 struct Pacemaker {
     shared: Arc<Shared>,
@@ -89,13 +92,13 @@ fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fa
     spec.requires = info.capabilities.clone();
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
-    insert_row(tx, tid, 0, 0, true, &Prepared { spec, text, parent: None })?;
+    insert_row(tx, tid, 0, true, &Prepared { spec, text, parent: None })?;
     tx.db()
         .prepare_cached(
-            "INSERT INTO active (tid, owner, state, claimed_at, pid, attempt, failures, losses)
-             VALUES (?1, ?1, ?2, ?3, ?4, 1, 0, 0)",
+            "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, keyed, attempt, failures, losses)
+             VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
         )?
-        .execute(params![tid.as_i64(), State::Running as u8, tx.now, info.pid])?;
+        .execute(params![tid.as_i64(), State::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
     tx.db()
         .prepare_cached(
             "INSERT INTO workers (tid, info, boot, alive_until, status, busy, spawned) VALUES (?1, ?2, ?3, ?4, 0, 0, 0)",
@@ -106,7 +109,7 @@ fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fa
             tx.boot,
             lease_end(tx, ttl)
         ])?;
-    tx.event(tid, EventKind::Running, 1, Some(tid), None)?;
+    tx.event(tid, EventKind::Running, 1, Some(tid), None);
     Ok(tid)
 }
 

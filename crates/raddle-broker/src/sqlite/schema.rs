@@ -16,7 +16,7 @@ INSERT INTO meta VALUES ('last_id', 0), ('stale_writes', 0);
 CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL, UNIQUE (queue, needs));
 CREATE TABLE tasks (
     tid INTEGER PRIMARY KEY, part INTEGER NOT NULL, rank INTEGER NOT NULL, service INTEGER NOT NULL, parent INTEGER,
-    spec TEXT NOT NULL
+    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, spec TEXT NOT NULL
 );
 CREATE TABLE ready (
     part INTEGER NOT NULL, rank INTEGER NOT NULL, tid INTEGER NOT NULL,
@@ -33,6 +33,7 @@ CREATE TABLE held (
 );
 CREATE TABLE active (
     tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
+    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL
 );
 CREATE TABLE done (
@@ -42,7 +43,7 @@ CREATE TABLE done (
 );
 CREATE INDEX done_by_expiry ON done (expires_at);
 CREATE INDEX done_dead ON done (tid) WHERE dead = 1;
-CREATE TABLE uniques (key TEXT PRIMARY KEY, tid INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE uniques (tid INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, tid INTEGER NOT NULL, kind INTEGER NOT NULL, attempt INTEGER NOT NULL, worker INTEGER, detail TEXT
 );

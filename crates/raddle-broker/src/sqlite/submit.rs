@@ -1,6 +1,6 @@
 //! Tasks in.
 
-use raddle_core::{CapSet, Spec, Tally, Tid, spec::MAX_SPEC_BYTES};
+use raddle_core::{Spec, Tally, Tid, spec::MAX_SPEC_BYTES};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
@@ -30,66 +30,100 @@ pub(super) fn prepare(submit: Submit) -> Result<Prepared, Error> {
 
 pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submitted>, Fail> {
     let mut stored = Vec::with_capacity(batch.len());
-    for task in batch {
-        stored.push(submit_one(tx, task)?);
+    let mut ready: Option<(Tid, Tid)> = None;
+    for task in &batch {
+        if let Some(tid) = key_holder(tx, task)? {
+            stored.push(Submitted::Existing(tid));
+            continue;
+        }
+        let tid = insert(tx, task)?;
+        stored.push(Submitted::New(tid));
+        match due(tx, &task.spec) {
+            // A task that waits for its time interrupts the run of those that do not.
+            Some(at) => {
+                enqueue_run(tx, ready.take())?;
+                tx.enqueue_delayed(tid, Tally::default(), at)?;
+            }
+            None => ready = Some((ready.map_or(tid, |(first, _)| first), tid)),
+        }
     }
+    enqueue_run(tx, ready)?;
+    // A task's own row is its `created` event.
+    tx.touch(Topic::Log);
     Ok(stored)
 }
 
-fn submit_one(tx: &mut Tx<'_>, task: Prepared) -> Result<Submitted, Fail> {
-    if let Some(key) = &task.spec.unique_key {
-        let holder = tx
-            .db()
-            .prepare_cached("SELECT tid FROM uniques WHERE key = ?1")?
-            .query_row([key], |row| super::tx::tid_at(row, 0))
-            .optional()?;
-        if let Some(tid) = holder {
-            return Ok(Submitted::Existing(tid));
-        }
-    }
-    Ok(Submitted::New(insert(tx, &task)?))
+/// The unfinished task that has this task's unique key.
+fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Option<Tid>> {
+    let Some(key) = &task.spec.unique_key else { return Ok(None) };
+    tx.db()
+        .prepare_cached("SELECT tid FROM uniques WHERE key = ?1")?
+        .query_row([key], |row| super::tx::tid_at(row, 0))
+        .optional()
 }
 
-/// Stores a task and puts it where it waits.
-pub(super) fn insert(tx: &mut Tx<'_>, task: &Prepared) -> Result<Tid, Fail> {
+/// Stores the part of a task that never changes.
+fn insert(tx: &mut Tx<'_>, task: &Prepared) -> Result<Tid, Fail> {
     let tid = tx.next_id();
-    let spec = &task.spec;
-    let part = part_of(tx, &spec.queue, spec.needs())?;
-    let rank = 9 - spec.priority.min(9);
-    insert_row(tx, tid, part, rank, false, task)?;
-    if let Some(key) = &spec.unique_key {
+    let part = part_of(tx, &task.spec)?;
+    insert_row(tx, tid, part, false, task)?;
+    if let Some(key) = &task.spec.unique_key {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
             .execute(params![key, tid.as_i64()])?;
     }
-    // The task's own row is its `created` event.
-    tx.touch(Topic::Log);
-    let after = spec.delay.map(|delay| tx.now.saturating_add(i64::try_from(delay.0.as_nanos()).unwrap_or(i64::MAX)));
-    match after.or(spec.run_at.map(clock::nanos)).filter(|at| *at > tx.now) {
-        Some(at) => tx.enqueue_delayed(tid, Tally::default(), at)?,
-        None => tx.enqueue_ready(tid, Tally::default(), part, rank)?,
-    }
     Ok(tid)
 }
 
-/// Stores the part of a task that never changes.
-pub(super) fn insert_row(
-    tx: &Tx<'_>,
-    tid: Tid,
-    part: i64,
-    rank: u8,
-    service: bool,
-    task: &Prepared,
-) -> rusqlite::Result<()> {
+pub(super) fn insert_row(tx: &Tx<'_>, tid: Tid, part: i64, service: bool, task: &Prepared) -> rusqlite::Result<()> {
+    let Prepared { spec, text, parent } = task;
+    let rank = 9 - spec.priority.min(9);
+    let ttl = i64::try_from(spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX);
     tx.db()
-        .prepare_cached("INSERT INTO tasks (tid, part, rank, service, parent, spec) VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-        .execute(params![tid.as_i64(), part, rank, service, task.parent.map(Tid::as_i64), task.text])?;
+        .prepare_cached(
+            "INSERT INTO tasks (tid, part, rank, service, parent, ttl, keyed, spec) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute(params![
+            tid.as_i64(),
+            part,
+            rank,
+            service,
+            parent.map(Tid::as_i64),
+            ttl,
+            spec.unique_key.is_some(),
+            text
+        ])?;
+    Ok(())
+}
+
+/// When a task may begin, if that is not now.
+fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
+    let after = |delay: std::time::Duration| i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
+    let at = match (spec.delay, spec.run_at) {
+        (Some(delay), _) => tx.now.saturating_add(after(delay.0)),
+        (None, Some(at)) => clock::nanos(at),
+        (None, None) => return None,
+    };
+    (at > tx.now).then_some(at)
+}
+
+/// Makes a run of tasks ready with one statement. Nobody else writes meanwhile, so all tasks between its ends belong to it.
+fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()> {
+    let Some((first, last)) = run else { return Ok(()) };
+    tx.touch(Topic::Ready);
+    tx.db()
+        .prepare_cached(
+            "INSERT INTO ready (part, rank, tid, attempt, failures, losses)
+             SELECT part, rank, tid, 0, 0, 0 FROM tasks WHERE tid BETWEEN ?1 AND ?2",
+        )?
+        .execute([first.as_i64(), last.as_i64()])?;
     Ok(())
 }
 
 /// The partition for a queue and a set of needs, made when it is new.
-fn part_of(tx: &mut Tx<'_>, queue: &str, needs: CapSet) -> rusqlite::Result<i64> {
-    if let Some(part) = tx.cache.parts.iter().find(|part| part.queue == queue && part.needs == needs) {
+fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
+    let (queue, needs) = (&spec.queue, spec.needs());
+    if let Some(part) = tx.cache.parts.iter().find(|part| part.queue == *queue && part.needs == needs) {
         return Ok(part.id);
     }
     let text = needs.to_string();

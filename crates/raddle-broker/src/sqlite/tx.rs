@@ -54,7 +54,26 @@ pub(super) struct Active {
     pub(super) state: State,
     pub(super) claimed_at: i64,
     pub(super) pid: Option<u32>,
+    /// How long the record is kept, in nanoseconds, so that an end that needs no decision need not read the spec.
+    pub(super) ttl: i64,
+    /// Whether the task has a unique key to be given free.
+    pub(super) keyed: bool,
 }
+
+/// One entry of the event log.
+struct Entry {
+    id: i64,
+    tid: i64,
+    kind: u8,
+    attempt: u32,
+    worker: Option<i64>,
+    detail: Option<String>,
+}
+
+/// How many entries one statement writes. A step of the engine costs more than a row.
+const ENTRIES_AT_ONCE: usize = 16;
+const INSERT_ENTRY: &str = "INSERT INTO events (id, tid, kind, attempt, worker, detail) VALUES (?, ?, ?, ?, ?, ?)";
+const MORE_ENTRIES: &str = ", (?, ?, ?, ?, ?, ?)";
 
 pub(super) struct Tx<'c> {
     inner: Transaction<'c>,
@@ -62,6 +81,10 @@ pub(super) struct Tx<'c> {
     clock: TidClock,
     first_id: u64,
     touched: Topics,
+    /// Entries of the event log, written together at the end: nothing in a transaction reads them back.
+    events: Vec<Entry>,
+    /// Whether any control message was stored when the transaction began. There hardly ever is one.
+    has_control: Option<bool>,
     /// The wall-clock time of the transaction.
     pub(super) now: i64,
     /// The machine's time of the transaction, for leases.
@@ -80,6 +103,8 @@ impl<'c> Tx<'c> {
             clock: TidClock::resume(last as u64),
             first_id: last as u64,
             touched: Topics::default(),
+            events: Vec::new(),
+            has_control: None,
             now: clock::wall() as i64,
             machine: clock::machine(),
             boot,
@@ -87,6 +112,7 @@ impl<'c> Tx<'c> {
     }
 
     pub(super) fn commit(self) -> rusqlite::Result<Topics> {
+        self.write_events()?;
         if self.clock.last() != self.first_id {
             self.inner
                 .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_id'")?
@@ -109,21 +135,26 @@ impl<'c> Tx<'c> {
     }
 
     /// Writes one entry of the event log.
-    pub(super) fn event(
-        &mut self,
-        tid: Tid,
-        kind: EventKind,
-        attempt: u32,
-        worker: Option<Tid>,
-        detail: Option<&str>,
-    ) -> rusqlite::Result<()> {
-        let id = self.next_id();
+    pub(super) fn event(&mut self, tid: Tid, kind: EventKind, attempt: u32, worker: Option<Tid>, detail: Option<&str>) {
+        let id = self.next_id().as_i64();
         self.touch(Topic::Log);
-        self.inner
-            .prepare_cached(
-                "INSERT INTO events (id, tid, kind, attempt, worker, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            )?
-            .execute(params![id.as_i64(), tid.as_i64(), kind as u8, attempt, worker.map(Tid::as_i64), detail])?;
+        let (worker, detail) = (worker.map(Tid::as_i64), detail.map(str::to_owned));
+        self.events.push(Entry { id, tid: tid.as_i64(), kind: kind as u8, attempt, worker, detail });
+    }
+
+    fn write_events(&self) -> rusqlite::Result<()> {
+        let mut rows = self.events.chunks_exact(ENTRIES_AT_ONCE);
+        if rows.len() > 0 {
+            let sql = [INSERT_ENTRY, &MORE_ENTRIES.repeat(ENTRIES_AT_ONCE - 1)].concat();
+            let mut insert = self.inner.prepare_cached(&sql)?;
+            for many in &mut rows {
+                bind_entries(&mut insert, many)?;
+            }
+        }
+        let mut insert = self.inner.prepare_cached(INSERT_ENTRY)?;
+        for one in rows.remainder() {
+            bind_entries(&mut insert, std::slice::from_ref(one))?;
+        }
         Ok(())
     }
 
@@ -190,10 +221,35 @@ impl<'c> Tx<'c> {
 
     /// Removes the control messages to a task that is over.
     pub(super) fn drop_control(&mut self, tid: Tid) -> rusqlite::Result<()> {
-        let queue = QueueName::Task(tid, Port::CtrlIn).to_string();
-        self.inner.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
+        let has_control = match self.has_control {
+            Some(known) => known,
+            None => super::control::any_pending(&self.inner)?,
+        };
+        self.has_control = Some(has_control);
+        if has_control {
+            let queue = QueueName::Task(tid, Port::CtrlIn).to_string();
+            self.inner.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
+        }
         Ok(())
     }
+
+    /// Notes that this transaction itself has stored a control message.
+    pub(super) fn stored_control(&mut self) {
+        self.has_control = Some(true);
+    }
+}
+
+fn bind_entries(insert: &mut rusqlite::Statement<'_>, entries: &[Entry]) -> rusqlite::Result<()> {
+    for (row, entry) in entries.iter().enumerate() {
+        let at = row * 6;
+        insert.raw_bind_parameter(at + 1, entry.id)?;
+        insert.raw_bind_parameter(at + 2, entry.tid)?;
+        insert.raw_bind_parameter(at + 3, entry.kind)?;
+        insert.raw_bind_parameter(at + 4, entry.attempt)?;
+        insert.raw_bind_parameter(at + 5, entry.worker)?;
+        insert.raw_bind_parameter(at + 6, entry.detail.as_deref())?;
+    }
+    insert.raw_execute().map(drop)
 }
 
 impl From<rusqlite::Error> for Fail {
@@ -233,17 +289,21 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
 
 /// The attempt that a worker has of a task, if one does.
 pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Active>> {
-    db.prepare_cached("SELECT attempt, failures, losses, owner, state, claimed_at, pid FROM active WHERE tid = ?1")?
-        .query_row([tid.as_i64()], |row| {
-            Ok(Active {
-                tally: tally(row, 0)?,
-                owner: tid_at(row, 3)?,
-                state: state_at(row, 4)?,
-                claimed_at: row.get(5)?,
-                pid: row.get(6)?,
-            })
+    db.prepare_cached(
+        "SELECT attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed FROM active WHERE tid = ?1",
+    )?
+    .query_row([tid.as_i64()], |row| {
+        Ok(Active {
+            tally: tally(row, 0)?,
+            owner: tid_at(row, 3)?,
+            state: state_at(row, 4)?,
+            claimed_at: row.get(5)?,
+            pid: row.get(6)?,
+            ttl: row.get(7)?,
+            keyed: row.get(8)?,
         })
-        .optional()
+    })
+    .optional()
 }
 
 /// The terminal state of a task, if it is over.

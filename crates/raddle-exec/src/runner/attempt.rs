@@ -18,22 +18,15 @@ use super::{
 };
 use crate::{
     frame::{self, Malformed, Start, ToRunner},
-    message::{Done, Order, Stream},
-    sys::{self, Wait},
-    tree,
+    message::{Done, Stream},
+    sys, tree,
 };
 
 /// How long the news of a start waits for more to travel with it: a command that ends within this wakes its worker once.
 const STARTED_LINGER: Duration = Duration::from_millis(2);
-/// Between two passes over a tree that is being killed. Mostly SIGCHLD comes first.
-const KILL_PAUSE: Duration = Duration::from_millis(5);
-/// A fork bomb's children end as fast as they can be waited for: everything else gets its turn after so many.
-const REAP_TURN: u32 = 64;
-/// How long a runner without a worker goes on killing before it leaves the rest to the kernel.
-const ABANDON_DEADLINE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// The command has not been waited for.
     Running,
     /// The command is over; what it left behind is being killed.
@@ -44,30 +37,30 @@ enum Phase {
 
 /// An attempt in progress.
 pub(super) struct Attempt<'a> {
-    start: &'a Start,
-    runner_pid: u32,
-    pid: u32,
-    phase: Phase,
+    pub(super) start: &'a Start,
+    pub(super) runner_pid: u32,
+    pub(super) pid: u32,
+    pub(super) phase: Phase,
     /// The command's wait status.
-    status: i32,
+    pub(super) status: i32,
     /// How the attempt ends if that is not the command's own doing.
-    cause: Option<Exit>,
-    stop: Stop,
-    times_out: Option<Duration>,
-    paused_at: Option<Duration>,
+    pub(super) cause: Option<Exit>,
+    pub(super) stop: Stop,
+    pub(super) times_out: Option<Duration>,
+    pub(super) paused_at: Option<Duration>,
     /// Standing still because its processor time is used up.
-    held: bool,
+    pub(super) held: bool,
     /// When to look for survivors again, while something is being killed.
-    next_kill: Option<Duration>,
+    pub(super) next_kill: Option<Duration>,
     /// There may be more children that have ended.
-    reap_again: bool,
-    started_due: Option<Duration>,
-    out: Capture,
-    err: Capture,
-    feed: Option<Feed>,
-    watch: Option<Watch>,
-    usage: Usage,
-    started_at: Timestamp,
+    pub(super) reap_again: bool,
+    pub(super) started_due: Option<Duration>,
+    pub(super) out: Capture,
+    pub(super) err: Capture,
+    pub(super) feed: Option<Feed>,
+    pub(super) watch: Option<Watch>,
+    pub(super) usage: Usage,
+    pub(super) started_at: Timestamp,
 }
 
 impl<'a> Attempt<'a> {
@@ -84,7 +77,7 @@ impl<'a> Attempt<'a> {
         let err = Capture::new(Stream::Stderr, std::mem::take(err)).map_err(refused)?;
         let (feed, reader) = stdin.map(Feed::new).transpose().map_err(refused)?.unzip();
         let watch = if start.limits.is_empty() { None } else { runner.watch(start, now) };
-        let rlimits = watch::rlimits(&start.limits, watch.as_ref().is_some_and(|watch| watch.join().is_some()));
+        let rlimits = watch::rlimits(&start.limits, watch.as_ref().map(Watch::enforced).unwrap_or_default());
         let plan = Plan {
             path: &program.path,
             argv: &program.argv(),
@@ -98,9 +91,16 @@ impl<'a> Attempt<'a> {
             rlimits: &rlimits,
             cgroup: watch.as_ref().and_then(Watch::join),
         };
+        if watch.is_some() {
+            // Among a thousand busy processes of a fork bomb one more of their kind would hardly get a turn, and be no guard.
+            sys::set_urgent(true);
+        }
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
-        let pid = child::spawn(&mut runner.stack, &plan).map_err(|(step, error)| program.failure(start, step, &error))?;
+        let pid = child::spawn(&mut runner.stack, &plan).map_err(|(step, error)| {
+            sys::set_urgent(false);
+            program.failure(start, step, &error)
+        })?;
         frame::put_started(&mut runner.control.outgoing, pid);
         let mut attempt = Self {
             start,
@@ -246,6 +246,8 @@ impl<'a> Attempt<'a> {
     }
 
     fn sample(&mut self, runner: &Runner, now: Duration) {
+        // What has ended and is ours to wait for shall not count.
+        self.reap();
         let reaped = Duration::from_micros(self.usage.user_us + self.usage.system_us);
         let Some(watch) = &mut self.watch else { return };
         let hold = match watch.sample(self.runner_pid, reaped) {
@@ -257,120 +259,6 @@ impl<'a> Attempt<'a> {
         if hold != self.held {
             self.held = hold;
             if hold { drop(tree::freeze(self.runner_pid)) } else { tree::thaw(self.runner_pid) }
-        }
-    }
-
-    fn obey(&mut self, runner: &Runner, order: Order, now: Duration) {
-        match order {
-            Order::Stop => self.ask_to_stop(runner, Exit::Cancelled, now),
-            Order::Kill => self.kill(runner, Exit::Killed, now),
-            Order::Pause if self.stop.stage() == Stage::Running && self.paused_at.is_none() => {
-                self.paused_at = Some(now);
-                tree::freeze(self.runner_pid);
-                runner.show(self.start, "paused");
-            }
-            Order::Resume if self.paused_at.is_some() => {
-                self.unpause(now);
-                if !self.held {
-                    tree::thaw(self.runner_pid);
-                }
-                runner.show(self.start, "running");
-            }
-            Order::Pause | Order::Resume => {}
-        }
-    }
-
-    /// The first call terminates, the second kills. What the command did by itself before counts as its own.
-    fn ask_to_stop(&mut self, runner: &Runner, cause: Exit, now: Duration) {
-        self.reap();
-        if self.phase != Phase::Running {
-            return;
-        }
-        let status = if cause == Exit::Timeout { "timeout" } else { "stopping" };
-        self.cause.get_or_insert(cause);
-        let before = self.stop.stage();
-        match self.stop.request(now) {
-            Stage::Killing => self.kill_pass(now),
-            stage if stage != before => {
-                runner.show(self.start, status);
-                sys::kill_group(self.pid, libc::SIGTERM);
-                let stood_still = self.paused_at.is_some() || self.held;
-                self.unpause(now);
-                self.held = false;
-                if stood_still {
-                    tree::thaw(self.runner_pid);
-                } else {
-                    // A command may have stopped itself.
-                    sys::kill_group(self.pid, libc::SIGCONT);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Kills the whole tree at once.
-    fn kill(&mut self, runner: &Runner, cause: Exit, now: Duration) {
-        self.reap();
-        if self.phase != Phase::Running {
-            return;
-        }
-        match &self.cause {
-            // Who first asked it to stop and then had it killed killed it.
-            None | Some(Exit::Cancelled) => self.cause = Some(cause),
-            Some(_) => {}
-        }
-        runner.show(self.start, "stopping");
-        self.stop.kill(now);
-        self.kill_pass(now);
-    }
-
-    /// One pass over everything that is left; comes again until nothing is.
-    fn kill_pass(&mut self, now: Duration) {
-        if self.phase == Phase::Running {
-            // Its number is the command's own until it is waited for.
-            sys::kill_group(self.pid, libc::SIGKILL);
-        }
-        // Against a thousand busy processes one more of their kind would hardly get a turn.
-        let usual = sys::niceness();
-        sys::set_niceness(-20);
-        tree::kill(self.runner_pid);
-        sys::set_niceness(usual);
-        self.next_kill = Some(now + KILL_PAUSE);
-        self.reap();
-    }
-
-    /// Waits for children that have ended.
-    fn reap(&mut self) {
-        self.reap_again = false;
-        for turn in 0.. {
-            if turn == REAP_TURN {
-                self.reap_again = true;
-                break;
-            }
-            match sys::try_wait(None) {
-                Wait::Reaped(ended) => {
-                    self.usage.user_us += ended.user.as_micros() as u64;
-                    self.usage.system_us += ended.system.as_micros() as u64;
-                    self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(ended.max_rss_bytes);
-                    if ended.pid == self.pid {
-                        self.status = ended.status;
-                        self.phase = Phase::Sweeping;
-                    }
-                }
-                Wait::StillRunning => break,
-                Wait::NoChild => {
-                    if self.phase == Phase::Sweeping {
-                        self.phase = Phase::Draining;
-                        self.feed = None;
-                        self.out.close_command_end();
-                        self.err.close_command_end();
-                    }
-                    return;
-                }
-            }
-        }
-        if self.phase == Phase::Sweeping && self.next_kill.is_none() {
-            self.next_kill = Some(Duration::ZERO);
         }
     }
 
@@ -408,6 +296,9 @@ impl<'a> Attempt<'a> {
     }
 
     fn finish(mut self) -> Done {
+        if self.watch.is_some() || self.next_kill.is_some() {
+            sys::set_urgent(false);
+        }
         if let Some(watch) = &self.watch {
             self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(watch.peak_rss());
             if self.cause.is_none() && watch.out_of_memory() {
@@ -426,23 +317,6 @@ impl<'a> Attempt<'a> {
         let ended_at = Timestamp::now();
         let started_at = Some(self.started_at);
         Done { exit, usage: self.usage, stdout_bytes, stderr_bytes, stdout, stderr, started_at, ended_at }
-    }
-
-    /// The worker is gone: nobody is left to tell.
-    fn abandon(&mut self) {
-        let give_up = sys::now() + ABANDON_DEADLINE;
-        while self.phase != Phase::Draining && sys::now() < give_up {
-            self.kill_pass(Duration::ZERO);
-            if self.phase != Phase::Draining {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
-
-    fn unpause(&mut self, now: Duration) {
-        if let Some(since) = self.paused_at.take() {
-            self.times_out = self.times_out.map(|at| at.saturating_add(now.saturating_sub(since)));
-        }
     }
 }
 

@@ -87,9 +87,7 @@ pub(crate) fn spawn(stack: &mut Stack, plan: &Plan<'_>) -> Result<u32, (Step, io
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack is ours alone (`&mut`) and grows down from its end. CLONE_VFORK suspends this thread, the only one of the
     // process, until the child has exec'd or exited, so that `shared` and the plan outlive the child's use of them.
-    let pid = unsafe {
-        libc::clone(become_command, stack.top(), flags, ptr::from_mut(&mut shared).cast())
-    };
+    let pid = unsafe { libc::clone(become_command, stack.top(), flags, ptr::from_mut(&mut shared).cast()) };
     if pid < 0 {
         return Err((Step::Clone, io::Error::last_os_error()));
     }

@@ -59,9 +59,8 @@ impl Control {
         while self.has_outgoing() {
             let rest = &self.outgoing[self.sent..];
             // SAFETY: pointer and length come from one slice.
-            let n = unsafe {
-                libc::send(self.socket.as_raw_fd(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL)
-            };
+            let n =
+                unsafe { libc::send(self.socket.as_raw_fd(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
             match sys::check(n as i32) {
                 Ok(_) => self.sent += n as usize,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

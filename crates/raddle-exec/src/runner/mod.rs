@@ -7,6 +7,7 @@ mod attempt;
 mod capture;
 mod child;
 mod control;
+mod ending;
 mod program;
 mod settings;
 mod signals;
@@ -22,8 +23,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
-use raddle_core::{State, Usage};
+use raddle_core::State;
 
 use self::{
     attempt::Attempt,
@@ -59,6 +59,9 @@ pub(crate) struct Runner {
     /// Looked for when the first attempt with limits comes.
     delegation: Option<Option<Delegation>>,
 }
+
+/// An attempt to run, and its input.
+type Work = (Box<Start>, Option<Vec<u8>>);
 
 /// Runs a runner and exits, if that is what this process was started for; else returns at once.
 ///
@@ -130,7 +133,7 @@ impl Runner {
     }
 
     /// Idles until there is something to run; `None` if somebody asked the runner to end.
-    fn wait_for_start(&mut self) -> Result<Option<(Box<Start>, Option<Vec<u8>>)>, Hangup> {
+    fn wait_for_start(&mut self) -> Result<Option<Work>, Hangup> {
         let mut stdin = Vec::new();
         loop {
             while let Some(frame) = self.control.next()? {
@@ -165,16 +168,7 @@ impl Runner {
     fn attempt(&mut self, start: &Start, stdin: Option<Vec<u8>>) -> Result<(), Hangup> {
         let mut done = match Attempt::begin(self, start, stdin) {
             Ok(attempt) => attempt.run(self)?,
-            Err(exit) => Done {
-                exit,
-                usage: Usage::default(),
-                stdout_bytes: 0,
-                stderr_bytes: 0,
-                stdout: Vec::new(),
-                stderr: Vec::new(),
-                started_at: None,
-                ended_at: Timestamp::now(),
-            },
+            Err(exit) => Done::without_start(exit),
         };
         self.show(start, final_state(&done.exit).as_str());
         frame::put_done(&mut self.control.outgoing, &done);

@@ -8,7 +8,7 @@ use raddle_core::{Exit, Limits, limits::LimitKind};
 
 use super::{child::Resource, throttle::Throttle};
 use crate::{
-    cgroup::{Delegation, Group},
+    cgroup::{Controllers, Delegation, Group},
     sys, tree,
 };
 
@@ -62,6 +62,11 @@ impl Watch {
         self.group.as_ref().map(|group| group.procs().as_raw_fd())
     }
 
+    /// What the cgroup limits.
+    pub(crate) fn enforced(&self) -> Controllers {
+        self.group.as_ref().map(Group::controllers).unwrap_or_default()
+    }
+
     /// When the next sample is due.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.next
@@ -74,9 +79,10 @@ impl Watch {
         self.next = Some(now + INTERVAL);
         let alive = || tree.iter().filter(|process| !process.zombie);
 
-        let rss = alive().map(|process| process.rss_pages).sum::<u64>() * sys::sysconf(libc::_SC_PAGESIZE);
+        let page = sys::sysconf(libc::_SC_PAGESIZE);
+        let rss = alive().map(|process| process.rss_pages).sum::<u64>() * page;
         let refused = self.group.as_ref().is_some_and(Group::refused_a_process);
-        if self.procs.is_some_and(|most| refused || alive().map(|process| process.threads).sum::<u64>() > most) {
+        if self.procs.is_some_and(|most| refused || tree.iter().map(|process| process.threads).sum::<u64>() > most) {
             return Verdict::Over(Exit::Limit { limit: LimitKind::MaxProcs });
         }
         let mut used = rss;
@@ -85,7 +91,7 @@ impl Watch {
         {
             // The sum counts shared pages once for each sharer, which would punish a tree for forking. The true sum is dearer to
             // come by, and asked for only when it matters.
-            used = alive().map(|p| tree::proportional_bytes(p.pid).unwrap_or(0)).sum();
+            used = alive().map(|p| tree::proportional_bytes(p.pid).unwrap_or(p.rss_pages * page)).sum();
             if used > most {
                 self.peak_rss = self.peak_rss.max(used);
                 return Verdict::Over(Exit::OutOfMemory);
@@ -116,20 +122,20 @@ pub(crate) fn group(delegation: Option<&Delegation>, name: &str, limits: &Limits
     delegation.filter(|_| wanted).and_then(|delegation| delegation.group(name, limits).ok())
 }
 
-/// The limits that each process of the attempt holds by itself.
-pub(crate) fn rlimits(limits: &Limits, in_group: bool) -> Vec<(Resource, u64)> {
+/// The limits that each process of the attempt holds by itself. `enforced` are those of its cgroup.
+pub(crate) fn rlimits(limits: &Limits, enforced: Controllers) -> Vec<(Resource, u64)> {
     let mut own = Vec::new();
     if let Some(fds) = limits.max_fds {
         own.push((libc::RLIMIT_NOFILE, fds));
     }
-    if in_group {
-        return own;
-    }
-    if let Some(mb) = limits.memory_mb {
+    if let Some(mb) = limits.memory_mb
+        && !enforced.memory
+    {
         // A backstop for what grows between two samples. Generous: address space that is never touched is no memory.
         own.push((libc::RLIMIT_DATA, mb.saturating_mul(2).saturating_add(256).saturating_mul(MIB)));
     }
     if let Some(procs) = limits.max_procs
+        && !enforced.pids
         && !sys::is_root()
     {
         own.push((libc::RLIMIT_NPROC, tree::threads_of_user().saturating_add(procs).saturating_add(OTHERS)));

@@ -26,7 +26,11 @@ async fn the_account_of_an_attempt_is_complete() {
     assert_eq!((outcome.stdout, outcome.stderr), (b"out\n".to_vec(), b"err\n".to_vec()));
     assert_eq!((done.stdout_bytes, done.stderr_bytes), (4, 4));
     assert!(done.started_at.unwrap() <= done.ended_at);
-    assert!(done.usage.peak_rss_bytes > 100_000 && done.usage.user_us + done.usage.system_us > 1000, "{:?}", done.usage);
+    assert!(
+        done.usage.peak_rss_bytes > 100_000 && done.usage.user_us + done.usage.system_us > 1000,
+        "{:?}",
+        done.usage
+    );
     assert!(outcome.pid.is_some());
     rig.finish().await;
 }
@@ -55,6 +59,9 @@ async fn programs_that_cannot_be_run_are_told_apart() {
         assert!(matches!(&done.exit, Exit::NotExecutable { message } if message.contains(refused)), "{:?}", done.exit);
         assert_eq!(done.exit.shell_code(), 126);
     }
+    // As in a shell, arguments that are too long make a program that cannot be executed.
+    let done = rig.run(&rig.command(&["true", &"x".repeat(1 << 20)])).await.done;
+    assert!(matches!(done.exit, Exit::NotExecutable { .. }), "{:?}", done.exit);
     let mut in_path = rig.command(&["plain"]);
     in_path.env.push(("PATH".into(), folder.path().to_str().unwrap().into()));
     assert!(matches!(rig.run(&in_path).await.done.exit, Exit::NotExecutable { .. }));
@@ -79,6 +86,7 @@ async fn what_cannot_be_set_up_is_named() {
     let mut key = rig.sh("true");
     key.env.push(("A=B".into(), "1".into()));
     cases.push((key, "'A=B'"));
+    cases.push((rig.command(&["true", &"x".repeat(17 << 20)]), "longer than any system takes"));
     for (request, named) in cases {
         let exit = rig.run(&request).await.done.exit;
         assert!(matches!(&exit, Exit::SpawnFailed { message } if message.contains(named)), "{exit:?}");
@@ -89,7 +97,8 @@ async fn what_cannot_be_set_up_is_named() {
 #[tokio::test]
 async fn a_command_starts_with_a_clean_slate() {
     let mut rig = Rig::new().await;
-    let mut request = rig.sh("pwd; echo $A; ls /proc/self/fd | tr '\\n' ' '; grep -E '^Sig(Blk|Ign)' /proc/self/status");
+    let mut request =
+        rig.sh("pwd; echo $A; ls /proc/self/fd | tr '\\n' ' '; grep -E '^Sig(Blk|Ign)' /proc/self/status");
     request.cwd = Some("/usr".into());
     request.env.push(("A".into(), "one".into()));
     request.env.push(("A".into(), "two".into()));

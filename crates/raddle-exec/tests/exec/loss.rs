@@ -11,7 +11,8 @@ use raddle_exec::{Order, become_subreaper, reap_orphans};
 use crate::support::{Rig, alive, mark, options, state, until, within};
 
 /// A command with a child in its group, one outside, and a double-forked one.
-const FAMILY: &str = "sleep 300 & setsid sleep 300 & (setsid sh -c 'sleep 300 & sleep 300' &); sleep 0.1; echo ready; sleep 300";
+const FAMILY: &str =
+    "sleep 300 & setsid sleep 300 & (setsid sh -c 'sleep 300 & sleep 300' &); sleep 0.1; echo ready; sleep 300";
 
 /// Looking for orphans finds every child of the process, other tests' included, where tests share one.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

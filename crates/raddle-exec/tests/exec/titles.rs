@@ -59,7 +59,7 @@ async fn a_name_with_shell_characters_is_harmless() {
 async fn a_command_keeps_its_own_arguments() {
     let mut rig = Rig::new().await;
     let pid = rig.start_until_output(&rig.sh("echo ready; exec sleep 300")).await;
-    until("exec", || cmdline(&pid.to_string()) == "sleep\0300\0").await;
+    until("exec", || cmdline(&pid.to_string()) == "sleep\x00300\0").await;
     rig.runner.send(Order::Kill).await.unwrap();
     rig.end().await;
     rig.finish().await;

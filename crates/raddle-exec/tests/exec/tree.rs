@@ -33,7 +33,8 @@ async fn a_background_child_that_holds_the_output_open_holds_nobody_up() {
 #[tokio::test]
 async fn a_tree_that_ignores_sigterm_is_killed_as_a_whole() {
     let mut rig = Rig::new().await;
-    let script = "trap '' TERM; setsid sh -c 'sleep 300 & sleep 300' & (sleep 300 &) ; echo ready; while :; do sleep 0.1; done";
+    let script =
+        "trap '' TERM; setsid sh -c 'sleep 300 & sleep 300' & (sleep 300 &) ; echo ready; while :; do sleep 0.1; done";
     rig.start_until_output(&rig.sh(script)).await;
     rig.runner.send(Order::Stop).await.unwrap();
     rig.runner.send(Order::Stop).await.unwrap();
@@ -45,7 +46,8 @@ async fn a_tree_that_ignores_sigterm_is_killed_as_a_whole() {
 async fn orphans_that_end_by_themselves_are_reaped_while_the_command_runs() {
     let mut rig = Rig::new().await;
     // Each subshell leaves a grandchild that becomes the runner's.
-    let script = "for i in 1 2 3 4 5 6 7 8; do (sleep 0.02 &); done; sleep 0.3; ps -o stat= --ppid $PPID | grep -c Z; exit 0";
+    let script =
+        "for i in 1 2 3 4 5 6 7 8; do (sleep 0.02 &); done; sleep 0.3; ps -o stat= --ppid $PPID | grep -c Z; exit 0";
     let outcome = rig.run(&rig.sh(script)).await;
     assert_eq!(String::from_utf8_lossy(&outcome.stdout).trim(), "0");
     rig.finish().await;

@@ -1,0 +1,184 @@
+//! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
+
+mod queue;
+mod spec;
+mod submit;
+mod task;
+mod worker;
+
+use clap::{Args, Parser, Subcommand};
+use raddle_core::{Span, tid::TidArg};
+
+pub(crate) use queue::{Amount, QueueCommand};
+pub(crate) use spec::SpecArgs;
+pub(crate) use submit::{RunArgs, SubmitArgs};
+pub(crate) use task::{ListArgs, RetryArgs, TaskCommand, Words};
+pub(crate) use worker::{StartArgs, StopArgs, WorkerCommand};
+
+/// Runs tasks in processes of their own, keeps them apart and loses none.
+#[derive(Debug, Parser)]
+#[command(
+    name = "raddle",
+    version,
+    propagate_version = true,
+    after_help = "Examples:
+  raddle run -- echo hello               run a command as a task, here and now
+  raddle submit -- make test             queue it, and print its id
+  raddle worker start                    keep a worker in the background that runs what is queued
+  raddle status                          what waits, what runs, what failed
+
+Exit codes: 'run' and 'result' pass on the command's own; else 0 ok, 1 the task failed, 2 usage or not found,
+124 timeout, 125 Raddle itself failed, 130 interrupted, 137 killed."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Where the work is kept: sqlite:PATH, or mem:// for this process alone
+    ///
+    /// Without it, 'queue_url' in a raddle.toml in this or a parent folder counts, and else .raddle/ here.
+    #[arg(long, global = true, env = "QUEUE_URL", value_name = "URL", help_heading = "Global options")]
+    pub(crate) queue_url: Option<String>,
+    /// Write JSON
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Log more to stderr; twice for debug, and RADDLE_LOG=FILTER for more still
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
+    pub(crate) verbose: u8,
+    /// Say nothing but data and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = "Global options")]
+    pub(crate) quiet: bool,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command as a task: submit it, show its output as it comes, and pass on its exit code
+    Run(Box<RunArgs>),
+    /// Submit tasks without waiting for them, and print their ids
+    Submit(Box<SubmitArgs>),
+    /// Show what a finished task wrote, and pass on its exit code
+    Result(ResultArgs),
+    /// Show what a task has written so far
+    Logs(LogsArgs),
+    /// Show how many tasks and workers there are
+    Status(StatusArgs),
+    /// Wait until tasks are finished
+    Wait(WaitArgs),
+    /// Print the full id of a task from its last ten digits
+    Tid(TidArgs),
+    /// List tasks, and tell them what to do
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Read and write queues
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    /// Start, list and stop workers
+    #[command(subcommand)]
+    Worker(WorkerCommand),
+    /// Look for what is wrong here, and say how to mend it
+    #[command(after_help = "Example:
+  raddle doctor                          exits with 1 if something is wrong that could lose work")]
+    Doctor,
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:
+  raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Show what a finished task wrote.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle result 1837025672140161024
+  raddle result --wait --timeout 30s 2140161024
+  raddle result --json 2140161024 | jq .exit_code")]
+pub(crate) struct ResultArgs {
+    /// The task's id, or its last ten digits
+    #[arg(value_name = "TID")]
+    pub(crate) tid: TidArg,
+    /// Wait until it is finished
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait at most
+    #[arg(long, value_name = "TIME", requires = "wait")]
+    pub(crate) timeout: Option<Span>,
+}
+
+/// Show what a task has written so far.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle logs 2140161024                 all attempts, one after the other
+  raddle logs -f 2140161024              go on until the task is finished
+  raddle logs --attempt 1 --stderr 2140161024")]
+pub(crate) struct LogsArgs {
+    /// The task's id, or its last ten digits
+    #[arg(value_name = "TID")]
+    pub(crate) tid: TidArg,
+    /// Go on as more is written, until the task is finished
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Only this attempt, counted from 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "follow")]
+    pub(crate) attempt: Option<u32>,
+    /// Only what it wrote to standard output
+    #[arg(long, conflicts_with = "stderr")]
+    pub(crate) stdout: bool,
+    /// Only what it wrote to standard error; it goes to our standard output
+    #[arg(long)]
+    pub(crate) stderr: bool,
+}
+
+/// Show how many tasks and workers there are.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle status
+  raddle status --watch                  again whenever something happens, until interrupted
+  raddle status --json | jq .tasks.failed")]
+pub(crate) struct StatusArgs {
+    /// Show it again whenever something happens
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+}
+
+/// Wait until tasks are finished.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle wait 2140161024 2140161025      exits with 1 if one of them failed
+  raddle submit --array 1-9 -- ./job {} | xargs raddle wait --timeout 10m")]
+pub(crate) struct WaitArgs {
+    /// The tasks' ids, or their last ten digits
+    #[arg(value_name = "TID", required = true)]
+    pub(crate) tids: Vec<TidArg>,
+    /// How long to wait at most
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+}
+
+/// Print the full id of a task.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  raddle tid 2140161024                  the ten digits that ps shows in raddle-2140161024:name:running")]
+pub(crate) struct TidArgs {
+    /// The last ten digits of the id, or all of it
+    #[arg(value_name = "TID")]
+    pub(crate) tid: TidArg,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,128 @@
+//! `raddle queue`.
+
+use clap::{Args, Subcommand};
+use raddle_core::{QueueName, Span};
+
+/// Read and write queues.
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueCommand {
+    /// Take messages out of a queue and print them, the oldest first
+    #[command(after_help = "Examples:
+  raddle queue read jobs                 one message
+  raddle queue read jobs --all
+  raddle queue read jobs --wait 30       wait up to 30 s for the first")]
+    Read {
+        /// The queue
+        queue: QueueName,
+        #[command(flatten)]
+        amount: Amount,
+        /// How long to wait for the first
+        #[arg(long, value_name = "TIME")]
+        wait: Option<Span>,
+    },
+    /// Print messages without taking them
+    #[command(after_help = "Examples:
+  raddle queue peek raddle.tasks.log --limit 20
+  raddle queue peek T1837025672140161024.reserved")]
+    Peek {
+        /// The queue
+        queue: QueueName,
+        #[command(flatten)]
+        amount: Amount,
+    },
+    /// Append messages to a queue and print their ids
+    #[command(after_help = "Examples:
+  raddle queue write jobs 'first' 'second'
+  date | raddle queue write jobs -
+  raddle queue write T1837025672140161024.ctrl_in STOP")]
+    Write {
+        /// The queue
+        queue: QueueName,
+        /// The messages; - is standard input, as one message
+        #[arg(value_name = "MESSAGE", default_value = "-", hide_default_value = true)]
+        messages: Vec<String>,
+    },
+    /// Move messages to another queue, in one step
+    #[command(
+        name = "move",
+        after_help = "Example:
+  raddle queue move jobs jobs.later --all"
+    )]
+    Move {
+        /// The queue to take them from
+        from: QueueName,
+        /// The queue to put them into
+        to: QueueName,
+        #[command(flatten)]
+        amount: Amount,
+    },
+    /// List the queues that hold something
+    #[command(after_help = "Examples:
+  raddle queue list
+  raddle queue list 'T*.outbox'")]
+    List {
+        /// Only those with such a name, where * stands for anything
+        #[arg(default_value = "*")]
+        pattern: String,
+    },
+    /// Show how much a queue holds, and since when
+    #[command(after_help = "Example:
+  raddle queue stats jobs")]
+    Stats {
+        /// The queue
+        queue: QueueName,
+    },
+    /// Remove the messages of a queue
+    #[command(after_help = "Example:
+  raddle queue delete jobs")]
+    Delete {
+        /// The queue
+        queue: QueueName,
+    },
+    /// Print messages as they come, without taking them, until interrupted
+    #[command(after_help = "Examples:
+  raddle queue watch raddle.tasks.log --new
+  raddle queue watch jobs --limit 1 --timeout 60")]
+    Watch {
+        /// The queue
+        queue: QueueName,
+        /// Pass over what is there already
+        #[arg(long)]
+        new: bool,
+        /// Leave after so many messages
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        /// Leave after so long
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<Span>,
+    },
+    /// Write a message to every queue with such a name that holds something, and print which
+    #[command(after_help = "Examples:
+  raddle queue broadcast 'jobs.*' hello
+  raddle queue broadcast 'T*.ctrl_in' PING")]
+    Broadcast {
+        /// The names, where * stands for anything
+        pattern: String,
+        /// The message; - is standard input
+        #[arg(default_value = "-", hide_default_value = true)]
+        message: String,
+    },
+}
+
+/// How many messages.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Amount {
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) limit: u32,
+    /// All of them
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) all: bool,
+}
+
+impl Amount {
+    /// How many at most.
+    pub(crate) fn max(self) -> u32 {
+        if self.all { u32::MAX } else { self.limit }
+    }
+}

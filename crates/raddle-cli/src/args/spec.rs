@@ -1,0 +1,145 @@
+//! Flags that say what a task is to do, one for each key of a spec.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use raddle_core::{CapSet, Span, retry::Backoff, spec::Reserved};
+
+/// What a task is to do, apart from its command.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Task options")]
+pub(crate) struct SpecArgs {
+    /// A name to find it by; else that of its program
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// How long one attempt may take (90, 1.5, 30s, 5m, 1h30m)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// How much memory its processes may use together, in MiB
+    #[arg(long, value_name = "MB")]
+    pub(crate) memory: Option<u64>,
+    /// How much processor time it may use, where 100 is one core
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) cpu: Option<u32>,
+    /// How many files each of its processes may have open
+    #[arg(long, value_name = "N")]
+    pub(crate) max_fds: Option<u64>,
+    /// How many processes and threads it may have
+    #[arg(long, value_name = "N")]
+    pub(crate) max_procs: Option<u64>,
+    /// Set a variable in its environment; can be repeated
+    #[arg(short, long, value_name = "KEY=VALUE")]
+    pub(crate) env: Vec<Pair>,
+    /// The folder it starts in; else the current one
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Give it our standard input, read to its end (text, at most 16 MiB)
+    #[arg(long)]
+    pub(crate) stdin: bool,
+    /// Try again up to N times when it fails
+    #[arg(long, value_name = "N")]
+    pub(crate) retry: Option<u32>,
+    /// How the pause before another try grows
+    #[arg(long, value_name = "HOW")]
+    pub(crate) backoff: Option<Pause>,
+    /// The first pause before another try
+    #[arg(long, value_name = "TIME")]
+    pub(crate) retry_base: Option<Span>,
+    /// The longest pause before another try
+    #[arg(long, value_name = "TIME")]
+    pub(crate) retry_max: Option<Span>,
+    /// 0 to 9; higher runs first, and 5 is usual
+    #[arg(long, value_name = "0-9")]
+    pub(crate) priority: Option<u8>,
+    /// Capabilities that a worker must have to take it
+    #[arg(long, value_name = "A,B")]
+    pub(crate) requires: Option<CapSet>,
+    /// The queue it waits in
+    #[arg(long)]
+    pub(crate) queue: Option<String>,
+    /// How long to wait before it may begin
+    #[arg(long, value_name = "TIME", conflicts_with = "run_at")]
+    pub(crate) delay: Option<Span>,
+    /// When it may begin, as 2026-11-30T08:00:00Z
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) run_at: Option<Timestamp>,
+    /// While a task with this key is unfinished, return that one instead of submitting another
+    #[arg(long, value_name = "KEY")]
+    pub(crate) unique_key: Option<String>,
+    /// A label for metrics
+    #[arg(long)]
+    pub(crate) kind: Option<String>,
+    /// How long to keep its record once it is finished
+    #[arg(long, value_name = "TIME")]
+    pub(crate) result_ttl: Option<Span>,
+    /// What becomes of its message when it is stopped
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_stop: Option<OnEnd>,
+    /// What becomes of its message when its attempts are used up
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_error: Option<OnEnd>,
+    /// Keep something with it to find again; can be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) meta: Vec<Pair>,
+}
+
+/// A `KEY=VALUE`.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+/// How the pause before another try grows.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Pause {
+    /// Always the same
+    Constant,
+    /// By the first pause each time
+    Linear,
+    /// Twice as long each time
+    Exponential,
+}
+
+/// What becomes of a task's message.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum OnEnd {
+    /// Back to its queue, to be run again
+    Requeue,
+    /// Kept for inspection
+    Keep,
+    /// Removed
+    Clear,
+}
+
+impl FromStr for Pair {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Self { key: key.into(), value: value.into() }),
+            _ => Err("write it as KEY=VALUE"),
+        }
+    }
+}
+
+impl From<Pause> for Backoff {
+    fn from(pause: Pause) -> Self {
+        match pause {
+            Pause::Constant => Self::Constant,
+            Pause::Linear => Self::Linear,
+            Pause::Exponential => Self::Exponential,
+        }
+    }
+}
+
+impl From<OnEnd> for Reserved {
+    fn from(what: OnEnd) -> Self {
+        match what {
+            OnEnd::Requeue => Self::Requeue,
+            OnEnd::Keep => Self::Keep,
+            OnEnd::Clear => Self::Clear,
+        }
+    }
+}

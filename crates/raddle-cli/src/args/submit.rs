@@ -1,0 +1,103 @@
+//! `raddle run` and `raddle submit`.
+
+use std::{ops::RangeInclusive, path::PathBuf, str::FromStr};
+
+use clap::Args;
+
+use super::SpecArgs;
+
+/// Run a command as a task.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle run -- echo hello
+  raddle run --timeout 30s --retry 2 -- ./flaky.sh
+  sort -u names | raddle run --stdin --memory 512 -- ./import
+  raddle run --json -- ls | jq -r .stdout
+
+A live worker that can take the task runs it; without one, it is run right here. Ctrl-C stops it, a second one kills it.")]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// Submit it and print its id, without waiting
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<String>,
+}
+
+/// Submit tasks without waiting for them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle submit -- make test             prints the task's id
+  raddle submit --file spec.toml         flags given as well win over the file
+  raddle submit --array 1-1000 -- ./render --frame {}
+  find . -name '*.png' | raddle submit --each-line - -- optipng {}
+
+With --each-line and --array, {} in the command, in --name and in --unique-key is the line or number, which the task also finds
+in RADDLE_ITEM. Tasks are stored in groups of 1000: of each group all or none.")]
+pub(crate) struct SubmitArgs {
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+    /// Read the spec from a file, JSON or TOML by its name; - is JSON from standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "command")]
+    pub(crate) file: Option<PathBuf>,
+    /// Submit one task for each line of a file that is not empty; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "array")]
+    pub(crate) each_line: Option<PathBuf>,
+    /// Submit one task for each number: 1-1000, or 1,5,10-20
+    #[arg(long, value_name = "NUMBERS")]
+    pub(crate) array: Option<Numbers>,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required_unless_present = "file", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<String>,
+}
+
+/// Numbers in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Numbers(Vec<RangeInclusive<u64>>);
+
+impl Numbers {
+    /// How many there are.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.iter().map(|range| (range.end() - range.start()).saturating_add(1)).fold(0, u64::saturating_add)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(self) -> impl Iterator<Item = u64> {
+        self.0.into_iter().flatten()
+    }
+}
+
+impl FromStr for Numbers {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const FORM: &str = "write it as 1-1000, or 1,5,10-20";
+        let number = |text: &str| text.trim().parse::<u64>().map_err(|_| FORM);
+        let ranges = text.split(',').map(|part| match part.split_once('-') {
+            None => number(part).map(|only| only..=only),
+            Some((first, last)) => {
+                let range = number(first)?..=number(last)?;
+                if range.is_empty() { Err("the first number of a range must not be above its last") } else { Ok(range) }
+            }
+        });
+        ranges.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_ranges_are_read_in_order() {
+        let numbers: Numbers = "1-3,7,5-5".parse().unwrap();
+        assert_eq!(numbers.len(), 5);
+        assert_eq!(numbers.iter().collect::<Vec<_>>(), [1, 2, 3, 7, 5]);
+        for bad in ["", "a", "3-1", "1-", "-1", "1,,2", "1-2-3"] {
+            assert!(bad.parse::<Numbers>().is_err(), "{bad}");
+        }
+        assert_eq!(format!("0-{}", u64::MAX).parse::<Numbers>().unwrap().len(), u64::MAX);
+    }
+}

@@ -1,0 +1,69 @@
+//! `raddle worker`.
+
+use clap::{Args, Subcommand};
+use raddle_core::{CapSet, Span, tid::TidArg};
+
+/// Start, list and stop workers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerCommand {
+    /// Start a worker in the background, and print its id
+    Start(StartArgs),
+    /// List the workers that are alive
+    #[command(after_help = "Example:
+  raddle worker list --json | jq -r '.[].tid'")]
+    List,
+    /// Let workers finish what they run, and end
+    Stop(StopArgs),
+}
+
+/// Start a worker.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle worker start                    as many tasks at a time as there are cores
+  raddle worker start --caps gpu,docker --concurrency 1 --queues render
+  raddle worker start --no-detach --idle-exit 0
+                                         work off what waits, and leave
+
+A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what it runs, a second one makes it
+give that back, a third one kills.")]
+pub(crate) struct StartArgs {
+    /// Stay in the foreground
+    #[arg(long)]
+    pub(crate) no_detach: bool,
+    /// How many tasks to run at a time; else the number of cores
+    #[arg(long, value_name = "N", env = "WORKER_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) concurrency: Option<u32>,
+    /// What it offers to tasks that require it
+    #[arg(long, value_name = "A,B", env = "WORKER_CAPS")]
+    pub(crate) caps: Option<CapSet>,
+    /// The queues it serves
+    #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default")]
+    pub(crate) queues: Vec<String>,
+    /// Leave after having had nothing to do for so long; 0: as soon as nothing is waiting
+    #[arg(long, value_name = "SECONDS", env = "WORKER_IDLE_EXIT")]
+    pub(crate) idle_exit: Option<Span>,
+    /// A name for lists and process titles
+    #[arg(long, default_value = "worker")]
+    pub(crate) name: String,
+}
+
+/// Stop workers.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle worker stop 2140161024
+  raddle worker stop --all --timeout 5m
+  raddle worker stop --all --kill        what they run goes back to its queue")]
+pub(crate) struct StopArgs {
+    /// The workers' ids, or their last ten digits
+    #[arg(value_name = "TID", required_unless_present = "all")]
+    pub(crate) tids: Vec<TidArg>,
+    /// All workers
+    #[arg(long, conflicts_with = "tids")]
+    pub(crate) all: bool,
+    /// End at once
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// How long to wait until they are gone
+    #[arg(long, value_name = "TIME", default_value = "10")]
+    pub(crate) timeout: Span,
+}

@@ -1,0 +1,130 @@
+//! `raddle task stop|kill|pause|resume|ping`: a word to tasks, and what came of it.
+
+use std::time::Duration;
+
+use raddle_broker::{Broker, Delivered, Peek};
+use raddle_core::{Control, QueueName, State, Tid, Word, control::Reply, queue_name::Port};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{
+    args::Words,
+    context::Context,
+    error::{Failure, Outcome, TIMED_OUT},
+    output, tid,
+};
+
+/// What came of a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The broker obeyed for a task that waits, or the task has come to this state.
+    Became(State),
+    /// Whoever runs the task answered with its state.
+    Said(String),
+    /// Nobody answered in time; this is the state the task is still in.
+    Nothing(State),
+}
+
+pub(super) async fn control(context: &Context, words: &Words, word: Word) -> Outcome {
+    let broker = context.onlooker().await?;
+    let mut report = Report::default();
+    for arg in &words.tids {
+        let answer = async {
+            let tid = tid::resolve(&*broker, *arg).await?;
+            Ok((tid, ask(&*broker, tid, Control::new(word), words.timeout.0).await?))
+        };
+        report.add(context, word, answer.await)?;
+    }
+    report.end(context)
+}
+
+/// What became of several, in the order asked for.
+#[derive(Default)]
+pub(super) struct Report {
+    records: Vec<serde_json::Value>,
+    code: u8,
+}
+
+impl Report {
+    /// Notes what became of one, and shows it.
+    pub(super) fn add(&mut self, context: &Context, word: Word, answer: Outcome<(Tid, Answer)>) -> Outcome<()> {
+        let (tid, answer) = match answer {
+            Ok(answer) => answer,
+            Err(failure) => {
+                failure.print();
+                self.code = self.code.max(failure.code());
+                return Ok(());
+            }
+        };
+        let (status, state) = match answer {
+            Answer::Became(state) => ("ok", state.to_string()),
+            Answer::Said(state) => ("ok", state),
+            Answer::Nothing(state) => {
+                self.code = self.code.max(TIMED_OUT);
+                context.note(format!("task {tid} has not answered {word} yet: wait longer with --timeout"));
+                ("no answer", state.to_string())
+            }
+        };
+        if context.json {
+            self.records.push(json!({ "tid": tid, "command": word, "status": status, "state": state }));
+            return Ok(());
+        }
+        output::line(format!("{tid} {state}"))
+    }
+
+    /// The exit code; with `--json`, all of it at once.
+    pub(super) fn end(self, context: &Context) -> Outcome {
+        if context.json {
+            output::json(&self.records)?;
+        }
+        Ok(self.code)
+    }
+}
+
+/// Sends a word and waits for what comes of it: for `STOP` and `KILL` the end, for the others a reply.
+pub(super) async fn ask(broker: &dyn Broker, tid: Tid, mut message: Control, patience: Duration) -> Outcome<Answer> {
+    let deadline = Instant::now() + patience;
+    let before = tid::view(broker, tid).await?;
+    message.request_id = Some(format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond()));
+    if let Delivered::Applied(state) = broker.control(tid, message.clone()).await? {
+        return Ok(Answer::Became(state));
+    }
+    let ends = matches!(message.command, Word::Stop | Word::Kill);
+    let replies = QueueName::Task(tid, Port::CtrlOut);
+    let (mut seen, mut heard) = (0, 0);
+    loop {
+        let now = tid::view(broker, tid).await?;
+        let another_attempt = now.state == State::Created || now.attempt != before.attempt;
+        if now.state.is_terminal() || (ends && another_attempt) {
+            return Ok(Answer::Became(now.state));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Answer::Nothing(now.state));
+        }
+        let peek = Peek { queue: replies.clone(), after: heard, max: 1000, wait: left };
+        tokio::select! {
+            events = broker.events(seen, Some(tid), 1000, left) => {
+                seen = events?.last().map_or(seen, |event| event.id.as_u64());
+            }
+            messages = broker.look(peek), if !ends => {
+                let messages = messages?;
+                heard = messages.last().map_or(heard, |message| message.id.as_u64());
+                let reply = messages
+                    .iter()
+                    .filter_map(|message| serde_json::from_str::<Reply>(&message.body).ok())
+                    .find(|reply| reply.request_id == message.request_id);
+                if let Some(reply) = reply {
+                    return answer(tid, reply);
+                }
+            }
+        }
+    }
+}
+
+fn answer(tid: Tid, reply: Reply) -> Outcome<Answer> {
+    if reply.status == "ok" {
+        return Ok(Answer::Said(reply.state));
+    }
+    Err(Failure::Usage(format!("task {tid} is {} and will not {}: {}", reply.state, reply.command, reply.status)))
+}

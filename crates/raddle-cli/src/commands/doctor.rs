@@ -1,0 +1,135 @@
+//! `raddle doctor`: what is wrong here, and how to mend it.
+
+use raddle_broker::{Broker, Check, Health};
+use raddle_exec::probe;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    context::Context,
+    error::{Failure, Outcome, TASK_FAILED},
+    output,
+    project::Source,
+};
+
+/// Checks of the engine that, when they fail, mean that work may be lost.
+const VITAL: [&str; 2] = ["integrity", "journal"];
+
+pub(super) async fn doctor(context: &Context) -> Outcome {
+    let mut findings = vec![project(context)];
+    let health = match context.project.database() {
+        Some(path) if matches!(path.try_exists(), Ok(false)) => {
+            findings.push(Finding::fine("broker", "database", "not there yet: the first task makes it".into()));
+            None
+        }
+        _ => examine(context, &mut findings).await?,
+    };
+    findings.extend(probe::all().into_iter().map(|probe| Finding {
+        area: "limits",
+        name: probe.name.to_owned(),
+        ok: probe.ok,
+        vital: false,
+        detail: probe.detail,
+        fix: probe.fix,
+    }));
+    let sound = findings.iter().all(|finding| finding.ok || !finding.vital);
+    show(context, health.as_ref(), &findings, sound)?;
+    Ok(if sound { 0 } else { TASK_FAILED })
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Serialize)]
+struct Finding {
+    area: &'static str,
+    name: String,
+    ok: bool,
+    /// Whether work may be lost while it is not as it should be.
+    vital: bool,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Finding {
+    fn fine(area: &'static str, name: &str, detail: String) -> Self {
+        Self { area, name: name.into(), ok: true, vital: false, detail, fix: None }
+    }
+
+    fn broken(name: &str, detail: String) -> Self {
+        Self { area: "broker", name: name.into(), ok: false, vital: true, detail, fix: None }
+    }
+}
+
+fn project(context: &Context) -> Finding {
+    let by = match &context.project.source {
+        Source::Asked => "as --queue-url or QUEUE_URL asks".to_owned(),
+        Source::File(path) => format!("as {} asks", path.display()),
+        Source::Here => "the current folder, as nothing else was asked for".to_owned(),
+    };
+    Finding::fine("project", "location", format!("{} ({by})", context.project.url))
+}
+
+/// Asks the engine. One that cannot be opened is a finding too, not a reason to look no further.
+async fn examine(context: &Context, findings: &mut Vec<Finding>) -> Outcome<Option<Health>> {
+    let asked = async {
+        let broker = context.broker().await?;
+        let health = broker.health().await?;
+        Ok::<_, Failure>((broker, health))
+    };
+    let (broker, health) = match asked.await {
+        Ok(found) => found,
+        Err(Failure::Raddle(message) | Failure::Usage(message)) => {
+            findings.push(Finding::broken("database", message));
+            return Ok(None);
+        }
+        Err(other) => return Err(other),
+    };
+    findings.extend(health.checks.iter().map(|Check { name, ok, detail, fix }| Finding {
+        area: "broker",
+        name: name.clone(),
+        ok: *ok,
+        vital: VITAL.contains(&name.as_str()),
+        detail: detail.clone(),
+        fix: fix.clone(),
+    }));
+    findings.push(workers(&*broker).await?);
+    Ok(Some(health))
+}
+
+/// Whether somebody is there for what waits.
+async fn workers(broker: &dyn Broker) -> Outcome<Finding> {
+    let alive = broker.workers().await?.len() as u64;
+    let waiting: u64 = broker.summary().await?.ready.values().sum();
+    let detail = format!("{alive} alive, {} ready to run", crate::format::count(waiting, "task"));
+    let ok = alive > 0 || waiting == 0;
+    let fix = (!ok).then(|| "start one with 'raddle worker start'".to_owned());
+    Ok(Finding { area: "workers", name: "alive".into(), ok, vital: false, detail, fix })
+}
+
+fn show(context: &Context, health: Option<&Health>, findings: &[Finding], sound: bool) -> Outcome<()> {
+    let (engine, durability) = health.map(|health| (&*health.engine, &*health.durability)).unzip();
+    if context.json {
+        let location = context.project.url.to_string();
+        return output::json(&json!({
+            "ok": sound, "engine": engine, "location": location, "durability": durability, "checks": findings,
+        }));
+    }
+    let mut text = String::new();
+    for (label, value) in [("engine", engine), ("durability", durability)] {
+        if let Some(value) = value {
+            text.push_str(&format!("      {label}: {value}\n"));
+        }
+    }
+    for Finding { area, name, ok, vital, detail, fix } in findings {
+        let mark = match (ok, vital) {
+            (true, _) => "ok   ",
+            (false, false) => "warn ",
+            (false, true) => "WRONG",
+        };
+        text.push_str(&format!("{mark} {area}, {name}: {detail}\n"));
+        if let Some(fix) = fix.as_ref().filter(|_| !ok) {
+            text.push_str(&format!("      to mend it: {fix}\n"));
+        }
+    }
+    output::raw(text.as_bytes())
+}

@@ -1,0 +1,243 @@
+//! `raddle task explain`: why a task is not running.
+
+use jiff::Timestamp;
+use raddle_core::{State, TaskView, WorkerEntry, tid::TidArg, worker::WorkerStatus};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{context::Context, error::Outcome, format, output, tid};
+
+pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
+    let broker = context.onlooker().await?;
+    let task = tid::find(&*broker, arg).await?;
+    let workers = broker.workers().await?;
+    let ahead = if task.state == State::Created { broker.ahead_of(task.tid).await? } else { 0 };
+    let reason = Reason::of(&task, &workers, ahead, Timestamp::now());
+    let (text, hint) = (reason.text(&task), reason.hint(&task));
+    if context.json {
+        let mut record = json!({ "tid": task.tid, "state": task.state, "explanation": text, "hint": hint });
+        if let (Some(record), Ok(serde_json::Value::Object(reason))) =
+            (record.as_object_mut(), serde_json::to_value(&reason))
+        {
+            record.extend(reason);
+        }
+        output::json(&record)?;
+        return Ok(0);
+    }
+    output::line(format!("task {} ({}) {text}", task.tid, crate::table::printable(task.spec.display_name())))?;
+    if let Some(hint) = hint {
+        output::line(hint)?;
+    }
+    Ok(0)
+}
+
+/// Why a task is not running, or that it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+enum Reason {
+    /// It is over.
+    Finished,
+    /// It is running.
+    Running { worker: Option<raddle_core::Tid>, pid: Option<u32>, worker_alive: bool },
+    /// It is held back on request.
+    Paused,
+    /// Its time has not come.
+    Delayed { until: Timestamp },
+    /// Nobody is there.
+    NoWorker,
+    /// Nobody serves its queue.
+    NoWorkerForQueue { queue: String },
+    /// Those who serve its queue lack something; this is what the nearest of them lacks.
+    MissingCapabilities { missing: Vec<String> },
+    /// Those who could take it take nothing at present.
+    WorkersNotTaking { statuses: Vec<WorkerStatus> },
+    /// Others are to be run first.
+    Behind { ahead: u64 },
+    /// It is next.
+    Next { busy: bool },
+}
+
+impl Reason {
+    fn of(task: &TaskView, workers: &[WorkerEntry], ahead: u64, now: Timestamp) -> Self {
+        if task.state.is_terminal() {
+            return Self::Finished;
+        }
+        if task.paused {
+            return Self::Paused;
+        }
+        if task.state != State::Created {
+            let worker_alive = workers.iter().any(|worker| Some(worker.tid) == task.worker);
+            return Self::Running { worker: task.worker, pid: task.pid, worker_alive };
+        }
+        if let Some(until) = task.run_at.filter(|at| *at > now) {
+            return Self::Delayed { until };
+        }
+        Self::of_waiting(task, workers, ahead)
+    }
+
+    fn of_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
+        // Those for one task alone serve no queue at all.
+        let resident: Vec<_> = workers.iter().filter(|worker| !worker.info.queues.is_empty()).collect();
+        if resident.is_empty() {
+            return Self::NoWorker;
+        }
+        let serving: Vec<_> = resident.into_iter().filter(|worker| worker.info.serves(&task.spec.queue)).collect();
+        if serving.is_empty() {
+            return Self::NoWorkerForQueue { queue: task.spec.queue.clone() };
+        }
+        let needs = task.spec.needs();
+        let lacks = |worker: &&WorkerEntry| -> Vec<String> {
+            needs.missing_from(&worker.info.capabilities).map(str::to_owned).collect()
+        };
+        let able: Vec<_> = serving.iter().filter(|worker| lacks(worker).is_empty()).collect();
+        if able.is_empty() {
+            let nearest = serving.iter().map(lacks).min_by_key(Vec::len);
+            return Self::MissingCapabilities { missing: nearest.unwrap_or_default() };
+        }
+        if !able.iter().any(|worker| worker.status == WorkerStatus::Active) {
+            return Self::WorkersNotTaking { statuses: able.iter().map(|worker| worker.status).collect() };
+        }
+        if ahead > 0 {
+            return Self::Behind { ahead };
+        }
+        Self::Next { busy: able.iter().all(|worker| worker.load >= 1.0) }
+    }
+
+    fn text(&self, task: &TaskView) -> String {
+        match self {
+            Self::Finished => {
+                let how = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
+                format!("is finished, {}{how}", task.state)
+            }
+            Self::Running { worker, pid, worker_alive } => {
+                let on = worker.map(|worker| format!(" on worker {worker}")).unwrap_or_default();
+                let pid = pid.map(|pid| format!(" as process {pid}")).unwrap_or_default();
+                let gone = if *worker_alive { "" } else { ", which is gone" };
+                format!("is {}{on}{gone}{pid}", task.state)
+            }
+            Self::Paused => format!("is {} and paused", task.state),
+            Self::Delayed { until } => format!("is delayed until {}", format::time(*until)),
+            Self::NoWorker => "waits: no worker is alive".into(),
+            Self::NoWorkerForQueue { queue } => format!("waits: no live worker serves the queue '{queue}'"),
+            Self::MissingCapabilities { missing } => {
+                format!("waits: no live worker has all it needs; the nearest lacks {}", missing.join(", "))
+            }
+            Self::WorkersNotTaking { statuses } => {
+                let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+                format!("waits: the workers that could take it are {}", statuses.join(", "))
+            }
+            Self::Behind { ahead } => format!("waits behind {}", format::count(*ahead, "other")),
+            Self::Next { busy: true } => "is next: every worker that can take it is busy".into(),
+            Self::Next { busy: false } => "is next: a worker is about to take it".into(),
+        }
+    }
+
+    fn hint(&self, task: &TaskView) -> Option<String> {
+        let tid = task.tid;
+        Some(match self {
+            Self::Finished if task.state == State::Completed => format!("see 'raddle result {tid}'"),
+            Self::Finished => format!("see 'raddle logs {tid}', or run it again with 'raddle task retry {tid}'"),
+            Self::Running { worker_alive: false, .. } => {
+                format!("any live worker takes it back within seconds; without one, 'raddle task recover {tid}'")
+            }
+            Self::Paused => format!("let it go on with 'raddle task resume {tid}'"),
+            Self::NoWorker => "start one with 'raddle worker start'".into(),
+            Self::NoWorkerForQueue { queue } => format!("start one with 'raddle worker start --queues {queue}'"),
+            Self::MissingCapabilities { .. } => {
+                let caps: Vec<&str> = task.spec.requires.iter().collect();
+                format!("start one with 'raddle worker start --caps {}'", caps.join(","))
+            }
+            Self::WorkersNotTaking { .. } => "let them go on with 'raddle task resume', or start another".into(),
+            Self::Running { .. } | Self::Delayed { .. } | Self::Behind { .. } | Self::Next { .. } => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use raddle_core::{CapSet, Spec, Tid, worker::WorkerInfo};
+
+    use super::*;
+
+    fn task() -> TaskView {
+        let mut spec = Spec::command(["true"]);
+        spec.requires = "gpu,docker".parse().unwrap();
+        TaskView {
+            tid: Tid::from_u64(1_800_000_000_000_000_000).unwrap(),
+            spec,
+            state: State::Created,
+            attempt: 0,
+            failures: 0,
+            losses: 0,
+            paused: false,
+            dead: false,
+            run_at: None,
+            parent: None,
+            worker: None,
+            pid: None,
+            created_at: Timestamp::UNIX_EPOCH,
+            claimed_at: None,
+            finished_at: None,
+            report: None,
+        }
+    }
+
+    fn worker(caps: &str, queues: &[&str], status: WorkerStatus) -> WorkerEntry {
+        let capabilities: CapSet = caps.parse().unwrap();
+        WorkerEntry {
+            tid: Tid::from_u64(1_900_000_000_000_000_000).unwrap(),
+            info: WorkerInfo {
+                name: "w".into(),
+                kind: "resident".into(),
+                capabilities,
+                queues: queues.iter().map(|q| (*q).to_owned()).collect(),
+                concurrency: 1,
+                pid: 1,
+                host: "h".into(),
+            },
+            status,
+            load: 0.0,
+            spawned_count: 0,
+            started_at: Timestamp::UNIX_EPOCH,
+            queue: "q".into(),
+        }
+    }
+
+    fn reason(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Reason {
+        Reason::of(task, workers, ahead, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn the_first_thing_in_the_way_is_named() {
+        use WorkerStatus::{Active, Draining};
+        let task = task();
+        let inline = worker("", &[], Active);
+        assert_eq!(reason(&task, &[], 0), Reason::NoWorker);
+        assert_eq!(reason(&task, &[inline], 0), Reason::NoWorker);
+        let elsewhere = worker("gpu,docker", &["other"], Active);
+        let queue = "default".to_owned();
+        assert_eq!(reason(&task, std::slice::from_ref(&elsewhere), 0), Reason::NoWorkerForQueue { queue });
+        let workers = [elsewhere, worker("", &["default"], Active), worker("gpu", &["default"], Active)];
+        assert_eq!(reason(&task, &workers, 0), Reason::MissingCapabilities { missing: vec!["docker".into()] });
+        let leaving = [worker("gpu,docker", &["default"], Draining)];
+        assert_eq!(reason(&task, &leaving, 3), Reason::WorkersNotTaking { statuses: vec![Draining] });
+        let able = [worker("gpu,docker", &["default"], Active)];
+        assert_eq!(reason(&task, &able, 3), Reason::Behind { ahead: 3 });
+        assert_eq!(reason(&task, &able, 0), Reason::Next { busy: false });
+    }
+
+    #[test]
+    fn what_holds_the_task_itself_comes_before_who_could_take_it() {
+        let until = Timestamp::UNIX_EPOCH + Duration::from_secs(60);
+        let delayed = TaskView { run_at: Some(until), ..task() };
+        assert_eq!(reason(&delayed, &[], 0), Reason::Delayed { until });
+        let paused = TaskView { paused: true, ..delayed };
+        assert_eq!(reason(&paused, &[], 0), Reason::Paused);
+        let running = TaskView { state: State::Running, ..task() };
+        assert!(matches!(reason(&running, &[], 0), Reason::Running { worker_alive: false, .. }));
+        let over = TaskView { state: State::Failed, paused: true, ..task() };
+        assert_eq!(reason(&over, &[], 0), Reason::Finished);
+    }
+}

@@ -1,0 +1,86 @@
+//! `raddle tid` and `raddle task status`: one task.
+
+use jiff::Timestamp;
+use raddle_core::{Target, TaskView, tid::TidArg};
+use serde_json::json;
+
+use crate::{context::Context, error::Outcome, format, output, result, table, tid};
+
+/// Prints the full id.
+pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
+    let broker = context.onlooker().await?;
+    let task = tid::find(&*broker, arg).await?;
+    if context.json {
+        output::json(&json!({ "tid": task.tid, "short": task.tid.short().to_string() }))?;
+    } else {
+        output::line(task.tid.to_string())?;
+    }
+    Ok(0)
+}
+
+/// Prints all that is known.
+pub(super) async fn status(context: &Context, arg: TidArg) -> Outcome {
+    let broker = context.onlooker().await?;
+    let task = tid::find(&*broker, arg).await?;
+    if context.json {
+        output::json(&result::task_json(&task))?;
+    } else {
+        output::raw(text(&task).as_bytes())?;
+    }
+    Ok(0)
+}
+
+fn text(task: &TaskView) -> String {
+    let now = Timestamp::now();
+    let mut lines = vec![("task", task.tid.to_string()), ("name", task.spec.display_name().into())];
+    lines.push(("state", state(task)));
+    lines.push(("target", target(task)));
+    lines.push(("queue", format!("{}, priority {}", task.spec.queue, task.spec.priority)));
+    if !task.spec.requires.is_empty() {
+        lines.push(("requires", task.spec.requires.to_string()));
+    }
+    lines.push(("attempt", format!("{} of {}", task.attempt, task.spec.retry.attempts)));
+    if task.failures + task.losses > 0 {
+        lines.push(("so far", format!("{} failed, {} lost with their worker", task.failures, task.losses)));
+    }
+    let optional = [
+        ("parent", task.parent.map(|tid| tid.to_string())),
+        ("worker", task.worker.map(|tid| tid.to_string())),
+        ("pid", task.pid.filter(|_| !task.state.is_terminal()).map(|pid| pid.to_string())),
+        ("folder", task.spec.cwd.clone()),
+        ("created", Some(format!("{} ({} ago)", format::time(task.created_at), format::age(task.created_at, now)))),
+        ("not before", task.run_at.filter(|_| !task.state.is_terminal()).map(format::time)),
+        ("finished", task.finished_at.map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now)))),
+        ("took", format::took(task, now).map(format::fine)),
+    ];
+    lines.extend(optional.into_iter().filter_map(|(label, value)| Some((label, value?))));
+    if let Some(report) = &task.report {
+        lines.push(("exit", report.exit.to_string()));
+        lines.push(("output", format!("{} bytes, {} on stderr", report.stdout_bytes, report.stderr_bytes)));
+        let cpu = std::time::Duration::from_micros(report.usage.user_us + report.usage.system_us);
+        lines
+            .push(("used", format!("{} MiB at most, {} of cpu", report.usage.peak_rss_bytes >> 20, format::fine(cpu))));
+    }
+    lines.iter().map(|(label, value)| format!("{label:<11}{}\n", table::printable(value))).collect()
+}
+
+fn state(task: &TaskView) -> String {
+    let mut text = task.state.to_string();
+    if task.paused {
+        text.push_str(", paused");
+    }
+    if task.dead {
+        text.push_str(", in the dead-letter queue");
+    }
+    text
+}
+
+fn target(task: &TaskView) -> String {
+    match &task.spec.target {
+        Target::Command(argv) => argv.join(" "),
+        Target::Routine(name) => format!("routine {name}"),
+        Target::Handler(name) => format!("handler {name}"),
+        Target::Service(name) => format!("service {name}"),
+        _ => "unknown".into(),
+    }
+}

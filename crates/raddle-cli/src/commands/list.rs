@@ -1,0 +1,62 @@
+//! `raddle task list`.
+
+use jiff::Timestamp;
+use raddle_broker::TaskFilter;
+use raddle_core::TaskView;
+
+use crate::{args::ListArgs, context::Context, error::Outcome, format, output, result, table::Table};
+
+pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
+    let broker = context.onlooker().await?;
+    let filter = TaskFilter {
+        states: args.status,
+        name: args.name,
+        queue: args.queue,
+        dead: args.dead,
+        services: args.all,
+        limit: args.limit,
+    };
+    let tasks = broker.tasks(filter).await?;
+    if context.json {
+        output::json(&tasks.iter().map(result::task_json).collect::<Vec<_>>())?;
+        return Ok(0);
+    }
+    output::raw(render(&tasks).as_bytes())?;
+    if tasks.len() as u64 == u64::from(args.limit) {
+        context.note(format!("these are the newest {}: see more with --limit", args.limit));
+    }
+    Ok(0)
+}
+
+fn render(tasks: &[TaskView]) -> String {
+    let now = Timestamp::now();
+    let mut table = Table::new(&["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE"]);
+    for task in tasks {
+        table.row([
+            task.tid.to_string(),
+            task.state.to_string(),
+            task.attempt.to_string(),
+            task.spec.queue.clone(),
+            format::age(task.created_at, now),
+            format::took(task, now).map_or_else(|| "-".into(), format::fine),
+            task.spec.display_name().into(),
+            note(task, now),
+        ]);
+    }
+    table.render()
+}
+
+fn note(task: &TaskView, now: Timestamp) -> String {
+    let exit = task.report.as_ref().filter(|report| !report.exit.is_success()).map(|report| report.exit.to_string());
+    let mut notes: Vec<String> = exit.into_iter().collect();
+    if task.paused {
+        notes.push("paused".into());
+    }
+    if task.dead {
+        notes.push("dead letter".into());
+    }
+    if let Some(at) = task.run_at.filter(|at| !task.state.is_terminal() && *at > now) {
+        notes.push(format!("not before {}", format::time(at)));
+    }
+    notes.join(", ")
+}

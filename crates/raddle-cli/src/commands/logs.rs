@@ -1,0 +1,78 @@
+//! `raddle logs`: what a task has written so far.
+
+use std::time::Duration;
+
+use raddle_broker::{Broker, Chunk, Fence, Stream};
+use raddle_core::Tid;
+use serde_json::json;
+
+use crate::{
+    args::LogsArgs,
+    context::Context,
+    error::{Failure, Outcome},
+    follow::{Follower, LONG},
+    output, result, tid,
+};
+
+pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
+    let broker = context.onlooker().await?;
+    let task = tid::find(&*broker, args.tid).await?;
+    let printer = Printer { json: context.json, only: only(args) };
+    match args.attempt {
+        Some(attempt) if attempt > task.attempt => {
+            let had = crate::format::count(task.attempt.into(), "attempt");
+            Err(Failure::Usage(format!("task {} has had {had}: there is no attempt {attempt}", task.tid)))
+        }
+        Some(attempt) => printer.one(&*broker, Fence { tid: task.tid, attempt }).await,
+        None => printer.all(&*broker, task.tid, args.follow).await,
+    }?;
+    Ok(0)
+}
+
+fn only(args: &LogsArgs) -> Option<Stream> {
+    match (args.stdout, args.stderr) {
+        (true, _) => Some(Stream::Stdout),
+        (_, true) => Some(Stream::Stderr),
+        _ => None,
+    }
+}
+
+struct Printer {
+    json: bool,
+    only: Option<Stream>,
+}
+
+impl Printer {
+    /// All attempts, in order.
+    async fn all(&self, broker: &dyn Broker, tid: Tid, follow: bool) -> Outcome<()> {
+        let mut follower = Follower::new(tid);
+        loop {
+            let progress = follower.next(broker, if follow { LONG } else { Duration::ZERO }).await?;
+            progress.output.iter().try_for_each(|chunk| self.print(chunk))?;
+            let nothing_yet = !follow && progress.output.is_empty() && progress.events.is_empty();
+            if progress.done.is_some() || nothing_yet {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn one(&self, broker: &dyn Broker, fence: Fence) -> Outcome<()> {
+        for stream in Stream::BOTH {
+            let print = |bytes: &[u8]| self.print(&Chunk { attempt: fence.attempt, stream, bytes: bytes.into() });
+            result::copy(broker, fence, stream, print).await?;
+        }
+        Ok(())
+    }
+
+    fn print(&self, chunk: &Chunk) -> Outcome<()> {
+        if self.only.is_some_and(|only| only != chunk.stream) {
+            return Ok(());
+        }
+        if self.json {
+            let text = String::from_utf8_lossy(&chunk.bytes);
+            return output::json(&json!({ "attempt": chunk.attempt, "stream": chunk.stream, "text": text }));
+        }
+        // The one stream that was asked for is the data.
+        if self.only.is_some() { output::raw(&chunk.bytes) } else { output::pass_on(chunk.stream, &chunk.bytes) }
+    }
+}

@@ -1,0 +1,88 @@
+//! One file per command. Each asks the libraries and shows what they say.
+
+mod completions;
+mod control;
+mod doctor;
+mod explain;
+mod inspect;
+mod interrupt;
+mod list;
+mod logs;
+mod queue;
+mod recover;
+mod result;
+mod retry;
+mod run;
+mod start;
+mod status;
+mod stop;
+mod submit;
+mod tree;
+mod wait;
+mod workers;
+
+use raddle_core::Word;
+
+use crate::{
+    args::{Cli, Command, TaskCommand, WorkerCommand},
+    context::Context,
+    error::{Failure, Outcome},
+    logging,
+};
+
+/// Does what was asked for; returns the exit code.
+pub(crate) fn execute(cli: Cli) -> Outcome {
+    let Cli { global, command } = cli;
+    let is_worker = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.no_detach);
+    logging::start(&global, is_worker.then_some("warn"));
+    if let Command::Completions { shell } = command {
+        return completions::completions(shell);
+    }
+    let context = Context::new(&global)?;
+    if let Command::Worker(WorkerCommand::Start(args)) = &command
+        && !args.no_detach
+    {
+        return start::detached(&context, args, &global);
+    }
+    // One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
+    runtime.block_on(Box::pin(perform(&context, command)))
+}
+
+async fn perform(context: &Context, command: Command) -> Outcome {
+    match command {
+        Command::Run(args) => run::run(context, &args).await,
+        Command::Submit(args) => submit::submit(context, &args).await,
+        Command::Result(args) => result::result(context, &args).await,
+        Command::Logs(args) => logs::logs(context, &args).await,
+        Command::Status(args) => status::status(context, &args).await,
+        Command::Wait(args) => wait::wait(context, &args).await,
+        Command::Tid(args) => inspect::tid(context, args.tid).await,
+        Command::Task(command) => task(context, command).await,
+        Command::Queue(command) => queue::queue(context, command).await,
+        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args).await,
+        Command::Worker(WorkerCommand::List) => workers::list(context).await,
+        Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
+        Command::Doctor => doctor::doctor(context).await,
+        Command::Completions { .. } => unreachable!("done before a broker is looked for"),
+    }
+}
+
+async fn task(context: &Context, command: TaskCommand) -> Outcome {
+    match command {
+        TaskCommand::List(args) => list::list(context, args).await,
+        TaskCommand::Status { tid } => inspect::status(context, tid).await,
+        TaskCommand::Stop(words) => control::control(context, &words, Word::Stop).await,
+        TaskCommand::Kill(words) => control::control(context, &words, Word::Kill).await,
+        TaskCommand::Pause(words) => control::control(context, &words, Word::Pause).await,
+        TaskCommand::Resume(words) => control::control(context, &words, Word::Resume).await,
+        TaskCommand::Ping(words) => control::control(context, &words, Word::Ping).await,
+        TaskCommand::Retry(args) => retry::retry(context, &args).await,
+        TaskCommand::Recover { tid, timeout } => recover::recover(context, tid, timeout.0).await,
+        TaskCommand::Tree { tid } => tree::tree(context, tid).await,
+        TaskCommand::Explain { tid } => explain::explain(context, tid).await,
+    }
+}

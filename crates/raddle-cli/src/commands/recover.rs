@@ -1,0 +1,94 @@
+//! `raddle task recover`: a stuck task gets going again, whatever it is stuck in.
+
+use std::time::Duration;
+
+use raddle_broker::Broker;
+use raddle_core::{Control, State, TaskView, Tid, Word, tid::TidArg};
+use serde_json::json;
+
+use super::control::{Answer, ask};
+use crate::{
+    context::Context,
+    error::{Failure, Outcome},
+    output, tid,
+};
+
+/// What was done.
+enum Deed {
+    /// It was held back, and goes on.
+    Resumed,
+    /// It is finished, and was submitted again under this id.
+    Resubmitted(Tid),
+    /// It was taken from a worker that is gone.
+    Reclaimed,
+    /// Its worker gave it back.
+    Requeued,
+    /// It waits for its turn.
+    Nothing,
+}
+
+pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration) -> Outcome {
+    let broker = context.onlooker().await?;
+    let task = tid::find(&*broker, arg).await?;
+    let deed = act(&*broker, &task, patience).await?;
+    let new = match deed {
+        Deed::Resubmitted(new) => Some(new),
+        _ => None,
+    };
+    if context.json {
+        output::json(&json!({ "tid": task.tid, "action": deed.as_str(), "new_tid": new }))?;
+        return Ok(0);
+    }
+    match deed {
+        Deed::Resubmitted(new) => output::line(format!("{} resubmitted as {new}", task.tid))?,
+        Deed::Nothing => {
+            context.note("it is not stuck: 'raddle task explain' says what it waits for");
+            output::line(format!("{} waiting", task.tid))?;
+        }
+        _ => output::line(format!("{} {}", task.tid, deed.as_str()))?,
+    }
+    Ok(0)
+}
+
+async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcome<Deed> {
+    if task.state.is_terminal() {
+        return Ok(Deed::Resubmitted(broker.resubmit(task.tid).await?));
+    }
+    if task.paused {
+        ask(broker, task.tid, Control::new(Word::Resume), patience).await?;
+        return Ok(Deed::Resumed);
+    }
+    if task.state == State::Created {
+        return Ok(Deed::Nothing);
+    }
+    if is_owned(broker, task).await? {
+        let give_back = Control { requeue: true, ..Control::new(Word::Stop) };
+        match ask(broker, task.tid, give_back, patience).await? {
+            Answer::Nothing(_) if is_owned(broker, task).await? => {
+                let hint = "kill it with 'raddle task kill', or its worker with 'raddle worker stop --kill'";
+                return Err(Failure::TimedOut(format!("task {}: its worker does not answer: {hint}", task.tid)));
+            }
+            Answer::Nothing(_) => {}
+            _ => return Ok(Deed::Requeued),
+        }
+    }
+    broker.reclaim().await?;
+    Ok(Deed::Reclaimed)
+}
+
+/// Whether the worker that has the task is alive.
+async fn is_owned(broker: &dyn Broker, task: &TaskView) -> Outcome<bool> {
+    Ok(broker.workers().await?.iter().any(|worker| Some(worker.tid) == task.worker))
+}
+
+impl Deed {
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Resumed => "resumed",
+            Self::Resubmitted(_) => "resubmitted",
+            Self::Reclaimed => "reclaimed",
+            Self::Requeued => "requeued",
+            Self::Nothing => "none",
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `raddle result`: what became of a task.
+
+use crate::{
+    args::ResultArgs,
+    context::Context,
+    error::{Failure, Outcome},
+    follow, output, result, tid,
+};
+use tokio::time::Instant;
+
+pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
+    let broker = context.onlooker().await?;
+    let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
+    let mut task = tid::find(&*broker, args.tid).await?;
+    if !task.state.is_terminal() {
+        if !args.wait {
+            let hint = "wait for it with --wait, or see 'raddle task explain'";
+            return Err(Failure::Usage(format!("task {} is not finished, but {}: {hint}", task.tid, task.state)));
+        }
+        follow::until_finished(&*broker, task.tid, deadline).await?;
+        task = tid::view(&*broker, task.tid).await?;
+    }
+    if context.json {
+        output::json(&result::result_json(&*broker, &task).await?)?;
+    } else {
+        result::print(&*broker, &task).await?;
+        if let Some(remark) = result::remark(&task) {
+            context.note(remark);
+        }
+    }
+    Ok(result::exit_code(&task))
+}

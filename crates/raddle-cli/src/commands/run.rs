@@ -1,0 +1,232 @@
+//! `raddle run`: submits a task, follows it, and works it off here when nobody else can.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, Delivered, Error, Progress};
+use raddle_core::{
+    Control, EventKind, Spec, State, Target, TaskView, Tid, Word, spec::Isolation, worker::WorkerStatus,
+};
+use raddle_fabric::{Ended, Options, Shutdown, Worker};
+
+use super::{interrupt::Interrupts, submit};
+use crate::{
+    args::RunArgs,
+    context::Context,
+    error::{Failure, INTERRUPTED, KILLED, Outcome},
+    follow::{self, Follower, LONG},
+    output, result, spec, tid,
+};
+
+/// How often to look whether somebody is still there who can take the task.
+const WATCH_WORKERS: Duration = Duration::from_secs(1);
+/// How long an inline worker may take to leave after its task is over.
+const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
+    let spec = spec::complete(Spec::command(args.command.iter().cloned()), &args.spec)?;
+    if args.no_wait {
+        return submit::one(context, spec).await;
+    }
+    // Before the task exists: a signal in between must find somebody who passes it on.
+    let interrupts = Interrupts::catch()?;
+    let broker = context.broker().await?;
+    let submitted = broker.submit(vec![spec::submission(spec.clone())]).await?;
+    let Some(submitted) = submitted.first() else {
+        return Err(Failure::Raddle("the broker did not say what became of the task".into()));
+    };
+    let tid = submitted.tid();
+    if matches!(submitted, raddle_broker::Submitted::Existing(_)) {
+        context.note(format!("task {tid} has this key already: following that one"));
+    }
+    let run = Run {
+        context,
+        broker: Arc::clone(&broker),
+        tid,
+        spec,
+        interrupts,
+        interrupted: 0,
+        reader_gone: false,
+        inline: None,
+    };
+    Box::pin(run.to_the_end()).await
+}
+
+/// A task that is waited for.
+struct Run<'a> {
+    context: &'a Context,
+    broker: Arc<dyn Broker>,
+    tid: Tid,
+    spec: Spec,
+    interrupts: Interrupts,
+    /// How often the user has asked for an end.
+    interrupted: u32,
+    /// Nobody reads our output any more.
+    reader_gone: bool,
+    inline: Option<Inline>,
+}
+
+/// A worker in this process, for the one task.
+struct Inline {
+    working: Pin<Box<dyn Future<Output = raddle_broker::Result<Ended>> + Send>>,
+    shutdown: Shutdown,
+}
+
+/// What to do next.
+enum Step {
+    GoOn,
+    /// The task is finished.
+    Finished,
+    /// The task goes on, or waits, without us.
+    Leave(u8),
+}
+
+impl Run<'_> {
+    async fn to_the_end(mut self) -> Outcome {
+        let mut follower = Follower::new(self.tid);
+        self.look_after().await?;
+        loop {
+            let wait = if self.inline.is_some() { LONG } else { WATCH_WORKERS };
+            let step = tokio::select! {
+                progress = follower.next(&*self.broker, wait) => self.hear(progress?).await?,
+                ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
+                    self.inline = None;
+                    ended?;
+                    // It leaves when its task is over, or when another worker has it.
+                    self.look_after().await?;
+                    Step::GoOn
+                }
+                () = self.interrupts.next() => self.interrupt().await?,
+            };
+            match step {
+                Step::GoOn => {}
+                Step::Finished => break,
+                Step::Leave(code) => {
+                    self.leave().await?;
+                    return Ok(code);
+                }
+            }
+        }
+        self.leave().await?;
+        self.conclude().await
+    }
+
+    async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
+        if !self.context.json && !self.reader_gone {
+            match follow::show(&progress) {
+                Err(Failure::ClosedPipe) => {
+                    // As with any other program in a pipe: what nobody reads need not go on.
+                    self.reader_gone = true;
+                    self.tell(Word::Stop).await?;
+                }
+                shown => shown?,
+            }
+        }
+        if progress.done.is_some() {
+            return Ok(Step::Finished);
+        }
+        let given_back = progress.events.iter().any(|event| event.event == EventKind::Released);
+        if given_back && self.interrupted > 0 {
+            self.context.note(format!("task {} is back in its queue, as its spec asks", self.tid));
+            return Ok(Step::Leave(INTERRUPTED));
+        }
+        if self.inline.is_none() {
+            self.look_after().await?;
+        }
+        Ok(Step::GoOn)
+    }
+
+    /// Sees to it that somebody works on the task: another worker if one can, else this process.
+    async fn look_after(&mut self) -> Outcome<()> {
+        let workers = self.broker.workers().await?;
+        let able = workers.iter().any(|w| w.status == WorkerStatus::Active && w.info.can_take(&self.spec));
+        if able && self.interrupted == 0 {
+            // Cheap when all is well; a dead owner is noticed by the able worker itself.
+            return Ok(());
+        }
+        let Some(task) = self.broker.task(self.tid).await? else { return Ok(()) };
+        match task.state {
+            State::Created if !able && may_run_here(&task) => self.work_here().await,
+            State::Spawning | State::Running if !workers.iter().any(|w| Some(w.tid) == task.worker) => {
+                self.broker.reclaim().await?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn work_here(&mut self) -> Outcome<()> {
+        let worker = Worker::register(Arc::clone(&self.broker), Options::inline(self.tid)).await?;
+        let shutdown = Shutdown::new();
+        let working = Box::pin(worker.run(shutdown.clone()));
+        self.inline = Some(Inline { working, shutdown });
+        Ok(())
+    }
+
+    async fn interrupt(&mut self) -> Outcome<Step> {
+        self.interrupted += 1;
+        match self.interrupted {
+            1 => {
+                self.context.note(format!("stopping task {}; once more to kill it", self.tid));
+                self.tell(Word::Stop).await
+            }
+            2 => {
+                self.context.note(format!("killing task {}", self.tid));
+                self.tell(Word::Kill).await
+            }
+            _ => {
+                self.context.note(format!("leaving task {} to its end", self.tid));
+                Ok(Step::Leave(KILLED))
+            }
+        }
+    }
+
+    async fn tell(&self, word: Word) -> Outcome<Step> {
+        match self.broker.control(self.tid, Control::new(word)).await {
+            // Nobody ran it and it is not over: its spec wants it back in the queue, where it stands.
+            Ok(Delivered::Applied(state)) if !state.is_terminal() => Ok(Step::Leave(INTERRUPTED)),
+            Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => Ok(Step::GoOn),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets the inline worker leave in good order: what it still has goes back to its queue.
+    async fn leave(&mut self) -> Outcome<()> {
+        let Some(inline) = &self.inline else { return Ok(()) };
+        inline.shutdown.request();
+        inline.shutdown.request();
+        match tokio::time::timeout(LEAVE_WITHIN, Inline::work(&mut self.inline)).await {
+            Ok(ended) => ended.map(drop).map_err(Failure::from),
+            // Its runner dies with this process, and others take over what it had.
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn conclude(self) -> Outcome {
+        let task = tid::view(&*self.broker, self.tid).await?;
+        if self.reader_gone {
+            return Ok(0);
+        }
+        if self.context.json {
+            output::json(&result::result_json(&*self.broker, &task).await?)?;
+        } else if let Some(remark) = result::remark(&task) {
+            self.context.note(remark);
+        }
+        Ok(result::exit_code(&task))
+    }
+}
+
+impl Inline {
+    /// Works on; there is one whenever this is called.
+    async fn work(inline: &mut Option<Self>) -> raddle_broker::Result<Ended> {
+        match inline {
+            Some(inline) => (&mut inline.working).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Whether this process can run the task. An inline worker takes its task whatever that needs, so what it cannot give is refused
+/// here: a task that asks for a sandbox must not run without.
+fn may_run_here(task: &TaskView) -> bool {
+    matches!(task.spec.target, Target::Command(_)) && task.spec.isolation == Isolation::Process
+}

@@ -1,0 +1,177 @@
+//! `raddle worker start`: in the foreground, or as a process of its own in the background.
+//!
+//! The background process is this program again, in the foreground mode. It says its id on its stdout, which is a pipe to us, and then
+//! turns to its log; only when we have heard the id has the worker started.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, Read},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use raddle_core::Tid;
+use raddle_fabric::{Options, Shutdown, Worker, worker::EndReason};
+use serde_json::json;
+
+use super::interrupt::Interrupts;
+use crate::{
+    args::{Global, StartArgs},
+    context::Context,
+    error::{Failure, Outcome},
+    output,
+};
+
+/// Tells the background process that it is one. Commands never see variables that begin like this.
+const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
+/// How long the background process may take to say its id.
+const START_WITHIN: Duration = Duration::from_secs(10);
+
+/// Starts a worker in the background and prints its id.
+pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> Outcome {
+    let mut child = spawn(context, args, global)?;
+    let pid = child.id();
+    let heard = first_line(&mut child);
+    let tid = match heard.recv_timeout(START_WITHIN) {
+        Ok(Some(tid)) => tid,
+        Ok(None) => return Err(Failure::Raddle(last_words(child))),
+        Err(_) => {
+            // It holds nothing that is not taken back from a worker that dies.
+            let _ = child.kill();
+            let _ = child.wait();
+            let secs = START_WITHIN.as_secs();
+            return Err(Failure::Raddle(format!("the worker did not start within {secs} s: see 'raddle doctor'")));
+        }
+    };
+    if context.json {
+        output::json(&json!({ "tid": tid, "pid": pid, "log": log_of(context, tid) }))?;
+    } else {
+        output::line(tid.to_string())?;
+    }
+    Ok(0)
+}
+
+fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child> {
+    // By its link in /proc: that is this very program, also when another has taken its place on the disk.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("raddle").args(["worker", "start", "--no-detach", "--name", &args.name]);
+    command.args(["--queue-url", &context.project.url.to_string(), "--queues", &args.queues.join(",")]);
+    if let Some(concurrency) = args.concurrency {
+        command.args(["--concurrency", &concurrency.to_string()]);
+    }
+    if let Some(caps) = &args.caps {
+        command.args(["--caps", &caps.to_string()]);
+    }
+    if let Some(idle_exit) = args.idle_exit {
+        command.args(["--idle-exit", &idle_exit.0.as_secs_f64().to_string()]);
+    }
+    if global.quiet {
+        command.arg("--quiet");
+    }
+    command.args(std::iter::repeat_n("--verbose", global.verbose.into()));
+    command
+        .env(DETACHED, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(|e| Failure::Raddle(format!("cannot start a process for the worker: {e}")))
+}
+
+/// The id on the first line, or nothing if the process ended without one.
+fn first_line(child: &mut Child) -> mpsc::Receiver<Option<Tid>> {
+    let (tell, heard) = mpsc::sync_channel(1);
+    let stdout = child.stdout.take();
+    // Left behind when time runs out: this process ends soon after.
+    thread::spawn(move || {
+        let mut line = String::new();
+        if let Some(stdout) = stdout {
+            let _ = BufReader::new(stdout).read_line(&mut line);
+        }
+        let _ = tell.send(line.trim().parse().ok());
+    });
+    heard
+}
+
+/// What a background process that could not start had to say.
+fn last_words(mut child: Child) -> String {
+    let mut text = String::new();
+    if let Some(mut stderr) = child.stderr.take() {
+        let _ = stderr.read_to_string(&mut text);
+    }
+    let _ = child.wait();
+    let text = text.trim();
+    let message = text.strip_prefix("raddle: ").unwrap_or(text);
+    if message.is_empty() { "the worker ended before it had started".into() } else { message.to_owned() }
+}
+
+/// Works in this process until it is told to stop.
+pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
+    let is_detached = std::env::var_os(DETACHED).is_some();
+    if is_detached {
+        // Already the leader of a session: then there is nothing to leave.
+        let _ = raddle_exec::setsid_self();
+    }
+    let broker = context.broker().await?;
+    let mut interrupts = Interrupts::catch()?;
+    let worker = Worker::register(broker, options(args)).await?;
+    let tid = worker.tid();
+    announce(context, tid, is_detached)?;
+    let shutdown = Shutdown::new();
+    let mut working = Box::pin(worker.run(shutdown.clone()));
+    let ended = loop {
+        tokio::select! {
+            ended = &mut working => break ended?,
+            () = interrupts.next() => {
+                context.note("stopping: what runs may end; once more to give it back, and again to kill it");
+                shutdown.request();
+            }
+        }
+    };
+    let why = match ended.reason {
+        EndReason::Idle => "nothing was left to do",
+        EndReason::Stopped => "it was told to stop",
+        _ => "its task is over",
+    };
+    context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
+    Ok(0)
+}
+
+fn options(args: &StartArgs) -> Options {
+    let resident = Options::resident();
+    Options {
+        name: args.name.clone(),
+        caps: args.caps.clone().unwrap_or_default(),
+        queues: args.queues.clone(),
+        concurrency: args.concurrency.unwrap_or(resident.concurrency),
+        idle_exit: args.idle_exit.map(|idle| idle.0),
+        ..resident
+    }
+}
+
+/// Says the id, and turns to the log where nobody will be reading.
+fn announce(context: &Context, tid: Tid, is_detached: bool) -> Outcome<()> {
+    if !is_detached {
+        if context.json {
+            return output::json(&json!({ "tid": tid, "pid": std::process::id(), "log": null }));
+        }
+        return output::line(tid.to_string());
+    }
+    let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
+    let cannot = |e: std::io::Error| Failure::Raddle(format!("cannot write the log {}: {e}", path.display()));
+    // Opened before the id is said: a worker whose log cannot be written has not started.
+    let log: File = OpenOptions::new().append(true).create(true).open(&path).map_err(cannot)?;
+    output::line(tid.to_string())?;
+    rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
+    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))
+}
+
+/// Where a background worker logs to, if the project has a folder for it.
+fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
+    Some(context.project.folder()?.join(format!("worker-{tid}.log")))
+}

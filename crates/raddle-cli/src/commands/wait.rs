@@ -1,0 +1,38 @@
+//! `raddle wait`: until tasks are finished.
+
+use raddle_core::State;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{
+    args::WaitArgs,
+    context::Context,
+    error::{Outcome, TASK_FAILED},
+    follow, output, result, tid as tids,
+};
+
+pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
+    let broker = context.onlooker().await?;
+    let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
+    let all = tids::resolve_all(&*broker, &args.tids).await?;
+    // All of them first: a mistyped one must not come to light after an hour of waiting for the others.
+    for tid in &all {
+        tids::view(&*broker, *tid).await?;
+    }
+    let mut records = Vec::new();
+    let mut all_well = true;
+    for tid in all {
+        let state = follow::until_finished(&*broker, tid, deadline).await?;
+        all_well &= state == State::Completed;
+        if context.json {
+            let task = tids::view(&*broker, tid).await?;
+            records.push(json!({ "tid": tid, "state": state, "exit_code": result::exit_code(&task) }));
+        } else {
+            output::line(format!("{tid} {state}"))?;
+        }
+    }
+    if context.json {
+        output::json(&records)?;
+    }
+    Ok(if all_well { 0 } else { TASK_FAILED })
+}

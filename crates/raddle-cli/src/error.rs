@@ -1,0 +1,68 @@
+//! What went wrong, as a message and an exit code.
+
+use std::io;
+
+use crate::output;
+
+/// The task failed.
+pub(crate) const TASK_FAILED: u8 = 1;
+/// The request was wrong, or what it named is not there.
+pub(crate) const USAGE: u8 = 2;
+/// The time that was given is over.
+pub(crate) const TIMED_OUT: u8 = 124;
+/// Raddle itself failed.
+pub(crate) const RADDLE: u8 = 125;
+/// Interrupted.
+pub(crate) const INTERRUPTED: u8 = 130;
+/// Killed.
+pub(crate) const KILLED: u8 = 137;
+
+/// The result of a command: its exit code, or why there is none.
+pub(crate) type Outcome<T = u8> = Result<T, Failure>;
+
+/// Why a command could not do what it was asked to.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The request was wrong, or named something that is not there.
+    Usage(String),
+    /// It took longer than it was given.
+    TimedOut(String),
+    /// Raddle itself failed.
+    Raddle(String),
+    /// Nobody reads what is written: the reader has seen enough, which is its right.
+    ClosedPipe,
+}
+
+impl Failure {
+    /// The exit code to leave with.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => USAGE,
+            Self::TimedOut(_) => TIMED_OUT,
+            Self::Raddle(_) => RADDLE,
+            Self::ClosedPipe => 0,
+        }
+    }
+
+    /// Tells the user.
+    pub(crate) fn print(&self) {
+        match self {
+            Self::Usage(message) | Self::TimedOut(message) | Self::Raddle(message) => output::complain(message),
+            Self::ClosedPipe => {}
+        }
+    }
+
+    /// A failure to write data to where it was to go.
+    pub(crate) fn writing(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::ClosedPipe,
+            _ => Self::Raddle(format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+impl From<raddle_broker::Error> for Failure {
+    fn from(error: raddle_broker::Error) -> Self {
+        if error.is_callers() { Self::Usage(error.to_string()) } else { Self::Raddle(error.to_string()) }
+    }
+}

@@ -1,0 +1,61 @@
+//! Times and lengths of time for people.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use raddle_core::TaskView;
+
+/// How long ago something was: `3s`, `5m`, `2h`, `4d`.
+pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
+    coarse(Duration::try_from(now.duration_since(then)).unwrap_or_default())
+}
+
+/// A length of time with one unit: `3s`, `5m`, `2h`, `4d`.
+pub(crate) fn coarse(length: Duration) -> String {
+    match length.as_secs() {
+        secs @ 0..120 => format!("{secs}s"),
+        secs @ 120..7_200 => format!("{}m", secs / 60),
+        secs @ 7_200..172_800 => format!("{}h", secs / 3600),
+        secs => format!("{}d", secs / 86_400),
+    }
+}
+
+/// A length of time to three digits or so: `12ms`, `1.2s`, `5m`.
+pub(crate) fn fine(length: Duration) -> String {
+    match length.as_millis() {
+        millis @ 0..1_000 => format!("{millis}ms"),
+        1_000..100_000 => format!("{:.1}s", length.as_secs_f64()),
+        _ => coarse(length),
+    }
+}
+
+/// How long the last attempt of a finished task ran, or the present one has been running.
+pub(crate) fn took(task: &TaskView, now: Timestamp) -> Option<Duration> {
+    let (from, to) = match &task.report {
+        Some(report) => (report.started_at?, report.ended_at),
+        None => (task.claimed_at?, now),
+    };
+    Duration::try_from(to.duration_since(from)).ok()
+}
+
+/// A time to the second.
+pub(crate) fn time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
+}
+
+/// `1 task`, `2 tasks`.
+pub(crate) fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_have_one_unit() {
+        let shown: Vec<_> = [0, 119, 120, 7_199, 7_200, 172_799, 172_800].map(Duration::from_secs).map(coarse).into();
+        assert_eq!(shown, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
+        assert_eq!([7, 1_250, 200_000].map(Duration::from_millis).map(fine), ["7ms", "1.2s", "3m"]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Where text goes: data to stdout, everything else to stderr.
+//!
+//! `println!` panics when nobody reads; here a closed pipe ends the command quietly.
+
+use std::io::{self, Write};
+
+use raddle_broker::Stream;
+use serde::Serialize;
+
+use crate::error::{Failure, Outcome};
+
+/// Writes one line of data.
+pub(crate) fn line(text: impl AsRef<str>) -> Outcome<()> {
+    let mut whole = text.as_ref().to_owned();
+    whole.push('\n');
+    raw(whole.as_bytes())
+}
+
+/// Writes a value as one line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
+    let text = serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
+    line(text)
+}
+
+/// Writes data as it is.
+pub(crate) fn raw(bytes: &[u8]) -> Outcome<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|e| Failure::writing(&e))
+}
+
+/// Passes a task's output on to the stream of ours that it belongs to.
+pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> Outcome<()> {
+    match stream {
+        Stream::Stdout => raw(bytes),
+        Stream::Stderr => {
+            // Whoever closed our stderr wants to see nothing of it; the task goes on for its stdout.
+            let _ = io::stderr().lock().write_all(bytes);
+            Ok(())
+        }
+    }
+}
+
+/// Tells the user what is wrong.
+pub(crate) fn complain(message: &str) {
+    let _ = writeln!(io::stderr().lock(), "raddle: {message}");
+}

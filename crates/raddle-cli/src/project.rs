@@ -1,0 +1,138 @@
+//! Which broker is meant: `--queue-url`, else `QUEUE_URL`, else `raddle.toml` in this or a parent folder, else `.raddle/` here.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use raddle_broker::Url;
+use serde::Deserialize;
+
+use crate::error::{Failure, Outcome};
+
+/// The file that makes a folder and those below it a project.
+pub(crate) const FILE: &str = "raddle.toml";
+const FOLDER: &str = ".raddle";
+const DATABASE: &str = "raddle.db";
+
+/// Where the work is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Project {
+    /// The broker.
+    pub(crate) url: Url,
+    /// What said so.
+    pub(crate) source: Source,
+}
+
+/// What said where the broker is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// `--queue-url` or `QUEUE_URL`.
+    Asked,
+    /// A `raddle.toml`.
+    File(PathBuf),
+    /// Nothing: the folder one stands in.
+    Here,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    queue_url: Option<String>,
+}
+
+impl Project {
+    /// Finds the broker for someone who stands in `here`.
+    pub(crate) fn find(asked: Option<&str>, here: &Path) -> Outcome<Self> {
+        // An empty QUEUE_URL is how a script unsets it.
+        if let Some(text) = asked.filter(|text| !text.is_empty()) {
+            return Ok(Self { url: parse(text, here)?, source: Source::Asked });
+        }
+        for folder in here.ancestors() {
+            let path = folder.join(FILE);
+            let text = match fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                    continue;
+                }
+                Err(error) => return Err(Failure::Usage(format!("cannot read {}: {error}", path.display()))),
+            };
+            let url = Self::from_file(&text, folder).map_err(|e| match e {
+                Failure::Usage(message) => Failure::Usage(format!("{}: {message}", path.display())),
+                other => other,
+            })?;
+            return Ok(Self { url, source: Source::File(path) });
+        }
+        Ok(Self { url: embedded(here), source: Source::Here })
+    }
+
+    fn from_file(text: &str, folder: &Path) -> Outcome<Url> {
+        let file: File = toml::from_str(text).map_err(|e| Failure::Usage(e.message().trim_end().to_owned()))?;
+        file.queue_url.map_or_else(|| Ok(embedded(folder)), |url| parse(&url, folder))
+    }
+
+    /// The database file, where the broker is one.
+    pub(crate) fn database(&self) -> Option<&Path> {
+        match &self.url {
+            Url::Sqlite(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The `.raddle/` folder, where there is one to write to.
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.database()?.parent().filter(|folder| folder.ends_with(FOLDER))
+    }
+}
+
+fn embedded(folder: &Path) -> Url {
+    Url::Sqlite(folder.join(FOLDER).join(DATABASE))
+}
+
+/// Reads a URL; a relative path in it starts from `base`, wherever the process goes later.
+fn parse(text: &str, base: &Path) -> Outcome<Url> {
+    match text.parse().map_err(|e: raddle_broker::ParseUrlError| Failure::Usage(e.to_string()))? {
+        Url::Sqlite(path) => Ok(Url::Sqlite(base.join(path))),
+        url => Ok(url),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_wins() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("a/b");
+        fs::create_dir_all(&deep).unwrap();
+        let at = |path: &Path| Url::Sqlite(path.into());
+
+        let here = Project::find(None, &deep).unwrap();
+        assert_eq!((here.url.clone(), here.source.clone()), (at(&deep.join(".raddle/raddle.db")), Source::Here));
+        assert_eq!(here.folder(), Some(deep.join(".raddle").as_path()));
+
+        fs::write(root.path().join(FILE), "").unwrap();
+        assert_eq!(Project::find(None, &deep).unwrap().url, at(&root.path().join(".raddle/raddle.db")));
+
+        fs::write(root.path().join("a").join(FILE), "queue_url = 'sqlite:work.db'").unwrap();
+        let found = Project::find(Some(""), &deep).unwrap();
+        assert_eq!(found.url, at(&root.path().join("a/work.db")));
+        assert_eq!(found.folder(), None);
+
+        assert_eq!(Project::find(Some("sqlite:x.db"), &deep).unwrap().url, at(&deep.join("x.db")));
+        assert_eq!(Project::find(Some("mem://"), &deep).unwrap().url, Url::Memory);
+    }
+
+    #[test]
+    fn a_file_that_says_something_else_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        for text in ["queue_ulr = 'mem://'", "queue_url = 3", "queue_url = 'x'", "["] {
+            fs::write(root.path().join(FILE), text).unwrap();
+            match Project::find(None, root.path()).unwrap_err() {
+                Failure::Usage(message) => assert!(message.contains("raddle.toml: "), "{message}"),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What became of a task: as JSON, and as an exit code.
+
+use jiff::Timestamp;
+use raddle_broker::{Broker, Fence, Stream};
+use raddle_core::{Exit, State, TaskView};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    error::{INTERRUPTED, KILLED, Outcome, RADDLE, TASK_FAILED, TIMED_OUT},
+    format, output,
+};
+
+/// How much of each stream is put into JSON. `raddle logs` gives all of it.
+const MAX_TEXT: usize = 16 * 1024 * 1024;
+const AT_ONCE: u32 = 256 * 1024;
+
+/// The code that `run` and `result` leave with.
+pub(crate) fn exit_code(task: &TaskView) -> u8 {
+    match task.state {
+        State::Timeout => TIMED_OUT,
+        State::Cancelled => INTERRUPTED,
+        State::Killed => KILLED,
+        _ => match &task.report {
+            // What does not fit into a byte must not turn a failure into a success.
+            Some(report) => u8::try_from(report.exit.shell_code()).unwrap_or(TASK_FAILED),
+            None => RADDLE,
+        },
+    }
+}
+
+/// What there is to say about how a task ended, beyond its exit code.
+pub(crate) fn remark(task: &TaskView) -> Option<String> {
+    let report = task.report.as_ref()?;
+    match &report.exit {
+        Exit::Code { .. } => None,
+        Exit::Timeout => {
+            let limit = task.spec.timeout.map(|t| format!(" of {t}")).unwrap_or_default();
+            Some(format!("task {} ran past its timeout{limit}", task.tid))
+        }
+        Exit::NotFound { message } | Exit::NotExecutable { message } | Exit::SpawnFailed { message } => {
+            Some(message.clone())
+        }
+        exit => Some(format!("task {}: {exit}", task.tid)),
+    }
+}
+
+/// A task as JSON: the record, with what can be told from it.
+pub(crate) fn task_json(task: &TaskView) -> Map<String, Value> {
+    let Ok(Value::Object(mut fields)) = serde_json::to_value(task) else {
+        unreachable!("a task serializes as an object");
+    };
+    fields.insert("short".into(), task.tid.short().to_string().into());
+    fields.insert("name".into(), task.spec.display_name().into());
+    fields.insert("exit_code".into(), task.report.as_ref().map(|_| exit_code(task)).into());
+    let took = format::took(task, Timestamp::now()).map(|took| took.as_secs_f64());
+    fields.insert("duration_seconds".into(), took.into());
+    fields
+}
+
+/// A finished task as JSON, with what its last attempt wrote.
+pub(crate) async fn result_json(broker: &dyn Broker, task: &TaskView) -> Outcome<Value> {
+    let mut fields = task_json(task);
+    for (stream, name) in [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")] {
+        let (bytes, whole) = read(broker, task, stream).await?;
+        fields.insert(name.into(), String::from_utf8_lossy(&bytes).into());
+        fields.insert(format!("{name}_complete"), whole.into());
+    }
+    fields.insert("error".into(), json!(remark(task)));
+    Ok(fields.into())
+}
+
+/// Prints what a task's last attempt wrote.
+pub(crate) async fn print(broker: &dyn Broker, task: &TaskView) -> Outcome<()> {
+    for stream in Stream::BOTH {
+        copy(broker, Fence { tid: task.tid, attempt: task.attempt }, stream, |bytes| output::pass_on(stream, bytes))
+            .await?;
+    }
+    Ok(())
+}
+
+/// Hands what an attempt wrote to `write`, piece by piece.
+pub(crate) async fn copy(
+    broker: &dyn Broker,
+    fence: Fence,
+    stream: Stream,
+    mut write: impl FnMut(&[u8]) -> Outcome<()>,
+) -> Outcome<()> {
+    let mut offset = 0;
+    loop {
+        let bytes = broker.read_output(fence, stream, offset, AT_ONCE).await?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        offset += bytes.len() as u64;
+        write(&bytes)?;
+    }
+}
+
+/// What the last attempt wrote to one stream, and whether that is all.
+async fn read(broker: &dyn Broker, task: &TaskView, stream: Stream) -> Outcome<(Vec<u8>, bool)> {
+    let fence = Fence { tid: task.tid, attempt: task.attempt };
+    let mut text = Vec::new();
+    while text.len() < MAX_TEXT {
+        let bytes = broker.read_output(fence, stream, text.len() as u64, AT_ONCE).await?;
+        if bytes.is_empty() {
+            return Ok((text, true));
+        }
+        text.extend(bytes);
+    }
+    let more = broker.read_output(fence, stream, text.len() as u64, 1).await?;
+    Ok((text, more.is_empty()))
+}

@@ -1,0 +1,166 @@
+//! From flags and files to specs.
+
+use std::{
+    env, fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use raddle_broker::Submit;
+use raddle_core::{Spec, Target, Tid, spec::MAX_SPEC_BYTES};
+use serde_json::Value;
+
+use crate::{
+    args::SpecArgs,
+    error::{Failure, Outcome},
+};
+
+/// In a command, stands for the line or number that a task is for.
+const PLACEHOLDER: &str = "{}";
+/// The variable in which a task finds that line or number.
+const ITEM: &str = "RADDLE_ITEM";
+/// The variable in which a task finds its own id: the parent of what it submits.
+const TID: &str = "RADDLE_TID";
+
+/// Lays what the flags say over `spec`, and checks the whole.
+pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
+    fn set<T: Clone>(key: &mut T, flag: &Option<T>) {
+        if let Some(value) = flag {
+            key.clone_from(value);
+        }
+    }
+    fn set_option<T: Clone>(key: &mut Option<T>, flag: &Option<T>) {
+        if flag.is_some() {
+            key.clone_from(flag);
+        }
+    }
+    set_option(&mut spec.name, &flags.name);
+    set_option(&mut spec.timeout, &flags.timeout);
+    set_option(&mut spec.limits.memory_mb, &flags.memory);
+    set_option(&mut spec.limits.cpu_percent, &flags.cpu);
+    set_option(&mut spec.limits.max_fds, &flags.max_fds);
+    set_option(&mut spec.limits.max_procs, &flags.max_procs);
+    spec.env.extend(flags.env.iter().map(|pair| (pair.key.clone(), pair.value.clone())));
+    spec.cwd = Some(start_folder(flags.cwd.clone().or(spec.cwd.map(PathBuf::from)))?);
+    if flags.stdin {
+        spec.stdin = Some(read_text(io::stdin().lock(), "standard input")?);
+    }
+    // The flag counts the tries after the first, the spec all of them.
+    set(&mut spec.retry.attempts, &flags.retry.map(|again| again.saturating_add(1)));
+    set(&mut spec.retry.backoff, &flags.backoff.map(Into::into));
+    set(&mut spec.retry.base, &flags.retry_base);
+    set(&mut spec.retry.max, &flags.retry_max);
+    set(&mut spec.priority, &flags.priority);
+    set(&mut spec.requires, &flags.requires);
+    set(&mut spec.queue, &flags.queue);
+    if flags.delay.is_some() || flags.run_at.is_some() {
+        (spec.delay, spec.run_at) = (flags.delay, flags.run_at);
+    }
+    set_option(&mut spec.unique_key, &flags.unique_key);
+    set_option(&mut spec.kind, &flags.kind);
+    set_option(&mut spec.result_ttl, &flags.result_ttl);
+    set(&mut spec.on_stop, &flags.on_stop.map(Into::into));
+    set(&mut spec.on_error, &flags.on_error.map(Into::into));
+    spec.metadata.extend(flags.meta.iter().map(|pair| (pair.key.clone(), Value::String(pair.value.clone()))));
+    spec.validate().map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
+    Ok(spec)
+}
+
+/// Reads the spec in a file, or the specs in it where it holds a JSON array. `-` is JSON from standard input.
+pub(crate) fn read_file(path: &Path) -> Outcome<Vec<Spec>> {
+    let from_stdin = path == Path::new("-");
+    let shown = if from_stdin { "standard input".into() } else { path.display().to_string() };
+    let text = if from_stdin {
+        read_text(io::stdin().lock(), &shown)?
+    } else {
+        let file = fs::File::open(path).map_err(|e| Failure::Usage(format!("cannot read {shown}: {e}")))?;
+        read_text(file, &shown)?
+    };
+    let wrong = |e: &dyn std::fmt::Display| Failure::Usage(format!("{shown} is not a spec, {e}"));
+    if path.extension().is_some_and(|extension| extension == "toml") {
+        return Ok(vec![Spec::from_toml(&text).map_err(|e| wrong(&e))?]);
+    }
+    if !text.trim_start().starts_with('[') {
+        return Ok(vec![Spec::from_json(&text).map_err(|e| wrong(&e))?]);
+    }
+    let several: Vec<&serde_json::value::RawValue> = serde_json::from_str(&text).map_err(|e| wrong(&e))?;
+    let nth = |(i, one): (usize, &&serde_json::value::RawValue)| {
+        Spec::from_json(one.get()).map_err(|e| wrong(&format!("in number {} of the array {e}", i + 1)))
+    };
+    several.iter().enumerate().map(nth).collect()
+}
+
+/// The spec for one line or number.
+pub(crate) fn for_item(template: &Spec, item: &str) -> Outcome<Spec> {
+    let mut spec = template.clone();
+    if let Target::Command(argv) = &mut spec.target {
+        for arg in argv.iter_mut().filter(|arg| arg.contains(PLACEHOLDER)) {
+            *arg = arg.replace(PLACEHOLDER, item);
+        }
+    }
+    for text in [&mut spec.name, &mut spec.unique_key].into_iter().flatten() {
+        *text = text.replace(PLACEHOLDER, item);
+    }
+    spec.env.insert(ITEM.into(), item.into());
+    spec.validate().map_err(|e| Failure::Usage(format!("no task can be made of '{}', {e}", item.escape_debug())))?;
+    Ok(spec)
+}
+
+/// The submission of a spec, by the task that this process belongs to, if it does.
+pub(crate) fn submission(spec: Spec) -> Submit {
+    Submit { spec, parent: env::var(TID).ok().and_then(|text| text.parse::<Tid>().ok()) }
+}
+
+/// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.
+fn start_folder(asked: Option<PathBuf>) -> Outcome<String> {
+    let here = env::current_dir().map_err(|e| Failure::Usage(format!("cannot tell the current folder: {e}")))?;
+    let folder = asked.map_or_else(|| here.clone(), |folder| here.join(folder));
+    folder.into_os_string().into_string().map_err(|folder| {
+        Failure::Usage(format!("the folder {} has a name that is not text: give another with --cwd", folder.display()))
+    })
+}
+
+fn read_text(source: impl Read, shown: &str) -> Outcome<String> {
+    let mut bytes = Vec::new();
+    source
+        .take(MAX_SPEC_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Failure::Usage(format!("cannot read {shown}: {e}")))?;
+    if bytes.len() > MAX_SPEC_BYTES {
+        return Err(Failure::Usage(format!("{shown} is larger than 16 MiB: let the task read a file instead")));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Failure::Usage(format!("{shown} is not UTF-8 text (from byte {at} on): let the task read a file instead"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let file = Spec::from_json(r#"{"target":{"command":["a"]},"priority":1,"delay":5,"retry":{"attempts":9}}"#);
+        let flags = SpecArgs {
+            retry: Some(2),
+            run_at: Some(jiff::Timestamp::UNIX_EPOCH),
+            cwd: Some("/x".into()),
+            ..SpecArgs::default()
+        };
+        let spec = complete(file.unwrap(), &flags).unwrap();
+        assert_eq!((spec.priority, spec.retry.attempts, spec.delay), (1, 3, None));
+        assert_eq!(spec.run_at, Some(jiff::Timestamp::UNIX_EPOCH));
+        assert_eq!(spec.cwd.as_deref(), Some("/x"));
+    }
+
+    #[test]
+    fn an_item_takes_the_place_of_the_braces() {
+        let mut template = Spec::command(["render", "--frame={}", "{}/{}"]);
+        template.name = Some("frame-{}".into());
+        let spec = for_item(&template, "7").unwrap();
+        assert_eq!(spec.target, Target::Command(vec!["render".into(), "--frame=7".into(), "7/7".into()]));
+        assert_eq!((spec.name.as_deref(), spec.env["RADDLE_ITEM"].as_str()), (Some("frame-7"), "7"));
+        assert!(for_item(&template, "a\0b").is_err());
+    }
+}

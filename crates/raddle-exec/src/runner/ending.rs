@@ -1,0 +1,152 @@
+//! The end of an attempt: who asked for it, what is sent to whom, and the sweep after which nobody is left.
+
+use std::time::Duration;
+
+use raddle_core::{Exit, stop::Stage};
+
+use super::{
+    Runner,
+    attempt::{Attempt, Phase},
+};
+use crate::{
+    message::Order,
+    sys::{self, Wait},
+    tree,
+};
+
+/// Between two passes over a tree that is being killed. Mostly SIGCHLD comes first.
+const KILL_PAUSE: Duration = Duration::from_millis(5);
+/// A fork bomb's children end as fast as they can be waited for: everything else gets its turn after so many.
+const REAP_TURN: u32 = 1024;
+/// How long a runner without a worker goes on killing before it leaves the rest to the kernel.
+const ABANDON_DEADLINE: Duration = Duration::from_secs(5);
+
+impl Attempt<'_> {
+    pub(super) fn obey(&mut self, runner: &Runner, order: Order, now: Duration) {
+        match order {
+            Order::Stop => self.ask_to_stop(runner, Exit::Cancelled, now),
+            Order::Kill => self.kill(runner, Exit::Killed, now),
+            Order::Pause if self.stop.stage() == Stage::Running && self.paused_at.is_none() => {
+                self.paused_at = Some(now);
+                tree::freeze(self.runner_pid);
+                runner.show(self.start, "paused");
+            }
+            Order::Resume if self.paused_at.is_some() => {
+                self.unpause(now);
+                if !self.held {
+                    tree::thaw(self.runner_pid);
+                }
+                runner.show(self.start, "running");
+            }
+            Order::Pause | Order::Resume => {}
+        }
+    }
+
+    /// The first call terminates, the second kills. What the command did by itself before counts as its own.
+    pub(super) fn ask_to_stop(&mut self, runner: &Runner, cause: Exit, now: Duration) {
+        self.reap();
+        if self.phase != Phase::Running {
+            return;
+        }
+        let status = if cause == Exit::Timeout { "timeout" } else { "stopping" };
+        self.cause.get_or_insert(cause);
+        let before = self.stop.stage();
+        match self.stop.request(now) {
+            Stage::Killing => self.kill_pass(now),
+            stage if stage != before => {
+                runner.show(self.start, status);
+                sys::kill_group(self.pid, libc::SIGTERM);
+                let stood_still = self.paused_at.is_some() || self.held;
+                self.unpause(now);
+                self.held = false;
+                if stood_still {
+                    tree::thaw(self.runner_pid);
+                } else {
+                    // A command may have stopped itself.
+                    sys::kill_group(self.pid, libc::SIGCONT);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Kills the whole tree at once.
+    pub(super) fn kill(&mut self, runner: &Runner, cause: Exit, now: Duration) {
+        self.reap();
+        if self.phase != Phase::Running {
+            return;
+        }
+        match &self.cause {
+            // Who first asked it to stop and then had it killed killed it.
+            None | Some(Exit::Cancelled) => self.cause = Some(cause),
+            Some(_) => {}
+        }
+        runner.show(self.start, "stopping");
+        self.stop.kill(now);
+        self.kill_pass(now);
+    }
+
+    /// One pass over everything that is left; comes again until nothing is.
+    pub(super) fn kill_pass(&mut self, now: Duration) {
+        if self.phase == Phase::Running {
+            // Its number is the command's own until it is waited for.
+            sys::kill_group(self.pid, libc::SIGKILL);
+        }
+        sys::set_urgent(true);
+        tree::kill(self.runner_pid);
+        self.next_kill = Some(now + KILL_PAUSE);
+        self.reap();
+    }
+
+    /// Waits for children that have ended.
+    pub(super) fn reap(&mut self) {
+        self.reap_again = false;
+        for turn in 0.. {
+            if turn == REAP_TURN {
+                self.reap_again = true;
+                break;
+            }
+            match sys::try_wait(None) {
+                Wait::Reaped(ended) => {
+                    self.usage.user_us += ended.user.as_micros() as u64;
+                    self.usage.system_us += ended.system.as_micros() as u64;
+                    self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(ended.max_rss_bytes);
+                    if ended.pid == self.pid {
+                        self.status = ended.status;
+                        self.phase = Phase::Sweeping;
+                    }
+                }
+                Wait::StillRunning => break,
+                Wait::NoChild => {
+                    if self.phase == Phase::Sweeping {
+                        self.phase = Phase::Draining;
+                        self.feed = None;
+                        self.out.close_command_end();
+                        self.err.close_command_end();
+                    }
+                    return;
+                }
+            }
+        }
+        if self.phase == Phase::Sweeping && self.next_kill.is_none() {
+            self.next_kill = Some(Duration::ZERO);
+        }
+    }
+
+    /// The worker is gone: nobody is left to tell.
+    pub(super) fn abandon(&mut self) {
+        let give_up = sys::now() + ABANDON_DEADLINE;
+        while self.phase != Phase::Draining && sys::now() < give_up {
+            self.kill_pass(Duration::ZERO);
+            if self.phase != Phase::Draining {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn unpause(&mut self, now: Duration) {
+        if let Some(since) = self.paused_at.take() {
+            self.times_out = self.times_out.map(|at| at.saturating_add(now.saturating_sub(since)));
+        }
+    }
+}
