@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_broker::{Broker, Cursor, Progress, Result};
-use raddle_core::{State, Tid};
+use raddle_core::{State, TaskView, Tid};
 use tokio::time::Instant;
 
 use crate::{
@@ -13,6 +13,9 @@ use crate::{
 
 /// One look waits no longer than this before it is begun again, so that a wait without end can be written down.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
+
+/// How often to look whether the worker that has a task is still there. Delays only what a dead worker has left behind.
+pub(crate) const WATCH_WORKERS: Duration = Duration::from_secs(1);
 
 /// A reader of one task's output and events.
 pub(crate) struct Follower {
@@ -39,6 +42,15 @@ pub(crate) fn show(progress: &Progress) -> Outcome<()> {
     progress.output.iter().try_for_each(|chunk| output::pass_on(chunk.stream, &chunk.bytes))
 }
 
+/// Takes a task back from a worker that is gone. Live workers do this by themselves; without one, nobody else would.
+pub(crate) async fn take_from_the_dead(broker: &dyn Broker, task: &TaskView) -> Outcome<()> {
+    let is_owned = matches!(task.state, State::Spawning | State::Running);
+    if is_owned && !broker.workers().await?.iter().any(|worker| Some(worker.tid) == task.worker) {
+        broker.reclaim().await?;
+    }
+    Ok(())
+}
+
 /// Waits until a task is finished, without looking at its output.
 pub(crate) async fn until_finished(broker: &dyn Broker, tid: Tid, deadline: Option<Instant>) -> Outcome<State> {
     // Every event is a reason to look; what was before this is not.
@@ -48,13 +60,14 @@ pub(crate) async fn until_finished(broker: &dyn Broker, tid: Tid, deadline: Opti
         if view.state.is_terminal() {
             return Ok(view.state);
         }
-        let left = deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()).min(LONG));
+        let left = deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_zero() {
             let hint = "'raddle task explain' says what it waits for";
             return Err(Failure::TimedOut(format!("task {tid} is still {}: {hint}", view.state)));
         }
-        if let Some(last) = broker.events(seen, Some(tid), 1000, left).await?.last() {
-            seen = last.id.as_u64();
+        match broker.events(seen, Some(tid), 1000, left.min(WATCH_WORKERS)).await?.last() {
+            Some(last) => seen = last.id.as_u64(),
+            None => take_from_the_dead(broker, &view).await?,
         }
     }
 }

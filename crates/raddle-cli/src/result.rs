@@ -49,6 +49,10 @@ pub(crate) fn task_json(task: &TaskView) -> Map<String, Value> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(task) else {
         unreachable!("a task serializes as an object");
     };
+    // Keys that are not known yet are there all the same, so that every task has the same shape.
+    for key in ["run_at", "parent", "worker", "pid", "claimed_at", "finished_at", "report"] {
+        fields.entry(key).or_insert(Value::Null);
+    }
     fields.insert("short".into(), task.tid.short().to_string().into());
     fields.insert("name".into(), task.spec.display_name().into());
     fields.insert("exit_code".into(), task.report.as_ref().map(|_| exit_code(task)).into());

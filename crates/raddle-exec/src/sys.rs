@@ -92,15 +92,10 @@ pub(crate) fn write_some(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> 
     }
 }
 
+/// For pipes and sockets that have no other status flag: they are not read first, which would cost a call per pipe.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain fcntl calls on a descriptor that is open for the length of the borrow.
-    unsafe {
-        let flags = check(libc::fcntl(fd.as_raw_fd(), libc::F_GETFL))?;
-        if flags & libc::O_NONBLOCK == 0 {
-            check(libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK))?;
-        }
-    }
-    Ok(())
+    // SAFETY: plain integers, and a descriptor that is open for the length of the borrow.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
 }
 
 /// A close-on-exec duplicate with a number of at least `min`.

@@ -1,1 +1,275 @@
-//! c
+//! The suite that every engine passes. A difference between two engines is a bug in one of them.
+//!
+//! An engine gives a [`Fixture`]; [`conformance!`](crate::conformance!) makes a test of every case for it. Cases are grouped by concern, under the names that
+//! the engines' own files have. They wait for things with a deadline and never sleep until something has probably happened, with one
+//! exception: that a lease has run out can only be seen by letting its time pass.
+
+pub mod claim;
+pub mod control;
+pub mod finish;
+pub mod load;
+pub mod log;
+pub mod messages;
+pub mod model;
+pub mod output;
+pub mod purge;
+pub mod queues;
+pub mod reclaim;
+pub mod registry;
+pub mod release;
+pub mod resubmit;
+pub mod submit;
+pub mod tasks;
+pub mod wake;
+
+mod support;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{Broker, Result};
+
+/// A broker, as one process holds it.
+pub type Handle = Arc<dyn Broker>;
+
+/// An empty store of the engine under test, which is gone with the fixture.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// The first handle on the store.
+    fn broker(&self) -> &Handle;
+
+    /// Another handle on the same store, as another process would have it.
+    async fn reopen(&self) -> Handle;
+}
+
+/// No case takes this long, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// Runs one case on a store of its own.
+pub fn run<F: Fixture>(make: impl AsyncFnOnce() -> F, case: impl AsyncFnOnce(&dyn Fixture) -> Result<()>) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_time().build().expect("the system gives this process threads");
+    runtime.block_on(async {
+        let store = make().await;
+        let outcome = tokio::time::timeout(PATIENCE, Box::pin(case(&store))).await;
+        outcome.expect("the case comes to an end").expect("the engine does what it was asked to");
+    });
+}
+
+/// Makes a test of every case, for the engine whose fixture the async function `$make` gives.
+#[macro_export]
+macro_rules! conformance {
+    ($make:ident) => {
+        $crate::conformance! { @cases $make;
+            submit {
+                what_was_given_is_stored
+                a_batch_keeps_its_order
+                one_invalid_task_refuses_the_whole_batch
+                an_empty_batch_is_nothing
+                services_are_not_submitted
+                a_spec_too_large_to_store_is_refused
+                a_unique_key_gives_the_unfinished_task
+                a_unique_key_counts_within_a_batch
+                a_unique_key_is_free_once_its_task_is_over
+                a_unique_key_is_kept_between_attempts
+                ids_increase_over_tasks_messages_and_events
+            }
+            claim {
+                nothing_to_claim_takes_the_whole_wait
+                a_claim_begins_an_attempt
+                the_urgent_come_first_and_then_the_oldest
+                order_holds_over_partitions
+                several_are_taken_at_once
+                only_queues_that_are_served
+                needs_must_be_offered
+                a_task_that_nobody_can_take_delays_none
+                a_target_implies_needs
+                one_task_can_be_asked_for
+                one_task_that_is_not_ready_is_not_given
+                a_delayed_task_is_given_when_it_is_due
+                a_time_in_the_past_is_now
+                a_task_that_becomes_due_keeps_its_place
+                who_is_not_registered_gets_nothing
+                whose_lease_has_run_out_gets_nothing
+                a_claim_that_is_given_up_loses_nothing
+                a_wait_without_end_is_taken
+                started_is_noted_once
+                started_by_a_late_attempt_is_passed_over
+            }
+            finish {
+                success_completes
+                an_attempt_that_ran_is_logged_as_running
+                a_success_that_was_never_started_is_logged_as_running
+                an_attempt_that_never_ran_is_not_logged_as_running
+                a_failure_says_why
+                a_failed_attempt_is_followed_by_another
+                the_next_attempt_waits_for_its_pause
+                used_up_attempts_end_in_the_dead_letter_queue
+                clear_keeps_the_exhausted_out_of_the_dead_letter_queue
+                requeue_tries_the_exhausted_for_ever
+                a_timeout_is_a_state_of_its_own
+                a_stopped_attempt_cancels_its_task
+                a_stopped_attempt_goes_back_when_the_spec_says_so
+                a_killed_attempt_kills_its_task
+                a_second_finish_is_stale
+                a_finish_of_an_earlier_attempt_is_stale
+                a_finish_of_an_unknown_task_is_stale
+                verdicts_come_in_the_order_of_the_batch
+                words_left_over_go_with_the_task
+                a_terminal_state_is_final
+            }
+            release {
+                a_released_task_goes_back_uncharged
+                a_released_task_keeps_its_place
+                a_late_release_is_stale
+            }
+            reclaim {
+                what_had_not_begun_goes_back_uncharged
+                what_had_begun_counts_as_lost
+                a_task_that_kills_its_workers_is_dead_lettered
+                the_worker_itself_has_failed
+                a_long_task_on_a_live_worker_is_never_taken
+                a_late_finish_is_refused_counted_and_logged
+                a_late_beat_has_expired
+                a_beat_takes_back_from_others
+                each_task_is_taken_back_once
+                words_to_a_lost_attempt_hold_for_the_task
+            }
+            registry {
+                a_worker_is_a_task
+                an_entry_says_what_the_worker_said
+                a_beat_shows_in_the_entry
+                a_worker_that_leaves_has_completed
+                a_worker_that_leaves_badly_has_failed
+                what_a_leaving_worker_had_goes_back_uncharged
+                leaving_twice_is_leaving_once
+                a_worker_without_a_lease_is_not_shown
+                a_heart_beats_on_a_plain_thread
+                words_reach_a_worker
+            }
+            control {
+                stop_cancels_what_waits
+                stop_leaves_what_is_to_be_requeued
+                kill_ends_what_waits
+                pause_holds_and_resume_lets_go
+                a_paused_task_keeps_its_time
+                ping_and_status_are_answered
+                pausing_twice_is_pausing_once
+                words_to_nobody_are_refused
+                words_to_the_finished_are_refused
+                words_to_an_attempt_reach_its_worker_alone
+                words_left_over_hold_for_a_released_task
+                words_left_over_hold_for_a_retried_task
+                what_is_no_word_is_logged_and_skipped
+            }
+            messages {
+                messages_are_taken_in_order
+                looking_takes_nothing
+                looking_goes_on_after_an_id
+                moved_messages_keep_their_ids
+                queues_exist_while_they_hold_something
+                clearing_says_how_many
+                each_message_is_taken_once
+                waiting_for_a_message_ends
+            }
+            log {
+                created_is_the_task_itself
+                events_come_in_order_and_after_an_id
+                events_of_one_task
+                at_most_as_many_as_asked_for
+                an_unknown_task_has_no_events
+                events_of_one_task_are_found_behind_those_of_many
+            }
+            output {
+                output_is_read_from_any_place
+                the_end_follows_what_came_before
+                small_output_comes_with_the_end
+                bytes_are_kept_as_they_are
+                output_of_a_late_attempt_is_refused
+                a_late_finish_adds_no_output
+                following_gives_everything_once
+                following_gives_attempts_in_order
+                following_ends_after_large_output
+                following_what_is_not_there_fails
+                following_waits_no_longer_than_asked
+            }
+            tasks {
+                the_newest_come_first
+                tasks_are_found_by_state
+                tasks_are_found_by_name_and_queue
+                services_are_shown_on_request
+                dead_tasks_are_found
+                short_ids_are_completed
+                a_task_knows_its_place_in_line
+                an_unknown_task_is_not_there
+                the_summary_adds_up
+                the_engine_names_itself
+            }
+            purge {
+                old_tasks_go_with_all_their_records
+                what_is_to_be_kept_stays
+            }
+            resubmit {
+                a_finished_task_runs_again_as_a_new_one
+                an_unfinished_task_is_not_submitted_again
+                a_dead_task_leaves_the_dead_letter_queue
+            }
+            wake {
+                a_submission_wakes_a_claim
+                a_release_wakes_a_claim
+                a_retry_wakes_a_claim
+                a_resumed_task_wakes_a_claim
+                a_worker_that_leaves_wakes_a_claim
+                a_reclaimed_task_wakes_a_claim
+                a_nearer_time_wakes_a_claim
+                a_word_wakes_its_worker
+                an_event_wakes_readers_of_the_log
+                an_event_wakes_readers_of_its_task
+                output_wakes_followers
+                the_end_wakes_followers
+                a_message_wakes_takers
+                a_message_wakes_onlookers
+                a_moved_message_wakes_takers
+                a_word_wakes_onlookers
+            }
+            queues {
+                free_queues_are_read_and_written
+                the_way_of_a_task_shows_in_its_queues
+                a_dead_task_stays_reserved
+                records_are_looked_at_not_taken
+                control_words_written_are_obeyed
+                what_is_no_word_is_refused_while_a_task_waits
+                what_is_no_word_is_passed_on_while_it_runs
+                words_to_all_workers
+                words_are_not_moved
+                views_show_records
+                queues_are_listed_by_name
+                stats_count_messages_and_bytes
+                a_broadcast_reaches_queues_that_hold_something
+                a_broadcast_reaches_control_queues_only_by_name
+                watching_shows_each_message_once
+                watching_shows_records_as_they_come
+                watching_for_news_passes_over_what_is_there
+            }
+            load {
+                eight_claimers_share_two_thousand_tasks
+                submitters_on_two_handles_lose_nothing
+                claims_given_up_at_any_moment_lose_nothing
+            }
+            model {
+                any_sequence_of_operations_keeps_the_promises
+            }
+        }
+    };
+    (@cases $make:ident; $($concern:ident { $($case:ident)* })*) => {$(
+        mod $concern {
+            $(
+                #[test]
+                fn $case() {
+                    $crate::conformance::run(super::$make, $crate::conformance::$concern::$case);
+                }
+            )*
+        }
+    )*};
+}

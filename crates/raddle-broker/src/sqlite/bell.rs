@@ -1,8 +1,8 @@
 //! How processes on one database wake each other, and queue for the write lock.
 //!
-//! One small file beside the database is mapped by every process. It holds a counter per topic; to ring is to count up and wake
-//! whoever waits on that word in the kernel (a futex on a shared mapping). A waiter that looked before the ring sees that the
-//! counter has moved, so no wake-up is lost, and one that nobody waits for costs a system call of a tenth of a microsecond.
+//! One small file beside the database is mapped by every process. It holds a counter per topic, and one of all rings; to ring is to
+//! count up and wake whoever waits on that word in the kernel (a futex on a shared mapping). A waiter that looked before the
+//! ring sees that the counter has moved, so no wake-up is lost, and one that nobody waits for costs next to nothing.
 //! The same file carries the write lock: `flock` puts waiters to sleep and is let go by the kernel when its holder is killed.
 
 use std::{
@@ -45,6 +45,9 @@ pub(super) struct Topics(u8);
 /// The page as every process sees it.
 #[repr(C)]
 struct Page {
+    /// Counts all rings; what waiters sleep on.
+    rings: AtomicU32,
+    /// Counts the rings of each topic.
     counters: [AtomicU32; TOPICS],
     /// The process that holds, or last held, the write lock.
     holder: AtomicU32,
@@ -56,8 +59,8 @@ const PAGE_BYTES: usize = 4096;
 pub(super) struct Bell {
     file: File,
     map: Arc<Mapping>,
-    /// One listening thread per topic, begun when the topic is first waited for.
-    listeners: [OnceLock<watch::Receiver<u32>>; TOPICS],
+    /// What the listening thread passes rings on to; it is started when something is first waited for.
+    topics: OnceLock<[watch::Receiver<u32>; TOPICS]>,
 }
 
 struct Mapping {
@@ -99,31 +102,38 @@ impl Bell {
         .map_err(|e| io(e.into()))?;
         let page = NonNull::new(address.cast()).expect("a mapping is never at address zero");
         let map = Arc::new(Mapping { page, closed: AtomicBool::new(false) });
-        Ok(Self { file, map, listeners: Default::default() })
+        Ok(Self { file, map, topics: OnceLock::new() })
     }
 
     /// Wakes everybody who waits for one of `topics`, in this process and in others.
     pub(super) fn ring(&self, topics: Topics) {
-        for topic in (0..TOPICS).filter(|topic| topics.0 & (1 << topic) != 0) {
-            let counter = &self.map.page().counters[topic];
-            counter.fetch_add(1, Ordering::Release);
-            let _ = futex::wake(counter, futex::Flags::empty(), u32::MAX >> 1);
+        if topics.0 == 0 {
+            return;
         }
+        let page = self.map.page();
+        for topic in (0..TOPICS).filter(|topic| topics.0 & (1 << topic) != 0) {
+            page.counters[topic].fetch_add(1, Ordering::Release);
+        }
+        page.rings.fetch_add(1, Ordering::Release);
+        let _ = futex::wake(&page.rings, futex::Flags::empty(), u32::MAX >> 1);
     }
 
     /// Something whose `changed` returns at the first ring of `topic` from now on.
     pub(super) fn listen(&self, topic: Topic) -> watch::Receiver<u32> {
-        let receiver = self.listeners[topic as usize].get_or_init(|| {
-            let (sender, receiver) = watch::channel(self.map.page().counters[topic as usize].load(Ordering::Acquire));
+        let topics = self.topics.get_or_init(|| {
+            let counters = &self.map.page().counters;
+            let channels = [0, 1, 2, 3].map(|topic: usize| watch::channel(counters[topic].load(Ordering::Acquire)));
+            let receivers = [0, 1, 2, 3].map(|topic: usize| channels[topic].1.clone());
+            let senders = channels.map(|(sender, _)| sender);
             let map = Arc::clone(&self.map);
             std::thread::Builder::new()
-                .name(format!("bell-{topic:?}").to_lowercase())
+                .name("bell".into())
                 .stack_size(64 * 1024)
-                .spawn(move || pass_on(&map, topic, &sender))
+                .spawn(move || pass_on(&map, &senders))
                 .expect("the system gives this process a thread");
-            receiver
+            receivers
         });
-        let mut receiver = receiver.clone();
+        let mut receiver = topics[topic as usize].clone();
         // Rings that the thread has not passed on yet show as a change later: that costs one look too many, and loses none.
         receiver.mark_unchanged();
         receiver
@@ -155,20 +165,17 @@ impl Drop for WriteLock<'_> {
     }
 }
 
-/// The listening thread: from the shared counter to a channel of this process.
-fn pass_on(map: &Mapping, topic: Topic, sender: &watch::Sender<u32>) {
-    let counter = &map.page().counters[topic as usize];
-    let mut seen = *sender.borrow();
+/// The listening thread: from the shared counters to channels of this process.
+fn pass_on(map: &Mapping, topics: &[watch::Sender<u32>; TOPICS]) {
+    let page = map.page();
     while !map.closed.load(Ordering::Acquire) {
-        let current = counter.load(Ordering::Acquire);
-        if current != seen {
-            seen = current;
-            if sender.send(seen).is_err() {
-                return;
-            }
-            continue;
+        let rings = page.rings.load(Ordering::Acquire);
+        for (topic, counter) in topics.iter().zip(&page.counters) {
+            let current = counter.load(Ordering::Acquire);
+            topic.send_if_modified(|seen| std::mem::replace(seen, current) != current);
         }
-        let _ = futex::wait(counter, futex::Flags::empty(), seen, None);
+        // Returns at once when somebody has rung since.
+        let _ = futex::wait(&page.rings, futex::Flags::empty(), rings, None);
     }
 }
 

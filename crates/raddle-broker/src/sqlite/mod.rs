@@ -1,8 +1,8 @@
 //! The embedded engine: one SQLite file, any number of processes on this machine.
 //!
 //! A task's immutable part is one row of `tasks`; where it stands is which of `ready`, `delayed`, `held`, `active` and `done` holds
-//! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process writes
-//! ([`writer`]), in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
+//! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process has the
+//! database ([`writer`]) and writes in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
 //! Processes wake each other through a shared page ([`bell`]) and queue for the write lock in the kernel, so nobody polls.
 //! Leases are measured on the boot-time clock: setting the wall clock expires nothing.
 
@@ -27,11 +27,13 @@ mod writer;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::Arc,
+    thread::JoinHandle,
     time::Duration,
 };
 
 use rusqlite::Connection;
+use tokio::sync::oneshot;
 
 use crate::{Error, Result};
 use bell::{Bell, Topic};
@@ -41,8 +43,9 @@ use writer::{Durability, Writer};
 /// A broker in a SQLite file.
 pub struct Sqlite {
     shared: Arc<Shared>,
-    writer: Writer,
-    reader: Arc<OnceLock<Mutex<Connection>>>,
+    /// Given up before the thread is waited for.
+    writer: Option<Writer>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What the threads of one handle share.
@@ -62,15 +65,12 @@ const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
 impl Sqlite {
     /// Opens the database at `path`, making it if it is not there.
     pub async fn open(path: &Path) -> Result<Self> {
-        let path = path.to_owned();
-        let (shared, connection) = blocking(move || {
-            let connection = open::open_or_create(&path)?;
-            let bell = Bell::open(&path)?;
-            Ok((Arc::new(Shared { path, bell, boot: clock::boot() }), connection))
-        })
-        .await?;
-        let writer = Writer::start(Arc::clone(&shared), connection);
-        Ok(Self { shared, writer, reader: Arc::new(OnceLock::new()) })
+        let (writer, shared, thread) = Writer::start(path.to_owned()).await?;
+        Ok(Self { shared, writer: Some(writer), thread: Some(thread) })
+    }
+
+    fn writer(&self) -> &Writer {
+        self.writer.as_ref().expect("given up only when the handle is dropped")
     }
 
     /// Runs `job` in the next group of writes and returns once that is committed.
@@ -79,35 +79,24 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
-        let reply = self.writer.submit(durability, job);
-        match tokio::time::timeout(LOCK_PATIENCE, reply).await {
-            Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
-            // The job's receiver is gone with the timeout, and the writer passes over jobs that nobody waits for.
-            Err(_) => Err(self.shared.locked()),
-        }
+        self.answer(self.writer().write(durability, job)).await
     }
 
-    /// Runs `query` on a connection that only reads, beside the writer.
+    /// Runs `query` on one state of the database.
     async fn read<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
     {
-        let (shared, reader) = (Arc::clone(&self.shared), Arc::clone(&self.reader));
-        blocking(move || {
-            let connection = match reader.get() {
-                Some(connection) => connection,
-                None => {
-                    let opened = open::connection(&shared.path)?;
-                    reader.get_or_init(|| Mutex::new(opened))
-                }
-            };
-            // A panic inside a query leaves the connection usable: reads hold no state across calls.
-            let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let snapshot = connection.unchecked_transaction().map_err(|e| shared.error(&e))?;
-            query(&snapshot).map_err(|fail| shared.fail(fail))
-        })
-        .await
+        self.answer(self.writer().read(query)).await
+    }
+
+    async fn answer<T>(&self, reply: oneshot::Receiver<Result<T>>) -> Result<T> {
+        match tokio::time::timeout(LOCK_PATIENCE, reply).await {
+            Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
+            // The receiver is gone with the timeout, and the thread passes over work that nobody waits for.
+            Err(_) => Err(self.shared.locked()),
+        }
     }
 
     /// A wait for `topic`, which listens from now on.
@@ -115,6 +104,16 @@ impl Sqlite {
         // Who does not want to wait should not cost a listening thread.
         let rung = (!wait.is_zero()).then(|| self.shared.bell.listen(topic));
         Wait { rung, deadline: tokio::time::Instant::now() + wait }
+    }
+}
+
+/// Waits for the writing thread: it may have to tidy up, and what nobody waits for may still be under way.
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        drop(self.writer.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Making, checking and opening the file.
 //!
-//! A new database is built under another name and linked into place whole, so that no process ever sees half of one. A file that is
-//! not ours, is damaged, or was made by a later version is named in the error and left as it is.
+//! A file that is not ours, is damaged, or was made by a later version is named in the error and left as it is. A new database is
+//! made in place under the write lock: its first page is synced before anything is accepted, and the tables come with a
+//! transaction, so whatever interrupts it leaves a file that the next process completes.
 
 use std::{
     fs::{self, File},
@@ -12,7 +13,7 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig};
 
-use super::schema;
+use super::{Shared, bell::Bell, clock, schema};
 use crate::{Error, Result};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
@@ -21,17 +22,28 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 const CHECKPOINT_PAGES: u32 = 4000;
 
 /// Opens the database at `path`, making it if it is not there.
-pub(super) fn open_or_create(path: &Path) -> Result<Connection> {
-    match fs::metadata(path) {
-        Ok(found) if found.is_file() && found.len() > 0 => check(path)?,
-        Ok(found) if found.is_dir() => {
-            return Err(Error::Foreign { path: path.into(), found: "it is a folder".into() });
-        }
-        Ok(_) => create(path)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create(path)?,
-        Err(error) => return Err(unusable(path, &error)),
+pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
+    let is_new = match fs::metadata(&path) {
+        Ok(found) if found.is_dir() => return Err(Error::Foreign { path, found: "it is a folder".into() }),
+        Ok(found) => found.len() == 0,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => return Err(unusable(&path, &error)),
+    };
+    if is_new {
+        make_folder(&path)?;
+    } else {
+        check(&path)?;
     }
-    connection(path)
+    let bell = Bell::open(&path)?;
+    let shared = Shared { path, bell, boot: clock::boot() };
+    let connection = if is_new { complete(&shared)? } else { connection(&shared.path)? };
+    let connection = match version(&shared.path, &connection)? {
+        // Somebody began to make it and was interrupted.
+        0 => complete(&shared)?,
+        schema::VERSION => connection,
+        found => return Err(Error::Newer { path: shared.path, found, known: schema::VERSION }),
+    };
+    Ok((shared, connection))
 }
 
 /// A connection to a database that is known to be ours.
@@ -52,90 +64,73 @@ pub(super) fn connection(path: &Path) -> Result<Connection> {
 
 /// Refuses a file that is not ours, without touching it.
 fn check(path: &Path) -> Result<()> {
-    // `immutable` keeps SQLite from taking locks or making files beside one that may not be ours. What is asked for was written
-    // when the file was made, so the log need not be read.
+    // `immutable` keeps SQLite from taking locks or making files beside one that may not be ours. The mark is in the file's first
+    // page from the beginning, so the log need not be read.
     let uri = format!("file:{}?immutable=1", percent_encoded(path));
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let look = || -> rusqlite::Result<(i32, u32)> {
-        let connection = Connection::open_with_flags(&uri, flags)?;
-        let id = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        Ok((id, connection.pragma_query_value(None, "user_version", |row| row.get(0))?))
-    };
-    let (id, version) = look().map_err(|e| explain(path, &e))?;
-    if id != schema::APPLICATION_ID {
-        let found = "another program's SQLite database".into();
-        return Err(Error::Foreign { path: path.into(), found });
-    }
-    if version > schema::VERSION {
-        return Err(Error::Newer { path: path.into(), found: version, known: schema::VERSION });
+    let mark: i32 = Connection::open_with_flags(&uri, flags)
+        .and_then(|connection| connection.pragma_query_value(None, "application_id", |row| row.get(0)))
+        .map_err(|e| explain(path, &e))?;
+    if mark != schema::APPLICATION_ID {
+        return Err(Error::Foreign { path: path.into(), found: "another program's SQLite database".into() });
     }
     Ok(())
 }
 
-fn create(path: &Path) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let made_folder = match fs::create_dir(folder) {
-        Ok(()) => true,
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(unusable(folder, &error)),
-    };
-    let draft = Draft(with_suffix(path, &format!("-new-{}-{}", std::process::id(), draft_number())));
-    File::create_new(&draft.0).map_err(|e| unusable(&draft.0, &e))?;
-    fill(&draft.0).map_err(|e| explain(path, &e))?;
-    File::open(&draft.0).and_then(|file| file.sync_data()).map_err(|e| unusable(path, &e))?;
-    match fs::hard_link(&draft.0, path) {
-        Ok(()) => {}
-        // Another process was faster, or an empty file stood there.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            if fs::metadata(path).is_ok_and(|found| found.len() == 0) {
-                fs::rename(&draft.0, path).map_err(|e| unusable(path, &e))?;
-            }
-            return check(path);
+fn version(path: &Path, connection: &Connection) -> Result<u32> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| explain(path, &e))
+}
+
+/// Makes the folder that the database stands in, and makes that last.
+fn make_folder(path: &Path) -> Result<()> {
+    let or_here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+    let folder = path.parent().map(or_here).unwrap_or_else(|| ".".into());
+    match fs::create_dir(&folder) {
+        Ok(()) => {
+            let above = folder.parent().map(or_here).unwrap_or_else(|| ".".into());
+            // What is in the folder is synced with the first commit; its own name only here.
+            File::open(&above).and_then(|above| above.sync_all()).map_err(|e| unusable(&above, &e))
         }
-        Err(error) => return Err(unusable(path, &error)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(unusable(&folder, &error)),
     }
-    // The folder itself is synced with the first commit to the log; the folder it stands in only here.
-    if made_folder {
-        let above = folder.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(above).and_then(|above| above.sync_all()).map_err(|e| unusable(above, &e))?;
-    }
-    Ok(())
 }
 
-/// Writes the tables into an empty file. Nothing is synced on the way: until it is linked, nobody misses it.
-fn fill(draft: &Path) -> rusqlite::Result<()> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(draft, flags)?;
-    connection.execute_batch(&format!(
-        "PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA application_id = {}; PRAGMA user_version = {};
-         BEGIN; {} COMMIT;",
-        schema::APPLICATION_ID,
-        schema::VERSION,
-        schema::TABLES
-    ))?;
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-    Ok(())
-}
-
-/// A database in the making; what is left of it goes when it is linked or given up.
-struct Draft(PathBuf);
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        for suffix in ["", "-wal", "-shm"] {
-            let _ = fs::remove_file(with_suffix(&self.0, suffix));
+/// Makes what is missing of a new database. Of several processes that come at once, the first does it.
+fn complete(shared: &Shared) -> Result<Connection> {
+    let path = &shared.path;
+    let _lock = shared.lock()?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let make = || -> rusqlite::Result<()> {
+        let draft = Connection::open_with_flags(path, flags)?;
+        let mark: i32 = draft.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        if mark == 0 {
+            draft.execute_batch(&format!(
+                "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; PRAGMA application_id = {};
+                 PRAGMA synchronous = FULL;",
+                schema::APPLICATION_ID
+            ))?;
+            draft.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         }
+        Ok(())
+    };
+    make().map_err(|e| explain(path, &e))?;
+    let connection = connection(path)?;
+    if version(path, &connection)? == 0 {
+        // The first commit that has to last syncs this too: it is in the same log.
+        connection
+            .execute_batch(&format!(
+                "PRAGMA synchronous = OFF; BEGIN IMMEDIATE; {} PRAGMA user_version = {}; COMMIT;
+                 PRAGMA synchronous = NORMAL;",
+                schema::TABLES,
+                schema::VERSION
+            ))
+            .map_err(|e| explain(path, &e))?;
     }
+    Ok(connection)
 }
 
-/// Tells apart the drafts of threads of one process.
-fn draft_number() -> u32 {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()

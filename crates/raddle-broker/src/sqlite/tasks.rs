@@ -33,7 +33,7 @@ impl Tasks for Sqlite {
         let mut wait = self.wait(Topic::Ready, request.wait);
         let request = Arc::new(request);
         loop {
-            let (request, writer) = (Arc::clone(&request), self.writer.clone());
+            let (request, writer) = (Arc::clone(&request), self.writer().clone());
             let (mut taken, again_in) = self
                 .write(Durability::Process, move |tx| {
                     let (claims, again_in) = claim::claim(tx, &request)?;
@@ -186,7 +186,7 @@ impl Drop for Undelivered {
             .iter()
             .map(|claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() })
             .collect();
-        self.writer.submit_unattended(Durability::Process, move |tx| finish::release(tx, &back).map(drop));
+        self.writer.write_unattended(Durability::Process, move |tx| finish::release(tx, &back).map(drop));
     }
 }
 

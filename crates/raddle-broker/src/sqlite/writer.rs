@@ -1,10 +1,14 @@
-//! The one thread of this process that writes: group commit.
+//! The one thread of this process that has the database: group commit.
 //!
-//! Jobs that have come in while the last group was committed form the next one. They share a transaction, and one `fsync` if
-//! any of them needs it; replies go out after the commit. Calls wait for their replies, so the queue of jobs is never longer
-//! than the number of callers, and the channel needs no bound of its own.
+//! Writes that have come in while the last group was committed form the next one. They share a transaction, and one `fsync` if
+//! any of them needs it; replies go out after the commit. Reads come in between, without the write lock. Calls wait for their
+//! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
-use std::{sync::Arc, thread};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
@@ -12,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Shared,
     bell::Topics,
+    open,
     tx::{Cache, Fail, Tx},
 };
 use crate::{Error, Result};
@@ -25,10 +30,19 @@ pub(super) enum Durability {
     Power,
 }
 
+/// Gives work to the thread.
 #[derive(Clone)]
 pub(super) struct Writer {
-    jobs: mpsc::UnboundedSender<Box<dyn Job>>,
+    work: mpsc::UnboundedSender<Work>,
 }
+
+/// What the thread is asked to do.
+enum Work {
+    Write(Box<dyn Job>),
+    Read(Query),
+}
+
+type Query = Box<dyn FnOnce(&Shared, &Connection) + Send>;
 
 /// One call's part of a transaction.
 trait Job: Send {
@@ -47,36 +61,71 @@ struct Call<T, F> {
 
 /// Enough to amortise an `fsync` to nothing, and few enough that nobody waits long for the others.
 const GROUP: usize = 256;
+/// Reading so much takes less than a spawn does.
+const LONG_LOG_BYTES: u64 = 1024 * 1024;
 const STACK: usize = 512 * 1024;
 
 impl Writer {
-    pub(super) fn start(shared: Arc<Shared>, connection: Connection) -> Self {
-        let (jobs, queue) = mpsc::unbounded_channel();
-        thread::Builder::new()
-            .name("writer".into())
+    /// Starts the thread, which opens the database. It ends when every clone of the writer is gone.
+    pub(super) async fn start(path: PathBuf) -> Result<(Self, Arc<Shared>, JoinHandle<()>)> {
+        let (work, queue) = mpsc::unbounded_channel();
+        let (opened, open) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("sqlite".into())
             .stack_size(STACK)
-            .spawn(move || Scribe { shared, connection, cache: Cache::default(), synchronous: None }.run(queue))
+            .spawn(move || match open::open(path) {
+                Ok((shared, connection)) => {
+                    let shared = Arc::new(shared);
+                    let _ = opened.send(Ok(Arc::clone(&shared)));
+                    Scribe { shared, connection, cache: Cache::default(), synchronous: None }.run(queue);
+                }
+                Err(error) => drop(opened.send(Err(error))),
+            })
             .expect("the system gives this process a thread");
-        Self { jobs }
+        let shared = open.await.unwrap_or(Err(Error::Closed))?;
+        Ok((Self { work }, shared, thread))
     }
 
-    pub(super) fn submit<T, F>(&self, durability: Durability, work: F) -> oneshot::Receiver<Result<T>>
+    /// Has `job` done in the next group of writes.
+    pub(super) fn write<T, F>(&self, durability: Durability, job: F) -> oneshot::Receiver<Result<T>>
     where
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
         let (reply, receiver) = oneshot::channel();
-        // When the thread is gone the job is dropped with its sender, which the receiver reports as closed.
-        let _ = self.jobs.send(Box::new(Call { durability, work: Some(work), outcome: None, reply }));
+        self.send(Work::Write(Box::new(Call { durability, work: Some(job), outcome: None, reply })));
         receiver
     }
 
-    /// As [`submit`](Self::submit), for what has to be done when nobody is left to wait for it.
-    pub(super) fn submit_unattended<F>(&self, durability: Durability, work: F)
+    /// As [`write`](Self::write), for what has to be done when nobody is left to wait for it.
+    pub(super) fn write_unattended<F>(&self, durability: Durability, job: F)
     where
         F: FnOnce(&mut Tx<'_>) -> Result<(), Fail> + Send + 'static,
     {
-        let _ = self.jobs.send(Box::new(Errand { durability, work: Some(work) }));
+        self.send(Work::Write(Box::new(Errand { durability, work: Some(job) })));
+    }
+
+    /// Has `query` asked between two groups of writes, on one state of the database.
+    pub(super) fn read<T, F>(&self, query: F) -> oneshot::Receiver<Result<T>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
+    {
+        let (reply, receiver) = oneshot::channel();
+        self.send(Work::Read(Box::new(move |shared, connection| {
+            if reply.is_closed() {
+                return;
+            }
+            let snapshot = connection.unchecked_transaction().map_err(|e| shared.error(&e));
+            let found = snapshot.and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
+            let _ = reply.send(found);
+        })));
+        receiver
+    }
+
+    fn send(&self, work: Work) {
+        // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
+        let _ = self.work.send(work);
     }
 }
 
@@ -156,19 +205,38 @@ struct Scribe {
 }
 
 impl Scribe {
-    fn run(mut self, mut queue: mpsc::UnboundedReceiver<Box<dyn Job>>) {
-        while let Some(first) = queue.blocking_recv() {
-            let mut group = vec![first];
-            match self.commit(&mut group, &mut queue) {
-                Ok(topics) => {
-                    self.shared.bell.ring(topics);
-                    group.into_iter().for_each(|job| job.reply(Ok(())));
-                }
-                Err(error) => {
-                    // What a rolled-back transaction had put into the cache may not exist.
-                    self.cache = Cache::default();
-                    group.into_iter().for_each(|job| job.reply(Err(error.clone())));
-                }
+    fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
+        let mut reads = Vec::new();
+        while let Some(work) = queue.blocking_recv() {
+            match work {
+                Work::Read(query) => query(&self.shared, &self.connection),
+                Work::Write(job) => self.write(job, &mut queue, &mut reads),
+            }
+            reads.drain(..).for_each(|query: Query| query(&self.shared, &self.connection));
+        }
+        self.tidy();
+    }
+
+    /// Moves a long log into the database. The first process that opens the database after all have left reads the whole log, so one that
+    /// grows from visit to visit would make each dearer than the last.
+    fn tidy(&self) {
+        if std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(|log| log.len() > LONG_LOG_BYTES) {
+            // Somebody else may be at it, or read: then it is theirs to do.
+            let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+    }
+
+    fn write(&mut self, first: Box<dyn Job>, queue: &mut mpsc::UnboundedReceiver<Work>, reads: &mut Vec<Query>) {
+        let mut group = vec![first];
+        match self.commit(&mut group, queue, reads) {
+            Ok(topics) => {
+                self.shared.bell.ring(topics);
+                group.into_iter().for_each(|job| job.reply(Ok(())));
+            }
+            Err(error) => {
+                // What a rolled-back transaction had put into the cache may not exist.
+                self.cache = Cache::default();
+                group.into_iter().for_each(|job| job.reply(Err(error.clone())));
             }
         }
     }
@@ -176,15 +244,19 @@ impl Scribe {
     fn commit(
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
-        queue: &mut mpsc::UnboundedReceiver<Box<dyn Job>>,
+        queue: &mut mpsc::UnboundedReceiver<Work>,
+        reads: &mut Vec<Query>,
     ) -> Result<Topics> {
         let shared = Arc::clone(&self.shared);
         let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
-            && let Ok(job) = queue.try_recv()
+            && let Ok(work) = queue.try_recv()
         {
-            group.push(job);
+            match work {
+                Work::Write(job) => group.push(job),
+                Work::Read(query) => reads.push(query),
+            }
         }
         group.retain(|job| job.is_wanted());
         match group.iter().map(|job| job.durability()).max() {

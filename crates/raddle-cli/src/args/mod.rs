@@ -20,15 +20,14 @@ pub(crate) use worker::{StartArgs, StopArgs, WorkerCommand};
 #[command(
     name = "raddle",
     version,
-    propagate_version = true,
     after_help = "Examples:
   raddle run -- echo hello               run a command as a task, here and now
   raddle submit -- make test             queue it, and print its id
   raddle worker start                    keep a worker in the background that runs what is queued
   raddle status                          what waits, what runs, what failed
 
-Exit codes: 'run' and 'result' pass on the command's own; else 0 ok, 1 the task failed, 2 usage or not found,
-124 timeout, 125 Raddle itself failed, 130 interrupted, 137 killed."
+Exit codes: 'run' and 'result' pass on the command's own; else 0 ok, 1 the task failed, 2 usage or
+not found, 124 timeout, 125 Raddle itself failed, 130 interrupted, 137 killed."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -40,10 +39,17 @@ pub(crate) struct Cli {
 /// Flags that every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Where the work is kept: sqlite:PATH, or mem:// for this process alone
-    ///
-    /// Without it, 'queue_url' in a raddle.toml in this or a parent folder counts, and else .raddle/ here.
-    #[arg(long, global = true, env = "QUEUE_URL", value_name = "URL", help_heading = "Global options")]
+    /// Where the work is kept: sqlite:PATH, or mem:// for this process alone; else what raddle.toml in this or a parent folder
+    /// says, else .raddle/ here
+    // A URL may hold a password, so that help does not show what the variable says.
+    #[arg(
+        long,
+        global = true,
+        env = "QUEUE_URL",
+        hide_env_values = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
     pub(crate) queue_url: Option<String>,
     /// Write JSON
     #[arg(long, global = true, help_heading = "Global options")]

@@ -94,22 +94,23 @@ pub(crate) struct Pair {
 /// How the pause before another try grows.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Pause {
-    /// Always the same
+    // Comments rather than help: each with its own would blow the help of every command that has them up to pages.
+    // Always the same.
     Constant,
-    /// By the first pause each time
+    // Longer by the first pause each time.
     Linear,
-    /// Twice as long each time
+    // Twice as long each time.
     Exponential,
 }
 
 /// What becomes of a task's message.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OnEnd {
-    /// Back to its queue, to be run again
+    // Back to its queue, to be run again.
     Requeue,
-    /// Kept for inspection
+    // Kept for inspection.
     Keep,
-    /// Removed
+    // Removed.
     Clear,
 }
 

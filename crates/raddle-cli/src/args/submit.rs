@@ -14,16 +14,18 @@ use super::SpecArgs;
   sort -u names | raddle run --stdin --memory 512 -- ./import
   raddle run --json -- ls | jq -r .stdout
 
-A live worker that can take the task runs it; without one, it is run right here. Ctrl-C stops it, a second one kills it.")]
+A live worker that can take the task runs it; without one, it is run right here. Ctrl-C stops it,
+a second one kills it.")]
 pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) spec: SpecArgs,
     /// Submit it and print its id, without waiting
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<String>,
+    // Last, because its heading holds for all that follows.
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
 }
 
 /// Submit tasks without waiting for them.
@@ -34,11 +36,10 @@ pub(crate) struct RunArgs {
   raddle submit --array 1-1000 -- ./render --frame {}
   find . -name '*.png' | raddle submit --each-line - -- optipng {}
 
-With --each-line and --array, {} in the command, in --name and in --unique-key is the line or number, which the task also finds
-in RADDLE_ITEM. Tasks are stored in groups of 1000: of each group all or none.")]
+With --each-line and --array, {} in the command, in --name and in --unique-key is the line or
+number, which the task also finds in RADDLE_ITEM. Tasks are stored in groups of 1000: of each group
+all or none.")]
 pub(crate) struct SubmitArgs {
-    #[command(flatten)]
-    pub(crate) spec: SpecArgs,
     /// Read the spec from a file, JSON or TOML by its name; - is JSON from standard input
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) file: Option<PathBuf>,
@@ -51,6 +52,9 @@ pub(crate) struct SubmitArgs {
     /// The program and its arguments
     #[arg(value_name = "CMD", required_unless_present = "file", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<String>,
+    // Last, because its heading holds for all that follows.
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
 }
 
 /// Numbers in the order given.

@@ -1,7 +1,7 @@
 //! `raddle worker`.
 
 use clap::{Args, Subcommand};
-use raddle_core::{CapSet, Span, tid::TidArg};
+use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, tid::TidArg};
 
 /// Start, list and stop workers.
 #[derive(Debug, Subcommand)]
@@ -24,8 +24,8 @@ pub(crate) enum WorkerCommand {
   raddle worker start --no-detach --idle-exit 0
                                          work off what waits, and leave
 
-A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what it runs, a second one makes it
-give that back, a third one kills.")]
+A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what
+it runs, a second one makes it give that back, a third one kills.")]
 pub(crate) struct StartArgs {
     /// Stay in the foreground
     #[arg(long)]
@@ -37,7 +37,7 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "A,B", env = "WORKER_CAPS")]
     pub(crate) caps: Option<CapSet>,
     /// The queues it serves
-    #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default")]
+    #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default", value_parser = queue_name)]
     pub(crate) queues: Vec<String>,
     /// Leave after having had nothing to do for so long; 0: as soon as nothing is waiting
     #[arg(long, value_name = "SECONDS", env = "WORKER_IDLE_EXIT")]
@@ -45,6 +45,11 @@ pub(crate) struct StartArgs {
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,
+}
+
+/// A name that tasks can have in `queue`.
+fn queue_name(text: &str) -> Result<String, ParseQueueNameError> {
+    text.parse::<QueueName>().map(|_| text.to_owned())
 }
 
 /// Stop workers.

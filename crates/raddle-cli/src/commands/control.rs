@@ -11,6 +11,7 @@ use crate::{
     args::Words,
     context::Context,
     error::{Failure, Outcome, TIMED_OUT},
+    follow::{WATCH_WORKERS, take_from_the_dead},
     output, tid,
 };
 
@@ -102,11 +103,13 @@ pub(super) async fn ask(broker: &dyn Broker, tid: Tid, mut message: Control, pat
         if left.is_zero() {
             return Ok(Answer::Nothing(now.state));
         }
-        let peek = Peek { queue: replies.clone(), after: heard, max: 1000, wait: left };
+        let slice = left.min(WATCH_WORKERS);
+        let peek = Peek { queue: replies.clone(), after: heard, max: 1000, wait: slice };
         tokio::select! {
-            events = broker.events(seen, Some(tid), 1000, left) => {
-                seen = events?.last().map_or(seen, |event| event.id.as_u64());
-            }
+            events = broker.events(seen, Some(tid), 1000, slice) => match events?.last() {
+                Some(last) => seen = last.id.as_u64(),
+                None => take_from_the_dead(broker, &now).await?,
+            },
             messages = broker.look(peek), if !ends => {
                 let messages = messages?;
                 heard = messages.last().map_or(heard, |message| message.id.as_u64());

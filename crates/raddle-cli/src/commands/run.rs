@@ -2,9 +2,9 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Delivered, Error, Progress};
+use raddle_broker::{Broker, Delivered, Error, Progress, Submitted};
 use raddle_core::{
-    Control, EventKind, Spec, State, Target, TaskView, Tid, Word, spec::Isolation, worker::WorkerStatus,
+    Control, EventKind, Spec, State, Target, TaskView, Tid, Word, WorkerEntry, spec::Isolation, worker::WorkerStatus,
 };
 use raddle_fabric::{Ended, Options, Shutdown, Worker};
 
@@ -13,12 +13,10 @@ use crate::{
     args::RunArgs,
     context::Context,
     error::{Failure, INTERRUPTED, KILLED, Outcome},
-    follow::{self, Follower, LONG},
+    follow::{self, Follower, LONG, WATCH_WORKERS},
     output, result, spec, tid,
 };
 
-/// How often to look whether somebody is still there who can take the task.
-const WATCH_WORKERS: Duration = Duration::from_secs(1);
 /// How long an inline worker may take to leave after its task is over.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -35,20 +33,22 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         return Err(Failure::Raddle("the broker did not say what became of the task".into()));
     };
     let tid = submitted.tid();
-    if matches!(submitted, raddle_broker::Submitted::Existing(_)) {
+    let is_new = matches!(submitted, Submitted::New(_));
+    if !is_new {
         context.note(format!("task {tid} has this key already: following that one"));
     }
     let run = Run {
         context,
         broker: Arc::clone(&broker),
         tid,
+        is_new,
         spec,
         interrupts,
         interrupted: 0,
         reader_gone: false,
         inline: None,
     };
-    Box::pin(run.to_the_end()).await
+    Box::pin(run.follow()).await
 }
 
 /// A task that is waited for.
@@ -56,6 +56,8 @@ struct Run<'a> {
     context: &'a Context,
     broker: Arc<dyn Broker>,
     tid: Tid,
+    /// This process has just submitted it.
+    is_new: bool,
     spec: Spec,
     interrupts: Interrupts,
     /// How often the user has asked for an end.
@@ -81,9 +83,12 @@ enum Step {
 }
 
 impl Run<'_> {
-    async fn to_the_end(mut self) -> Outcome {
+    async fn follow(mut self) -> Outcome {
         let mut follower = Follower::new(self.tid);
-        self.look_after().await?;
+        if self.is_new && !self.somebody_else_can(&self.broker.workers().await?) {
+            // Nobody can have it yet: the usual way of a task in a folder without workers, and the shortest.
+            self.work_here().await?;
+        }
         loop {
             let wait = if self.inline.is_some() { LONG } else { WATCH_WORKERS };
             let step = tokio::select! {
@@ -138,7 +143,7 @@ impl Run<'_> {
     /// Sees to it that somebody works on the task: another worker if one can, else this process.
     async fn look_after(&mut self) -> Outcome<()> {
         let workers = self.broker.workers().await?;
-        let able = workers.iter().any(|w| w.status == WorkerStatus::Active && w.info.can_take(&self.spec));
+        let able = self.somebody_else_can(&workers);
         if able && self.interrupted == 0 {
             // Cheap when all is well; a dead owner is noticed by the able worker itself.
             return Ok(());
@@ -146,12 +151,12 @@ impl Run<'_> {
         let Some(task) = self.broker.task(self.tid).await? else { return Ok(()) };
         match task.state {
             State::Created if !able && may_run_here(&task) => self.work_here().await,
-            State::Spawning | State::Running if !workers.iter().any(|w| Some(w.tid) == task.worker) => {
-                self.broker.reclaim().await?;
-                Ok(())
-            }
-            _ => Ok(()),
+            _ => follow::take_from_the_dead(&*self.broker, &task).await,
         }
+    }
+
+    fn somebody_else_can(&self, workers: &[WorkerEntry]) -> bool {
+        workers.iter().any(|worker| worker.status == WorkerStatus::Active && worker.info.can_take(&self.spec))
     }
 
     async fn work_here(&mut self) -> Outcome<()> {

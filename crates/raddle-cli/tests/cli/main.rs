@@ -1,1 +1,16 @@
-fn main() {}
+//! The command line as people and scripts use it: real processes in folders of their own.
+
+#![expect(clippy::unwrap_used, reason = "in a test, what must be there and is not is a failure")]
+
+mod bad_input;
+mod control;
+mod database;
+mod emergency;
+mod help;
+mod queue;
+mod result;
+mod run;
+mod shape;
+mod submit;
+mod worker;
+mod world;

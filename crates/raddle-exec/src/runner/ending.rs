@@ -7,6 +7,7 @@ use raddle_core::{Exit, stop::Stage};
 use super::{
     Runner,
     attempt::{Attempt, Phase},
+    watch::Verdict,
 };
 use crate::{
     message::Order,
@@ -129,7 +130,18 @@ impl Attempt<'_> {
             }
         }
         if self.phase == Phase::Sweeping && self.next_kill.is_none() {
+            self.judge_survivors();
             self.next_kill = Some(Duration::ZERO);
+        }
+    }
+
+    /// A command that could not fork any more ends by itself, before a sample sees why: what it leaves behind tells.
+    fn judge_survivors(&mut self) {
+        if let Some(watch) = &mut self.watch
+            && self.cause.is_none()
+            && let Verdict::Over(exit) = watch.sample(self.runner_pid, Duration::ZERO)
+        {
+            self.cause = Some(exit);
         }
     }
 

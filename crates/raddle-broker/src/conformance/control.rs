@@ -1,0 +1,205 @@
+//! Control words to tasks that wait and to tasks that run.
+
+use raddle_core::{Control, EventKind, Exit, Span, Spec, State, Word, control::Reply, spec::Reserved};
+
+use super::{Fixture, Handle, support::*};
+use crate::{
+    Error, Result,
+    request::{ClaimRequest, Delivered, Delivery, Verdict},
+};
+
+async fn tell(broker: &Handle, tid: raddle_core::Tid, word: Word) -> Result<Delivered> {
+    broker.control(tid, Control::new(word)).await
+}
+
+/// Nobody runs it, so the broker obeys.
+pub async fn stop_cancels_what_waits(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let ready = submit(broker, spec("ready")).await?;
+    let later = submit(broker, Spec { delay: Some(Span::secs(60)), ..spec("later") }).await?;
+    let held = submit(broker, spec("held")).await?;
+    tell(broker, held, Word::Pause).await?;
+    for tid in [ready, later, held] {
+        assert_eq!(tell(broker, tid, Word::Stop).await?, Delivered::Applied(State::Cancelled));
+        let task = view(broker, tid).await?;
+        assert_eq!((task.state, task.paused, task.dead), (State::Cancelled, false, false));
+        assert_eq!(task.report.map(|report| report.exit), Some(Exit::Cancelled));
+        assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Cancelled));
+    }
+    assert!(claim(broker, owner, 9).await?.is_empty());
+    let summary = broker.summary().await?;
+    assert_eq!((summary.delayed, summary.paused, summary.ready.len()), (0, 0, 0));
+    Ok(())
+}
+
+/// It waits already.
+pub async fn stop_leaves_what_is_to_be_requeued(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let by_spec = submit(broker, Spec { on_stop: Reserved::Requeue, ..spec("task") }).await?;
+    assert_eq!(tell(broker, by_spec, Word::Stop).await?, Delivered::Applied(State::Created));
+    let by_word = submit(broker, spec("task")).await?;
+    let word = Control { requeue: true, ..Control::new(Word::Stop) };
+    assert_eq!(broker.control(by_word, word).await?, Delivered::Applied(State::Created));
+    assert_eq!(claim(broker, owner, 9).await?.len(), 2);
+    Ok(())
+}
+
+/// Whatever the spec says.
+pub async fn kill_ends_what_waits(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, Spec { on_stop: Reserved::Requeue, ..spec("task") }).await?;
+    assert_eq!(tell(broker, tid, Word::Kill).await?, Delivered::Applied(State::Killed));
+    let task = view(broker, tid).await?;
+    assert_eq!((task.state, task.report.map(|report| report.exit)), (State::Killed, Some(Exit::Killed)));
+    assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Killed]);
+    Ok(())
+}
+
+/// Held back, and in its old place again.
+pub async fn pause_holds_and_resume_lets_go(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("first")).await?;
+    assert_eq!(tell(broker, tid, Word::Pause).await?, Delivered::Applied(State::Created));
+    assert!(view(broker, tid).await?.paused);
+    assert!(claim(broker, owner, 1).await?.is_empty());
+    assert_eq!(broker.summary().await?.paused, 1);
+    submit(broker, spec("second")).await?;
+    assert_eq!(tell(broker, tid, Word::Resume).await?, Delivered::Applied(State::Created));
+    assert!(!view(broker, tid).await?.paused);
+    assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Paused, EventKind::Resumed]);
+    assert_eq!(claim_names(broker, ClaimRequest { max: 5, ..request(owner) }).await?, ["first", "second"]);
+    Ok(())
+}
+
+/// It is not made to run earlier by having been held.
+pub async fn a_paused_task_keeps_its_time(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { delay: Some(Span::secs(3600)), ..spec("later") }).await?;
+    let run_at = view(broker, tid).await?.run_at;
+    tell(broker, tid, Word::Pause).await?;
+    assert_eq!(view(broker, tid).await?.run_at, run_at);
+    tell(broker, tid, Word::Resume).await?;
+    assert_eq!(view(broker, tid).await?.run_at, run_at);
+    assert!(claim(broker, owner, 1).await?.is_empty());
+    assert_eq!(broker.summary().await?.delayed, 1);
+    Ok(())
+}
+
+/// At once, with the sender's id.
+pub async fn ping_and_status_are_answered(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("task")).await?;
+    for (word, id) in [(Word::Ping, None), (Word::Status, Some("r-1"))] {
+        let message = Control { request_id: id.map(String::from), ..Control::new(word) };
+        assert_eq!(broker.control(tid, message).await?, Delivered::Applied(State::Created));
+        let answers = broker.take(&ctrl_out(tid), 10, AT_ONCE).await?;
+        assert_eq!(answers.len(), 1);
+        let answer: Reply = serde_json::from_str(&answers[0].body).expect("replies are JSON");
+        assert_eq!((answer.command, answer.request_id.as_deref(), answer.status.as_str()), (word, id, "ok"));
+        assert_eq!(answer.state, "created");
+    }
+    Ok(())
+}
+
+/// One event each.
+pub async fn pausing_twice_is_pausing_once(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("task")).await?;
+    for word in [Word::Resume, Word::Pause, Word::Pause, Word::Resume, Word::Resume] {
+        assert_eq!(tell(broker, tid, word).await?, Delivered::Applied(State::Created));
+    }
+    assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Paused, EventKind::Resumed]);
+    Ok(())
+}
+
+/// There is no such task.
+pub async fn words_to_nobody_are_refused(store: &dyn Fixture) -> Result<()> {
+    let nobody = raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    let refused = tell(store.broker(), nobody, Word::Ping).await;
+    assert!(matches!(refused, Err(Error::NotFound(tid)) if tid == nobody), "{refused:?}");
+    Ok(())
+}
+
+/// With the state that it ended in.
+pub async fn words_to_the_finished_are_refused(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("task")).await?;
+    tell(broker, tid, Word::Kill).await?;
+    let refused = tell(broker, tid, Word::Stop).await;
+    assert!(matches!(refused, Err(Error::Finished(t, State::Killed)) if t == tid), "{refused:?}");
+    assert!(broker.depths().await?.is_empty());
+    Ok(())
+}
+
+/// As they were written, in order, and once.
+pub async fn words_to_an_attempt_reach_its_worker_alone(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let (owner, bystander) = (worker(broker).await?, worker(broker).await?);
+    let tid = submit(broker, spec("task")).await?;
+    let second = submit(broker, spec("second")).await?;
+    begin(broker, owner).await?;
+    take(broker, bystander).await?;
+    let status = Control { request_id: Some("r-1".into()), ..Control::new(Word::Status) };
+    assert_eq!(tell(&other, tid, Word::Pause).await?, Delivered::Sent);
+    assert_eq!(other.control(tid, status.clone()).await?, Delivered::Sent);
+    assert_eq!(tell(&other, second, Word::Ping).await?, Delivered::Sent);
+    let words = broker.controls(owner, SOON).await?;
+    let expected = ["PAUSE".into(), status.to_text()].map(|body| Delivery { tid, body });
+    assert_eq!(words, expected);
+    assert!(broker.controls(owner, AT_ONCE).await?.is_empty());
+    assert_eq!(broker.controls(bystander, SOON).await?, [Delivery { tid: second, body: "PING".into() }]);
+    assert_eq!(view(broker, tid).await?.state, State::Running);
+    Ok(())
+}
+
+/// What did not reach the attempt is meant for the task.
+pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let fence = begin(broker, owner).await?;
+    tell(broker, tid, Word::Pause).await?;
+    assert!(matches!(release(broker, fence).await?, Verdict::Again(_)));
+    assert!(view(broker, tid).await?.paused);
+    assert!(claim(broker, owner, 1).await?.is_empty());
+    assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
+    tell(broker, tid, Word::Resume).await?;
+    let fence = begin(broker, owner).await?;
+    tell(broker, tid, Word::Kill).await?;
+    assert_eq!(release(broker, fence).await?, Verdict::Done(State::Killed));
+    assert_eq!(view(broker, tid).await?.state, State::Killed);
+    Ok(())
+}
+
+/// Also when another attempt was to follow.
+pub async fn words_left_over_hold_for_a_retried_task(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, retrying(5, Span::secs(60))).await?;
+    let fence = begin(broker, owner).await?;
+    tell(broker, tid, Word::Stop).await?;
+    assert_eq!(end(broker, fence, failure()).await?, Verdict::Done(State::Cancelled));
+    let steps = kinds(broker, tid).await?;
+    assert_eq!(steps[3..], [EventKind::Retrying, EventKind::Cancelled]);
+    assert_eq!(broker.summary().await?.delayed, 0);
+    Ok(())
+}
+
+/// It does not stand in the way of the next.
+pub async fn what_is_no_word_is_logged_and_skipped(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let fence = begin(broker, owner).await?;
+    broker.put(&ctrl_in(tid), vec!["ATTENTION".into()]).await?;
+    tell(broker, tid, Word::Pause).await?;
+    release(broker, fence).await?;
+    let steps = kinds(broker, tid).await?;
+    assert_eq!(steps[3..], [EventKind::Released, EventKind::ControlIgnored, EventKind::Paused]);
+    assert!(view(broker, tid).await?.paused);
+    Ok(())
+}

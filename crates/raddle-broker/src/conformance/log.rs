@@ -1,0 +1,113 @@
+//! The event log.
+
+use std::time::{Duration, Instant};
+
+use raddle_core::{EventKind, Spec, Tid};
+
+use super::{Fixture, support::*};
+use crate::{
+    Result,
+    request::{ClaimRequest, Started},
+};
+
+/// It is not stored twice, and stands where it belongs among the others.
+pub async fn created_is_the_task_itself(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let first = submit(broker, spec("first")).await?;
+    take(broker, owner).await?;
+    let second = submit(broker, spec("second")).await?;
+    let events = broker.events(owner.as_u64(), None, 100, AT_ONCE).await?;
+    let seen: Vec<_> = events.iter().map(|event| (event.tid, event.event)).collect();
+    let expected = [
+        (owner, EventKind::Running),
+        (first, EventKind::Created),
+        (first, EventKind::Spawning),
+        (second, EventKind::Created),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!((events[1].id, events[1].attempt, events[1].worker), (first, 0, None));
+    Ok(())
+}
+
+/// A reader that goes on from the last id misses none and sees none twice.
+pub async fn events_come_in_order_and_after_an_id(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    submit_all(broker, vec![spec("task"); 5]).await?;
+    for _ in 0..5 {
+        end(broker, begin(broker, owner).await?, success()).await?;
+    }
+    let all = broker.events(0, None, 1000, AT_ONCE).await?;
+    assert_eq!(all.len(), 2 + 5 * 4);
+    assert!(all.is_sorted_by(|a, b| a.id < b.id));
+    let (mut read, mut after) = (Vec::new(), 0);
+    loop {
+        let page = broker.events(after, None, 3, AT_ONCE).await?;
+        let Some(last) = page.last() else { break };
+        after = last.id.as_u64();
+        read.extend(page);
+    }
+    assert_eq!(read, all);
+    Ok(())
+}
+
+/// And of no other.
+pub async fn events_of_one_task(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("a"), spec("b")]).await?;
+    for _ in &tids {
+        end(broker, begin(broker, owner).await?, success()).await?;
+    }
+    let steps = [EventKind::Created, EventKind::Spawning, EventKind::Running, EventKind::Completed];
+    for tid in tids {
+        let events = broker.events(0, Some(tid), 100, AT_ONCE).await?;
+        assert!(events.iter().all(|event| event.tid == tid));
+        assert_eq!(events.iter().map(|event| event.event).collect::<Vec<_>>(), steps);
+        let later = broker.events(events[1].id.as_u64(), Some(tid), 100, AT_ONCE).await?;
+        assert_eq!(later, events[2..]);
+    }
+    Ok(())
+}
+
+/// The oldest of them.
+pub async fn at_most_as_many_as_asked_for(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    end(broker, begin(broker, owner).await?, success()).await?;
+    let first = broker.events(0, Some(tid), 2, AT_ONCE).await?;
+    assert_eq!(first.iter().map(|event| event.event).collect::<Vec<_>>(), [EventKind::Created, EventKind::Spawning]);
+    assert_eq!(broker.events(0, None, 3, AT_ONCE).await?.len(), 3);
+    Ok(())
+}
+
+/// Not even that it was created.
+pub async fn an_unknown_task_has_no_events(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    submit(broker, spec("task")).await?;
+    let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    let (began, wait) = (Instant::now(), Duration::from_millis(50));
+    let events = broker.events(0, Some(unknown), 10, wait).await?;
+    assert!(events.is_empty(), "{events:?}");
+    assert!(began.elapsed() >= wait);
+    Ok(())
+}
+
+/// At once, however much happened in between.
+pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { priority: 0, ..spec("patient") }).await?;
+    submit_all(broker, vec![spec("busy"); 4000]).await?;
+    let claims = broker.claim(ClaimRequest { max: 4000, ..request(owner) }).await?;
+    assert_eq!(claims.len(), 4000);
+    broker.started(claims.iter().map(|claim| Started { fence: claim.fence, pid: None }).collect()).await?;
+    broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
+    end(broker, begin(broker, owner).await?, success()).await?;
+    let events = broker.events(tid.as_u64(), Some(tid), 10, AT_ONCE).await?;
+    let steps: Vec<_> = events.iter().map(|event| event.event).collect();
+    assert_eq!(steps, [EventKind::Spawning, EventKind::Running, EventKind::Completed]);
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Stored messages.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use raddle_core::Tid;
+
+use super::{Fixture, support::*};
+use crate::{
+    Result,
+    request::{Message, Peek, QueueDepth},
+};
+
+fn texts(messages: &[Message]) -> Vec<&str> {
+    messages.iter().map(|message| message.body.as_str()).collect()
+}
+
+/// The oldest first, up to `max`, and each once.
+pub async fn messages_are_taken_in_order(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue) = (store.broker(), free("jobs"));
+    let ids = broker.put(&queue, vec!["a".into(), "b \u{1f9f5}\n".into()]).await?;
+    broker.put(&queue, vec![String::new()]).await?;
+    broker.put(&free("other"), vec!["x".into()]).await?;
+    let taken = store.reopen().await.take(&queue, 2, AT_ONCE).await?;
+    assert_eq!(texts(&taken), ["a", "b \u{1f9f5}\n"]);
+    assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), ids);
+    assert_eq!(texts(&broker.take(&queue, 9, AT_ONCE).await?), [""]);
+    assert!(broker.take(&queue, 9, AT_ONCE).await?.is_empty());
+    Ok(())
+}
+
+/// However often.
+pub async fn looking_takes_nothing(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue) = (store.broker(), free("jobs"));
+    broker.put(&queue, vec!["a".into(), "b".into()]).await?;
+    for _ in 0..3 {
+        assert_eq!(bodies(broker, &queue).await?, ["a", "b"]);
+    }
+    let first = broker.look(Peek { queue, after: 0, max: 1, wait: AT_ONCE }).await?;
+    assert_eq!(texts(&first), ["a"]);
+    Ok(())
+}
+
+/// An id need not be there any more.
+pub async fn looking_goes_on_after_an_id(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue) = (store.broker(), free("jobs"));
+    let ids = broker.put(&queue, vec!["a".into(), "b".into(), "c".into()]).await?;
+    broker.take(&queue, 2, AT_ONCE).await?;
+    for (after, left) in [(0, 1), (ids[0].as_u64(), 1), (ids[1].as_u64(), 1), (ids[2].as_u64(), 0), (u64::MAX, 0)] {
+        let seen = broker.look(Peek { queue: queue.clone(), after, max: 10, wait: AT_ONCE }).await?;
+        assert_eq!(seen.len(), left, "after {after}");
+    }
+    Ok(())
+}
+
+/// And so their order, among those that are there already.
+pub async fn moved_messages_keep_their_ids(store: &dyn Fixture) -> Result<()> {
+    let (broker, from, to) = (store.broker(), free("from"), free("to"));
+    let moved = broker.put(&from, vec!["a".into(), "b".into()]).await?;
+    broker.put(&to, vec!["c".into()]).await?;
+    broker.put(&from, vec!["d".into()]).await?;
+    assert_eq!(broker.shift(&from, &to, 2).await?, 2);
+    let seen = broker.look(Peek { queue: to.clone(), after: 0, max: 10, wait: AT_ONCE }).await?;
+    assert_eq!(texts(&seen), ["a", "b", "c"]);
+    assert_eq!([seen[0].id, seen[1].id], moved[..]);
+    assert_eq!(bodies(broker, &from).await?, ["d"]);
+    assert_eq!(broker.shift(&from, &from, 5).await?, 1, "a queue may be moved onto itself");
+    assert_eq!(bodies(broker, &from).await?, ["d"]);
+    assert_eq!(broker.shift(&free("empty"), &to, 5).await?, 0);
+    Ok(())
+}
+
+/// And no longer.
+pub async fn queues_exist_while_they_hold_something(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    assert!(broker.depths().await?.is_empty());
+    broker.put(&free("a"), vec!["1".into(), "2".into()]).await?;
+    broker.put(&free("b"), vec!["3".into()]).await?;
+    broker.put(&free("c"), Vec::new()).await?;
+    let mut depths = broker.depths().await?;
+    depths.sort_by(|a, b| a.queue.cmp(&b.queue));
+    let expected = [("a", 2), ("b", 1)].map(|(name, messages)| QueueDepth { queue: free(name), messages });
+    assert_eq!(depths, expected);
+    broker.take(&free("a"), 2, AT_ONCE).await?;
+    broker.shift(&free("b"), &free("d"), 1).await?;
+    let depths = broker.depths().await?;
+    assert_eq!(depths, [QueueDepth { queue: free("d"), messages: 1 }]);
+    Ok(())
+}
+
+/// And leaves other queues alone.
+pub async fn clearing_says_how_many(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    broker.put(&free("a"), vec!["1".into(), "2".into()]).await?;
+    broker.put(&free("b"), vec!["3".into()]).await?;
+    assert_eq!(broker.clear(&free("a")).await?, 2);
+    assert_eq!(broker.clear(&free("a")).await?, 0);
+    assert_eq!(bodies(broker, &free("b")).await?, ["3"]);
+    Ok(())
+}
+
+/// By one of those who take at the same time.
+pub async fn each_message_is_taken_once(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue) = (store.broker(), free("jobs"));
+    let put = broker.put(&queue, (0..200).map(|n| n.to_string()).collect()).await?;
+    let mut takers: tokio::task::JoinSet<Result<Vec<Tid>>> = tokio::task::JoinSet::new();
+    for handle in [broker.clone(), store.reopen().await, broker.clone(), store.reopen().await] {
+        let queue = queue.clone();
+        takers.spawn(async move {
+            let mut ids = Vec::new();
+            loop {
+                let taken = handle.take(&queue, 7, AT_ONCE).await?;
+                if taken.is_empty() {
+                    return Ok(ids);
+                }
+                ids.extend(taken.into_iter().map(|message| message.id));
+            }
+        });
+    }
+    let mut taken = Vec::new();
+    while let Some(ids) = takers.join_next().await {
+        taken.extend(ids.expect("takers do not panic")?);
+    }
+    assert_eq!(taken.len(), put.len());
+    assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), put.into_iter().collect());
+    Ok(())
+}
+
+/// Not earlier than asked.
+pub async fn waiting_for_a_message_ends(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue, wait) = (store.broker(), free("jobs"), Duration::from_millis(60));
+    let began = Instant::now();
+    assert!(broker.take(&queue, 1, wait).await?.is_empty());
+    assert!(broker.look(Peek { queue, after: 0, max: 1, wait }).await?.is_empty());
+    assert!(began.elapsed() >= 2 * wait);
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! Any sequence of operations, against a model that is too simple to be wrong.
+
+use std::collections::BTreeMap;
+
+use proptest::{prelude::*, sample::Index, strategy::ValueTree, test_runner::TestRunner};
+use raddle_core::{Control, Exit, Span, Spec, State, Tid, Word, spec::Reserved};
+
+use super::{Fixture, Handle, support::*};
+use crate::{
+    Error, Result,
+    request::{ClaimRequest, Fence, Started, TaskFilter, Verdict},
+};
+
+/// How many sequences are tried.
+const SEQUENCES: u32 = 12;
+const LENGTH: usize = 60;
+
+/// Something that can be done. An index picks one of the tasks there are.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit {
+        priority: u8,
+        attempts: u32,
+        on_stop: Reserved,
+    },
+    Claim {
+        max: u32,
+    },
+    Start(Index),
+    Finish(Index, Exit),
+    Release(Index),
+    Tell(Index, Word),
+    Resubmit(Index),
+    /// The worker leaves and another comes.
+    Change,
+    Reclaim,
+}
+
+/// What a task is known to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Waits { held: bool },
+    Active { attempt: u32, running: bool },
+    Over(State),
+}
+
+struct Model {
+    tasks: BTreeMap<Tid, Known>,
+    attempts: BTreeMap<Tid, u32>,
+    stale: u64,
+    worker: Tid,
+}
+
+/// Terminal exactly once, no task lost, counts that add up.
+pub async fn any_sequence_of_operations_keeps_the_promises(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let mut runner = TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() });
+    let sequences = prop::collection::vec(step(), 1..LENGTH);
+    for _ in 0..SEQUENCES {
+        let sequence = sequences.new_tree(&mut runner).expect("steps are made without rejecting any").current();
+        let told = format!("{sequence:?}");
+        let outcome = tokio::spawn(run(broker.clone(), sequence)).await;
+        outcome.unwrap_or_else(|panic| panic!("{panic}\nin the sequence {told}"))?;
+    }
+    Ok(())
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let index = any::<Index>;
+    let exits = prop_oneof![
+        3 => Just(success()),
+        3 => Just(failure()),
+        1 => Just(Exit::Timeout),
+        1 => Just(Exit::Cancelled),
+        1 => Just(Exit::Killed),
+        2 => Just(Exit::Lost { message: "runner gone".into() }),
+    ];
+    let words = prop::sample::select(vec![Word::Stop, Word::Kill, Word::Pause, Word::Resume, Word::Ping]);
+    let on_stop = prop::sample::select(vec![Reserved::Clear, Reserved::Requeue]);
+    prop_oneof![
+        4 => (0..10u8, 1..4u32, on_stop).prop_map(|(priority, attempts, on_stop)| Step::Submit { priority, attempts, on_stop }),
+        5 => (1..4u32).prop_map(|max| Step::Claim { max }),
+        3 => index().prop_map(Step::Start),
+        5 => (index(), exits).prop_map(|(index, exit)| Step::Finish(index, exit)),
+        2 => index().prop_map(Step::Release),
+        4 => (index(), words).prop_map(|(index, word)| Step::Tell(index, word)),
+        1 => index().prop_map(Step::Resubmit),
+        1 => Just(Step::Change),
+        1 => Just(Step::Reclaim),
+    ]
+}
+
+/// Runs one sequence, and then everything that is left to its end.
+async fn run(broker: Handle, sequence: Vec<Step>) -> Result<()> {
+    let stale = broker.summary().await?.stale_writes;
+    let mut model = Model { tasks: BTreeMap::new(), attempts: BTreeMap::new(), stale, worker: worker(&broker).await? };
+    for step in sequence {
+        model.take(&broker, step).await?;
+        model.compare(&broker).await?;
+    }
+    model.wind_up(&broker).await?;
+    model.compare(&broker).await?;
+    for (tid, known) in &model.tasks {
+        assert!(matches!(known, Known::Over(_)), "{tid} is lost: {known:?}");
+        let terminal = kinds(&broker, *tid).await?.into_iter().filter(|kind| kind.is_terminal()).count();
+        assert_eq!(terminal, 1, "{tid} has one end");
+    }
+    broker.deregister(model.worker, None).await
+}
+
+impl Model {
+    async fn take(&mut self, broker: &Handle, step: Step) -> Result<()> {
+        match step {
+            Step::Submit { priority, attempts, on_stop } => {
+                let tid = submit(broker, Spec { priority, on_stop, ..retrying(attempts, Span::default()) }).await?;
+                self.add(tid);
+            }
+            Step::Claim { max } => {
+                let ready = self.tasks.values().filter(|known| **known == Known::Waits { held: false }).count();
+                let claims = broker.claim(ClaimRequest { max, ..request(self.worker) }).await?;
+                assert_eq!(claims.len(), ready.min(max as usize), "all that is ready is given");
+                for fence in claims.into_iter().map(|claim| claim.fence) {
+                    let attempts = self.attempts.entry(fence.tid).or_default();
+                    *attempts += 1;
+                    assert_eq!(fence.attempt, *attempts, "attempts are counted one by one");
+                    let before = self.tasks.insert(fence.tid, Known::Active { attempt: *attempts, running: false });
+                    assert_eq!(before, Some(Known::Waits { held: false }));
+                }
+            }
+            Step::Start(index) => {
+                let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                broker.started(vec![Started { fence, pid: None }]).await?;
+                if let Known::Active { attempt, .. } = known {
+                    self.tasks.insert(fence.tid, Known::Active { attempt, running: true });
+                }
+            }
+            Step::Finish(index, exit) => {
+                let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                let verdict = end(broker, fence, exit).await?;
+                self.judge(broker, fence, known, verdict).await?;
+            }
+            Step::Release(index) => {
+                let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                let verdict = release(broker, fence).await?;
+                self.judge(broker, fence, known, verdict).await?;
+            }
+            Step::Tell(index, word) => {
+                let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                let told = broker.control(fence.tid, Control::new(word)).await;
+                match known {
+                    Known::Over(state) => assert!(matches!(told, Err(Error::Finished(_, s)) if s == state), "{told:?}"),
+                    Known::Waits { .. } => self.learn(broker, fence.tid).await?,
+                    Known::Active { .. } => _ = told?,
+                }
+            }
+            Step::Resubmit(index) => {
+                let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                match (broker.resubmit(fence.tid).await, known) {
+                    (Ok(tid), Known::Over(_)) => self.add(tid),
+                    (Err(Error::Unfinished(..)), Known::Waits { .. } | Known::Active { .. }) => {}
+                    (outcome, known) => panic!("{outcome:?} for a task that is {known:?}"),
+                }
+            }
+            Step::Change => {
+                broker.deregister(self.worker, None).await?;
+                self.worker = worker(broker).await?;
+                for tid in self.tasks.clone().into_keys() {
+                    if matches!(self.tasks[&tid], Known::Active { .. }) {
+                        self.learn(broker, tid).await?;
+                        assert!(!matches!(self.tasks[&tid], Known::Active { .. }), "{tid} went back");
+                    }
+                }
+            }
+            Step::Reclaim => assert!(broker.reclaim().await?.is_empty(), "everybody is alive"),
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, tid: Tid) {
+        assert!(self.tasks.keys().all(|other| *other < tid), "ids increase");
+        self.tasks.insert(tid, Known::Waits { held: false });
+    }
+
+    fn pick(&self, index: Index) -> Option<(Fence, Known)> {
+        let tids: Vec<_> = self.tasks.keys().copied().collect();
+        let tid = *tids.get(index.index(tids.len().max(1)))?;
+        let attempt = self.attempts.get(&tid).copied().unwrap_or_default();
+        Some((Fence { tid, attempt }, self.tasks[&tid]))
+    }
+
+    /// A verdict on an attempt must fit what was known of it.
+    async fn judge(&mut self, broker: &Handle, fence: Fence, known: Known, verdict: Verdict) -> Result<()> {
+        let was_active = matches!(known, Known::Active { .. });
+        assert_eq!(verdict != Verdict::Stale, was_active, "{verdict:?} for a task that is {known:?}");
+        match verdict {
+            Verdict::Done(state) => _ = self.tasks.insert(fence.tid, Known::Over(state)),
+            Verdict::Again(_) => {
+                self.learn(broker, fence.tid).await?;
+                assert!(matches!(self.tasks[&fence.tid], Known::Waits { .. }), "{:?}", self.tasks[&fence.tid]);
+            }
+            Verdict::Stale => self.stale += 1,
+        }
+        Ok(())
+    }
+
+    /// Takes over from the engine what a control word has led to. That it is lawful is checked by what follows.
+    async fn learn(&mut self, broker: &Handle, tid: Tid) -> Result<()> {
+        let task = view(broker, tid).await?;
+        let known = match task.state {
+            State::Created => Known::Waits { held: task.paused },
+            State::Spawning | State::Running => {
+                Known::Active { attempt: task.attempt, running: task.state == State::Running }
+            }
+            state => Known::Over(state),
+        };
+        let before = self.tasks.insert(tid, known);
+        assert!(!matches!(before, Some(Known::Over(_))), "{tid} was over already");
+        Ok(())
+    }
+
+    async fn compare(&self, broker: &Handle) -> Result<()> {
+        for (tid, known) in &self.tasks {
+            let task = view(broker, *tid).await?;
+            let seen = match task.state {
+                State::Created => Known::Waits { held: task.paused },
+                State::Spawning | State::Running => {
+                    Known::Active { attempt: task.attempt, running: task.state == State::Running }
+                }
+                state => Known::Over(state),
+            };
+            assert_eq!(seen, *known, "{tid}");
+        }
+        let summary = broker.summary().await?;
+        let stored = broker.tasks(TaskFilter::default()).await?;
+        assert_eq!(summary.states.values().sum::<u64>(), stored.len() as u64);
+        assert_eq!(summary.stale_writes, self.stale);
+        let count = |fits: fn(&Known) -> bool| self.tasks.values().filter(|known| fits(known)).count() as u64;
+        assert_eq!(summary.ready.values().sum::<u64>(), count(|known| *known == Known::Waits { held: false }));
+        assert_eq!(summary.paused, count(|known| *known == Known::Waits { held: true }));
+        assert_eq!(summary.dead, stored.iter().filter(|task| task.dead).count() as u64);
+        Ok(())
+    }
+
+    /// Lets everything that is not over come to its end.
+    async fn wind_up(&mut self, broker: &Handle) -> Result<()> {
+        self.take(broker, Step::Change).await?;
+        for (tid, known) in self.tasks.clone() {
+            if known == (Known::Waits { held: true }) {
+                broker.control(tid, Control::new(Word::Resume)).await?;
+                self.tasks.insert(tid, Known::Waits { held: false });
+            }
+        }
+        for claim in broker.claim(ClaimRequest { max: u32::MAX, ..request(self.worker) }).await? {
+            assert_eq!(end(broker, claim.fence, success()).await?, Verdict::Done(State::Completed));
+            self.tasks.insert(claim.fence.tid, Known::Over(State::Completed));
+        }
+        Ok(())
+    }
+}

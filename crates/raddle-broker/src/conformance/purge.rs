@@ -1,0 +1,52 @@
+//! Forgetting tasks that finished long enough ago.
+
+use std::time::Duration;
+
+use raddle_core::{Control, Span, Spec, Word};
+
+use super::{Fixture, support::*};
+use crate::{
+    Result,
+    request::{Finish, Purged, Stream, TaskFilter},
+};
+
+/// Events, output and messages.
+pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { result_ttl: Some(Span::millis(1)), ..spec("task") }).await?;
+    broker.control(tid, Control::new(Word::Ping)).await?;
+    let fence = begin(broker, owner).await?;
+    broker.append_output(fence, Stream::Stderr, b"err".to_vec()).await?;
+    let mut finish = Finish { stdout: b"out".to_vec(), ..finish(fence, success()) };
+    finish.report.stdout_bytes = 3;
+    finish.report.stderr_bytes = 3;
+    broker.finish(vec![finish]).await?;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(broker.purge().await?, Purged { tasks: 1 });
+    assert!(broker.task(tid).await?.is_none());
+    assert!(broker.tasks(TaskFilter::default()).await?.is_empty());
+    for stream in Stream::BOTH {
+        assert!(broker.read_output(fence, stream, 0, 10).await?.is_empty());
+    }
+    assert!(broker.depths().await?.is_empty());
+    assert!(broker.events(0, None, 100, AT_ONCE).await?.iter().all(|event| event.tid == owner));
+    assert!(broker.events(0, Some(tid), 100, AT_ONCE).await?.is_empty());
+    assert!(broker.summary().await?.states.is_empty());
+    assert_eq!(broker.purge().await?, Purged { tasks: 0 });
+    Ok(())
+}
+
+/// What is not over, and what is over but not long enough.
+pub async fn what_is_to_be_kept_stays(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let brief = |name| Spec { result_ttl: Some(Span::default()), ..spec(name) };
+    submit_all(broker, vec![spec("kept"), brief("running"), brief("waiting")]).await?;
+    end(broker, begin(broker, owner).await?, success()).await?;
+    begin(broker, owner).await?;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(broker.purge().await?, Purged { tasks: 0 });
+    assert_eq!(broker.tasks(TaskFilter { services: true, ..TaskFilter::default() }).await?.len(), 4);
+    Ok(())
+}

@@ -1,0 +1,314 @@
+//! What people do with queues by name, on this engine.
+
+use std::time::Duration;
+
+use raddle_core::{
+    Control, QueueName, Spec, State, Tid, Word,
+    queue_name::{Port, System},
+};
+use serde_json::Value;
+
+use super::{Fixture, Handle, support::*};
+use crate::{
+    Error, Result,
+    queues::{self, Watch, Written},
+    request::{Delivered, Delivery, Message, QueueDepth},
+};
+
+fn parsed(messages: &[Message]) -> Vec<Value> {
+    messages.iter().map(|message| serde_json::from_str(&message.body).expect("records are JSON")).collect()
+}
+
+async fn peek(broker: &Handle, queue: QueueName) -> Result<Vec<Value>> {
+    Ok(parsed(&queues::peek(&**broker, &queue, 1000).await?))
+}
+
+fn names(queues: &[QueueName]) -> Vec<String> {
+    queues.iter().map(QueueName::to_string).collect()
+}
+
+/// As often as one likes.
+pub async fn free_queues_are_read_and_written(store: &dyn Fixture) -> Result<()> {
+    let (broker, jobs) = (&**store.broker(), free("jobs"));
+    let written = queues::write(broker, &jobs, vec!["a".into(), "b".into()]).await?;
+    let [Written::Stored(first), Written::Stored(_)] = written[..] else { panic!("both are stored: {written:?}") };
+    assert_eq!(queues::peek(broker, &jobs, 1).await?, [Message { id: first, body: "a".into() }]);
+    assert_eq!(queues::shift(broker, &jobs, &free("more"), 1).await?, 1);
+    assert_eq!(queues::read(broker, &jobs, 9, SOON).await?.len(), 1);
+    assert_eq!(queues::delete(broker, &free("more")).await?, 1);
+    assert!(queues::read(broker, &jobs, 9, AT_ONCE).await?.is_empty());
+    Ok(())
+}
+
+/// Inbox, reserved, outbox: with one id from request to result.
+pub async fn the_way_of_a_task_shows_in_its_queues(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let ports = [Port::Inbox, Port::Reserved, Port::Outbox].map(|port| QueueName::Task(tid, port));
+    let depths = async || -> Result<[usize; 3]> {
+        let mut depths = [0; 3];
+        for (depth, queue) in depths.iter_mut().zip(&ports) {
+            let seen = queues::peek(&**broker, queue, 10).await?;
+            assert!(seen.iter().all(|message| message.id == tid));
+            *depth = seen.len();
+        }
+        Ok(depths)
+    };
+    assert_eq!(depths().await?, [1, 0, 0]);
+    assert_eq!(peek(broker, ports[0].clone()).await?[0]["spec"]["name"], "task");
+    let fence = begin(broker, owner).await?;
+    assert_eq!(depths().await?, [0, 1, 0]);
+    let mut finish = finish(fence, success());
+    (finish.stdout, finish.report.stdout_bytes) = (b"h\xffi".to_vec(), 3);
+    broker.finish(vec![finish]).await?;
+    assert_eq!(depths().await?, [0, 0, 1]);
+    let result = &peek(broker, ports[2].clone()).await?[0];
+    assert_eq!(result["tid"], tid.to_string());
+    assert_eq!((&result["state"], &result["exit_code"]), (&"completed".into(), &0.into()));
+    assert_eq!(result["stdout"], "h\u{fffd}i");
+    assert_eq!(result["report"]["exit"]["code"], 0);
+    Ok(())
+}
+
+/// That is what `keep` keeps.
+pub async fn a_dead_task_stays_reserved(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    end(broker, begin(broker, owner).await?, failure()).await?;
+    assert_eq!(peek(broker, QueueName::Task(tid, Port::Reserved)).await?.len(), 1);
+    assert_eq!(peek(broker, QueueName::Task(tid, Port::Outbox)).await?[0]["exit_code"], 3);
+    broker.resubmit(tid).await?;
+    assert!(peek(broker, QueueName::Task(tid, Port::Reserved)).await?.is_empty());
+    Ok(())
+}
+
+/// A second way to take a task would be a way to lose one.
+pub async fn records_are_looked_at_not_taken(store: &dyn Fixture) -> Result<()> {
+    let broker = &**store.broker();
+    let tid = submit(store.broker(), spec("task")).await?;
+    let inbox = QueueName::Task(tid, Port::Inbox);
+    let log = QueueName::System(System::Log);
+    let is_view = |refused: Result<()>| assert!(matches!(refused, Err(Error::View(..))), "{refused:?}");
+    for queue in [&inbox, &log] {
+        is_view(queues::read(broker, queue, 1, AT_ONCE).await.map(drop));
+        is_view(queues::shift(broker, queue, &free("jobs"), 1).await.map(drop));
+        is_view(queues::delete(broker, queue).await.map(drop));
+    }
+    is_view(queues::write(broker, &log, vec!["x".into()]).await.map(drop));
+    queues::write(broker, &free("jobs"), vec!["x".into()]).await?;
+    is_view(queues::shift(broker, &free("jobs"), &log, 1).await.map(drop));
+    queues::write(broker, &inbox, vec!["note".into()]).await?;
+    let read = queues::read(broker, &inbox, 9, AT_ONCE).await?;
+    assert_eq!(read.len(), 1, "what people wrote there can be taken");
+    assert_eq!(read[0].body, "note");
+    assert_eq!(view(store.broker(), tid).await?.state, State::Created);
+    Ok(())
+}
+
+/// By the broker while the task waits, by its worker while it runs.
+pub async fn control_words_written_are_obeyed(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    let waiting = submit(broker, spec("task")).await?;
+    let sent = queues::write(&**broker, &ctrl_in(tid), vec!["status".into()]).await?;
+    assert_eq!(sent, [Written::Control(tid, Delivered::Sent)]);
+    assert_eq!(broker.controls(owner, SOON).await?, [Delivery { tid, body: "STATUS".into() }]);
+    let text = r#"{"command":"KILL","request_id":"r"}"#.to_string();
+    let applied = queues::write(&**broker, &ctrl_in(waiting), vec![text]).await?;
+    assert_eq!(applied, [Written::Control(waiting, Delivered::Applied(State::Killed))]);
+    let late = queues::write(&**broker, &ctrl_in(waiting), vec!["STOP".into()]).await;
+    assert!(matches!(late, Err(Error::Finished(..))), "{late:?}");
+    Ok(())
+}
+
+/// The writer is there to be told.
+pub async fn what_is_no_word_is_refused_while_a_task_waits(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("task")).await?;
+    let refused = queues::write(&**broker, &ctrl_in(tid), vec!["SIT".into()]).await;
+    let Err(error @ Error::Control(_)) = refused else { panic!("SIT is no word: {refused:?}") };
+    assert!(error.to_string().contains("RESUME"), "it says what words there are: {error}");
+    assert!(broker.depths().await?.is_empty());
+    Ok(())
+}
+
+/// Its worker logs and skips it.
+pub async fn what_is_no_word_is_passed_on_while_it_runs(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    let written = queues::write(&**broker, &ctrl_in(tid), vec!["SIT".into()]).await?;
+    assert!(matches!(written[..], [Written::Stored(_)]), "{written:?}");
+    assert_eq!(broker.controls(owner, SOON).await?, [Delivery { tid, body: "SIT".into() }]);
+    Ok(())
+}
+
+/// One queue for all of them.
+pub async fn words_to_all_workers(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let workers = [worker(broker).await?, worker(broker).await?];
+    let queue = QueueName::System(System::Control);
+    let written = queues::write(&**broker, &queue, vec!["PING".into()]).await?;
+    assert_eq!(written, workers.map(|tid| Written::Control(tid, Delivered::Sent)));
+    for tid in workers {
+        assert_eq!(broker.controls(tid, SOON).await?, [Delivery { tid, body: "PING".into() }]);
+    }
+    assert!(matches!(queues::write(&**broker, &queue, vec!["SIT".into()]).await, Err(Error::Control(_))));
+    Ok(())
+}
+
+/// They are obeyed one by one.
+pub async fn words_are_not_moved(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("task")).await?;
+    queues::write(&**broker, &free("words"), vec!["KILL".into()]).await?;
+    let refused = queues::shift(&**broker, &free("words"), &ctrl_in(tid), 1).await;
+    assert!(matches!(refused, Err(Error::ControlQueue(_))), "{refused:?}");
+    assert_eq!(bodies(broker, &free("words")).await?, ["KILL"]);
+    Ok(())
+}
+
+/// The log, the ids, the workers and the dead.
+pub async fn views_show_records(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let dead = submit(broker, spec("dead")).await?;
+    end(broker, begin(broker, owner).await?, failure()).await?;
+    let waiting = submit(broker, spec("waiting")).await?;
+    let log = peek(broker, QueueName::System(System::Log)).await?;
+    assert_eq!(log.len(), 2 + 4 + 1);
+    assert_eq!((&log[5]["tid"], &log[5]["event"]), (&dead.to_string().into(), &"failed".into()));
+    let ids = peek(broker, QueueName::System(System::TidMappings)).await?;
+    let full: Vec<_> = ids.iter().map(|entry| entry["full"].as_str().unwrap_or_default().to_string()).collect();
+    assert_eq!(full, [owner.to_string(), waiting.to_string()]);
+    assert_eq!(ids[1]["short"], waiting.short().to_string());
+    assert_eq!((&ids[1]["name"], &ids[1]["pid"]), (&"waiting".into(), &Value::Null));
+    let registry = peek(broker, QueueName::System(System::Registry)).await?;
+    assert_eq!((registry.len(), &registry[0]["tid"]), (1, &owner.to_string().into()));
+    let exhausted = peek(broker, QueueName::System(System::Dead)).await?;
+    assert_eq!((exhausted.len(), &exhausted[0]["tid"]), (1, &dead.to_string().into()));
+    Ok(())
+}
+
+/// Stored ones, views, and those of tasks, if they hold anything.
+pub async fn queues_are_listed_by_name(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    assert!(queues::list(&**broker, "*").await?.is_empty());
+    queues::write(&**broker, &free("jobs.b"), vec!["x".into(), "y".into()]).await?;
+    queues::write(&**broker, &free("jobs.a"), vec!["x".into()]).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let all: Vec<_> = queues::list(&**broker, "*").await?.into_iter().map(|depth| depth.queue).collect();
+    let inbox = QueueName::Task(tid, Port::Inbox);
+    let expected =
+        [inbox.to_string(), "jobs.a".into(), "jobs.b".into(), "raddle.tasks.log".into(), "raddle.tid.mappings".into()];
+    assert_eq!(names(&all), expected);
+    assert_eq!(queues::list(&**broker, "*.b").await?, [QueueDepth { queue: free("jobs.b"), messages: 2 }]);
+    assert_eq!(queues::list(&**broker, "T*").await?, [QueueDepth { queue: inbox, messages: 1 }]);
+    assert!(queues::list(&**broker, "jobs").await?.is_empty());
+    Ok(())
+}
+
+/// And when they were written.
+pub async fn stats_count_messages_and_bytes(store: &dyn Fixture) -> Result<()> {
+    let broker = &**store.broker();
+    queues::write(broker, &free("jobs"), (0..2500).map(|_| "four".into()).collect()).await?;
+    let stats = queues::stats(broker, &free("jobs")).await?;
+    assert_eq!((stats.messages, stats.bytes), (2500, 10_000));
+    assert!(stats.oldest.is_some() && stats.oldest <= stats.newest);
+    let none = queues::stats(broker, &free("none")).await?;
+    assert_eq!((none.messages, none.bytes, none.oldest), (0, 0, None));
+    Ok(())
+}
+
+/// And no others.
+pub async fn a_broadcast_reaches_queues_that_hold_something(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    for name in ["jobs.a", "jobs.b", "mail"] {
+        queues::write(&**broker, &free(name), vec!["x".into()]).await?;
+    }
+    let reached = queues::broadcast(&**broker, "jobs.*", "news").await?;
+    assert_eq!(names(&reached), ["jobs.a", "jobs.b"]);
+    assert_eq!(bodies(broker, &free("jobs.b")).await?, ["x", "news"]);
+    assert_eq!(bodies(broker, &free("mail")).await?, ["x"]);
+    assert!(queues::broadcast(&**broker, "nothing.*", "news").await?.is_empty());
+    Ok(())
+}
+
+/// `*` must not be able to stop everything.
+pub async fn a_broadcast_reaches_control_queues_only_by_name(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tids = submit_all(broker, vec![spec("a"), spec("b")]).await?;
+    broker.control(tids[0], Control::new(Word::Ping)).await?;
+    queues::broadcast(&**broker, "*", "KILL").await?;
+    for tid in &tids {
+        assert_eq!(view(broker, *tid).await?.state, State::Created);
+    }
+    let reached = queues::broadcast(&**broker, "T*.ctrl_in", "KILL").await?;
+    assert_eq!(reached, tids.iter().map(|tid| ctrl_in(*tid)).collect::<Vec<_>>());
+    for tid in &tids {
+        assert_eq!(view(broker, *tid).await?.state, State::Killed);
+    }
+    Ok(())
+}
+
+/// What is there, and then what comes.
+pub async fn watching_shows_each_message_once(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    for queue in [free("jobs"), QueueName::System(System::Log)] {
+        let mut watch = Watch::new(queue.clone(), 0);
+        let add = async || -> Result<()> {
+            match &queue {
+                QueueName::System(_) => submit(broker, spec("task")).await.map(drop),
+                free => broker.put(free, vec!["x".into()]).await.map(drop),
+            }
+        };
+        for _ in 0..3 {
+            add().await?;
+            assert_eq!(watch.next(&*other, SOON).await?.len(), 1);
+        }
+        assert!(watch.next(&*other, Duration::from_millis(30)).await?.is_empty());
+    }
+    Ok(())
+}
+
+/// A task comes into the dead-letter queue with the id it has always had.
+pub async fn watching_shows_records_as_they_come(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("a"), spec("b")]).await?;
+    let fences = [begin(broker, owner).await?, begin(broker, owner).await?];
+    let mut dead = Watch::new(QueueName::System(System::Dead), 0);
+    let mut outbox = Watch::new(QueueName::Task(tids[1], Port::Outbox), 0);
+    let ids = |messages: Vec<Message>| messages.into_iter().map(|message| message.id).collect::<Vec<Tid>>();
+    end(broker, fences[1], failure()).await?;
+    assert_eq!(ids(dead.next(&*other, SOON).await?), [tids[1]]);
+    assert_eq!(ids(outbox.next(&*other, SOON).await?), [tids[1]]);
+    let waiting = tokio::spawn(async move { dead.next(&*other, SOON).await });
+    end(broker, fences[0], failure()).await?;
+    assert_eq!(ids(waiting.await.expect("watching does not panic")?), [tids[0]]);
+    Ok(())
+}
+
+/// As `--new` asks for.
+pub async fn watching_for_news_passes_over_what_is_there(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let dead = System::Dead;
+    submit_all(broker, vec![spec("old"), Spec { priority: 1, ..spec("new") }]).await?;
+    let (old, new) = (begin(broker, owner).await?, begin(broker, owner).await?);
+    end(broker, old, failure()).await?;
+    let now = broker.put(&free("jobs"), vec!["x".into()]).await?[0].as_u64();
+    let mut watch = Watch::new(QueueName::System(dead), now);
+    assert!(watch.next(&**broker, AT_ONCE).await?.is_empty());
+    end(broker, new, failure()).await?;
+    let news = watch.next(&**broker, SOON).await?;
+    assert_eq!(news.iter().map(|message| message.id).collect::<Vec<_>>(), [new.tid]);
+    let mut jobs = Watch::new(free("jobs"), now);
+    assert!(jobs.next(&**broker, AT_ONCE).await?.is_empty());
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Taking back what belongs to workers that are gone.
+
+use std::time::{Duration, Instant};
+
+use raddle_core::{Control, EventKind, Exit, State, Word, settle::LOSSES_ALLOWED, worker::Beat};
+
+use super::{Fixture, support::*};
+use crate::{
+    Result,
+    request::{Fence, Pulse, Reclaimed, Verdict},
+};
+
+/// Its worker cannot have died of it.
+pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = mortal(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let fence = take(broker, owner).await?;
+    assert!(broker.reclaim().await?.is_empty(), "the lease holds");
+    outlive().await;
+    let taken = store.reopen().await.reclaim().await?;
+    assert!(
+        matches!(taken[..], [Reclaimed { fence: f, owner: o, verdict: Verdict::Again(_) }] if f == fence && o == owner)
+    );
+    let task = view(broker, tid).await?;
+    assert_eq!((task.state, task.attempt, task.losses), (State::Created, 1, 0));
+    assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Reclaimed));
+    let other = worker(broker).await?;
+    assert_eq!(take(broker, other).await?, Fence { tid, attempt: 2 });
+    Ok(())
+}
+
+/// It may have been the cause.
+pub async fn what_had_begun_counts_as_lost(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = mortal(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    outlive().await;
+    assert_eq!(broker.reclaim().await?.len(), 1);
+    let task = view(broker, tid).await?;
+    assert_eq!((task.state, task.attempt, task.failures, task.losses), (State::Created, 1, 0, 1));
+    assert!(task.run_at.is_none(), "a loss costs no pause");
+    let events = broker.events(0, Some(tid), 10, AT_ONCE).await?;
+    let last = events.last().expect("there are events");
+    assert_eq!((last.event, last.attempt, last.worker), (EventKind::Reclaimed, 1, Some(owner)));
+    assert_eq!(last.detail, Some(format!("worker {owner} is gone")));
+    Ok(())
+}
+
+/// After as many losses as are allowed, with the reason.
+pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("poison")).await?;
+    let mut owner = None;
+    for attempt in 1..=LOSSES_ALLOWED {
+        let victim = mortal(broker).await?;
+        owner = Some(victim);
+        assert_eq!(begin(broker, victim).await?, Fence { tid, attempt });
+        outlive().await;
+        let taken = broker.reclaim().await?;
+        assert_eq!(matches!(taken[0].verdict, Verdict::Done(State::Failed)), attempt == LOSSES_ALLOWED, "{taken:?}");
+    }
+    let task = view(broker, tid).await?;
+    assert_eq!((task.state, task.dead), (State::Failed, true));
+    let message = format!("worker {} is gone", owner.expect("there were victims"));
+    assert_eq!(task.report.map(|report| report.exit), Some(Exit::Lost { message: message.clone() }));
+    assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Failed));
+    assert_eq!(last_detail(broker, tid).await?, Some(message));
+    Ok(())
+}
+
+/// Workers are tasks.
+pub async fn the_worker_itself_has_failed(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = mortal(broker).await?;
+    outlive().await;
+    assert!(broker.reclaim().await?.is_empty(), "it had nothing");
+    assert!(broker.workers().await?.is_empty());
+    let task = view(broker, owner).await?;
+    assert_eq!((task.state, task.dead), (State::Failed, false));
+    let exit = task.report.map(|report| report.exit);
+    assert_eq!(exit, Some(Exit::Lost { message: format!("worker {owner} is gone") }));
+    Ok(())
+}
+
+/// Whoever else looks, and however long it takes.
+pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let ttl = Duration::from_millis(800);
+    let owner = broker.register(info("busy"), ttl).await?;
+    let tid = submit(broker, spec("long")).await?;
+    let fence = begin(broker, owner).await?;
+    let heart = broker.heart(owner, ttl);
+    let until = Instant::now() + 3 * ttl;
+    let beating = std::thread::spawn(move || beat_until(heart, until));
+    while Instant::now() < until {
+        assert!(other.reclaim().await?.is_empty());
+        tokio::time::sleep(ttl / 8).await;
+    }
+    beating.join().expect("the worker was never taken for dead");
+    assert_eq!(view(broker, tid).await?.losses, 0);
+    assert_eq!(end(broker, fence, success()).await?, Verdict::Done(State::Completed));
+    Ok(())
+}
+
+fn beat_until(mut heart: Box<dyn crate::Heart>, until: Instant) {
+    while Instant::now() < until {
+        let pulse = heart.beat(Beat::default()).expect("the engine takes beats");
+        assert_eq!(pulse, Pulse::Alive(Vec::new()));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The attempt that came after it is the one that counts.
+pub async fn a_late_finish_is_refused_counted_and_logged(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = mortal(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let lost = begin(broker, owner).await?;
+    outlive().await;
+    broker.reclaim().await?;
+    let other = worker(broker).await?;
+    let second = begin(broker, other).await?;
+    assert_eq!(end(broker, lost, failure()).await?, Verdict::Stale);
+    assert_eq!(broker.summary().await?.stale_writes, 1);
+    assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::StaleWrite));
+    assert_eq!(end(broker, second, success()).await?, Verdict::Done(State::Completed));
+    Ok(())
+}
+
+/// The worker has to stop what it runs; its tasks are back already.
+pub async fn a_late_beat_has_expired(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = mortal(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    outlive().await;
+    let mut heart = broker.heart(owner, TTL);
+    let beats = std::thread::spawn(move || [heart.beat(Beat::default()), heart.beat(Beat::default())]);
+    for pulse in beats.join().expect("a late beat is no reason to panic") {
+        assert_eq!(pulse?, Pulse::Expired);
+    }
+    let task = view(broker, tid).await?;
+    assert_eq!((task.state, task.losses), (State::Created, 1));
+    assert!(broker.workers().await?.is_empty());
+    assert_eq!(view(broker, owner).await?.state, State::Failed);
+    Ok(())
+}
+
+/// Nobody else is needed for it.
+pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let (owner, other) = (mortal(broker).await?, worker(broker).await?);
+    submit(broker, spec("task")).await?;
+    let fence = begin(broker, owner).await?;
+    outlive().await;
+    let mut heart = store.reopen().await.heart(other, TTL);
+    let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
+    let Pulse::Alive(taken) = pulse else { panic!("its lease is long: {pulse:?}") };
+    assert_eq!(taken.iter().map(|taken| (taken.fence, taken.owner)).collect::<Vec<_>>(), [(fence, owner)]);
+    Ok(())
+}
+
+/// However many look at once.
+pub async fn each_task_is_taken_back_once(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = mortal(broker).await?;
+    let tids = submit_all(broker, vec![spec("task"); 40]).await?;
+    let claimed = claim(broker, owner, 40).await?;
+    assert_eq!(claimed.len(), 40);
+    outlive().await;
+    let (a, b, c) = tokio::join!(broker.reclaim(), other.reclaim(), broker.reclaim());
+    let mut taken: Vec<_> = [a?, b?, c?].concat().iter().map(|taken| taken.fence.tid).collect();
+    taken.sort();
+    assert_eq!(taken, tids);
+    Ok(())
+}
+
+/// A word that its worker did not live to obey.
+pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = mortal(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    broker.control(tid, Control::new(Word::Stop)).await?;
+    outlive().await;
+    let taken = broker.reclaim().await?;
+    assert_eq!(taken[0].verdict, Verdict::Done(State::Cancelled));
+    assert_eq!(view(broker, tid).await?.state, State::Cancelled);
+    assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! The workers that live on a broker.
+
+use raddle_core::{
+    Control, EventKind, Exit, State, Target, Tid, Word,
+    worker::{Beat, WorkerInfo, WorkerStatus},
+};
+
+use super::{Fixture, support::*};
+use crate::{
+    Result,
+    request::{Delivered, Delivery, Pulse, TaskFilter},
+};
+
+/// With an id, a state and events.
+pub async fn a_worker_is_a_task(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = broker.register(WorkerInfo { pid: 4711, ..info("clotho") }, TTL).await?;
+    let task = view(broker, owner).await?;
+    assert_eq!((task.state, task.attempt, task.pid), (State::Running, 1, Some(4711)));
+    assert_eq!(task.spec.target, Target::Service("resident".into()));
+    assert_eq!(task.spec.display_name(), "clotho");
+    assert_eq!(kinds(broker, owner).await?, [EventKind::Created, EventKind::Running]);
+    assert!(broker.summary().await?.states.is_empty(), "services are not counted");
+    Ok(())
+}
+
+/// Any handle sees it.
+pub async fn an_entry_says_what_the_worker_said(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let told = WorkerInfo { capabilities: caps("cpu,gpu"), queues: vec!["a".into(), "b".into()], ..info("clotho") };
+    let owner = broker.register(told.clone(), TTL).await?;
+    let second = worker(broker).await?;
+    let entries = store.reopen().await.workers().await?;
+    assert_eq!(entries.iter().map(|entry| entry.tid).collect::<Vec<_>>(), [owner, second]);
+    assert_eq!(entries[0].info, told);
+    assert_eq!((entries[0].status, entries[0].load, entries[0].spawned_count), (WorkerStatus::Active, 0.0, 0));
+    assert_eq!(entries[0].queue, ctrl_in(owner).to_string());
+    Ok(())
+}
+
+/// What the worker is doing.
+pub async fn a_beat_shows_in_the_entry(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let mut heart = broker.heart(owner, TTL);
+    for status in [WorkerStatus::Draining, WorkerStatus::Active, WorkerStatus::Paused] {
+        heart.beat(Beat { status, busy: 3, spawned_count: 17 })?;
+        let entry = &broker.workers().await?[0];
+        assert_eq!((entry.status, entry.load, entry.spawned_count), (status, 0.75, 17));
+    }
+    Ok(())
+}
+
+/// Its task is over, and its entry is gone.
+pub async fn a_worker_that_leaves_has_completed(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    broker.deregister(owner, None).await?;
+    assert!(broker.workers().await?.is_empty());
+    assert_eq!(view(broker, owner).await?.state, State::Completed);
+    assert_eq!(kinds(broker, owner).await?.last(), Some(&EventKind::Completed));
+    assert_eq!(broker.heart(owner, TTL).beat(Beat::default())?, Pulse::Expired);
+    Ok(())
+}
+
+/// It says why.
+pub async fn a_worker_that_leaves_badly_has_failed(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    broker.deregister(owner, Some("no runner could be started".into())).await?;
+    let task = view(broker, owner).await?;
+    assert_eq!((task.state, task.dead), (State::Failed, false));
+    let message = "no runner could be started".to_string();
+    assert_eq!(task.report.map(|report| report.exit), Some(Exit::Lost { message: message.clone() }));
+    assert_eq!(last_detail(broker, owner).await?, Some(message));
+    Ok(())
+}
+
+/// Leaving in good order is no loss, whether an attempt had begun or not.
+pub async fn what_a_leaving_worker_had_goes_back_uncharged(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("begun"), spec("claimed")]).await?;
+    begin(broker, owner).await?;
+    take(broker, owner).await?;
+    broker.deregister(owner, None).await?;
+    for tid in tids {
+        let task = view(broker, tid).await?;
+        assert_eq!((task.state, task.attempt, task.failures, task.losses), (State::Created, 1, 0, 0));
+        assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Released));
+    }
+    Ok(())
+}
+
+/// Nor does it matter if others were faster.
+pub async fn leaving_twice_is_leaving_once(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    broker.deregister(owner, None).await?;
+    broker.deregister(owner, Some("again".into())).await?;
+    broker.deregister(Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids"), None).await?;
+    assert_eq!(view(broker, owner).await?.state, State::Completed);
+    assert_eq!(kinds(broker, owner).await?.len(), 3);
+    Ok(())
+}
+
+/// Even before somebody has taken its tasks back.
+pub async fn a_worker_without_a_lease_is_not_shown(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    mortal(broker).await?;
+    let other = worker(broker).await?;
+    assert_eq!(broker.workers().await?.len(), 2);
+    outlive().await;
+    let alive: Vec<_> = broker.workers().await?.iter().map(|entry| entry.tid).collect();
+    assert_eq!(alive, [other]);
+    Ok(())
+}
+
+/// It needs no runtime, and does not care whether one is busy.
+pub async fn a_heart_beats_on_a_plain_thread(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = broker.register(info("worker"), SHORT_TTL).await?;
+    let mut heart = broker.heart(owner, TTL);
+    let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
+    assert_eq!(pulse, Pulse::Alive(Vec::new()));
+    outlive().await;
+    assert_eq!(broker.workers().await?.len(), 1, "the beat's lease is the long one");
+    Ok(())
+}
+
+/// Always passed on: a service obeys by itself.
+pub async fn words_reach_a_worker(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    for word in [Word::Pause, Word::Stop] {
+        assert_eq!(broker.control(owner, Control::new(word)).await?, Delivered::Sent);
+    }
+    let words = broker.controls(owner, AT_ONCE).await?;
+    let expected = ["PAUSE", "STOP"].map(|body| Delivery { tid: owner, body: body.into() });
+    assert_eq!(words, expected);
+    assert_eq!(view(broker, owner).await?.state, State::Running);
+    assert!(broker.tasks(TaskFilter::default()).await?.is_empty());
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! A finished task once more.
+
+use raddle_core::{Span, Spec, State};
+
+use super::{Fixture, support::*};
+use crate::{
+    Error, Result,
+    request::{Submit, TaskFilter},
+};
+
+/// The same spec but for its time, and it says what it is.
+pub async fn a_finished_task_runs_again_as_a_new_one(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let parent = submit(broker, Spec { queue: "other".into(), ..spec("parent") }).await?;
+    let given = Spec { delay: Some(Span::millis(20)), priority: 8, ..spec("task") };
+    let old = broker.submit(vec![Submit { spec: given.clone(), parent: Some(parent) }]).await?[0].tid();
+    end(broker, begin(broker, owner).await?, success()).await?;
+    let new = broker.resubmit(old).await?;
+    assert!(new > old);
+    let task = view(broker, new).await?;
+    assert_eq!((task.state, task.attempt, task.parent, task.run_at), (State::Created, 0, Some(parent), None));
+    assert_eq!(task.spec.metadata["retry_of"], old.to_string());
+    let expected = Spec { delay: None, metadata: task.spec.metadata.clone(), ..given };
+    assert_eq!(task.spec, expected);
+    assert_eq!(view(broker, old).await?.state, State::Completed);
+    assert_eq!(take(broker, owner).await?.tid, new);
+    Ok(())
+}
+
+/// It would run twice.
+pub async fn an_unfinished_task_is_not_submitted_again(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    for state in [State::Created, State::Spawning] {
+        let refused = broker.resubmit(tid).await;
+        assert!(matches!(refused, Err(Error::Unfinished(t, s)) if t == tid && s == state), "{refused:?}");
+        if state == State::Created {
+            take(broker, owner).await?;
+        }
+    }
+    let unknown = raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    assert!(matches!(broker.resubmit(unknown).await, Err(Error::NotFound(_))));
+    assert_eq!(broker.tasks(TaskFilter::default()).await?.len(), 1);
+    Ok(())
+}
+
+/// The old one has been seen to.
+pub async fn a_dead_task_leaves_the_dead_letter_queue(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let old = submit(broker, spec("task")).await?;
+    end(broker, begin(broker, owner).await?, failure()).await?;
+    assert!(view(broker, old).await?.dead);
+    broker.resubmit(old).await?;
+    let task = view(broker, old).await?;
+    assert_eq!((task.dead, task.state), (false, State::Failed));
+    assert_eq!(broker.summary().await?.dead, 0);
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! What the cases have in common.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use raddle_core::{
+    CapSet, EventKind, Exit, QueueName, Report, Retry, Span, Spec, TaskView, Tid, Usage, queue_name::Port,
+    worker::WorkerInfo,
+};
+
+use super::Handle;
+use crate::{
+    Error, Result,
+    request::{Claim, ClaimRequest, Fence, Finish, Release, Started, Submit, Verdict},
+};
+
+/// Not to wait.
+pub(super) const AT_ONCE: Duration = Duration::ZERO;
+/// A deadline for what has to happen.
+pub(super) const SOON: Duration = Duration::from_secs(20);
+/// The lease of a worker that is to live through its case.
+pub(super) const TTL: Duration = Duration::from_secs(120);
+/// The lease of a worker that is to die in its case.
+pub(super) const SHORT_TTL: Duration = Duration::from_millis(300);
+/// After the end of a lease, engines may leave the worker time to give up by itself before others take over.
+const TAKEOVER: Duration = Duration::from_millis(300);
+
+/// A task that needs nothing.
+pub(super) fn spec(name: &str) -> Spec {
+    Spec { name: Some(name.into()), ..Spec::command(["true"]) }
+}
+
+/// A task that may fail `attempts` times, with `base` between attempts.
+pub(super) fn retrying(attempts: u32, base: Span) -> Spec {
+    let retry = Retry { attempts, base, jitter: 0.0, ..Retry::default() };
+    Spec { retry, ..spec("retrying") }
+}
+
+pub(super) fn caps(text: &str) -> CapSet {
+    text.parse().expect("cases name valid capabilities")
+}
+
+pub(super) fn free(name: &str) -> QueueName {
+    name.parse().expect("cases name valid queues")
+}
+
+pub(super) fn ctrl_in(tid: Tid) -> QueueName {
+    QueueName::Task(tid, Port::CtrlIn)
+}
+
+pub(super) fn ctrl_out(tid: Tid) -> QueueName {
+    QueueName::Task(tid, Port::CtrlOut)
+}
+
+pub(super) async fn submit(broker: &Handle, spec: Spec) -> Result<Tid> {
+    Ok(submit_all(broker, vec![spec]).await?[0])
+}
+
+pub(super) async fn submit_all(broker: &Handle, specs: Vec<Spec>) -> Result<Vec<Tid>> {
+    let stored = broker.submit(specs.into_iter().map(Submit::new).collect()).await?;
+    Ok(stored.into_iter().map(|stored| stored.tid()).collect())
+}
+
+pub(super) fn info(name: &str) -> WorkerInfo {
+    WorkerInfo {
+        name: name.into(),
+        kind: "resident".into(),
+        capabilities: CapSet::new(),
+        queues: vec!["default".into()],
+        concurrency: 4,
+        pid: std::process::id(),
+        host: "here".into(),
+    }
+}
+
+/// Registers a worker that lives through the case.
+pub(super) async fn worker(broker: &Handle) -> Result<Tid> {
+    broker.register(info("worker"), TTL).await
+}
+
+/// Registers a worker that dies soon.
+pub(super) async fn mortal(broker: &Handle) -> Result<Tid> {
+    broker.register(info("mortal"), SHORT_TTL).await
+}
+
+/// Lets the lease of a mortal worker run out, so far that others may take over.
+pub(super) async fn outlive() {
+    tokio::time::sleep(SHORT_TTL + TAKEOVER).await;
+}
+
+/// A request for one task that needs nothing, at once.
+pub(super) fn request(owner: Tid) -> ClaimRequest {
+    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait: AT_ONCE }
+}
+
+/// Takes up to `max` tasks that are ready now.
+pub(super) async fn claim(broker: &Handle, owner: Tid, max: u32) -> Result<Vec<Claim>> {
+    broker.claim(ClaimRequest { max, ..request(owner) }).await
+}
+
+/// The names of up to `max` tasks that are ready now, in the order in which they are given.
+pub(super) async fn claim_names(broker: &Handle, request: ClaimRequest) -> Result<Vec<String>> {
+    let claims = broker.claim(request).await?;
+    Ok(claims.iter().map(|claim| claim.spec.display_name().into()).collect())
+}
+
+/// Takes the one task that is there or comes soon.
+pub(super) async fn take(broker: &Handle, owner: Tid) -> Result<Fence> {
+    let claims = broker.claim(ClaimRequest { wait: SOON, ..request(owner) }).await?;
+    Ok(claims.first().expect("a task is there to be claimed").fence)
+}
+
+/// Takes the one task that is there or comes soon, and begins it.
+pub(super) async fn begin(broker: &Handle, owner: Tid) -> Result<Fence> {
+    let fence = take(broker, owner).await?;
+    broker.started(vec![Started { fence, pid: Some(4711) }]).await?;
+    Ok(fence)
+}
+
+/// The account of an attempt that ran.
+pub(super) fn report(exit: Exit) -> Report {
+    let now = Timestamp::now();
+    Report {
+        exit,
+        started_at: Some(now),
+        ended_at: now,
+        usage: Usage::default(),
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        value: None,
+    }
+}
+
+pub(super) fn finish(fence: Fence, exit: Exit) -> Finish {
+    Finish { fence, report: report(exit), stdout: Vec::new(), stderr: Vec::new() }
+}
+
+/// Ends one attempt.
+pub(super) async fn end(broker: &Handle, fence: Fence, exit: Exit) -> Result<Verdict> {
+    Ok(broker.finish(vec![finish(fence, exit)]).await?[0])
+}
+
+/// Gives one attempt back.
+pub(super) async fn release(broker: &Handle, fence: Fence) -> Result<Verdict> {
+    Ok(broker.release(vec![Release { fence, reason: "no time".into() }]).await?[0])
+}
+
+pub(super) fn success() -> Exit {
+    Exit::Code { code: 0 }
+}
+
+pub(super) fn failure() -> Exit {
+    Exit::Code { code: 3 }
+}
+
+/// A task that is known to be there.
+pub(super) async fn view(broker: &Handle, tid: Tid) -> Result<TaskView> {
+    broker.task(tid).await?.ok_or(Error::NotFound(tid))
+}
+
+/// What happened to a task, in order.
+pub(super) async fn kinds(broker: &Handle, tid: Tid) -> Result<Vec<EventKind>> {
+    let events = broker.events(0, Some(tid), 1000, AT_ONCE).await?;
+    Ok(events.iter().map(|event| event.event).collect())
+}
+
+/// The detail of the last thing that happened to a task.
+pub(super) async fn last_detail(broker: &Handle, tid: Tid) -> Result<Option<String>> {
+    let events = broker.events(0, Some(tid), 1000, AT_ONCE).await?;
+    Ok(events.last().and_then(|event| event.detail.clone()))
+}
+
+/// The texts that a queue holds.
+pub(super) async fn bodies(broker: &Handle, queue: &QueueName) -> Result<Vec<String>> {
+    let seen = broker.look(crate::Peek { queue: queue.clone(), after: 0, max: 1000, wait: AT_ONCE }).await?;
+    Ok(seen.into_iter().map(|message| message.body).collect())
+}

@@ -1,0 +1,174 @@
+//! Tasks as others see them.
+
+use raddle_core::{Control, Span, Spec, State, Tid, Word};
+
+use super::{Fixture, Handle, support::*};
+use crate::{Error, Result, request::TaskFilter};
+
+async fn found(broker: &Handle, filter: TaskFilter) -> Result<Vec<Tid>> {
+    Ok(broker.tasks(filter).await?.iter().map(|task| task.tid).collect())
+}
+
+fn any() -> TaskFilter {
+    TaskFilter::default()
+}
+
+/// And no more than asked for.
+pub async fn the_newest_come_first(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let mut tids = submit_all(broker, vec![spec("task"); 5]).await?;
+    tids.reverse();
+    assert_eq!(found(broker, any()).await?, tids);
+    assert_eq!(found(broker, TaskFilter { limit: 2, ..any() }).await?, tids[..2]);
+    for task in broker.tasks(any()).await? {
+        assert_eq!(view(broker, task.tid).await?, task);
+    }
+    Ok(())
+}
+
+/// In one of several.
+pub async fn tasks_are_found_by_state(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("done"), spec("running"), spec("spawning"), spec("waiting")]).await?;
+    end(broker, begin(broker, owner).await?, success()).await?;
+    begin(broker, owner).await?;
+    take(broker, owner).await?;
+    let cases = [
+        (vec![State::Completed], vec![tids[0]]),
+        (vec![State::Running], vec![tids[1]]),
+        (vec![State::Running, State::Spawning], vec![tids[2], tids[1]]),
+        (vec![State::Created], vec![tids[3]]),
+        (vec![State::Created, State::Completed], vec![tids[3], tids[0]]),
+        (vec![State::Killed, State::Failed], vec![]),
+    ];
+    for (states, expected) in cases {
+        assert_eq!(found(broker, TaskFilter { states: states.clone(), ..any() }).await?, expected, "{states:?}");
+    }
+    Ok(())
+}
+
+/// `*` stands for anything.
+pub async fn tasks_are_found_by_name_and_queue(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let mail = |name| Spec { queue: "mail".into(), ..spec(name) };
+    let unnamed = Spec::command(["/usr/bin/env", "x"]);
+    let tids = submit_all(broker, vec![spec("build-1"), mail("build-2"), mail("send"), unnamed]).await?;
+    let cases = [
+        (Some("build-1"), None, vec![tids[0]]),
+        (Some("build-*"), None, vec![tids[1], tids[0]]),
+        (Some("*2"), None, vec![tids[1]]),
+        (Some("build"), None, vec![]),
+        (Some("env"), None, vec![tids[3]]),
+        (None, Some("mail"), vec![tids[2], tids[1]]),
+        (Some("build-*"), Some("mail"), vec![tids[1]]),
+        (None, Some("ma"), vec![]),
+    ];
+    for (name, queue, expected) in cases {
+        let filter = TaskFilter { name: name.map(Into::into), queue: queue.map(Into::into), ..any() };
+        assert_eq!(found(broker, filter).await?, expected, "{name:?} in {queue:?}");
+    }
+    Ok(())
+}
+
+/// And only then.
+pub async fn services_are_shown_on_request(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    assert_eq!(found(broker, any()).await?, [tid]);
+    assert_eq!(found(broker, TaskFilter { services: true, ..any() }).await?, [tid, owner]);
+    let running = vec![State::Running];
+    assert!(found(broker, TaskFilter { states: running.clone(), ..any() }).await?.is_empty());
+    assert_eq!(found(broker, TaskFilter { states: running, services: true, ..any() }).await?, [owner]);
+    Ok(())
+}
+
+/// Those that failed for good, and no others.
+pub async fn dead_tasks_are_found(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("dead"), spec("well")]).await?;
+    end(broker, begin(broker, owner).await?, failure()).await?;
+    end(broker, begin(broker, owner).await?, success()).await?;
+    assert_eq!(found(broker, TaskFilter { dead: true, ..any() }).await?, tids[..1]);
+    let completed = TaskFilter { dead: true, states: vec![State::Completed], ..any() };
+    assert!(found(broker, completed).await?.is_empty());
+    Ok(())
+}
+
+/// Tasks and workers alike.
+pub async fn short_ids_are_completed(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("task"); 3]).await?;
+    for tid in tids.into_iter().chain([owner]) {
+        assert_eq!(broker.complete(tid.short()).await?, [tid]);
+    }
+    let unknown = Tid::from_u64(1_500_000_001_234_567_891).expect("in the range of ids");
+    assert!(broker.complete(unknown.short()).await?.is_empty());
+    Ok(())
+}
+
+/// Among those of the same queue and needs.
+pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tids = submit_all(
+        broker,
+        vec![
+            spec("a"),
+            spec("b"),
+            Spec { priority: 9, ..spec("urgent") },
+            Spec { queue: "other".into(), ..spec("other") },
+            Spec { requires: caps("gpu"), ..spec("gpu") },
+        ],
+    )
+    .await?;
+    for (tid, ahead) in tids.iter().zip([1, 2, 0, 0, 0]) {
+        assert_eq!(broker.ahead_of(*tid).await?, ahead);
+    }
+    Ok(())
+}
+
+/// Nor can anything be said of it.
+pub async fn an_unknown_task_is_not_there(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    assert!(broker.task(unknown).await?.is_none());
+    let refused = broker.ahead_of(unknown).await;
+    assert!(matches!(refused, Err(Error::NotFound(tid)) if tid == unknown), "{refused:?}");
+    Ok(())
+}
+
+/// Every task is counted once, and services are not.
+pub async fn the_summary_adds_up(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let empty = broker.summary().await?;
+    assert!(empty.states.is_empty() && empty.ready.is_empty());
+    let mut specs = vec![spec("task"); 6];
+    specs.push(Spec { delay: Some(Span::secs(60)), ..spec("later") });
+    specs.push(Spec { queue: "mail".into(), ..spec("mail") });
+    let tids = submit_all(broker, specs).await?;
+    broker.control(tids[5], Control::new(Word::Pause)).await?;
+    end(broker, begin(broker, owner).await?, success()).await?;
+    end(broker, begin(broker, owner).await?, failure()).await?;
+    begin(broker, owner).await?;
+    take(broker, owner).await?;
+    let summary = store.reopen().await.summary().await?;
+    let states =
+        [(State::Created, 4), (State::Spawning, 1), (State::Running, 1), (State::Completed, 1), (State::Failed, 1)];
+    assert_eq!(summary.states, states.into());
+    assert_eq!(summary.ready, [("default".to_string(), 1), ("mail".to_string(), 1)].into());
+    assert_eq!((summary.delayed, summary.paused, summary.dead, summary.stale_writes), (1, 1, 1, 0));
+    Ok(())
+}
+
+/// And says what survives what.
+pub async fn the_engine_names_itself(store: &dyn Fixture) -> Result<()> {
+    let health = store.broker().health().await?;
+    assert!(!health.engine.is_empty() && !health.location.is_empty() && !health.durability.is_empty());
+    let bad: Vec<_> = health.checks.iter().filter(|check| !check.ok).collect();
+    assert!(bad.is_empty(), "{bad:?}");
+    Ok(())
+}

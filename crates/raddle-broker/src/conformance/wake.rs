@@ -1,0 +1,310 @@
+//! What one handle does wakes whoever waits on another.
+//!
+//! How fast that is, is measured as the best of a few rounds. A lost wake-up that a slow timer makes good misses every one of
+//! them; a machine that is busy with something else for a moment does not.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use raddle_core::{Control, QueueName, Span, Spec, Word, worker::Beat};
+
+use super::{Fixture, Handle, support::*};
+use crate::{
+    Result,
+    request::{ClaimRequest, Cursor, Peek, Stream},
+};
+
+const ROUNDS: u32 = 4;
+const FAST: Duration = Duration::from_millis(200);
+/// Enough for a waiter to have gone to sleep. If it has not, the round says nothing, but does not fail.
+const SETTLE: Duration = Duration::from_millis(40);
+
+/// Lets `waiter` wait, then makes `change`, until a waiter is woken fast enough.
+async fn woken<W, C>(mut waiter: impl FnMut() -> W, mut change: impl FnMut() -> C) -> Result<()>
+where
+    W: Future<Output = Result<bool>> + Send + 'static,
+    C: Future<Output = Result<()>>,
+{
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        let waiting = tokio::spawn(waiter());
+        tokio::time::sleep(SETTLE).await;
+        change().await?;
+        let began = Instant::now();
+        assert!(waiting.await.expect("waiting does not panic")?, "there was something to be found");
+        took.push(began.elapsed());
+        if began.elapsed() < FAST {
+            return Ok(());
+        }
+    }
+    panic!("woken after {took:?}")
+}
+
+/// A claim on another handle that waits for a task, and gives back whether it got one.
+fn claimer(other: &Handle, owner: raddle_core::Tid) -> impl Future<Output = Result<bool>> + Send + 'static {
+    let other = other.clone();
+    async move { Ok(!other.claim(ClaimRequest { wait: SOON, ..request(owner) }).await?.is_empty()) }
+}
+
+/// The first thing anybody wants of a queue.
+pub async fn a_submission_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(&other).await?;
+    woken(|| claimer(&other, owner), async || submit(broker, spec("task")).await.map(drop)).await
+}
+
+/// Given back, it is there for others.
+pub async fn a_release_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let (giver, owner) = (worker(broker).await?, worker(&other).await?);
+    submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
+    let fences: Vec<_> = claim(broker, giver, ROUNDS).await?.iter().map(|claim| claim.fence).collect();
+    let mut fences = fences.into_iter();
+    woken(
+        || claimer(&other, owner),
+        || {
+            let fence = fences.next().expect("one for each round");
+            async move { release(broker, fence).await.map(drop) }
+        },
+    )
+    .await
+}
+
+/// A failed attempt, too.
+pub async fn a_retry_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let (giver, owner) = (worker(broker).await?, worker(&other).await?);
+    submit_all(broker, vec![retrying(2, Span::default()); ROUNDS as usize]).await?;
+    let fences: Vec<_> = claim(broker, giver, ROUNDS).await?.iter().map(|claim| claim.fence).collect();
+    let mut fences = fences.into_iter();
+    woken(
+        || claimer(&other, owner),
+        || {
+            let fence = fences.next().expect("one for each round");
+            async move { end(broker, fence, failure()).await.map(drop) }
+        },
+    )
+    .await
+}
+
+/// No longer held back.
+pub async fn a_resumed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(&other).await?;
+    let tids = submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
+    for tid in &tids {
+        broker.control(*tid, Control::new(Word::Pause)).await?;
+    }
+    let mut tids = tids.into_iter();
+    woken(
+        || claimer(&other, owner),
+        || {
+            let tid = tids.next().expect("one for each round");
+            async move { broker.control(tid, Control::new(Word::Resume)).await.map(drop) }
+        },
+    )
+    .await
+}
+
+/// What it had goes to the next.
+pub async fn a_worker_that_leaves_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(&other).await?;
+    submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
+    let mut leaving = Vec::new();
+    for _ in 0..ROUNDS {
+        let leaver = worker(broker).await?;
+        take(broker, leaver).await?;
+        leaving.push(leaver);
+    }
+    let mut leaving = leaving.into_iter();
+    woken(
+        || claimer(&other, owner),
+        || {
+            let leaver = leaving.next().expect("one for each round");
+            async move { broker.deregister(leaver, None).await }
+        },
+    )
+    .await
+}
+
+/// By the beat of somebody else.
+pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(&other).await?;
+    let lost = mortal(broker).await?;
+    submit(broker, spec("task")).await?;
+    begin(broker, lost).await?;
+    let waiting = tokio::spawn(claimer(&other, owner));
+    outlive().await;
+    let mut heart = broker.heart(owner, TTL);
+    heart.beat(Beat::default())?;
+    let began = Instant::now();
+    assert!(waiting.await.expect("waiting does not panic")?);
+    // One round only, as each costs a lease: still well below any timer that could stand in for the wake-up.
+    assert!(began.elapsed() < 4 * FAST, "{:?}", began.elapsed());
+    Ok(())
+}
+
+/// Whoever waits for a later time learns of it.
+pub async fn a_nearer_time_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(&other).await?;
+    let due_in = |delay| Spec { delay: Some(delay), ..spec("later") };
+    submit(broker, due_in(Span::secs(3600))).await?;
+    woken(|| claimer(&other, owner), async || submit(broker, due_in(Span::millis(20))).await.map(drop)).await
+}
+
+/// It has to be obeyed now.
+pub async fn a_word_wakes_its_worker(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(&other).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(&other, owner).await?;
+    let controls = || {
+        let other = other.clone();
+        async move { Ok(!other.controls(owner, SOON).await?.is_empty()) }
+    };
+    woken(controls, async || broker.control(tid, Control::new(Word::Ping)).await.map(drop)).await
+}
+
+fn log_reader(
+    other: &Handle,
+    after: u64,
+    tid: Option<raddle_core::Tid>,
+) -> impl Future<Output = Result<bool>> + Send + 'static {
+    let other = other.clone();
+    async move { Ok(!other.events(after, tid, 10, SOON).await?.is_empty()) }
+}
+
+/// Submission is an event like any other.
+pub async fn an_event_wakes_readers_of_the_log(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let last = std::cell::Cell::new(submit(broker, spec("first")).await?);
+    woken(
+        || log_reader(&other, last.get().as_u64(), None),
+        async || {
+            last.set(submit(broker, spec("next")).await?);
+            Ok(())
+        },
+    )
+    .await
+}
+
+/// And only then.
+pub async fn an_event_wakes_readers_of_its_task(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
+    let mut tids = tids.into_iter();
+    woken(
+        || {
+            let tid = tids.next().expect("one for each round");
+            log_reader(&other, tid.as_u64(), Some(tid))
+        },
+        async || take(broker, owner).await.map(drop),
+    )
+    .await
+}
+
+/// As it is written.
+pub async fn output_wakes_followers(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let fence = begin(broker, owner).await?;
+    let seen = broker.follow(tid, Cursor::default(), SOON).await?.cursor;
+    let read = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let follow = || {
+        let (other, read) = (other.clone(), read.clone());
+        async move {
+            let stdout = read.load(std::sync::atomic::Ordering::Relaxed);
+            let progress = other.follow(tid, Cursor { attempt: 1, stdout, ..seen }, SOON).await?;
+            read.store(progress.cursor.stdout, std::sync::atomic::Ordering::Relaxed);
+            Ok(!progress.output.is_empty())
+        }
+    };
+    woken(follow, async || broker.append_output(fence, Stream::Stdout, b"line\n".to_vec()).await).await
+}
+
+/// The one thing that a caller of `run` waits for.
+pub async fn the_end_wakes_followers(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(broker).await?;
+    submit_all(broker, vec![spec("task"); ROUNDS as usize]).await?;
+    let fences: Vec<_> = claim(broker, owner, ROUNDS).await?.iter().map(|claim| claim.fence).collect();
+    let mut cursors = Vec::new();
+    for fence in &fences {
+        cursors.push((fence.tid, broker.follow(fence.tid, Cursor::default(), SOON).await?.cursor));
+    }
+    let (mut fences, mut cursors) = (fences.into_iter(), cursors.into_iter());
+    woken(
+        || {
+            let (other, (tid, cursor)) = (other.clone(), cursors.next().expect("one for each round"));
+            async move { Ok(other.follow(tid, cursor, SOON).await?.done.is_some()) }
+        },
+        || {
+            let fence = fences.next().expect("one for each round");
+            async move { end(broker, fence, success()).await.map(drop) }
+        },
+    )
+    .await
+}
+
+fn taker(other: &Handle, queue: QueueName) -> impl Future<Output = Result<bool>> + Send + 'static {
+    let other = other.clone();
+    async move { Ok(!other.take(&queue, 1, SOON).await?.is_empty()) }
+}
+
+/// The oldest waits no longer than the youngest.
+pub async fn a_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let put = async || broker.put(&free("jobs"), vec!["x".into()]).await.map(drop);
+    woken(|| taker(&other, free("jobs")), put).await
+}
+
+fn onlooker(other: &Handle, queue: QueueName, after: u64) -> impl Future<Output = Result<bool>> + Send + 'static {
+    let other = other.clone();
+    async move { Ok(!other.look(Peek { queue, after, max: 10, wait: SOON }).await?.is_empty()) }
+}
+
+/// Who takes nothing is woken all the same.
+pub async fn a_message_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let last = std::cell::Cell::new(0);
+    woken(
+        || onlooker(&other, free("jobs"), last.get()),
+        async || {
+            last.set(broker.put(&free("jobs"), vec!["x".into()]).await?[0].as_u64());
+            Ok(())
+        },
+    )
+    .await
+}
+
+/// Wherever it comes from.
+pub async fn a_moved_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    broker.put(&free("from"), vec!["x".into(); ROUNDS as usize]).await?;
+    let shift = async || broker.shift(&free("from"), &free("jobs"), 1).await.map(drop);
+    woken(|| taker(&other, free("jobs")), shift).await
+}
+
+/// Control queues can be watched like others.
+pub async fn a_word_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    let last = std::cell::Cell::new(0);
+    woken(
+        || onlooker(&other, ctrl_in(tid), last.get()),
+        async || {
+            last.set(broker.put(&ctrl_in(tid), vec!["PING".into()]).await?[0].as_u64());
+            Ok(())
+        },
+    )
+    .await
+}

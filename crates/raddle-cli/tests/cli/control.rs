@@ -1,0 +1,91 @@
+//! Words to tasks: stop, kill, pause, resume, ping, retry, recover.
+
+use crate::world::{World, until};
+
+fn state_after(world: &World, word: &str, tid: &str) -> String {
+    let ran = world.raddle(["task", word, tid]).ok();
+    ran.text().trim().rsplit(' ').next().unwrap().to_owned()
+}
+
+#[test]
+fn a_waiting_task_obeys_at_once() {
+    let world = World::new();
+    let tid = world.submit(&["--", "true"]);
+    assert_eq!(state_after(&world, "ping", &tid), "created");
+    assert_eq!(state_after(&world, "pause", &tid), "created");
+    assert_eq!(world.task(&tid)["paused"], true);
+    assert_eq!(state_after(&world, "resume", &tid), "created");
+    assert_eq!(state_after(&world, "stop", &tid), "cancelled");
+    world.raddle(["task", "stop", &tid]).code(2).says("is cancelled already");
+    world.raddle(["task", "ping", "1000000000000000000"]).code(2).says("no task");
+}
+
+#[test]
+fn a_running_task_answers_through_its_worker() {
+    let world = World::new();
+    world.worker(&["--concurrency", "2"]);
+    let tid = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&tid, "running");
+    assert_eq!(state_after(&world, "ping", &tid), "running");
+    assert_eq!(state_after(&world, "pause", &tid), "paused");
+    assert_eq!(state_after(&world, "resume", &tid), "running");
+    assert_eq!(state_after(&world, "stop", &tid), "cancelled");
+
+    let tids = world.submit(&["--array", "1-2", "--", "sleep", "600"]);
+    let tids: Vec<&str> = tids.lines().collect();
+    tids.iter().for_each(|tid| world.until_state(tid, "running"));
+    let records = world.raddle(["task", "kill", "--json", tids[0], tids[1]]).ok().json();
+    assert_eq!((&records[0]["state"], &records[1]["state"]), (&"killed".into(), &"killed".into()));
+}
+
+#[test]
+fn words_to_several_go_on_after_one_that_fails() {
+    let world = World::new();
+    let tid = world.submit(&["--", "true"]);
+    let ran = world.raddle(["task", "stop", "1000000000000000000", &tid]).code(2).says("no task");
+    assert_eq!(ran.text(), format!("{tid} cancelled\n"));
+}
+
+#[test]
+fn finished_tasks_are_submitted_again() {
+    let world = World::new();
+    world.raddle(["run", "--", "false"]).code(1);
+    world.raddle(["run", "--", "sh", "-c", "exit 2"]).code(2);
+    let tasks = world.raddle(["task", "list", "--json"]).ok().json();
+    let tid = tasks[0]["tid"].as_str().unwrap();
+    let new = world.raddle(["task", "retry", tid]).ok().text().trim().to_owned();
+    let spec = world.task(&new)["spec"].clone();
+    assert_eq!((&spec["target"], &spec["metadata"]["retry_of"]), (&tasks[0]["spec"]["target"], &tid.into()));
+    assert_eq!(world.task(tid)["dead"], false);
+    world.raddle(["task", "retry", &new]).code(2).says("only a finished task");
+    let records = world.raddle(["task", "retry", "--all-dead", "--json"]).ok().json();
+    assert_eq!((records.as_array().unwrap().len(), &records[0]["retry_of"]), (1, &tasks[1]["tid"]));
+    world.raddle(["task", "retry", "--all-dead"]).ok().says("no task is in the dead-letter queue");
+}
+
+#[test]
+fn a_stuck_task_is_recovered() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
+    let action = |tid: &str| world.raddle(["task", "recover", "--json", tid]).ok().json();
+
+    let script = "echo x >> begun; test $RADDLE_ATTEMPT = 3 || sleep 600";
+    let tid = world.submit(&["--", "sh", "-c", script]);
+    until("the first attempt runs", || world.path().join("begun").exists());
+    assert_eq!(action(&tid)["action"], "requeued");
+    let attempts = || std::fs::read_to_string(world.path().join("begun")).unwrap().lines().count();
+    until("the second attempt runs", || attempts() == 2);
+
+    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
+    unsafe { libc::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    until("the worker counts as gone", || world.raddle(["worker", "list", "--json"]).json() == serde_json::json!([]));
+    assert_eq!(action(&tid)["action"], "reclaimed");
+    world.until_state(&tid, "created");
+    assert_eq!(action(&tid)["action"], "none");
+    world.raddle(["task", "pause", &tid]).ok();
+    assert_eq!(action(&tid)["action"], "resumed");
+    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
+    assert_eq!(world.task(&tid)["state"], "completed");
+    let again = action(&tid);
+    assert_eq!((&again["action"], again["new_tid"].as_str().unwrap().len()), (&"resubmitted".into(), 19));
+}

@@ -1,0 +1,105 @@
+//! Files and folders that are not as they should be.
+
+use std::{fs, path::Path};
+
+use crate::world::World;
+
+/// Every command that opens the database leaves with 125, names it, and leaves it as it is.
+fn refused(world: &World, path: &Path, says: &str) {
+    let before = fs::read(path).unwrap();
+    let commands: [&[&str]; 6] = [
+        &["run", "--", "true"],
+        &["submit", "--", "true"],
+        &["status"],
+        &["task", "list"],
+        &["queue", "write", "q", "x"],
+        &["worker", "start"],
+    ];
+    for command in commands {
+        let ran = world.raddle(command).code(125).says("raddle.db").says(says);
+        assert!(ran.stdout.is_empty(), "{ran:?}");
+        assert_eq!(ran.stderr.matches("raddle: ").count(), 1, "{ran:?}");
+    }
+    let doctor = world.raddle(["doctor"]).code(1);
+    assert!(doctor.text().contains("WRONG"), "{}", doctor.text());
+    assert_eq!(fs::read(path).unwrap(), before, "the file is as it was");
+    let beside: Vec<_> = fs::read_dir(path.parent().unwrap()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(beside.len(), 1, "{beside:?}");
+}
+
+fn database(world: &World, content: &[u8]) -> std::path::PathBuf {
+    fs::create_dir(world.path().join(".raddle")).unwrap();
+    world.file(".raddle/raddle.db", content)
+}
+
+#[test]
+fn a_file_of_another_kind_is_left_alone() {
+    let world = World::new();
+    let path = database(&world, &b"this is somebody's diary. ".repeat(100));
+    refused(&world, &path, "not a Raddle database");
+}
+
+#[test]
+fn another_programs_database_is_left_alone() {
+    let world = World::new();
+    let path = database(&world, b"");
+    world.bash("sqlite3 .raddle/raddle.db 'CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);'").ok();
+    refused(&world, &path, "another program's");
+}
+
+#[test]
+fn a_database_of_a_newer_version_is_left_alone() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    world.bash("sqlite3 .raddle/raddle.db 'PRAGMA user_version = 4711; PRAGMA wal_checkpoint(TRUNCATE);'").ok();
+    for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-bell"] {
+        let _ = fs::remove_file(world.path().join(".raddle").join(name));
+    }
+    refused(&world, &world.path().join(".raddle/raddle.db"), "upgrade");
+}
+
+#[test]
+fn a_damaged_database_is_left_alone() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    world.bash("sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE);'").ok();
+    for name in ["raddle.db-wal", "raddle.db-shm", "raddle.db-bell"] {
+        let _ = fs::remove_file(world.path().join(".raddle").join(name));
+    }
+    let path = world.path().join(".raddle/raddle.db");
+    let mut bytes = fs::read(&path).unwrap();
+    // The header stays, so that it still looks like ours; the pages behind it are noise.
+    bytes[100..].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 31 % 251) as u8);
+    fs::write(&path, &bytes).unwrap();
+    let ran = world.raddle(["run", "--", "true"]).code(125).says("raddle.db").says("damaged");
+    assert!(ran.stdout.is_empty());
+    assert_eq!(fs::read(&path).unwrap(), bytes, "the file is as it was");
+    world.raddle(["doctor"]).code(1);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    let world = World::new();
+    world.file("file", "");
+    world.raddle(["run", "--queue-url", "sqlite:file/x.db", "--", "true"]).code(125).says("file");
+    world.raddle(["run", "--queue-url", "sqlite:absent/folder/x.db", "--", "true"]).code(125).says("does not exist");
+    fs::create_dir(world.path().join("ro")).unwrap();
+    let script = "set -e; mount -t tmpfs none ro; mount -o remount,ro ro; cd ro; raddle run -- true";
+    world.bash_apart(script).code(125).says("cannot write").says("ro/.raddle");
+}
+
+#[test]
+fn a_full_disk_loses_nothing_that_was_accepted() {
+    let world = World::new();
+    fs::create_dir(world.path().join("small")).unwrap();
+    let script = "mount -t tmpfs -o size=2m none small && cd small || exit 99
+        raddle submit --array 1-100000 -- true > ../accepted; echo $?
+        raddle status --json | jq .tasks.created
+        raddle submit -- true; echo $?
+        raddle doctor > /dev/null; echo $?";
+    let ran = world.bash_apart(script).ok().says("no space left");
+    let lines = ran.lines();
+    let accepted = fs::read_to_string(world.path().join("accepted")).unwrap().lines().count();
+    assert_eq!((lines[0], lines[2]), ("125", "125"), "{ran:?}");
+    assert!(lines[1].parse::<usize>().unwrap() >= accepted && accepted > 0, "{accepted} were accepted: {ran:?}");
+}

@@ -1,0 +1,196 @@
+//! `raddle result`, `logs`, `wait`, `tid`, `status` and `task list|status|explain|tree`: what is known.
+
+use crate::{
+    shape::{shape, snapshot, without_ids},
+    world::{World, until},
+};
+
+/// Works off what waits.
+fn work_off(world: &World) {
+    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
+}
+
+#[test]
+fn a_result_is_output_and_exit_code() {
+    let world = World::new();
+    let tid = world.submit(&["--", "sh", "-c", "echo out; echo err >&2; exit 9"]);
+    world.raddle(["result", &tid]).code(2).says("not finished").says("--wait");
+    world.raddle(["result", "--wait", "--timeout", "0.2", &tid]).code(124).says("task explain");
+    work_off(&world);
+    let ran = world.raddle(["result", &tid]).code(9);
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("out\n", "err\n"));
+    let record = world.raddle(["result", "--json", &tid[9..]]).code(9).json();
+    assert_eq!((&record["stdout"], &record["stderr"]), (&"out\n".into(), &"err\n".into()));
+    assert_eq!((&record["state"], &record["exit_code"]), (&"failed".into(), &9.into()));
+}
+
+#[test]
+fn waiting_ends_with_the_task() {
+    let world = World::new();
+    world.worker(&[]);
+    let tid = world.submit(&["--", "sh", "-c", "sleep 0.3; echo late"]);
+    assert_eq!(world.raddle(["result", "--wait", &tid]).ok().text(), "late\n");
+    let tids = world.submit(&["--array", "0-2", "--", "sh", "-c", "exit {}"]);
+    let tids: Vec<&str> = tids.lines().collect();
+    let ran = world.raddle(["wait"].iter().chain(&tids)).code(1);
+    let states: Vec<&str> = ran.lines().iter().map(|line| line.split(' ').nth(1).unwrap()).collect();
+    assert_eq!(states, ["completed", "failed", "failed"]);
+    world.raddle(["wait", tids[0]]).ok();
+    let records = world.raddle(["wait", "--json", tids[2]]).code(1).json();
+    assert_eq!((&records[0]["tid"], &records[0]["exit_code"]), (&tids[2].into(), &2.into()));
+    let slow = world.submit(&["--", "sleep", "600"]);
+    world.raddle(["wait", "--timeout", "100ms", &slow]).code(124);
+    world.raddle(["wait", tids[0], "1000000000000000000"]).code(2).says("no task 1000000000000000000");
+    world.raddle(["task", "kill", &slow]).ok();
+}
+
+#[test]
+fn logs_show_all_attempts_or_one() {
+    let world = World::new();
+    let script = "echo out $RADDLE_ATTEMPT; echo err $RADDLE_ATTEMPT >&2; exit 1";
+    let tid = world.submit(&["--retry", "1", "--retry-base", "0", "--", "sh", "-c", script]);
+    assert_eq!(world.raddle(["logs", &tid]).ok().text(), "");
+    work_off(&world);
+    until("both attempts are over", || {
+        work_off(&world);
+        world.task(&tid)["state"] == "failed"
+    });
+    let ran = world.raddle(["logs", &tid]).ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("out 1\nout 2\n", "err 1\nerr 2\n"));
+    assert_eq!(world.raddle(["logs", "--attempt", "1", "--stderr", &tid]).ok().text(), "err 1\n");
+    assert_eq!(world.raddle(["logs", "--stdout", &tid]).ok().stderr, "");
+    world.raddle(["logs", "--attempt", "3", &tid]).code(2).says("2 attempts");
+    let ran = world.raddle(["logs", "--json", "--attempt", "2", &tid]).ok();
+    assert_eq!(
+        ran.lines(),
+        [r#"{"attempt":2,"stream":"stdout","text":"out 2\n"}"#, r#"{"attempt":2,"stream":"stderr","text":"err 2\n"}"#]
+    );
+}
+
+#[test]
+fn logs_follow_a_running_task() {
+    let world = World::new();
+    world.worker(&[]);
+    let tid = world.submit(&["--", "sh", "-c", "echo first; while ! test -e go; do sleep 0.05; done; echo last"]);
+    let following = world.start(["logs", "-f", &tid]);
+    until("the first line is shown", || following.stdout() == "first\n");
+    world.file("go", "");
+    assert_eq!(following.finish().ok().text(), "first\nlast\n");
+}
+
+#[test]
+fn ids_may_be_short() {
+    let world = World::new();
+    let tid = world.submit(&["--", "true"]);
+    let short = &tid[9..];
+    assert_eq!(world.raddle(["tid", short]).ok().text().trim(), tid);
+    assert_eq!(world.raddle(["tid", &tid]).ok().text().trim(), tid);
+    assert_eq!(world.raddle(["tid", "--json", short]).ok().json()["tid"], tid.as_str());
+    assert_eq!(world.raddle(["task", "status", "--json", short]).ok().json()["tid"], tid.as_str());
+    let other = (short.parse::<u64>().unwrap() + 1) % 10_000_000_000;
+    world.raddle(["tid", &format!("{other:010}")]).code(2).says("no task ends in");
+}
+
+#[test]
+fn looking_leaves_no_trace() {
+    let world = World::new();
+    for args in
+        [&["status"][..], &["task", "list"], &["worker", "list"], &["queue", "list"], &["doctor"], &["task", "tree"]]
+    {
+        world.raddle(args).ok();
+    }
+    world.raddle(["task", "status", "1000000000000000000"]).code(2);
+    assert!(!world.path().join(".raddle").exists());
+}
+
+#[test]
+fn lists_are_filtered() {
+    let world = World::new();
+    world.raddle(["run", "--name", "good-1", "--", "true"]).ok();
+    world.raddle(["run", "--name", "bad-1", "--", "false"]).code(1);
+    world.submit(&["--name", "good-2", "--queue", "q", "--", "true"]);
+    let names = |args: &[&str]| -> Vec<String> {
+        let tasks = world.raddle([&["task", "list", "--json"], args].concat()).ok().json();
+        tasks.as_array().unwrap().iter().map(|task| task["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&[]), ["good-2", "bad-1", "good-1"]);
+    assert_eq!(names(&["--status", "completed,created"]), ["good-2", "good-1"]);
+    assert_eq!(names(&["--name", "good-*", "--limit", "1"]), ["good-2"]);
+    assert_eq!(names(&["--queue", "q"]), ["good-2"]);
+    assert_eq!(names(&["--dead"]), ["bad-1"]);
+    assert_eq!(names(&["--all", "--name", "inline"]).len(), 2);
+    let ran = world.raddle(["task", "list", "--limit", "1"]).ok().says("--limit");
+    let header: Vec<&str> = ran.lines()[0].split_whitespace().collect();
+    assert_eq!(header, ["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE"]);
+}
+
+#[test]
+fn json_has_a_stable_shape() {
+    let world = World::new();
+    world.raddle(["run", "--name", "done", "--", "true"]).ok();
+    let waiting = world.submit(&["--requires", "gpu", "--name", "waiting", "--", "true"]);
+    world.worker(&["--caps", "cpu", "--name", "w", "--concurrency", "2"]);
+    let json = |args: &[&str]| shape(&world, &world.raddle([args, &["--json"]].concat()).ok().json());
+    snapshot!("json_status", json(&["status"]));
+    snapshot!("json_task_list", json(&["task", "list"]));
+    snapshot!("json_task_explain", json(&["task", "explain", &waiting]));
+    snapshot!("json_worker_list", json(&["worker", "list"]));
+    snapshot!("json_task_tree", json(&["task", "tree"]));
+    snapshot!("json_task_kill", json(&["task", "kill", &waiting]));
+    let doctor = world.raddle(["doctor", "--json"]).ok().json();
+    let keys: Vec<&String> = doctor.as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["checks", "durability", "engine", "location", "ok"]);
+}
+
+#[test]
+fn explanations_name_what_is_in_the_way() {
+    let world = World::new();
+    let explain = |tid: &str| without_ids(world.raddle(["task", "explain", tid]).ok().text());
+    let plain = world.submit(&["--", "true"]);
+    let gpu = world.submit(&["--requires", "gpu,cpu", "--", "true"]);
+    let elsewhere = world.submit(&["--queue", "q", "--", "true"]);
+    let later = world.submit(&["--delay", "1h", "--", "true"]);
+    assert!(explain(&plain).contains("no worker is alive"), "{}", explain(&plain));
+    world.worker(&["--caps", "cpu", "--concurrency", "1"]);
+    world.until_state(&plain, "completed");
+    assert!(explain(&plain).contains("finished"));
+    assert!(explain(&gpu).contains("lacks gpu"), "{}", explain(&gpu));
+    assert!(explain(&elsewhere).contains("serves the queue 'q'"), "{}", explain(&elsewhere));
+    assert!(explain(&later).contains("delayed until"), "{}", explain(&later));
+    world.raddle(["task", "pause", &later]).ok();
+    assert!(explain(&later).contains("paused"), "{}", explain(&later));
+
+    let slow = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&slow, "running");
+    assert!(explain(&slow).contains("is running on worker [tid] as process"), "{}", explain(&slow));
+    let queued = world.submit(&["--array", "1-40", "--priority", "1", "--", "true"]);
+    let last = queued.lines().last().unwrap();
+    assert!(explain(last).contains("waits behind"), "{}", explain(last));
+    world.raddle(["task", "kill", &slow]).ok();
+}
+
+#[test]
+fn trees_show_who_runs_what() {
+    let world = World::new();
+    let worker = world.worker(&["--name", "w"]);
+    let parent = world.submit(&["--name", "parent", "--", "sh", "-c", "raddle run --name child -- sleep 600"]);
+    let tree = || without_ids(world.raddle(["task", "tree"]).ok().text());
+    until("the child runs", || tree().contains("child (running)"));
+    let expected = "[tid] w (running)\n└─ [tid] parent (running)\n   └─ [tid] child (running)\n";
+    assert!(tree().contains(expected), "{}", tree());
+    let below = world.raddle(["task", "tree", "--json", &parent]).ok().json();
+    assert_eq!(below[0]["children"][0]["name"], "child");
+    assert_eq!(world.raddle(["task", "tree", &worker]).ok().lines().len(), 3);
+    world.raddle(["task", "kill", &parent]).ok();
+}
+
+#[test]
+fn status_is_shown_again_when_something_happens() {
+    let world = World::new();
+    let watching = world.start(["status", "--watch", "--json"]);
+    until("it is shown", || watching.stdout().lines().count() == 1);
+    world.submit(&["--", "true"]);
+    until("it is shown again", || watching.stdout().lines().last().is_some_and(|line| line.contains(r#""created":1"#)));
+    watching.signal(libc::SIGINT);
+    assert_ne!(watching.finish().code, 0);
+}

@@ -1,0 +1,181 @@
+//! `raddle run`.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    shape::{shape, snapshot},
+    world::{World, until},
+};
+
+#[test]
+fn output_and_exit_code_are_passed_on() {
+    let world = World::new();
+    let ran = world.raddle(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"]).code(7);
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("out\n", "err\n"));
+    let ran = world.raddle(["run", "echo", "--name", "no flag of ours"]).ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("--name no flag of ours\n", ""));
+    world.raddle(["run", "--", "sh", "-c", "kill -SEGV $$"]).code(139).says("signal 11");
+}
+
+#[test]
+fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
+    let world = World::new();
+    let here = world.path().canonicalize().unwrap();
+    let worker = world.worker(&[]);
+    let script = "pwd; echo $RADDLE_TID $RADDLE_ATTEMPT $A";
+    let ran = world.raddle(["run", "--env", "A=b=c", "--", "sh", "-c", script]).ok();
+    let lines = ran.lines();
+    assert_eq!(lines[0], here.to_str().unwrap());
+    let words: Vec<&str> = lines[1].split(' ').collect();
+    assert_eq!((words[0].len(), words[1], words[2]), (19, "1", "b=c"));
+    assert_eq!(world.task(words[0])["worker"], worker.as_str(), "the live worker has run it");
+    let ran = world.raddle(["run", "--cwd", "/", "--", "pwd"]).ok();
+    assert_eq!(ran.text(), "/\n");
+}
+
+#[test]
+fn output_comes_as_it_is_written() {
+    let world = World::new();
+    let started = world.start(["run", "--", "sh", "-c", "echo first; sleep 600"]);
+    until("the first line is shown", || started.stdout() == "first\n");
+    started.signal(libc::SIGINT);
+    started.finish().code(130).says("stopping task").says("stopped on request");
+}
+
+#[test]
+fn a_second_interrupt_kills_what_does_not_listen() {
+    let world = World::new();
+    let started = world.start(["run", "--", "sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done"]);
+    until("it does not listen", || started.stdout() == "deaf\n");
+    started.signal(libc::SIGTERM);
+    until("it was asked to stop", || started.stderr().contains("stopping task"));
+    started.signal(libc::SIGINT);
+    started.finish().code(137).says("killing task");
+}
+
+#[test]
+fn an_interrupt_reaches_a_task_that_a_worker_runs() {
+    let world = World::new();
+    world.worker(&[]);
+    let started = world.start(["run", "--name", "far", "--", "sh", "-c", "echo begun; sleep 600"]);
+    until("it runs", || started.stdout() == "begun\n");
+    started.signal(libc::SIGINT);
+    started.finish().code(130);
+    let tasks = world.raddle(["task", "list", "--json", "--name", "far"]).ok().json();
+    assert_eq!(tasks[0]["state"], "cancelled");
+}
+
+#[test]
+fn a_task_that_wants_back_into_its_queue_is_left_there() {
+    let world = World::new();
+    let started = world.start(["run", "--on-stop", "requeue", "--", "sh", "-c", "echo begun; sleep 600"]);
+    until("it runs", || started.stdout() == "begun\n");
+    started.signal(libc::SIGINT);
+    started.finish().code(130).says("back in its queue");
+    let tasks = world.raddle(["task", "list", "--json"]).ok().json();
+    assert_eq!(tasks[0]["state"], "created");
+}
+
+#[test]
+fn a_timeout_is_told_apart() {
+    let world = World::new();
+    let begun = Instant::now();
+    world.raddle(["run", "--timeout", "300ms", "--", "sleep", "600"]).code(124).says("timeout of 300ms");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn failures_are_tried_again() {
+    let world = World::new();
+    let script = "echo $RADDLE_ATTEMPT; test $RADDLE_ATTEMPT = 3";
+    let ran = world.raddle(["run", "--retry", "5", "--retry-base", "20ms", "--", "sh", "-c", script]).ok();
+    assert_eq!(ran.text(), "1\n2\n3\n");
+    let ran =
+        world.raddle(["run", "--retry", "1", "--backoff", "constant", "--retry-base", "0", "--", "false"]).code(1);
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn standard_input_is_given_on_request() {
+    let world = World::new();
+    let ran = world.raddle_with_input(&["run", "--stdin", "--", "wc", "-c"], &[b'x'; 100_000]).ok();
+    assert_eq!(ran.text().trim(), "100000");
+    let ran = world.raddle_with_input(&["run", "--", "wc", "-c"], b"not for the task").ok();
+    assert_eq!(ran.text().trim(), "0");
+    world.raddle_with_input(&["run", "--stdin", "--", "cat"], b"\xff").code(2).says("not UTF-8");
+    let large = vec![b'x'; 16 * 1024 * 1024 + 1];
+    world.raddle_with_input(&["run", "--stdin", "--", "cat"], &large).code(2).says("16 MiB");
+}
+
+#[test]
+fn output_that_is_not_text_is_passed_on_as_it_is() {
+    let world = World::new();
+    let ran = world.raddle(["run", "--", "printf", r"a\377\000b"]).ok();
+    assert_eq!(ran.stdout, b"a\xff\0b");
+    let record = world.raddle(["run", "--json", "--", "printf", r"a\377b"]).ok().json();
+    assert_eq!(record["stdout"], "a\u{fffd}b");
+    assert_eq!(record["report"]["stdout_bytes"], 3);
+}
+
+#[test]
+fn much_output_arrives_whole() {
+    let world = World::new();
+    let ran = world.raddle(["run", "--", "sh", "-c", "seq 1 1000000"]).ok();
+    assert_eq!(ran.stdout.len(), 6_888_896);
+    assert!(ran.text().ends_with("\n999999\n1000000\n"));
+}
+
+#[test]
+fn the_record_has_a_stable_shape() {
+    let world = World::new();
+    let args = ["run", "--json", "--name", "n", "--timeout", "1m", "--meta", "k=v", "--", "sh", "-c", "echo o; exit 3"];
+    let ran = world.raddle(args).code(3);
+    snapshot!("json_run", shape(&world, &ran.json()));
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn without_waiting_only_the_id_is_printed() {
+    let world = World::new();
+    let tid = world.raddle(["run", "--no-wait", "--", "true"]).ok().text().trim().to_owned();
+    assert_eq!(world.task(&tid)["state"], "created");
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error_and_ends_the_task() {
+    let world = World::new();
+    let script = "set -o pipefail; raddle run --name chatter -- yes | head -1; echo ${PIPESTATUS[0]}";
+    let ran = world.bash(script).ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("y\n0\n", ""));
+    let tasks = world.raddle(["task", "list", "--json", "--name", "chatter"]).ok().json();
+    assert_eq!(tasks[0]["state"], "cancelled");
+    for command in ["task list", "status --json", "queue list", "--help", "completions bash", "doctor"] {
+        let ran = world.bash(&format!("raddle {command} | head -0; echo ${{PIPESTATUS[0]}}")).ok();
+        assert_eq!((ran.text(), ran.stderr.as_str()), ("0\n", ""), "{command}");
+    }
+}
+
+#[test]
+fn a_task_whose_worker_vanishes_is_worked_off_here() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
+    // The first task keeps the only slot; the second waits behind it.
+    let script = "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
+    let first = world.start(["run", "--", "sh", "-c", script]);
+    until("the first runs", || world.path().join("begun").exists());
+    let second = world.start(["run", "--", "echo", "second"]);
+    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
+    unsafe { libc::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    assert_eq!(second.finish().ok().text(), "second\n");
+    first.finish().ok();
+    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n");
+}
+
+#[test]
+fn tasks_submitted_by_a_task_are_its_children() {
+    let world = World::new();
+    let ran = world.raddle(["run", "--name", "parent", "--", "raddle", "run", "--", "true"]).ok();
+    assert_eq!(ran.stderr, "");
+    let tasks = world.raddle(["task", "list", "--json"]).ok().json();
+    assert_eq!(tasks[0]["parent"], tasks[1]["tid"]);
+}

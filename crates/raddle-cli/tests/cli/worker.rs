@@ -1,0 +1,126 @@
+//! `raddle worker`, and process titles.
+
+use std::fs;
+
+use crate::world::{World, until};
+
+#[test]
+fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
+    let world = World::new();
+    let started = world.raddle(["worker", "start", "--json", "--name", "my worker", "--caps", "b,a"]).ok().json();
+    let tid = started["tid"].as_str().unwrap();
+    let log = started["log"].as_str().unwrap();
+    assert!(log.ends_with(&format!(".raddle/worker-{tid}.log")) && fs::metadata(log).is_ok());
+    let workers = world.raddle(["worker", "list", "--json"]).ok().json();
+    assert_eq!((&workers[0]["tid"], &workers[0]["pid"]), (&started["tid"], &started["pid"]));
+    assert_eq!(workers[0]["capabilities"], serde_json::json!(["a", "b"]));
+    let title = || {
+        let bytes = fs::read(format!("/proc/{}/cmdline", started["pid"])).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+    };
+    let expected = format!("raddle-{}:my_worker:", &tid[9..]);
+    until("it wears its title", || title().starts_with(&expected));
+    let ran = world.raddle(["worker", "stop", tid]).ok();
+    assert_eq!(ran.text(), format!("{tid} completed\n"));
+    assert!(fs::read_to_string(log).unwrap().contains("told to stop"));
+    world.raddle(["worker", "stop", tid]).ok();
+}
+
+#[test]
+fn the_environment_configures_a_worker() {
+    let world = World::new();
+    let script = "export WORKER_CAPS=gpu,cpu WORKER_CONCURRENCY=3 WORKER_IDLE_EXIT=600; raddle worker start";
+    world.bash(script).ok();
+    let workers = world.raddle(["worker", "list", "--json"]).ok().json();
+    assert_eq!((&workers[0]["concurrency"], &workers[0]["capabilities"][1]), (&3.into(), &"gpu".into()));
+}
+
+#[test]
+fn a_worker_leaves_when_nothing_is_waiting() {
+    let world = World::new();
+    let tids = world.submit(&["--array", "1-20", "--", "true"]);
+    let ran = world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok().says("ran 20 tasks");
+    assert_eq!(ran.lines()[0].len(), 19);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    world.worker(&["--idle-exit", "0.2"]);
+    until("it has left", || world.raddle(["worker", "list", "--json"]).ok().json() == serde_json::json!([]));
+}
+
+#[test]
+fn a_worker_finishes_what_it_runs_and_gives_it_back_when_asked_twice() {
+    let world = World::new();
+    let script = "echo x >> begun; while ! test -e go; do sleep 0.02; done";
+    let tid = world.submit(&["--", "sh", "-c", script]);
+    let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1"]);
+    let begun = || fs::read_to_string(world.path().join("begun")).unwrap_or_default().lines().count();
+    until("the task runs", || begun() == 1);
+    worker.signal(libc::SIGTERM);
+    until("it heard", || worker.stderr().contains("stopping"));
+    assert_eq!(world.task(&tid)["state"], "running");
+    worker.signal(libc::SIGTERM);
+    worker.finish().ok();
+    assert_eq!(world.task(&tid)["state"], "created");
+
+    let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1"]);
+    until("the task runs again", || begun() == 2);
+    worker.signal(libc::SIGINT);
+    until("it heard", || worker.stderr().contains("stopping"));
+    world.file("go", "");
+    worker.finish().ok();
+    assert_eq!(world.task(&tid)["state"], "completed");
+}
+
+#[test]
+fn all_workers_are_stopped_or_killed() {
+    let world = World::new();
+    world.worker(&[]);
+    world.worker(&[]);
+    let tid = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&tid, "running");
+    world.raddle(["worker", "stop", "--all", "--timeout", "1"]).code(124).says("has not answered");
+    let ran = world.raddle(["worker", "stop", "--all", "--kill"]).ok();
+    assert!(!ran.lines().is_empty());
+    assert_eq!(world.task(&tid)["state"], "created");
+    world.raddle(["worker", "stop", "--all"]).ok().says("no worker is alive");
+    world.raddle(["worker", "stop", &tid]).code(2).says("is not a worker");
+}
+
+#[test]
+fn two_workers_started_at_once_share_the_work() {
+    let world = World::new();
+    let starts = [world.start(["worker", "start"]), world.start(["worker", "start"])];
+    let tids: Vec<String> = starts.map(|start| start.finish().ok().text().to_owned()).into();
+    assert_ne!(tids[0], tids[1]);
+    let tids = world.submit(&["--array", "1-200", "--", "sh", "-c", "echo {} >> ran"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    let ran = fs::read_to_string(world.path().join("ran")).unwrap();
+    let mut numbers: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (1..=200).collect::<Vec<_>>(), "each ran exactly once");
+}
+
+#[test]
+fn a_killed_workers_task_is_finished_by_another() {
+    let world = World::new();
+    let first = world.raddle(["worker", "start", "--json"]).ok().json();
+    let script = "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
+    let tid = world.submit(&["--", "sh", "-c", script]);
+    until("it runs", || world.path().join("begun").exists());
+    world.worker(&[]);
+    let killed = std::time::Instant::now();
+    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
+    unsafe { libc::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    world.raddle(["wait", &tid]).ok();
+    assert!(killed.elapsed().as_secs_f64() < 5.0, "it took {:?}", killed.elapsed());
+    assert_eq!(fs::read_to_string(world.path().join("begun")).unwrap(), "x\nx\n");
+}
+
+#[test]
+fn a_worker_that_cannot_start_says_why() {
+    let world = World::new();
+    let path = world.file("not.db", "this is no database, but a text that is long enough to be looked at");
+    let url = format!("sqlite:{}", path.display());
+    let ran = world.raddle(["worker", "start", "--queue-url", &url]).code(125).says("not a Raddle database");
+    assert!(ran.stdout.is_empty());
+    world.raddle(["worker", "start", "--queues", "b a d"]).code(2).says("not a queue name");
+}
