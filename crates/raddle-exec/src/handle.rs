@@ -6,11 +6,13 @@ use raddle_core::Exit;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    process::{Child, Command},
+    process::Command,
     time::timeout,
 };
 
-use crate::{Done, FencePage, Notice, Order, Request, frame, orphans, runner, sys};
+use crate::{
+    Done, FencePage, Notice, Order, Prefork, Request, frame, orphans, prefork::Forked, process::Process, runner, sys,
+};
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
@@ -33,7 +35,7 @@ pub struct RunnerOptions {
 /// Dropping the handle closes the runner's socket: the runner kills what it runs, down to the last grandchild, and exits.
 #[derive(Debug)]
 pub struct Runner {
-    child: Child,
+    process: Process,
     pid: u32,
     socket: UnixStream,
     incoming: Vec<u8>,
@@ -86,7 +88,23 @@ impl Runner {
             let pid = child.id().ok_or_else(|| io::Error::other("the runner ended at once"))?;
             Ok((pid, (pid, child)))
         })?;
-        Ok(Self { child, pid, socket, incoming: Vec::new(), outgoing: Vec::new(), sent: 0, refused: None, gone: false })
+        Ok(Self::new(Process::Spawned(child), pid, socket))
+    }
+
+    /// Takes over a runner that was forked, if nobody has yet.
+    pub fn adopt(prefork: &Prefork) -> Option<io::Result<Self>> {
+        let Forked { pid, socket } = prefork.take()?;
+        let adopt = || {
+            socket.set_nonblocking(true)?;
+            let process = orphans::starting(|| Ok((pid, Process::forked(pid)?)))?;
+            Ok(Self::new(process, pid, UnixStream::from_std(socket)?))
+        };
+        Some(adopt())
+    }
+
+    fn new(process: Process, pid: u32, socket: UnixStream) -> Self {
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
+        Self { process, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false }
     }
 
     /// The runner's process id.
@@ -96,7 +114,7 @@ impl Runner {
 
     /// Whether the runner's process is still there. It may have been killed while it had nothing to run.
     pub fn is_alive(&mut self) -> bool {
-        !self.gone && matches!(self.child.try_wait(), Ok(None))
+        !self.gone && self.process.is_running()
     }
 
     /// Gives the runner an attempt to run. The one before must be done.
@@ -126,7 +144,7 @@ impl Runner {
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(pid = self.pid, %error, "a runner sent something unreadable and is killed");
-                    let _ = self.child.start_kill();
+                    self.process.kill();
                     return Err(self.ended(Some(io::Error::other(error))).await);
                 }
             }
@@ -165,9 +183,10 @@ impl Runner {
         if !self.gone {
             // A stopped runner could not notice that it is to end.
             sys::kill(self.pid, libc::SIGCONT);
-            if timeout(CLOSE_DEADLINE, self.child.wait()).await.is_err() {
+            if timeout(CLOSE_DEADLINE, self.process.wait()).await.is_err() {
                 tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
-                let _ = self.child.kill().await;
+                self.process.kill();
+                self.process.wait().await;
             }
             self.gone = true;
             orphans::ended(self.pid);

@@ -8,7 +8,7 @@ use raddle_core::{Event, EventKind, Tid};
 use super::{
     Memory,
     shared::Topic,
-    state::{State, Task},
+    state::{State, Task, behind},
 };
 use crate::{Log, Result};
 
@@ -39,7 +39,7 @@ impl State {
 
     /// The events of all tasks: the log and the tasks themselves, merged by id.
     fn events_after(&self, after: u64, max: usize) -> Vec<Event> {
-        let after = Tid::from_u64(after).map_or(Bound::Unbounded, Bound::Excluded);
+        let after = behind(after);
         let range = (after, Bound::Unbounded);
         let mut created = self.tasks.range(range).map(|(tid, task)| task.created(*tid)).peekable();
         let mut logged = self.events.range(range).map(|(_, event)| event.clone()).peekable();

@@ -8,7 +8,7 @@ use raddle_core::{QueueName, Tid, queue_name::Port};
 use super::{
     Memory,
     shared::Topic,
-    state::{Now, State},
+    state::{Now, State, behind},
 };
 use crate::{
     Messages, Result,
@@ -75,7 +75,7 @@ impl State {
 
     fn look(&self, peek: &Peek) -> Vec<Message> {
         let Some(held) = self.queues.get(&peek.queue) else { return Vec::new() };
-        let after = Tid::from_u64(peek.after).map_or(Bound::Unbounded, Bound::Excluded);
+        let after = behind(peek.after);
         let message = |(id, body): (&Tid, &String)| Message { id: *id, body: body.clone() };
         held.range((after, Bound::Unbounded)).take(peek.max as usize).map(message).collect()
     }

@@ -1,6 +1,9 @@
 //! What the broker holds. Every task is in exactly one [`Place`], and [`State::move_to`] is the only way to another.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
+};
 
 use jiff::Timestamp;
 use raddle_core::{
@@ -269,4 +272,9 @@ impl Now {
         let span = std::time::Duration::try_from(at.duration_since(self.wall)).ok()?;
         Some(Due { due: after(self.mono, span), at })
     }
+}
+
+/// Where the ids after `after` begin, which need not be an id itself.
+pub(super) fn behind(after: u64) -> Bound<Tid> {
+    Tid::from_u64(after.min(i64::MAX as u64)).map_or(Bound::Unbounded, Bound::Excluded)
 }

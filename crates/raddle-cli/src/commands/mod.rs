@@ -22,6 +22,7 @@ mod wait;
 mod workers;
 
 use raddle_core::Word;
+use raddle_exec::Prefork;
 
 use crate::{
     args::{Cli, Command, TaskCommand, WorkerCommand},
@@ -44,17 +45,22 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
     {
         return start::detached(&context, args, &global);
     }
+    // While there is one thread, and only then, a runner can be forked instead of started.
+    let prefork = match &command {
+        Command::Run(args) if !args.no_wait => Prefork::new().ok(),
+        _ => None,
+    };
     // One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
-    runtime.block_on(Box::pin(perform(&context, command)))
+    runtime.block_on(Box::pin(perform(&context, command, prefork)))
 }
 
-async fn perform(context: &Context, command: Command) -> Outcome {
+async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) -> Outcome {
     match command {
-        Command::Run(args) => run::run(context, &args).await,
+        Command::Run(args) => run::run(context, &args, prefork).await,
         Command::Submit(args) => submit::submit(context, &args).await,
         Command::Result(args) => result::result(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,

@@ -4,8 +4,11 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Delivered, Error, Progress, Submitted};
 use raddle_core::{
-    Control, EventKind, Spec, State, Target, TaskView, Tid, Word, WorkerEntry, spec::Isolation, worker::WorkerStatus,
+    Control, EventKind, Spec, State, Target, TaskView, Tid, Word, WorkerEntry,
+    spec::{Isolation, Reserved},
+    worker::WorkerStatus,
 };
+use raddle_exec::Prefork;
 use raddle_fabric::{Ended, Options, Shutdown, Worker};
 
 use super::{interrupt::Interrupts, submit};
@@ -17,10 +20,12 @@ use crate::{
     output, result, spec, tid,
 };
 
-/// How long an inline worker may take to leave after its task is over.
+/// How long an inline worker may take to leave when it has nothing left to do.
+const DRAIN_WITHIN: Duration = Duration::from_millis(100);
+/// How long it may take to give back what it runs: longer than the grace period of a command.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
+pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefork>) -> Outcome {
     let spec = spec::complete(Spec::command(args.command.iter().cloned()), &args.spec)?;
     if args.no_wait {
         return submit::one(context, spec).await;
@@ -34,7 +39,9 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     };
     let tid = submitted.tid();
     let is_new = matches!(submitted, Submitted::New(_));
+    let mut spec = spec;
     if !is_new {
+        spec = tid::view(&*broker, tid).await?.spec;
         context.note(format!("task {tid} has this key already: following that one"));
     }
     let run = Run {
@@ -47,6 +54,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         interrupted: 0,
         reader_gone: false,
         inline: None,
+        prefork,
     };
     Box::pin(run.follow()).await
 }
@@ -65,6 +73,8 @@ struct Run<'a> {
     /// Nobody reads our output any more.
     reader_gone: bool,
     inline: Option<Inline>,
+    /// A runner for the inline worker.
+    prefork: Option<Prefork>,
 }
 
 /// A worker in this process, for the one task.
@@ -160,7 +170,8 @@ impl Run<'_> {
     }
 
     async fn work_here(&mut self) -> Outcome<()> {
-        let worker = Worker::register(Arc::clone(&self.broker), Options::inline(self.tid)).await?;
+        let options = Options { prefork: self.prefork.take(), ..Options::inline(self.tid) };
+        let worker = Worker::register(Arc::clone(&self.broker), options).await?;
         let shutdown = Shutdown::new();
         let working = Box::pin(worker.run(shutdown.clone()));
         self.inline = Some(Inline { working, shutdown });
@@ -170,6 +181,11 @@ impl Run<'_> {
     async fn interrupt(&mut self) -> Outcome<Step> {
         self.interrupted += 1;
         match self.interrupted {
+            // Told to stop, the inline worker would give it back and take it again: it has to leave first.
+            1 if self.inline.is_some() && self.spec.on_stop == Reserved::Requeue => {
+                self.context.note(format!("putting task {} back into its queue, as its spec asks", self.tid));
+                Ok(Step::Leave(INTERRUPTED))
+            }
             1 => {
                 self.context.note(format!("stopping task {}; once more to kill it", self.tid));
                 self.tell(Word::Stop).await
@@ -196,14 +212,16 @@ impl Run<'_> {
 
     /// Lets the inline worker leave in good order: what it still has goes back to its queue.
     async fn leave(&mut self) -> Outcome<()> {
-        let Some(inline) = &self.inline else { return Ok(()) };
-        inline.shutdown.request();
-        inline.shutdown.request();
-        match tokio::time::timeout(LEAVE_WITHIN, Inline::work(&mut self.inline)).await {
-            Ok(ended) => ended.map(drop).map_err(Failure::from),
-            // Its runner dies with this process, and others take over what it had.
-            Err(_) => Ok(()),
+        for patience in [DRAIN_WITHIN, LEAVE_WITHIN] {
+            let Some(inline) = &self.inline else { break };
+            inline.shutdown.request();
+            if let Ok(ended) = tokio::time::timeout(patience, Inline::work(&mut self.inline)).await {
+                self.inline = None;
+                ended?;
+            }
         }
+        // One that is still there ends with this process, and so does its runner: others take over what it had.
+        Ok(())
     }
 
     async fn conclude(self) -> Outcome {

@@ -48,13 +48,10 @@ fn waiting_ends_with_the_task() {
 fn logs_show_all_attempts_or_one() {
     let world = World::new();
     let script = "echo out $RADDLE_ATTEMPT; echo err $RADDLE_ATTEMPT >&2; exit 1";
-    let tid = world.submit(&["--retry", "1", "--retry-base", "0", "--", "sh", "-c", script]);
-    assert_eq!(world.raddle(["logs", &tid]).ok().text(), "");
-    work_off(&world);
-    until("both attempts are over", || {
-        work_off(&world);
-        world.task(&tid)["state"] == "failed"
-    });
+    let waiting = world.submit(&["--requires", "nothing-has-it", "--", "true"]);
+    assert_eq!(world.raddle(["logs", &waiting]).ok().text(), "");
+    let record = world.raddle(["run", "--json", "--retry", "1", "--retry-base", "0", "--", "sh", "-c", script]).code(1);
+    let tid = record.json()["tid"].as_str().unwrap().to_owned();
     let ran = world.raddle(["logs", &tid]).ok();
     assert_eq!((ran.text(), ran.stderr.as_str()), ("out 1\nout 2\n", "err 1\nerr 2\n"));
     assert_eq!(world.raddle(["logs", "--attempt", "1", "--stderr", &tid]).ok().text(), "err 1\n");

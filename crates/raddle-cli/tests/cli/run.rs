@@ -71,9 +71,17 @@ fn a_task_that_wants_back_into_its_queue_is_left_there() {
     let started = world.start(["run", "--on-stop", "requeue", "--", "sh", "-c", "echo begun; sleep 600"]);
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
-    started.finish().code(130).says("back in its queue");
+    let ran = started.finish().code(130).says("back into its queue");
+    assert_eq!(ran.text(), "begun\n");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
-    assert_eq!(tasks[0]["state"], "created");
+    assert_eq!((&tasks[0]["state"], &tasks[0]["attempt"]), (&"created".into(), &1.into()));
+
+    world.worker(&[]);
+    let started =
+        world.start(["run", "--on-stop", "requeue", "--name", "far", "--", "sh", "-c", "echo begun; sleep 600"]);
+    until("it runs", || started.stdout() == "begun\n");
+    started.signal(libc::SIGINT);
+    started.finish().code(130).says("back in its queue");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_worker_finishes_what_it_runs_and_gives_it_back_when_asked_twice() {
     until("the task runs", || begun() == 1);
     worker.signal(libc::SIGTERM);
     until("it heard", || worker.stderr().contains("stopping"));
-    assert_eq!(world.task(&tid)["state"], "running");
+    world.until_state(&tid, "running");
     worker.signal(libc::SIGTERM);
     worker.finish().ok();
     assert_eq!(world.task(&tid)["state"], "created");

@@ -83,6 +83,18 @@ pub fn runner_main_if_asked() {
     }
 }
 
+/// Runs a runner in a process that was forked for it, with its socket and its fence where a new process has them. Returns the exit
+/// code.
+pub(crate) fn forked_main() -> i32 {
+    match Runner::set_up(settings::FORKED_TITLE.into(), true) {
+        Ok(runner) => runner.run(),
+        Err(error) => {
+            eprintln!("raddle: the runner could not be set up: {error}");
+            125
+        }
+    }
+}
+
 impl Runner {
     fn set_up(title_idle: String, fenced: bool) -> io::Result<Self> {
         title::init();

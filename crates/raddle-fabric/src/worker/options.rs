@@ -3,6 +3,7 @@
 use std::{path::PathBuf, thread, time::Duration};
 
 use raddle_core::{CapSet, Tid, spec::DEFAULT_QUEUE, worker::WorkerInfo};
+use raddle_exec::Prefork;
 
 /// How a worker behaves.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct Options {
     pub grace: Duration,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
     pub runner: PathBuf,
+    /// A runner that is there already, for the first task.
+    pub prefork: Option<Prefork>,
 }
 
 /// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
@@ -44,6 +47,7 @@ impl Options {
             lease: LEASE,
             grace: GRACE,
             runner: "/proc/self/exe".into(),
+            prefork: None,
         }
     }
 

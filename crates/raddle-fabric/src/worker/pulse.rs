@@ -13,7 +13,10 @@ use std::{
 use raddle_broker::{Heart, Pulse as Found};
 use raddle_core::worker::{Beat, WorkerStatus};
 use raddle_exec::FencePage;
-use tokio::sync::oneshot;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
 
 /// How often the lease is renewed within its length.
 const BEATS_PER_LEASE: u32 = 4;
@@ -28,14 +31,28 @@ pub(super) struct Vitals {
 
 /// The beating thread. It stops when this is dropped.
 pub(super) struct Pulse {
-    /// Resolves when the lease is lost.
-    pub(super) lost: oneshot::Receiver<()>,
-    _stop: mpsc::Sender<()>,
+    phase: Phase,
+}
+
+enum Phase {
+    /// The lease is fresh: a worker that lives shorter than its first beat takes need not pay for a thread.
+    Fresh {
+        start_at: Instant,
+        heart: Box<dyn Heart>,
+        lease: Duration,
+        fence: Arc<FencePage>,
+        vitals: Arc<Vitals>,
+    },
+    Beating {
+        lost: oneshot::Receiver<()>,
+        _stop: mpsc::Sender<()>,
+    },
+    Over,
 }
 
 impl Pulse {
-    /// Starts to beat for a worker whose lease began at `began`, on the boot-time clock.
-    pub(super) fn start(
+    /// For a worker whose lease began at `began`, on the boot-time clock.
+    pub(super) fn new(
         heart: Box<dyn Heart>,
         lease: Duration,
         began: u64,
@@ -43,6 +60,30 @@ impl Pulse {
         vitals: Arc<Vitals>,
     ) -> Self {
         fence.extend_to(began + lease.as_nanos() as u64);
+        let start_at = Instant::now() + lease / BEATS_PER_LEASE / 2;
+        Self { phase: Phase::Fresh { start_at, heart, lease, fence, vitals } }
+    }
+
+    /// Returns when the lease is lost. Dropping it in between loses nothing.
+    pub(super) async fn lost(&mut self) {
+        if let Phase::Fresh { start_at, .. } = &self.phase {
+            sleep_until(*start_at).await;
+            self.start();
+        }
+        let is_lost = match &mut self.phase {
+            Phase::Beating { lost, .. } => lost.await.is_ok(),
+            _ => false,
+        };
+        self.phase = Phase::Over;
+        if !is_lost {
+            std::future::pending().await
+        }
+    }
+
+    fn start(&mut self) {
+        let Phase::Fresh { heart, lease, fence, vitals, .. } = std::mem::replace(&mut self.phase, Phase::Over) else {
+            return;
+        };
         let (stop, stopped) = mpsc::channel();
         let (lose, lost) = oneshot::channel();
         thread::Builder::new()
@@ -54,7 +95,7 @@ impl Pulse {
                 }
             })
             .expect("the system gives this process a thread");
-        Self { lost, _stop: stop }
+        self.phase = Phase::Beating { lost, _stop: stop };
     }
 }
 
@@ -66,7 +107,7 @@ fn beat(
     vitals: &Vitals,
     stopped: &mpsc::Receiver<()>,
 ) -> bool {
-    while stopped.recv_timeout(lease / BEATS_PER_LEASE) == Err(RecvTimeoutError::Timeout) {
+    loop {
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
         let now = FencePage::boottime_now();
         match heart.beat(vitals.beat()) {
@@ -80,8 +121,10 @@ fn beat(
             // The runners' fence stays where it is: when this lasts, they stop before anybody else takes over.
             Err(error) => tracing::error!(%error, "the lease could not be renewed"),
         }
+        if stopped.recv_timeout(lease / BEATS_PER_LEASE) != Err(RecvTimeoutError::Timeout) {
+            return false;
+        }
     }
-    false
 }
 
 impl Vitals {

@@ -18,7 +18,7 @@ use raddle_core::{
     title,
     worker::WorkerStatus,
 };
-use raddle_exec::{FencePage, Order};
+use raddle_exec::{FencePage, Order, Prefork};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -93,6 +93,9 @@ impl Worker {
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
         if let Err(error) = raddle_exec::become_subreaper() {
             tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
+        }
+        if let Err(error) = raddle_exec::cgroup::prepare() {
+            tracing::debug!(%error, "limits are kept without control groups");
         }
         let spawned = Arc::new(AtomicU64::new(0));
         loop {
@@ -169,14 +172,18 @@ impl Service {
     fn start(worker: &Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
         let Worker { broker, options, tid, leased_at } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
-        let fence = Arc::new(FencePage::new().map_err(|_| page())?);
+        let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
+            Some(fence) => fence,
+            None => Arc::new(FencePage::new().map_err(|_| page())?),
+        };
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
-        let pulse = Pulse::start(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
+        let pulse = Pulse::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),
             fence,
             runner: options.runner.clone(),
+            prefork: options.prefork.clone(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
         });
@@ -253,11 +260,7 @@ impl Service {
                 Some(settled) = self.settled.recv() => self.settle(settled),
                 Some(delivery) = self.words.recv() => self.obey(delivery).await,
                 Ok(()) = self.asked.changed() => self.stop_further(),
-                lost = &mut self.pulse.lost, if !self.lease_lost => {
-                    if lost.is_ok() {
-                        self.lose_lease();
-                    }
-                }
+                () = self.pulse.lost(), if !self.lease_lost => self.lose_lease(),
                 () = sleep_until(timer) => self.tick(),
             }
             if Instant::now() >= purge_at && self.options.only.is_none() {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
 use raddle_core::{Exit, Report, Spec, Target, Usage};
-use raddle_exec::{Done, FencePage, Notice, Order, Request, Runner, RunnerGone, RunnerOptions};
+use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 /// What every slot of a worker needs.
@@ -13,6 +13,7 @@ pub(super) struct Equipment {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) fence: Arc<FencePage>,
     pub(super) runner: PathBuf,
+    pub(super) prefork: Option<Prefork>,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
 }
@@ -124,7 +125,10 @@ impl Occupant {
         {
             return Ok(runner);
         }
-        let Equipment { fence, runner, idle_title, .. } = &*self.equipment;
+        let Equipment { fence, runner, prefork, idle_title, .. } = &*self.equipment;
+        if let Some(Ok(runner)) = prefork.as_ref().and_then(Runner::adopt) {
+            return Ok(runner);
+        }
         Runner::spawn(&RunnerOptions {
             program: runner.clone(),
             title_idle: idle_title.clone(),

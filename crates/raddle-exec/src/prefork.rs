@@ -1,0 +1,81 @@
+//! A runner forked from this process before it has threads, for a process that knows at its start that it will need one.
+//!
+//! Starting a runner means to start this very program again; forking one from a process that has just begun costs a fifth of that.
+//! It is only sound while there is one thread: the child of a threaded process inherits locks that nobody will ever release.
+
+use std::{
+    fs, io,
+    os::{fd::AsFd, unix::fs::MetadataExt, unix::net::UnixStream},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::{FencePage, runner, sys};
+
+/// A runner that waits to be used, by whoever asks first. Dropped unused, it ends.
+#[derive(Clone, Debug)]
+pub struct Prefork {
+    waiting: Arc<Mutex<Option<Forked>>>,
+    fence: Arc<FencePage>,
+}
+
+/// The runner itself, as its parent sees it.
+#[derive(Debug)]
+pub(crate) struct Forked {
+    pub(crate) pid: u32,
+    pub(crate) socket: UnixStream,
+}
+
+/// A process of one thread has three links to its folder of threads: the folder, its own dot, and the thread.
+const LINKS_OF_ONE_THREAD: u64 = 3;
+
+impl Prefork {
+    /// Forks a runner. Refused when this process has more than one thread.
+    pub fn new() -> io::Result<Self> {
+        if fs::metadata("/proc/self/task")?.nlink() != LINKS_OF_ONE_THREAD {
+            return Err(io::Error::other("a process with threads cannot be forked safely"));
+        }
+        let fence = Arc::new(FencePage::new()?);
+        let (ours, theirs) = UnixStream::pair()?;
+        // SAFETY: there is one thread, so the child is a whole process. It goes on in a function that never returns.
+        match sys::check(unsafe { libc::fork() })? {
+            0 => {
+                drop(ours);
+                become_runner(&theirs, &fence)
+            }
+            pid => {
+                let pid = pid as u32;
+                let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket: ours })));
+                Ok(Self { waiting, fence })
+            }
+        }
+    }
+
+    /// The fence that the runner looks at, as long as the runner has not been taken.
+    pub fn fence(&self) -> Option<Arc<FencePage>> {
+        self.lock().is_some().then(|| Arc::clone(&self.fence))
+    }
+
+    pub(crate) fn take(&self) -> Option<Forked> {
+        self.lock().take()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Forked>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The child's part: from here on it is a runner like any other.
+fn become_runner(socket: &UnixStream, fence: &FencePage) -> ! {
+    let set_up = || -> io::Result<()> {
+        // SAFETY: plain integers. A group of its own: a Ctrl-C at the terminal is for the parent, who passes it on.
+        sys::check(unsafe { libc::setpgid(0, 0) })?;
+        sys::dup_onto(socket.as_fd(), 0)?;
+        sys::dup_onto(fence.as_fd(), 1)
+    };
+    let code = match set_up() {
+        Ok(()) => runner::forked_main(),
+        Err(_) => 125,
+    };
+    // SAFETY: ends the process without running what the parent has registered for its own end.
+    unsafe { libc::_exit(code) }
+}

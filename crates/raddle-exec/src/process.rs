@@ -1,0 +1,50 @@
+//! A runner's process, however it came to be.
+
+use std::{io, os::fd::OwnedFd};
+
+use tokio::{io::unix::AsyncFd, process::Child};
+
+use crate::sys::{self, Wait};
+
+/// A runner's process.
+#[derive(Debug)]
+pub(crate) enum Process {
+    /// Started from the program's file; the runtime waits for it.
+    Spawned(Child),
+    /// Forked from this process; waited for here.
+    Forked { pid: u32, pidfd: AsyncFd<OwnedFd> },
+}
+
+impl Process {
+    /// Takes over a process that was forked.
+    pub(crate) fn forked(pid: u32) -> io::Result<Self> {
+        // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+        let pidfd = unsafe { AsyncFd::register(sys::pidfd_open(pid)?)? };
+        Ok(Self::Forked { pid, pidfd })
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        match self {
+            Self::Spawned(child) => matches!(child.try_wait(), Ok(None)),
+            Self::Forked { pid, .. } => matches!(sys::try_wait(Some(*pid)), Wait::StillRunning),
+        }
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        match self {
+            Self::Spawned(child) => drop(child.wait().await),
+            Self::Forked { pid, pidfd } => {
+                // Readable when the process has ended; it is reaped whatever the descriptor says.
+                let _ = pidfd.readable().await;
+                let _ = sys::try_wait(Some(*pid));
+            }
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        match self {
+            Self::Spawned(child) => drop(child.start_kill()),
+            Self::Forked { pid, .. } => sys::kill(*pid, libc::SIGKILL),
+        }
+    }
+}
