@@ -16,7 +16,7 @@ use raddle_core::{
 use crate::{
     Result,
     request::{
-        Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Peek, Progress, Pulse,
+        Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, Peek, Progress, Pulse,
         Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary, TaskFilter, Verdict,
     },
 };
@@ -33,6 +33,12 @@ pub trait Tasks: Send + Sync + 'static {
     ///
     /// A task whose `unique_key` belongs to one that is not finished is not stored; the other's id is returned.
     async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>>;
+
+    /// Stores a task and gives it to a new worker, for a process that runs what it submits: one step instead of three, and nobody
+    /// else can claim the task in between. Returns when it is durable.
+    ///
+    /// Nobody is registered when the task's `unique_key` is taken; nothing is claimed when its time has not come.
+    async fn submit_own(&self, task: Submit, worker: WorkerInfo, lease: Duration) -> Result<Own>;
 
     /// Takes up to `max` tasks that the owner may run, the most urgent and then the oldest first.
     ///

@@ -24,6 +24,17 @@ pub enum Submitted {
     Existing(Tid),
 }
 
+/// A task submitted by the process that is to run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Own {
+    /// What became of the submission.
+    pub submitted: Submitted,
+    /// The worker that was registered for it.
+    pub worker: Option<Tid>,
+    /// The task, claimed by that worker.
+    pub claim: Option<Claim>,
+}
+
 /// Which tasks a worker wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimRequest {

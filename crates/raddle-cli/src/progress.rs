@@ -14,8 +14,8 @@ impl Progress {
             return Self(None);
         }
         let template = match total {
-            Some(_) => "{bar:30} {pos}/{len} submitted, {per_sec}, {eta} left",
-            None => "{spinner} {pos} submitted, {per_sec}",
+            Some(_) => "{bar:30} {pos}/{len} submitted, {eta} left",
+            None => "{spinner} {pos} submitted",
         };
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         bar.set_style(ProgressStyle::with_template(template).expect("the templates are well-formed"));

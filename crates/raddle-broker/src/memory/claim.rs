@@ -1,11 +1,13 @@
 //! Giving tasks to workers.
 
-use raddle_core::{EventKind, Tid};
+use std::time::Duration;
+
+use raddle_core::{EventKind, Tid, worker::WorkerInfo};
 
 use super::state::{Now, Place, Run, State};
 use crate::{
     Error, Result,
-    request::{Claim, ClaimRequest, Fence, Started},
+    request::{Claim, ClaimRequest, Fence, Own, Started, Submit, Submitted},
 };
 
 impl State {
@@ -21,6 +23,17 @@ impl State {
         };
         let claims: Vec<_> = tids.into_iter().map(|tid| self.hand_over(tid, request.owner, now)).collect();
         Ok(Some(claims).filter(|claims| !claims.is_empty()))
+    }
+
+    /// Stores a task and gives it to a new worker.
+    pub(super) fn submit_own(&mut self, task: Submit, worker: WorkerInfo, lease: Duration, now: Now) -> Result<Own> {
+        let submitted = self.submit(vec![task], now)?[0];
+        let Submitted::New(tid) = submitted else {
+            return Ok(Own { submitted, worker: None, claim: None });
+        };
+        let owner = self.register(worker, lease, now);
+        let claim = self.is_ready(tid).then(|| self.hand_over(tid, owner, now));
+        Ok(Own { submitted, worker: Some(owner), claim })
     }
 
     /// Notes that attempts have begun.

@@ -51,7 +51,7 @@ impl Heart for MemoryHeart {
 }
 
 impl State {
-    fn register(&mut self, info: WorkerInfo, ttl: Duration, now: Now) -> Tid {
+    pub(super) fn register(&mut self, info: WorkerInfo, ttl: Duration, now: Now) -> Tid {
         let spec = Spec { name: Some(info.name.clone()), ..Spec::new(Target::Service(info.kind.clone())) };
         let tid = self.store(spec, None, now);
         let task = self.known(tid);

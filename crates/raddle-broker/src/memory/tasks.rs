@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{Control, TaskView, Tid, tid::ShortTid};
+use raddle_core::{Control, TaskView, Tid, tid::ShortTid, worker::WorkerInfo};
 
 use super::{Memory, shared::Topic};
 use crate::{
     Result, Tasks,
     request::{
-        Claim, ClaimRequest, Delivered, Delivery, Finish, Health, Purged, Reclaimed, Release, Started, Submit,
+        Claim, ClaimRequest, Delivered, Delivery, Finish, Health, Own, Purged, Reclaimed, Release, Started, Submit,
         Submitted, Summary, TaskFilter, Verdict,
     },
 };
@@ -18,6 +18,10 @@ use crate::{
 impl Tasks for Memory {
     async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
         self.shared.change(|state, now| state.submit(batch, now))
+    }
+
+    async fn submit_own(&self, task: Submit, worker: WorkerInfo, lease: Duration) -> Result<Own> {
+        self.shared.change(|state, now| state.submit_own(task, worker, lease, now))
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {

@@ -42,6 +42,12 @@ pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<(Vec<Clai
     Ok((claims, again_in))
 }
 
+/// Takes a task that was submitted in the same transaction, if its time has come.
+pub(super) fn claim_own(tx: &mut Tx<'_>, owner: Tid, tid: Tid) -> Result<Option<Claim>, Fail> {
+    let candidates = only(tx, tid)?;
+    Ok(take(tx, owner, &candidates)?.pop())
+}
+
 /// Moves delayed tasks whose time has come to where they are claimed.
 fn promote(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
     let due: Vec<(Tid, Tally)> = tx

@@ -86,7 +86,7 @@ fn entry(tid: Tid, info: &str, status: u8, busy: u32, spawned_count: u64) -> Res
     })
 }
 
-fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fail> {
+pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fail> {
     let mut spec = Spec::new(Target::Service(info.kind.clone()));
     spec.name = Some(info.name.clone());
     spec.requires = info.capabilities.clone();

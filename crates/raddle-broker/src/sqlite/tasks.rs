@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use raddle_core::{
     Control, Spec, State, TaskView, Tid,
     tid::{SHORT_MODULUS, ShortTid},
+    worker::WorkerInfo,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
@@ -13,12 +14,14 @@ use serde_json::Value;
 use super::{
     Sqlite,
     bell::Topic,
-    blocking, claim, clock, control, finish, health, output, purge, reclaim, submit,
+    blocking, claim, clock, control, finish, health, output, purge, reclaim,
+    registry::register,
+    submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
     writer::{Durability, Writer},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Finish, Health, Purged, Reclaimed, Release, Result, Started,
+    Claim, ClaimRequest, Delivered, Delivery, Error, Finish, Health, Own, Purged, Reclaimed, Release, Result, Started,
     Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
 };
 
@@ -27,6 +30,19 @@ impl Tasks for Sqlite {
     async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
         let batch = batch.into_iter().map(submit::prepare).collect::<Result<Vec<_>>>()?;
         self.write(Durability::Power, move |tx| submit::submit(tx, batch)).await
+    }
+
+    async fn submit_own(&self, task: Submit, worker: WorkerInfo, lease: Duration) -> Result<Own> {
+        let task = submit::prepare(task)?;
+        self.write(Durability::Power, move |tx| {
+            let submitted = submit::submit(tx, vec![task])?[0];
+            let Submitted::New(tid) = submitted else {
+                return Ok(Own { submitted, worker: None, claim: None });
+            };
+            let owner = register(tx, &worker, lease)?;
+            Ok(Own { submitted, worker: Some(owner), claim: claim::claim_own(tx, owner, tid)? })
+        })
+        .await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {

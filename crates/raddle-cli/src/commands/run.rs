@@ -10,6 +10,7 @@ use raddle_core::{
 };
 use raddle_exec::Prefork;
 use raddle_fabric::{Ended, Options, Shutdown, Worker};
+use tokio::time::{Instant, sleep_until};
 
 use super::{interrupt::Interrupts, submit};
 use crate::{
@@ -20,6 +21,8 @@ use crate::{
     output, result, spec, tid,
 };
 
+/// How long a task that is run here may take before its output is followed.
+const FOLLOW_AFTER: Duration = Duration::from_millis(5);
 /// How long an inline worker may take to leave when it has nothing left to do.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long it may take to give back what it runs: longer than the grace period of a command.
@@ -33,28 +36,30 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     // Before the task exists: a signal in between must find somebody who passes it on.
     let interrupts = Interrupts::catch()?;
     let broker = context.broker().await?;
-    let submitted = broker.submit(vec![spec::submission(spec.clone())]).await?;
-    let Some(submitted) = submitted.first() else {
-        return Err(Failure::Raddle("the broker did not say what became of the task".into()));
+    let task = spec::submission(spec.clone());
+    let here = spec.isolation == Isolation::Process && !somebody_can(&broker.workers().await?, &spec);
+    let (submitted, worker) = if here {
+        // The usual way of a task in a folder without workers, and the shortest.
+        let options = Options { prefork, ..Options::inline(None) };
+        Worker::submit(Arc::clone(&broker), task, options).await?
+    } else {
+        let submitted = broker.submit(vec![task]).await?.pop();
+        let missing = || Failure::Raddle("the broker did not say what became of the task".into());
+        (submitted.ok_or_else(missing)?, None)
     };
     let tid = submitted.tid();
-    let is_new = matches!(submitted, Submitted::New(_));
-    let mut spec = spec;
-    if !is_new {
-        spec = tid::view(&*broker, tid).await?.spec;
+    if matches!(submitted, Submitted::Existing(_)) {
         context.note(format!("task {tid} has this key already: following that one"));
     }
     let run = Run {
         context,
         broker: Arc::clone(&broker),
         tid,
-        is_new,
         spec,
         interrupts,
         interrupted: 0,
         reader_gone: false,
-        inline: None,
-        prefork,
+        inline: worker.map(Inline::start),
     };
     Box::pin(run.follow()).await
 }
@@ -64,8 +69,6 @@ struct Run<'a> {
     context: &'a Context,
     broker: Arc<dyn Broker>,
     tid: Tid,
-    /// This process has just submitted it.
-    is_new: bool,
     spec: Spec,
     interrupts: Interrupts,
     /// How often the user has asked for an end.
@@ -73,8 +76,6 @@ struct Run<'a> {
     /// Nobody reads our output any more.
     reader_gone: bool,
     inline: Option<Inline>,
-    /// A runner for the inline worker.
-    prefork: Option<Prefork>,
 }
 
 /// A worker in this process, for the one task.
@@ -95,21 +96,27 @@ enum Step {
 impl Run<'_> {
     async fn follow(mut self) -> Outcome {
         let mut follower = Follower::new(self.tid);
-        if self.is_new && !self.somebody_else_can(&self.broker.workers().await?) {
-            // Nobody can have it yet: the usual way of a task in a folder without workers, and the shortest.
-            self.work_here().await?;
-        }
+        // A task that is run here and takes no longer than this is shown when it is over: following costs more than it takes.
+        let follow_from = Instant::now() + if self.inline.is_some() { FOLLOW_AFTER } else { Duration::ZERO };
         loop {
             let wait = if self.inline.is_some() { LONG } else { WATCH_WORKERS };
             let step = tokio::select! {
-                progress = follower.next(&*self.broker, wait) => self.hear(progress?).await?,
+                biased;
                 ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
                     self.inline = None;
                     ended?;
                     // It leaves when its task is over, or when another worker has it.
-                    self.look_after().await?;
-                    Step::GoOn
+                    if follow_from > Instant::now() {
+                        self.hear(follower.next(&*self.broker, Duration::ZERO).await?).await?
+                    } else {
+                        self.look_after().await?;
+                        Step::GoOn
+                    }
                 }
+                progress = async {
+                    sleep_until(follow_from).await;
+                    follower.next(&*self.broker, wait).await
+                } => self.hear(progress?).await?,
                 () = self.interrupts.next() => self.interrupt().await?,
             };
             match step {
@@ -153,7 +160,7 @@ impl Run<'_> {
     /// Sees to it that somebody works on the task: another worker if one can, else this process.
     async fn look_after(&mut self) -> Outcome<()> {
         let workers = self.broker.workers().await?;
-        let able = self.somebody_else_can(&workers);
+        let able = somebody_can(&workers, &self.spec);
         if able && self.interrupted == 0 {
             // Cheap when all is well; a dead owner is noticed by the able worker itself.
             return Ok(());
@@ -165,16 +172,9 @@ impl Run<'_> {
         }
     }
 
-    fn somebody_else_can(&self, workers: &[WorkerEntry]) -> bool {
-        workers.iter().any(|worker| worker.status == WorkerStatus::Active && worker.info.can_take(&self.spec))
-    }
-
     async fn work_here(&mut self) -> Outcome<()> {
-        let options = Options { prefork: self.prefork.take(), ..Options::inline(self.tid) };
-        let worker = Worker::register(Arc::clone(&self.broker), options).await?;
-        let shutdown = Shutdown::new();
-        let working = Box::pin(worker.run(shutdown.clone()));
-        self.inline = Some(Inline { working, shutdown });
+        let worker = Worker::register(Arc::clone(&self.broker), Options::inline(Some(self.tid))).await?;
+        self.inline = Some(Inline::start(worker));
         Ok(())
     }
 
@@ -239,6 +239,11 @@ impl Run<'_> {
 }
 
 impl Inline {
+    fn start(worker: Worker) -> Self {
+        let shutdown = Shutdown::new();
+        Self { working: Box::pin(worker.run(shutdown.clone())), shutdown }
+    }
+
     /// Works on; there is one whenever this is called.
     async fn work(inline: &mut Option<Self>) -> raddle_broker::Result<Ended> {
         match inline {
@@ -246,6 +251,10 @@ impl Inline {
             None => std::future::pending().await,
         }
     }
+}
+
+fn somebody_can(workers: &[WorkerEntry], spec: &Spec) -> bool {
+    workers.iter().any(|worker| worker.status == WorkerStatus::Active && worker.info.can_take(spec))
 }
 
 /// Whether this process can run the task. An inline worker takes its task whatever that needs, so what it cannot give is refused

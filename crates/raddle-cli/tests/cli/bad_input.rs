@@ -51,6 +51,16 @@ fn programs_that_cannot_be_started_are_told_apart() {
 }
 
 #[test]
+fn arguments_that_are_not_text_are_refused() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let world = World::new();
+    let odd = OsStr::from_bytes(b"caf\xe9");
+    world.raddle([OsStr::new("run"), OsStr::new("--"), OsStr::new("echo"), odd]).code(2).says("UTF-8");
+    world.raddle([OsStr::new("tid"), odd]).code(2);
+    assert!(!world.path().join(".raddle").exists());
+}
+
+#[test]
 fn a_name_with_shell_characters_harms_nobody() {
     let world = World::new();
     let name = "a; touch harm $(touch harm) `touch harm` \u{1f9f5} 'x' \"y\"";

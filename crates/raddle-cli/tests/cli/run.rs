@@ -89,7 +89,21 @@ fn a_timeout_is_told_apart() {
     let world = World::new();
     let begun = Instant::now();
     world.raddle(["run", "--timeout", "300ms", "--", "sleep", "600"]).code(124).says("timeout of 300ms");
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    let deaf = "trap '' TERM; while :; do sleep 0.1; done";
+    world.raddle(["run", "--timeout", "300ms", "--", "sh", "-c", deaf]).code(124);
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn limits_end_a_task_that_runs_into_them() {
+    let world = World::new();
+    // Twenty sleepers are no harm to anybody if the limit does not hold.
+    let many = "for i in $(seq 20); do sleep 600 & done; wait";
+    world.raddle(["run", "--max-procs", "10", "--", "sh", "-c", many]).code(137).says("max_procs");
+    let large = "head -c 300M /dev/zero | tail | sleep 600";
+    world.raddle(["run", "--memory", "50", "--", "sh", "-c", large]).code(137).says("memory");
+    let ran = world.raddle(["run", "--max-fds", "64", "--", "sh", "-c", "ulimit -n"]).ok();
+    assert_eq!(ran.text(), "64\n");
 }
 
 #[test]

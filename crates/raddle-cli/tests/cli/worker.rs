@@ -124,3 +124,26 @@ fn a_worker_that_cannot_start_says_why() {
     assert!(ran.stdout.is_empty());
     world.raddle(["worker", "start", "--queues", "b a d"]).code(2).says("not a queue name");
 }
+
+#[test]
+fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
+    let world = World::new();
+    let first = world.raddle(["worker", "start", "--json"]).ok().json();
+    let pid = first["pid"].as_i64().unwrap() as i32;
+    let script = "echo begun >> ran; test $RADDLE_ATTEMPT != 1 || sleep 600; echo ended >> ran";
+    let tid = world.submit(&["--", "sh", "-c", script]);
+    until("it runs", || world.path().join("ran").exists());
+    world.until_state(&tid, "running");
+    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    world.worker(&[]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    // SAFETY: as above; a stopped process cannot have ended.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    until("both are there again", || {
+        world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 2)
+    });
+    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap(), "begun\nbegun\nended\n");
+    let task = world.task(&tid);
+    assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
+}

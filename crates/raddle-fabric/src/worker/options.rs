@@ -32,6 +32,8 @@ pub struct Options {
 
 /// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
 const LEASE: Duration = Duration::from_secs(3);
+/// The name and kind of a worker for one task.
+const INLINE: &str = "inline";
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Options {
@@ -52,14 +54,15 @@ impl Options {
     }
 
     /// A worker for one task, in the process that submitted it.
-    pub fn inline(tid: Tid) -> Self {
-        Self { name: "inline".into(), concurrency: 1, only: Some(tid), queues: Vec::new(), ..Self::resident() }
+    pub fn inline(tid: Option<Tid>) -> Self {
+        let name = INLINE.into();
+        Self { name, concurrency: 1, only: tid, queues: Vec::new(), ..Self::resident() }
     }
 
     pub(super) fn info(&self) -> WorkerInfo {
         WorkerInfo {
             name: self.name.clone(),
-            kind: if self.only.is_some() { "inline" } else { "resident" }.into(),
+            kind: if self.name == INLINE { INLINE } else { "resident" }.into(),
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,

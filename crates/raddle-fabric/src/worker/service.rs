@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Claim, ClaimRequest, Delivery, Error, Fence, Release, Result, Started, Verdict};
+use raddle_broker::{
+    Broker, Claim, ClaimRequest, Delivery, Error, Fence, Own, Release, Result, Started, Submit, Submitted, Verdict,
+};
 use raddle_core::{
     Control, Exit, QueueName, State, Tid, Word,
     queue_name::Port,
@@ -41,6 +43,8 @@ pub struct Worker {
     tid: Tid,
     /// When its lease began, on the boot-time clock.
     leased_at: u64,
+    /// What it has claimed already.
+    claim: Option<Claim>,
 }
 
 /// How a worker's life went.
@@ -70,6 +74,8 @@ const WAIT: Duration = Duration::from_secs(3600);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a resident worker removes what has expired.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// How old a worker is when it begins to listen to control words.
+const LISTEN_AFTER: Duration = Duration::from_millis(5);
 /// After an error of the broker, before the next try.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -78,7 +84,16 @@ impl Worker {
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let leased_at = FencePage::boottime_now();
         let tid = broker.register(options.info(), options.lease).await?;
-        Ok(Self { broker, options, tid, leased_at })
+        Ok(Self { broker, options, tid, leased_at, claim: None })
+    }
+
+    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
+    pub async fn submit(broker: Arc<dyn Broker>, task: Submit, options: Options) -> Result<(Submitted, Option<Self>)> {
+        let leased_at = FencePage::boottime_now();
+        let Own { submitted, worker, claim } = broker.submit_own(task, options.info(), options.lease).await?;
+        let options = Options { only: Some(submitted.tid()), ..options };
+        let worker = worker.map(|tid| Self { broker, options, tid, leased_at, claim });
+        Ok((submitted, worker))
     }
 
     /// The worker's own id.
@@ -99,7 +114,7 @@ impl Worker {
         }
         let spawned = Arc::new(AtomicU64::new(0));
         loop {
-            let service = Service::start(&self, Arc::clone(&spawned), &shutdown)?;
+            let service = Service::start(&mut self, Arc::clone(&spawned), &shutdown)?;
             let tid = self.tid;
             match service.run().await {
                 Ok(End::Left(reason)) => {
@@ -169,8 +184,8 @@ struct Service {
 }
 
 impl Service {
-    fn start(worker: &Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at } = worker;
+    fn start(worker: &mut Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
+        let Worker { broker, options, tid, leased_at, claim } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -184,6 +199,7 @@ impl Service {
             fence,
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
+            one_shot: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
         });
@@ -193,10 +209,12 @@ impl Service {
         let (settle, settled) = mpsc::unbounded_channel();
         let (say, words) = mpsc::unbounded_channel();
         let now = Instant::now();
+        let mut backlog = Backlog::new(count as u32);
+        backlog.push(claim.take().into_iter().collect(), Duration::ZERO);
         Ok(Self {
             slots,
             running: (0..count).map(|_| None).collect(),
-            backlog: Backlog::new(count as u32),
+            backlog,
             ledger: Ledger::start(Arc::clone(broker), settle),
             news,
             settled,
@@ -566,6 +584,8 @@ impl Service {
 
 /// Passes on control messages as they come.
 async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {
+    // A word in the first moment of a worker's life waits for so long; a worker that lives no longer does not pay for listening.
+    tokio::time::sleep(LISTEN_AFTER).await;
     loop {
         match broker.controls(tid, WAIT).await {
             Ok(deliveries) => {

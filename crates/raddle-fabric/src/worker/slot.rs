@@ -14,6 +14,8 @@ pub(super) struct Equipment {
     pub(super) fence: Arc<FencePage>,
     pub(super) runner: PathBuf,
     pub(super) prefork: Option<Prefork>,
+    /// Runners are used once: there will hardly be a second task, and while the first is being written its runner can leave.
+    pub(super) one_shot: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
 }
@@ -47,7 +49,7 @@ enum Job {
 impl Slot {
     pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
-        let task = tokio::spawn(Occupant { number, equipment, news, runner: None }.run(queue));
+        let task = tokio::spawn(Occupant { number, equipment, news, runner: None, leaving: None }.run(queue));
         Self { jobs, task }
     }
 
@@ -74,6 +76,8 @@ struct Occupant {
     news: mpsc::UnboundedSender<News>,
     /// Started with the first task and kept for the next.
     runner: Option<Runner>,
+    /// A runner on its way out.
+    leaving: Option<JoinHandle<()>>,
 }
 
 impl Occupant {
@@ -87,6 +91,9 @@ impl Occupant {
         }
         if let Some(runner) = self.runner {
             runner.close().await;
+        }
+        if let Some(leaving) = self.leaving {
+            let _ = leaving.await;
         }
     }
 
@@ -105,7 +112,11 @@ impl Occupant {
         };
         match self.watch(&mut runner, &request, fence, queue).await {
             Ok(done) => {
-                self.runner = Some(runner);
+                if self.equipment.one_shot {
+                    self.leaving = Some(tokio::spawn(runner.close()));
+                } else {
+                    self.runner = Some(runner);
+                }
                 finish(fence, *done)
             }
             Err(gone) => {

@@ -1,0 +1,73 @@
+//! Leases are measured on a clock that nobody can set.
+
+use std::{path::Path, time::Duration};
+
+use raddle_broker::{Log, Registry, Tasks, Verdict};
+use raddle_core::{State, worker::Beat};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::support::*;
+
+const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
+
+fn machine() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+fn sql(path: &Path, statement: &str) {
+    let sqlite = rusqlite::Connection::open(path).unwrap();
+    sqlite.busy_timeout(SOON).unwrap();
+    assert!(sqlite.execute(statement, []).unwrap() > 0, "{statement}");
+}
+
+/// Whatever the wall clock says, the lease ends so long after the machine's start.
+#[tokio::test]
+async fn a_lease_ends_on_the_machines_clock() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let before = machine();
+    let owner = worker(&broker, Duration::from_secs(60)).await;
+    let lease = |path: &Path| -> i64 {
+        let sqlite = rusqlite::Connection::open(path).unwrap();
+        sqlite.query_row("SELECT alive_until FROM workers WHERE tid = ?1", [owner.as_i64()], |row| row.get(0)).unwrap()
+    };
+    assert!((before..=machine()).contains(&(lease(&path) - 60_000_000_000)));
+    let before = machine();
+    broker.heart(owner, Duration::from_secs(90)).beat(Beat::default()).unwrap();
+    assert!((before..=machine()).contains(&(lease(&path) - 90_000_000_000)));
+}
+
+/// The database was written when the clock was a year ahead. Nobody is taken for dead, and ids go on from there.
+#[tokio::test]
+async fn a_clock_that_was_set_back_expires_nothing() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    let first = submit(&broker, vec![spec("first")]).await.unwrap()[0];
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    sql(&path, &format!("UPDATE meta SET value = value + {YEAR_NANOS} WHERE key = 'last_id'"));
+    assert!(broker.reclaim().await.unwrap().is_empty());
+    assert_eq!(broker.workers().await.unwrap().len(), 1);
+    let second = submit(&open(&path).await, vec![spec("second")]).await.unwrap()[0];
+    assert!(second.as_i64() > first.as_i64() + YEAR_NANOS);
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    let ids: Vec<_> = broker.events(0, None, 100, Duration::ZERO).await.unwrap().iter().map(|event| event.id).collect();
+    assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    assert_eq!(fence.tid, second, "a task from the future is ready all the same");
+}
+
+/// The machine's clock begins anew with each start, so what another boot promised is void.
+#[tokio::test]
+async fn a_lease_ends_with_the_boot_of_its_machine() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
+    broker.claim(request(owner, SOON)).await.unwrap();
+    sql(&path, "UPDATE workers SET boot = boot + 1");
+    assert!(broker.workers().await.unwrap().is_empty());
+    assert_eq!(broker.reclaim().await.unwrap().len(), 1);
+    assert_eq!(broker.task(tid).await.unwrap().unwrap().state, State::Created);
+}

@@ -1,0 +1,134 @@
+//! A disk without room refuses what is new and keeps what it has.
+
+use std::{fs, io::Write, path::Path, process::Command};
+
+use raddle_broker::{Error, Output, Stream, Tasks, sqlite::Sqlite};
+use raddle_core::Spec;
+
+use crate::support::*;
+
+/// A small file system of its own.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// `None` where this process may not mount one.
+    fn mount() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=6m", "raddle-test"])
+            .arg(folder.path())
+            .stderr(std::process::Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if !mounted {
+            assert!(std::env::var_os("CI").is_none(), "a small disk cannot be mounted: run the tests as root");
+            eprintln!("skipped: only root can mount a small disk");
+        }
+        mounted.then_some(Self(folder))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Takes all room that is left, and gives what has to be removed to have it back.
+    fn fill(&self) -> std::path::PathBuf {
+        let ballast = self.path().join("ballast");
+        let mut file = fs::File::create(&ballast).unwrap();
+        for size in [64 * 1024, 4096, 1] {
+            while file.write_all(&vec![0; size]).is_ok() {}
+        }
+        ballast
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the threads of a dropped handle close their files a moment later.
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+    }
+}
+
+fn large(name: &str) -> Spec {
+    Spec { stdin: Some("x".repeat(20_000)), ..spec(name) }
+}
+
+#[tokio::test]
+async fn what_was_accepted_outlives_a_full_disk() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.path().join("broker.db");
+    let broker = open(&path).await;
+    let ballast = disk.path().join("ballast");
+    fs::write(&ballast, vec![0; 2 * 1024 * 1024]).unwrap();
+    let mut accepted = Vec::new();
+    let error = loop {
+        match submit(&broker, vec![large("a"), large("b"), large("c")]).await {
+            Ok(tids) => accepted.extend(tids),
+            Err(error) => break error,
+        }
+        assert!(accepted.len() < 3000, "the disk never fills");
+    };
+    assert!(matches!(&error, Error::Full { path: named } if *named == path), "{error:?}");
+    assert!(error.is_retryable());
+    assert!(!accepted.is_empty());
+    let there = async |broker: &Sqlite| stored(broker).await.into_iter().map(|(tid, _)| tid).collect::<Vec<_>>();
+    assert_eq!(there(&broker).await, accepted, "nothing more and nothing less, while it is full");
+
+    fs::remove_file(&ballast).unwrap();
+    let more = submit(&broker, vec![large("d")]).await.unwrap();
+    accepted.extend(more);
+    let again = open(&path).await;
+    assert_eq!(there(&again).await, accepted);
+    let owner = worker(&again, TTL).await;
+    let claim = again.claim(request(owner, SOON)).await.unwrap().remove(0);
+    again.finish(vec![success(claim.fence)]).await.unwrap();
+    assert_sound(&again).await;
+}
+
+#[tokio::test]
+async fn a_result_that_finds_no_room_can_be_given_again() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let broker = open(&disk.path().join("broker.db")).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    let owner = worker(&broker, TTL).await;
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    let ballast = disk.fill();
+    let mut finish = success(fence);
+    finish.stdout = vec![b'x'; 500_000];
+    finish.report.stdout_bytes = 500_000;
+    let refused = broker.finish(vec![finish.clone()]).await;
+    assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+    let refused = broker.append_output(fence, Stream::Stderr, vec![b'x'; 500_000]).await;
+    assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+    fs::remove_file(ballast).unwrap();
+    let verdict = broker.finish(vec![finish]).await.unwrap();
+    assert_eq!(verdict, [raddle_broker::Verdict::Done(raddle_core::State::Completed)]);
+    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 1_000_000).await.unwrap().len(), 500_000);
+}
+
+#[tokio::test]
+async fn a_full_disk_takes_no_new_database() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let ballast = disk.fill();
+    let path = disk.path().join("broker.db");
+    let error = Sqlite::open(&path).await.err().expect("there is no room for it");
+    assert!(matches!(error, Error::Full { .. }), "{error:?}");
+    let left = fs::read_dir(disk.path()).unwrap().map(|entry| entry.unwrap());
+    let left: Vec<_> =
+        left.filter(|entry| entry.metadata().unwrap().len() > 0).map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["ballast"], "nothing half-made is left");
+    fs::remove_file(ballast).unwrap();
+    submit(&open(&path).await, vec![spec("task")]).await.unwrap();
+}
+
+/// A database that was copied here without the file beside it.
+#[tokio::test]
+async fn a_full_disk_is_named_when_a_database_is_opened() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let path = disk.path().join("broker.db");
+    drop(open(&path).await);
+    fs::remove_file(disk.path().join("broker.db-bell")).unwrap();
+    let _ballast = disk.fill();
+    let error = Sqlite::open(&path).await.err().expect("there is no room for the bell");
+    assert!(matches!(error, Error::Full { .. }), "{error:?}");
+}

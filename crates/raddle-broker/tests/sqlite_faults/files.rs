@@ -1,0 +1,206 @@
+//! Files that are no database of ours are named, and left as they are.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use raddle_broker::{Error, Messages, Tasks, sqlite::Sqlite};
+use raddle_core::Spec;
+
+use crate::support::*;
+
+/// Opens the file and does something with it. Damage need not show before that.
+async fn refusal(path: &Path) -> Error {
+    let before = fs::read(path).unwrap();
+    let outcome = match Sqlite::open(path).await {
+        Ok(broker) => submit(&broker, vec![spec("task")]).await.map(drop),
+        Err(error) => Err(error),
+    };
+    assert!(fs::read(path).unwrap() == before, "the file is left as it is");
+    let error = outcome.expect_err("the file is refused");
+    assert!(error.to_string().contains(path.to_str().unwrap()), "the file is named: {error}");
+    error
+}
+
+/// A database of ours with enough in it to be damaged, all of it in the file itself.
+async fn database(path: &Path) {
+    let broker = open(path).await;
+    submit(&broker, (0..500).map(|n| spec(&format!("task-{n}"))).collect()).await.unwrap();
+    drop(broker);
+    let sqlite = rusqlite::Connection::open(path).unwrap();
+    sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+}
+
+#[tokio::test]
+async fn a_text_file_is_foreign() {
+    let (_folder, path) = place();
+    fs::write(&path, "dear diary, ".repeat(1000)).unwrap();
+    let error = refusal(&path).await;
+    assert!(matches!(&error, Error::Foreign { path: named, .. } if *named == path), "{error:?}");
+    assert!(files_beside(&path).is_empty(), "{:?}", files_beside(&path));
+}
+
+#[tokio::test]
+async fn a_short_file_is_foreign() {
+    let (_folder, path) = place();
+    fs::write(&path, "x").unwrap();
+    let error = refusal(&path).await;
+    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn another_programs_database_is_foreign() {
+    let (_folder, path) = place();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("CREATE TABLE diary (day TEXT); INSERT INTO diary VALUES ('monday');").unwrap();
+    drop(other);
+    let error = refusal(&path).await;
+    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+    assert!(files_beside(&path).is_empty(), "{:?}", files_beside(&path));
+}
+
+#[tokio::test]
+async fn a_folder_is_foreign() {
+    let (folder, _) = place();
+    let inside = folder.path().join("precious");
+    fs::write(&inside, "x").unwrap();
+    let error = Sqlite::open(folder.path()).await.err().expect("a folder is refused");
+    assert!(matches!(&error, Error::Foreign { path, .. } if path == folder.path()), "{error:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused() {
+    let (_folder, path) = place();
+    database(&path).await;
+    let sqlite = rusqlite::Connection::open(&path).unwrap();
+    sqlite.pragma_update(None, "user_version", 99).unwrap();
+    sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+    drop(sqlite);
+    let error = refusal(&path).await;
+    assert!(matches!(error, Error::Newer { found: 99, .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn damaged_pages_are_corrupt() {
+    let (_folder, path) = place();
+    database(&path).await;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // All but the header on the first page.
+    let length = file.metadata().unwrap().len();
+    file.write_all_at(&vec![0xa5; usize::try_from(length).unwrap() - 100], 100).unwrap();
+    let error = refusal(&path).await;
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_truncated_file_is_corrupt() {
+    let (_folder, path) = place();
+    database(&path).await;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 2 / 4096 * 4096).unwrap();
+    let error = refusal(&path).await;
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_destroyed_header_is_foreign() {
+    let (_folder, path) = place();
+    database(&path).await;
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 16], 0).unwrap();
+    let error = refusal(&path).await;
+    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+}
+
+/// `mktemp` and the like make the file first.
+#[tokio::test]
+async fn an_empty_file_becomes_a_database() {
+    let (_folder, path) = place();
+    fs::write(&path, "").unwrap();
+    let broker = open(&path).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    assert_eq!(stored(&broker).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_there_is_named() {
+    let (folder, _) = place();
+    let path = folder.path().join("no/such/broker.db");
+    let error = Sqlite::open(&path).await.err().expect("it is not made");
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error:?}");
+    assert!(error.to_string().contains("no/such"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn odd_names_are_names() {
+    let (folder, _) = place();
+    for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
+        let path = folder.path().join(name);
+        submit(&open(&path).await, vec![spec("task")]).await.unwrap();
+        let again = open(&path).await;
+        again.put(&"jobs".parse().unwrap(), vec!["x".into()]).await.unwrap();
+        assert_eq!(again.summary().await.unwrap().ready["default"], 1);
+    }
+}
+
+/// A process that is killed while it moves the log into the database leaves a file whose first page knows of pages that are only
+/// in the log. SQLite makes that good by itself, if it is let.
+#[tokio::test]
+async fn a_checkpoint_cut_short_is_no_damage() {
+    let (folder, path) = place();
+    let broker = open(&path).await;
+    let tids = submit(&broker, (0..500).map(|n| spec(&format!("task-{n}"))).collect()).await.unwrap();
+    let copy = folder.path().join("copy.db");
+    fs::copy(&path, &copy).unwrap();
+    fs::copy(with_suffix(&path, "-wal"), with_suffix(&copy, "-wal")).unwrap();
+    let sqlite = rusqlite::Connection::open(&path).unwrap();
+    sqlite.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())).unwrap();
+    let mut first = vec![0; 4096];
+    fs::File::open(&path).unwrap().read_exact_at(&mut first, 0).unwrap();
+    fs::OpenOptions::new().write(true).open(&copy).unwrap().write_all_at(&first, 0).unwrap();
+    let copied = open(&copy).await;
+    assert_eq!(stored(&copied).await.into_iter().map(|(tid, _)| tid).collect::<Vec<_>>(), tids);
+}
+
+/// A process that is killed while it makes the database leaves one that the next completes, in the mode it is meant to have.
+#[tokio::test]
+async fn a_database_half_made_is_completed() {
+    let (_folder, path) = place();
+    let sqlite = rusqlite::Connection::open(&path).unwrap();
+    sqlite.pragma_update(None, "application_id", 0x5244_444c).unwrap();
+    drop(sqlite);
+    let broker = open(&path).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    assert_sound(&broker).await;
+}
+
+/// Somebody who reads for long must not hold up those who leave.
+#[tokio::test]
+async fn leaving_does_not_wait_for_readers() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let large = Spec { stdin: Some("x".repeat(2_000_000)), ..spec("large") };
+    submit(&broker, vec![large]).await.unwrap();
+    let reader = rusqlite::Connection::open(&path).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM tasks;").unwrap();
+    submit(&broker, vec![spec("after")]).await.unwrap();
+    let began = Instant::now();
+    tokio::task::spawn_blocking(move || drop(broker)).await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn files_beside(path: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|found| found != path).collect()
+}

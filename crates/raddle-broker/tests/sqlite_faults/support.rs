@@ -1,0 +1,95 @@
+//! What the tests have in common.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use raddle_broker::{ClaimRequest, Finish, Registry, Submit, TaskFilter, Tasks, sqlite::Sqlite};
+use raddle_core::{CapSet, Exit, Report, Spec, Tid, Usage, worker::WorkerInfo};
+
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const TTL: Duration = Duration::from_secs(120);
+
+/// A folder of its own for each test, and the place of a database in it.
+pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broker.db");
+    (folder, path)
+}
+
+pub(crate) async fn open(path: &Path) -> Sqlite {
+    Sqlite::open(path).await.unwrap()
+}
+
+pub(crate) fn spec(name: &str) -> Spec {
+    Spec { name: Some(name.into()), ..Spec::command(["true"]) }
+}
+
+pub(crate) async fn submit(broker: &Sqlite, specs: Vec<Spec>) -> raddle_broker::Result<Vec<Tid>> {
+    let stored = broker.submit(specs.into_iter().map(Submit::new).collect()).await?;
+    Ok(stored.into_iter().map(|stored| stored.tid()).collect())
+}
+
+pub(crate) async fn worker(broker: &Sqlite, ttl: Duration) -> Tid {
+    let info = WorkerInfo {
+        name: "worker".into(),
+        kind: "resident".into(),
+        capabilities: CapSet::new(),
+        queues: vec!["default".into()],
+        concurrency: 1,
+        pid: std::process::id(),
+        host: "here".into(),
+    };
+    broker.register(info, ttl).await.unwrap()
+}
+
+pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
+    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait }
+}
+
+pub(crate) fn success(fence: raddle_broker::Fence) -> Finish {
+    let now = jiff::Timestamp::now();
+    let report = Report {
+        exit: Exit::Code { code: 0 },
+        started_at: Some(now),
+        ended_at: now,
+        usage: Usage::default(),
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        value: None,
+    };
+    Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() }
+}
+
+/// All tasks, the oldest first.
+pub(crate) async fn stored(broker: &Sqlite) -> Vec<(Tid, String)> {
+    let mut tasks = broker.tasks(TaskFilter::default()).await.unwrap();
+    tasks.reverse();
+    tasks.into_iter().map(|task| (task.tid, task.spec.display_name().to_string())).collect()
+}
+
+/// The database itself has nothing to complain about.
+pub(crate) async fn assert_sound(broker: &Sqlite) {
+    let bad: Vec<_> = broker
+        .health()
+        .await
+        .unwrap()
+        .checks
+        .into_iter()
+        .filter(|check| !check.ok && check.name != "stale workers")
+        .collect();
+    assert!(bad.is_empty(), "{bad:?}");
+}
+
+/// Tries again until `found` gives something.
+pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = found().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} takes too long");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
