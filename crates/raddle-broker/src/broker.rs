@@ -48,6 +48,9 @@ pub trait Tasks: Send + Sync + 'static {
     /// Notes that the targets of these attempts have begun. An attempt that is not the latest is passed over.
     async fn started(&self, batch: Vec<Started>) -> Result<()>;
 
+    /// Notes that a running attempt stands still on request, or goes on. An attempt that is not the latest is passed over.
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()>;
+
     /// Ends attempts: result, state, event and removal in one step each. Returns when they are durable.
     ///
     /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle`].

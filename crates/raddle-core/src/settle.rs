@@ -30,6 +30,8 @@ pub enum Next {
         state: State,
         /// Whether it stands in the dead-letter queue from now on.
         dead: bool,
+        /// Its history, the attempt that ended it included.
+        tally: Tally,
     },
     /// The task waits for another attempt.
     Again {
@@ -43,10 +45,10 @@ pub enum Next {
 /// Decides what follows from `exit` for a task with this history. `tally` does not count the attempt that just ended.
 pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
     match exit {
-        Exit::Code { code: 0 } => done(State::Completed),
-        Exit::Killed => done(State::Killed),
+        Exit::Code { code: 0 } => done(State::Completed, tally),
+        Exit::Killed => done(State::Killed, tally),
         Exit::Cancelled if spec.on_stop == Reserved::Requeue => Next::Again { pause: Duration::ZERO, tally },
-        Exit::Cancelled => done(State::Cancelled),
+        Exit::Cancelled => done(State::Cancelled, tally),
         Exit::Lost { .. } => {
             let tally = Tally { losses: tally.losses + 1, ..tally };
             if tally.losses < spec.retry.attempts.max(LOSSES_ALLOWED) {
@@ -72,13 +74,13 @@ fn exhausted(spec: &Spec, tid: Tid, tally: Tally, last: State) -> Next {
         Reserved::Requeue => {
             Next::Again { pause: spec.retry.pause((tally.failures + tally.losses).max(1), tid), tally }
         }
-        Reserved::Keep => Next::Done { state: last, dead: true },
-        Reserved::Clear => done(last),
+        Reserved::Keep => Next::Done { state: last, dead: true, tally },
+        Reserved::Clear => done(last, tally),
     }
 }
 
-fn done(state: State) -> Next {
-    Next::Done { state, dead: false }
+fn done(state: State, tally: Tally) -> Next {
+    Next::Done { state, dead: false, tally }
 }
 
 #[cfg(test)]

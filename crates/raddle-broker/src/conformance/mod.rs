@@ -12,6 +12,7 @@ pub mod log;
 pub mod messages;
 pub mod model;
 pub mod output;
+pub mod own;
 pub mod purge;
 pub mod queues;
 pub mod reclaim;
@@ -74,6 +75,13 @@ macro_rules! conformance {
                 a_unique_key_is_free_once_its_task_is_over
                 a_unique_key_is_kept_between_attempts
                 ids_increase_over_tasks_messages_and_events
+            }
+            own {
+                a_task_of_ones_own_is_claimed_at_once
+                nobody_else_can_claim_it_in_between
+                a_key_that_is_taken_registers_nobody
+                a_time_that_has_not_come_claims_nothing
+                an_invalid_task_leaves_nothing
             }
             claim {
                 nothing_to_claim_takes_the_whole_wait

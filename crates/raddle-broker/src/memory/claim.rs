@@ -45,12 +45,19 @@ impl State {
         self.move_to(started.fence.tid, Place::Active(Run { running: true, pid: started.pid, ..run }));
     }
 
+    /// Notes that a running attempt stands still, or goes on.
+    pub(super) fn paused(&mut self, fence: Fence, paused: bool, now: Now) {
+        let Some(run) = self.active(fence).filter(|run| run.paused != paused) else { return };
+        self.log(fence, if paused { EventKind::Paused } else { EventKind::Resumed }, None, None, now);
+        self.move_to(fence.tid, Place::Active(Run { paused, ..run }));
+    }
+
     fn is_ready(&self, tid: Tid) -> bool {
         self.tasks.get(&tid).is_some_and(|task| matches!(task.place, Place::Ready))
     }
 
     fn hand_over(&mut self, tid: Tid, owner: Tid, now: Now) -> Claim {
-        self.move_to(tid, Place::Active(Run { owner, running: false, claimed_at: now.wall, pid: None }));
+        self.move_to(tid, Place::Active(Run { owner, running: false, claimed_at: now.wall, pid: None, paused: false }));
         let task = self.known(tid);
         task.tally.attempt += 1;
         task.worker = Some(owner);

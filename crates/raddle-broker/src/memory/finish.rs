@@ -24,7 +24,10 @@ impl State {
         let tid = fence.tid;
         let task = self.known(tid);
         match settle(&task.spec, tid, task.tally, &report.exit) {
-            Next::Done { state, dead } => self.end(fence, Some(owner), End { state, dead, report, when: now }),
+            Next::Done { state, dead, tally } => {
+                task.tally = tally;
+                self.end(fence, Some(owner), End { state, dead, report, when: now })
+            }
             Next::Again { pause, tally } => {
                 task.tally = tally;
                 let kind = match &report.exit {

@@ -67,7 +67,7 @@ impl State {
             active: BTreeSet::new(),
         };
         self.workers.insert(tid, worker);
-        self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid }));
+        self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid, paused: false }));
         self.log(fence, EventKind::Running, Some(tid), None, now);
         tid
     }

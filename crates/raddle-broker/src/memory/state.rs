@@ -80,6 +80,8 @@ pub(super) struct Run {
     pub(super) running: bool,
     pub(super) claimed_at: Timestamp,
     pub(super) pid: Option<u32>,
+    /// Whether its worker has been told to let it stand still.
+    pub(super) paused: bool,
 }
 
 /// How a task ended.

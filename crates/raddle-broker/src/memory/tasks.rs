@@ -9,8 +9,8 @@ use super::{Memory, shared::Topic};
 use crate::{
     Result, Tasks,
     request::{
-        Claim, ClaimRequest, Delivered, Delivery, Finish, Health, Own, Purged, Reclaimed, Release, Started, Submit,
-        Submitted, Summary, TaskFilter, Verdict,
+        Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, Purged, Reclaimed, Release, Started,
+        Submit, Submitted, Summary, TaskFilter, Verdict,
     },
 };
 
@@ -31,6 +31,11 @@ impl Tasks for Memory {
 
     async fn started(&self, batch: Vec<Started>) -> Result<()> {
         self.shared.change(|state, now| batch.into_iter().for_each(|started| state.started(started, now)));
+        Ok(())
+    }
+
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
+        self.shared.change(|state, now| state.paused(fence, paused, now));
         Ok(())
     }
 

@@ -72,7 +72,7 @@ impl Task {
             attempt: self.tally.attempt,
             failures: self.tally.failures,
             losses: self.tally.losses,
-            paused: self.is_held(),
+            paused: self.is_held() || matches!(&self.place, Place::Active(run) if run.paused),
             dead: self.is_dead(),
             run_at,
             parent: self.parent,

@@ -31,6 +31,19 @@ pub(super) fn started(tx: &mut Tx<'_>, batch: &[Started]) -> Result<(), Fail> {
     Ok(())
 }
 
+/// Notes that a running attempt stands still, or goes on.
+pub(super) fn paused(tx: &mut Tx<'_>, fence: Fence, paused: bool) -> Result<(), Fail> {
+    let changed = tx
+        .db()
+        .prepare_cached("UPDATE active SET paused = ?3 WHERE tid = ?1 AND attempt = ?2 AND paused != ?3")?
+        .execute(params![fence.tid.as_i64(), fence.attempt, paused])?;
+    if changed > 0 {
+        let kind = if paused { EventKind::Paused } else { EventKind::Resumed };
+        tx.event(fence.tid, kind, fence.attempt, None, None);
+    }
+    Ok(())
+}
+
 pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, Fail> {
     batch.iter().map(|finish| finish_one(tx, finish)).collect()
 }
@@ -82,12 +95,12 @@ fn latest(tx: &mut Tx<'_>, fence: Fence) -> Result<Option<Active>, Fail> {
 pub(super) fn end_attempt(tx: &mut Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Verdict, Fail> {
     let next = match report.exit {
         // Success leaves nothing to decide, and so no reason to read the spec.
-        Exit::Code { code: 0 } => Next::Done { state: State::Completed, dead: false },
+        Exit::Code { code: 0 } => Next::Done { state: State::Completed, dead: false, tally: active.tally },
         _ => settle(&spec_of(tx, tid)?, tid, active.tally, &report.exit),
     };
     match next {
-        Next::Done { state, dead } => {
-            end_active(tx, tid, active, &Ending { state, dead, report })?;
+        Next::Done { state, dead, tally } => {
+            end_active(tx, tid, &Active { tally, ..*active }, &Ending { state, dead, report })?;
             Ok(Verdict::Done(state))
         }
         Next::Again { pause, tally } => {

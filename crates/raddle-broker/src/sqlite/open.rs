@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig};
+use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
 use super::{Shared, bell::Bell, clock, schema};
 use crate::{Error, Result};
@@ -23,57 +23,110 @@ const CHECKPOINT_PAGES: u32 = 4000;
 
 /// Opens the database at `path`, making it if it is not there.
 pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
-    let is_new = match fs::metadata(&path) {
+    match fs::metadata(&path) {
         Ok(found) if found.is_dir() => return Err(Error::Foreign { path, found: "it is a folder".into() }),
-        Ok(found) => found.len() == 0,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make_folder(&path)?,
         Err(error) => return Err(unusable(&path, &error)),
-    };
-    if is_new {
-        make_folder(&path)?;
-    } else {
-        check(&path)?;
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, &e))?;
+    // Until here the file has not been touched, nor anything beside it.
+    let header = Header::read(&connection).map_err(|e| explain(&path, &e))?;
+    if let Some(header) = &header {
+        header.check(&path)?;
     }
     let bell = Bell::open(&path)?;
     let shared = Shared { path, bell, boot: clock::boot() };
-    let connection = if is_new { complete(&shared)? } else { connection(&shared.path)? };
-    let connection = match version(&shared.path, &connection)? {
-        // Somebody began to make it and was interrupted.
-        0 => complete(&shared)?,
-        schema::VERSION => connection,
-        found => return Err(Error::Newer { path: shared.path, found, known: schema::VERSION }),
+    let path = &shared.path;
+    set_up(&connection).map_err(|e| explain(path, &e))?;
+    // The header may be older than the log, which a connection reads too.
+    let version = match header {
+        Some(_) => version(path, &connection)?,
+        None => 0,
     };
+    match version {
+        0 => complete(&shared, &connection)?,
+        schema::VERSION => {}
+        found => return Err(Error::Newer { path: path.clone(), found, known: schema::VERSION }),
+    }
     Ok((shared, connection))
 }
 
-/// A connection to a database that is known to be ours.
-pub(super) fn connection(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let set_up = || -> rusqlite::Result<Connection> {
-        let connection = Connection::open_with_flags(path, flags)?;
-        connection.busy_timeout(BUSY_PATIENCE)?;
-        connection.set_prepared_statement_cache_capacity(64);
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
-        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-        // A short-lived process would otherwise pay for moving the log into the database when it leaves.
-        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        Ok(connection)
-    };
-    set_up().map_err(|e| explain(path, &e))
+/// What the first bytes of a database say. They are read through the engine's own handle on the file: closing another one would
+/// let go of every lock that this process has on it.
+struct Header {
+    bytes: [u8; HEADER_BYTES],
 }
 
-/// Refuses a file that is not ours, without touching it.
-fn check(path: &Path) -> Result<()> {
-    // `immutable` keeps SQLite from taking locks or making files beside one that may not be ours. The mark is in the file's first
-    // page from the beginning, so the log need not be read.
-    let uri = format!("file:{}?immutable=1", percent_encoded(path));
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mark: i32 = Connection::open_with_flags(&uri, flags)
-        .and_then(|connection| connection.pragma_query_value(None, "application_id", |row| row.get(0)))
-        .map_err(|e| explain(path, &e))?;
-    if mark != schema::APPLICATION_ID {
-        return Err(Error::Foreign { path: path.into(), found: "another program's SQLite database".into() });
+const HEADER_BYTES: usize = 100;
+/// Where SQLite keeps `user_version` and `application_id` in its header.
+const VERSION_AT: usize = 60;
+const APPLICATION_ID_AT: usize = 68;
+
+impl Header {
+    /// The header, or `None` if the file is empty.
+    fn read(connection: &Connection) -> rusqlite::Result<Option<Self>> {
+        let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+        let mut bytes = [0; HEADER_BYTES];
+        // SAFETY: the connection is open and used by nobody else; the engine hands out its file, whose methods are set for as long as
+        // it is open, and reads no more than it is asked to into a buffer of that size.
+        let code = unsafe {
+            let slot = (&raw mut file).cast();
+            let main = c"main".as_ptr();
+            let found = ffi::sqlite3_file_control(connection.handle(), main, ffi::SQLITE_FCNTL_FILE_POINTER, slot);
+            match file.as_ref().and_then(|file| file.pMethods.as_ref()).and_then(|methods| methods.xRead) {
+                Some(read) if found == ffi::SQLITE_OK => read(file, bytes.as_mut_ptr().cast(), HEADER_BYTES as i32, 0),
+                _ => ffi::SQLITE_CANTOPEN,
+            }
+        };
+        match code {
+            ffi::SQLITE_OK => Ok(Some(Self { bytes })),
+            // Shorter than a header; the rest is zero.
+            ffi::SQLITE_IOERR_SHORT_READ if bytes == [0; HEADER_BYTES] => Ok(None),
+            ffi::SQLITE_IOERR_SHORT_READ => Ok(Some(Self { bytes })),
+            code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
+        }
     }
+
+    /// Refuses a file that is not ours, or that a later version has made.
+    fn check(&self, path: &Path) -> Result<()> {
+        let foreign = |found: &str| Err(Error::Foreign { path: path.into(), found: found.into() });
+        if !self.bytes.starts_with(b"SQLite format 3\0") {
+            return foreign("not an SQLite file");
+        }
+        if self.number(APPLICATION_ID_AT) != schema::APPLICATION_ID as u32 {
+            return foreign("another program's SQLite database");
+        }
+        match self.number(VERSION_AT) {
+            found if found > schema::VERSION => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
+            _ => Ok(()),
+        }
+    }
+
+    fn number(&self, at: usize) -> u32 {
+        u32::from_be_bytes(self.bytes[at..at + 4].try_into().expect("four bytes make a number"))
+    }
+}
+
+/// A further connection to a database that is known to be ours.
+pub(super) fn connection(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = || {
+        let connection = Connection::open_with_flags(path, flags)?;
+        set_up(&connection)?;
+        Ok(connection)
+    };
+    open().map_err(|e| explain(path, &e))
+}
+
+fn set_up(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_PATIENCE)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    // A short-lived process would otherwise pay for moving the log into the database when it leaves.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())
 }
 
@@ -97,56 +150,37 @@ fn make_folder(path: &Path) -> Result<()> {
 }
 
 /// Makes what is missing of a new database. Of several processes that come at once, the first does it.
-fn complete(shared: &Shared) -> Result<Connection> {
-    let path = &shared.path;
+fn complete(shared: &Shared, connection: &Connection) -> Result<()> {
     let _lock = shared.lock()?;
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let make = || -> rusqlite::Result<()> {
-        let draft = Connection::open_with_flags(path, flags)?;
-        let mark: i32 = draft.pragma_query_value(None, "application_id", |row| row.get(0))?;
+        let mark: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         if mark == 0 {
-            draft.execute_batch(&format!(
+            connection.execute_batch(&format!(
                 "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; PRAGMA application_id = {};
                  PRAGMA synchronous = FULL;",
                 schema::APPLICATION_ID
             ))?;
-            draft.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+            connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         }
-        Ok(())
-    };
-    make().map_err(|e| explain(path, &e))?;
-    let connection = connection(path)?;
-    if version(path, &connection)? == 0 {
-        // The first commit that has to last syncs this too: it is in the same log.
-        connection
-            .execute_batch(&format!(
+        let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version == 0 {
+            // The first commit that has to last syncs this too: it is in the same log.
+            connection.execute_batch(&format!(
                 "PRAGMA synchronous = OFF; BEGIN IMMEDIATE; {} PRAGMA user_version = {}; COMMIT;
                  PRAGMA synchronous = NORMAL;",
                 schema::TABLES,
                 schema::VERSION
-            ))
-            .map_err(|e| explain(path, &e))?;
-    }
-    Ok(connection)
+            ))?;
+        }
+        Ok(())
+    };
+    make().map_err(|e| explain(&shared.path, &e))
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-fn percent_encoded(path: &Path) -> String {
-    use std::{fmt::Write, os::unix::ffi::OsStrExt};
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
-    let mut encoded = String::new();
-    for byte in absolute.as_os_str().as_bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' => encoded.push(*byte as char),
-            _ => write!(encoded, "%{byte:02x}").expect("a String takes any text"),
-        }
-    }
-    encoded
 }
 
 fn unusable(path: &Path, error: &io::Error) -> Error {

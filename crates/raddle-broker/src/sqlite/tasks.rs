@@ -21,8 +21,8 @@ use super::{
     writer::{Durability, Writer},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Finish, Health, Own, Purged, Reclaimed, Release, Result, Started,
-    Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, Purged, Reclaimed, Release, Result,
+    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
 };
 
 #[async_trait]
@@ -65,6 +65,10 @@ impl Tasks for Sqlite {
 
     async fn started(&self, batch: Vec<Started>) -> Result<()> {
         self.write(Durability::Process, move |tx| finish::started(tx, &batch)).await
+    }
+
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
+        self.write(Durability::Process, move |tx| finish::paused(tx, fence, paused)).await
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
@@ -236,6 +240,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
         task.state = active.state;
         task.worker = (active.owner != tid).then_some(active.owner);
         task.pid = active.pid;
+        task.paused = active.paused;
         task.claimed_at = Some(clock::timestamp(active.claimed_at));
         active.tally
     } else if let Some(waiting) = find_waiting(db, tid)? {

@@ -58,6 +58,8 @@ pub(super) struct Active {
     pub(super) ttl: i64,
     /// Whether the task has a unique key to be given free.
     pub(super) keyed: bool,
+    /// Whether its worker has been told to let it stand still.
+    pub(super) paused: bool,
 }
 
 /// One entry of the event log.
@@ -290,7 +292,7 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
 /// The attempt that a worker has of a task, if one does.
 pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Active>> {
     db.prepare_cached(
-        "SELECT attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed FROM active WHERE tid = ?1",
+        "SELECT attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused FROM active WHERE tid = ?1",
     )?
     .query_row([tid.as_i64()], |row| {
         Ok(Active {
@@ -301,6 +303,7 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
             pid: row.get(6)?,
             ttl: row.get(7)?,
             keyed: row.get(8)?,
+            paused: row.get(9)?,
         })
     })
     .optional()

@@ -106,6 +106,34 @@ async fn a_result_that_finds_no_room_can_be_given_again() {
     assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 1_000_000).await.unwrap().len(), 500_000);
 }
 
+/// Half of what did not fit must not be there twice.
+#[tokio::test]
+async fn output_that_finds_no_room_is_not_doubled() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let broker = open(&disk.path().join("broker.db")).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    let owner = worker(&broker, TTL).await;
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    broker.append_output(fence, Stream::Stdout, b"begin ".to_vec()).await.unwrap();
+    let ballast = disk.fill();
+    let middle = vec![b'm'; 100_000];
+    let refused = broker.append_output(fence, Stream::Stdout, middle.clone()).await;
+    assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+    fs::remove_file(&ballast).unwrap();
+    broker.append_output(fence, Stream::Stdout, middle.clone()).await.unwrap();
+
+    let ballast = disk.fill();
+    let mut finish = success(fence);
+    finish.stdout = vec![b'e'; 100_000];
+    finish.report.stdout_bytes = 200_006;
+    let refused = broker.finish(vec![finish.clone()]).await;
+    assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+    fs::remove_file(ballast).unwrap();
+    broker.finish(vec![finish.clone()]).await.unwrap();
+    let output = broker.read_output(fence, Stream::Stdout, 0, 1_000_000).await.unwrap();
+    assert!(output == [b"begin ", &middle[..], &finish.stdout].concat(), "{} bytes", output.len());
+}
+
 #[tokio::test]
 async fn a_full_disk_takes_no_new_database() {
     let Some(disk) = SmallDisk::mount() else { return };

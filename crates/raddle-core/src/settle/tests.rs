@@ -20,8 +20,8 @@ fn lost() -> Exit {
     Exit::Lost { message: "worker gone".into() }
 }
 
-fn dead(state: State) -> Next {
-    Next::Done { state, dead: true }
+fn dead(state: State, tally: Tally) -> Next {
+    Next::Done { state, dead: true, tally }
 }
 
 const FRESH: Tally = Tally { attempt: 1, failures: 0, losses: 0 };
@@ -32,8 +32,8 @@ fn success_and_kill_are_final_under_every_policy() {
     for on_stop in ALL {
         for on_error in ALL {
             let spec = spec(5, on_stop, on_error);
-            assert_eq!(settle(&spec, tid(), FRESH, &Exit::Code { code: 0 }), done(State::Completed));
-            assert_eq!(settle(&spec, tid(), FRESH, &Exit::Killed), done(State::Killed));
+            assert_eq!(settle(&spec, tid(), FRESH, &Exit::Code { code: 0 }), done(State::Completed, FRESH));
+            assert_eq!(settle(&spec, tid(), FRESH, &Exit::Killed), done(State::Killed, FRESH));
         }
     }
 }
@@ -42,8 +42,8 @@ fn success_and_kill_are_final_under_every_policy() {
 fn a_cancelled_task_goes_back_only_when_it_asked_to() {
     for on_error in ALL {
         let cancelled = |on_stop| settle(&spec(1, on_stop, on_error), tid(), FRESH, &Exit::Cancelled);
-        assert_eq!(cancelled(Clear), done(State::Cancelled));
-        assert_eq!(cancelled(Keep), done(State::Cancelled));
+        assert_eq!(cancelled(Clear), done(State::Cancelled, FRESH));
+        assert_eq!(cancelled(Keep), done(State::Cancelled, FRESH));
         assert_eq!(cancelled(Requeue), Next::Again { pause: Duration::ZERO, tally: FRESH }, "it spends no attempt");
     }
 }
@@ -58,19 +58,24 @@ fn a_failure_is_tried_again_until_the_attempts_are_used_up() {
         assert_eq!(next, Next::Again { pause: Duration::from_secs(secs), tally: expected });
         tally = expected;
     }
-    assert_eq!(settle(&spec, tid(), tally, &Exit::Code { code: 1 }), dead(State::Failed));
-    assert_eq!(settle(&spec, tid(), tally, &Exit::Timeout), dead(State::Timeout));
-    assert_eq!(settle(&spec, tid(), tally, &Exit::OutOfMemory), dead(State::Failed));
+    let last = Tally { failures: 3, ..FRESH };
+    assert_eq!(
+        settle(&spec, tid(), tally, &Exit::Code { code: 1 }),
+        dead(State::Failed, last),
+        "the last one counts too"
+    );
+    assert_eq!(settle(&spec, tid(), tally, &Exit::Timeout), dead(State::Timeout, last));
+    assert_eq!(settle(&spec, tid(), tally, &Exit::OutOfMemory), dead(State::Failed, last));
 }
 
 #[test]
 fn an_exhausted_task_is_kept_cleared_or_put_back() {
     let exhausted = |on_error, exit| settle(&spec(1, Clear, on_error), tid(), FRESH, &exit);
-    assert_eq!(exhausted(Keep, Exit::Timeout), dead(State::Timeout));
-    assert_eq!(exhausted(Clear, Exit::Timeout), done(State::Timeout));
-    assert_eq!(exhausted(Keep, Exit::Signal { signal: 11 }), dead(State::Failed));
-    assert_eq!(exhausted(Clear, Exit::Signal { signal: 11 }), done(State::Failed));
     let tally = Tally { failures: 1, ..FRESH };
+    assert_eq!(exhausted(Keep, Exit::Timeout), dead(State::Timeout, tally));
+    assert_eq!(exhausted(Clear, Exit::Timeout), done(State::Timeout, tally));
+    assert_eq!(exhausted(Keep, Exit::Signal { signal: 11 }), dead(State::Failed, tally));
+    assert_eq!(exhausted(Clear, Exit::Signal { signal: 11 }), done(State::Failed, tally));
     assert_eq!(exhausted(Requeue, Exit::Timeout), Next::Again { pause: Duration::from_secs(10), tally });
 }
 
@@ -87,7 +92,8 @@ fn a_task_survives_the_loss_of_its_worker_but_not_of_all_of_them() {
         );
         tally = expected;
     }
-    assert_eq!(settle(&spec_of(1), tid(), tally, &lost()), dead(State::Failed));
+    let last = Tally { losses: LOSSES_ALLOWED, ..FRESH };
+    assert_eq!(settle(&spec_of(1), tid(), tally, &lost()), dead(State::Failed, last));
     assert!(matches!(settle(&spec_of(9), tid(), tally, &lost()), Next::Again { .. }), "more attempts, more losses");
 }
 
@@ -100,7 +106,7 @@ proptest! {
         spec.on_stop = on_stop;
         let tally = Tally { attempt, failures, losses };
         match settle(&spec, tid, tally, &exit) {
-            Next::Done { state, dead } => {
+            Next::Done { state, dead, .. } => {
                 prop_assert!(State::Running.may_become(state) && state.is_terminal());
                 prop_assert_eq!(state == State::Completed, exit.is_success());
                 prop_assert!(!dead || spec.on_error == Keep && matches!(state, State::Failed | State::Timeout));

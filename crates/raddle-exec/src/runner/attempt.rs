@@ -97,6 +97,7 @@ impl<'a> Attempt<'a> {
         }
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
+        let started_at = Timestamp::now();
         let pid = child::spawn(&mut runner.stack, &plan).map_err(|(step, error)| {
             sys::set_urgent(false);
             program.failure(start, step, &error)
@@ -121,7 +122,7 @@ impl<'a> Attempt<'a> {
             feed,
             watch,
             usage: Usage::default(),
-            started_at: Timestamp::now(),
+            started_at,
         };
         attempt.feed();
         Ok(attempt)

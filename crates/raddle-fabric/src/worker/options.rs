@@ -39,24 +39,24 @@ const GRACE: Duration = Duration::from_secs(5);
 impl Options {
     /// A worker that takes tasks as they come, one per core at a time.
     pub fn resident() -> Self {
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        Self { name: "worker".into(), concurrency: cores, queues: vec![DEFAULT_QUEUE.into()], ..Self::inline(None) }
+    }
+
+    /// A worker for one task, in the process that submitted it.
+    pub fn inline(tid: Option<Tid>) -> Self {
         Self {
-            name: "worker".into(),
+            name: INLINE.into(),
             caps: CapSet::new(),
-            queues: vec![DEFAULT_QUEUE.into()],
-            concurrency: thread::available_parallelism().map_or(1, |cores| cores.get() as u32),
+            queues: Vec::new(),
+            concurrency: 1,
             idle_exit: None,
-            only: None,
+            only: tid,
             lease: LEASE,
             grace: GRACE,
             runner: "/proc/self/exe".into(),
             prefork: None,
         }
-    }
-
-    /// A worker for one task, in the process that submitted it.
-    pub fn inline(tid: Option<Tid>) -> Self {
-        let name = INLINE.into();
-        Self { name, concurrency: 1, only: tid, queues: Vec::new(), ..Self::resident() }
     }
 
     pub(super) fn info(&self) -> WorkerInfo {

@@ -169,6 +169,8 @@ struct Service {
     vitals: Arc<Vitals>,
     spawned: Arc<AtomicU64>,
     asked: watch::Receiver<u32>,
+    /// How many of the requests to stop have been carried out.
+    heeded: u32,
     stop: Stop,
     paused: bool,
     lease_lost: bool,
@@ -224,6 +226,7 @@ impl Service {
             vitals,
             spawned,
             asked: shutdown.watch(),
+            heeded: 0,
             stop: Stop::new(StopPolicy::drain(options.grace)),
             paused: false,
             lease_lost: false,
@@ -254,8 +257,7 @@ impl Service {
         let mut claiming: Option<Claiming> = None;
         let mut purging: Option<JoinHandle<()>> = None;
         let mut purge_at = Instant::now() + PURGE_EVERY;
-        let already_asked = *self.asked.borrow_and_update();
-        (0..already_asked).for_each(|_| self.stop_further());
+        self.heed();
         loop {
             self.fill_slots();
             self.show();
@@ -277,7 +279,7 @@ impl Service {
                 Some(news) = self.news.recv() => self.hear(news),
                 Some(settled) = self.settled.recv() => self.settle(settled),
                 Some(delivery) = self.words.recv() => self.obey(delivery).await,
-                Ok(()) = self.asked.changed() => self.stop_further(),
+                Ok(()) = self.asked.changed() => self.heed(),
                 () = self.pulse.lost(), if !self.lease_lost => self.lose_lease(),
                 () = sleep_until(timer) => self.tick(),
             }
@@ -385,6 +387,8 @@ impl Service {
     fn settle(&mut self, settled: Settled) {
         self.unsettled = self.unsettled.saturating_sub(1);
         let Settled { fence, verdict } = settled;
+        // It may be one that waits again.
+        self.nothing_waits = false;
         self.only_done |= self.options.only == Some(fence.tid) && matches!(verdict, Verdict::Done(_));
     }
 
@@ -411,7 +415,7 @@ impl Service {
         } else if let Some(slot) =
             self.running.iter().position(|r| r.as_ref().is_some_and(|r| r.claim_fence.tid == tid))
         {
-            self.obey_running(slot, &message)
+            self.obey_running(slot, &message).await
         } else if let Some(claim) = self.backlog.take(|claim| claim.fence.tid == tid) {
             self.obey_waiting(&claim, &message).await
         } else {
@@ -438,16 +442,17 @@ impl Service {
         self.status()
     }
 
-    fn obey_running(&mut self, slot: usize, message: &Control) -> &'static str {
+    async fn obey_running(&mut self, slot: usize, message: &Control) -> &'static str {
         let running = self.running[slot].as_mut().expect("the caller has just found it");
         if let Deed::Order { order, give_back } = deed(message) {
             running.give_back |= give_back;
-            match order {
-                Order::Pause => running.paused = true,
-                Order::Resume => running.paused = false,
-                _ => {}
-            }
             self.slots[slot].order(order);
+            if matches!(order, Order::Pause | Order::Resume) {
+                running.paused = order == Order::Pause;
+                if let Err(error) = self.broker.paused(running.claim_fence, running.paused).await {
+                    tracing::warn!(tid = %running.claim_fence.tid, %error, "the pause could not be noted");
+                }
+            }
         }
         match message.command {
             Word::Stop | Word::Kill => "stopping",
@@ -476,6 +481,15 @@ impl Service {
     }
 
     // -- stopping
+
+    /// Goes as many stages further as it was asked to since the last time.
+    fn heed(&mut self) {
+        let asked = *self.asked.borrow_and_update();
+        for _ in self.heeded..asked {
+            self.stop_further();
+        }
+        self.heeded = asked;
+    }
 
     fn stop_further(&mut self) {
         let stage = self.stop.request(self.began.elapsed());
