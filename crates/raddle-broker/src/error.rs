@@ -1,6 +1,9 @@
 //! What can go wrong with a broker.
 
-use std::path::PathBuf;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use raddle_core::{QueueName, State, Tid, control::ParseControlError, spec::InvalidSpec};
 
@@ -112,6 +115,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What a failure of the system with a file means.
+    pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path: path.into() },
+            _ => Self::Io { path: path.into(), reason: error.to_string() },
+        }
+    }
+
     /// Whether the same call may succeed later without anybody doing anything.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Locked { .. } | Self::Full { .. })

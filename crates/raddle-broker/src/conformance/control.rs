@@ -203,3 +203,29 @@ pub async fn what_is_no_word_is_logged_and_skipped(store: &dyn Fixture) -> Resul
     assert!(view(broker, tid).await?.paused);
     Ok(())
 }
+
+/// It is its worker that holds it; the broker shows it.
+pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let fence = begin(broker, owner).await?;
+    for paused in [true, true, false, false, true] {
+        broker.paused(fence, paused).await?;
+        let task = view(&store.reopen().await, tid).await?;
+        assert_eq!((task.state, task.paused), (State::Running, paused));
+    }
+    let steps = kinds(broker, tid).await?;
+    assert_eq!(steps[3..], [EventKind::Paused, EventKind::Resumed, EventKind::Paused]);
+    release(broker, fence).await?;
+    assert!(!view(broker, tid).await?.paused, "it stood still in its worker, not in its queue");
+    broker.paused(fence, true).await?;
+    let second = begin(broker, owner).await?;
+    broker.paused(fence, true).await?;
+    assert!(!view(broker, tid).await?.paused, "a late attempt is passed over");
+    assert_eq!(end(broker, second, success()).await?, Verdict::Done(State::Completed));
+    broker.paused(second, true).await?;
+    assert!(!view(broker, tid).await?.paused);
+    assert_eq!(broker.summary().await?.stale_writes, 0);
+    Ok(())
+}

@@ -128,7 +128,7 @@ pub async fn used_up_attempts_end_in_the_dead_letter_queue(store: &dyn Fixture) 
     let second = begin(broker, owner).await?;
     assert_eq!(end(broker, second, failure()).await?, Verdict::Done(State::Failed));
     let task = view(broker, tid).await?;
-    assert!(task.dead);
+    assert_eq!((task.dead, task.attempt, task.failures), (true, 2, 2));
     assert_eq!(broker.summary().await?.dead, 1);
     assert_eq!(task.report.map(|report| report.exit), Some(failure()));
     Ok(())

@@ -170,6 +170,7 @@ macro_rules! conformance {
                 words_left_over_hold_for_a_released_task
                 words_left_over_hold_for_a_retried_task
                 what_is_no_word_is_logged_and_skipped
+                an_attempt_that_stands_still_shows_as_paused
             }
             messages {
                 messages_are_taken_in_order

@@ -62,7 +62,7 @@ pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture)
         assert_eq!(matches!(taken[0].verdict, Verdict::Done(State::Failed)), attempt == LOSSES_ALLOWED, "{taken:?}");
     }
     let task = view(broker, tid).await?;
-    assert_eq!((task.state, task.dead), (State::Failed, true));
+    assert_eq!((task.state, task.dead, task.losses), (State::Failed, true, LOSSES_ALLOWED));
     let message = format!("worker {} is gone", owner.expect("there were victims"));
     assert_eq!(task.report.map(|report| report.exit), Some(Exit::Lost { message: message.clone() }));
     assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Failed));

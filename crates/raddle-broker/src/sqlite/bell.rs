@@ -81,7 +81,7 @@ impl Bell {
         let mut name = database.as_os_str().to_owned();
         name.push("-bell");
         let path = PathBuf::from(name);
-        let io = |e: std::io::Error| Error::Io { path: path.clone(), reason: e.to_string() };
+        let io = |e: std::io::Error| Error::io(&path, &e);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         if file.metadata().map_err(io)?.len() < PAGE_BYTES as u64 {
             // Blocks are taken now: a full disk must show here, and not as a fault on the first ring.

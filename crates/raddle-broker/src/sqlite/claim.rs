@@ -27,8 +27,11 @@ const PROMOTED_AT_ONCE: u32 = 256;
 
 /// Takes what the request asks for, and says when more will be due if there was nothing.
 pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<(Vec<Claim>, Option<Duration>), Fail> {
-    let registered =
-        tx.db().prepare_cached("SELECT 1 FROM workers WHERE tid = ?1")?.exists([request.owner.as_i64()])?;
+    // Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
+    let registered = tx
+        .db()
+        .prepare_cached("SELECT 1 FROM workers WHERE tid = ?1 AND boot = ?2 AND alive_until >= ?3")?
+        .exists(params![request.owner.as_i64(), tx.boot, tx.machine])?;
     if !registered {
         return Err(Error::NotFound(request.owner).into());
     }

@@ -67,7 +67,8 @@ fn finish_one(tx: &mut Tx<'_>, finish: &Finish) -> Result<Verdict, Fail> {
                 .execute(params![fence.tid.as_i64(), fence.attempt, stream as u8, tail])?;
         }
     }
-    if active.state == State::Spawning && report.started_at.is_some() {
+    let has_run = report.started_at.is_some() || report.exit.is_success();
+    if active.state == State::Spawning && has_run {
         tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None);
     }
     end_attempt(tx, fence.tid, &active, report)
@@ -86,7 +87,10 @@ fn latest(tx: &mut Tx<'_>, fence: Fence) -> Result<Option<Active>, Fail> {
     let active = find_active(tx.db(), fence.tid)?.filter(|active| active.tally.attempt == fence.attempt);
     if active.is_none() {
         tx.count("stale_writes")?;
-        tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None);
+        // The record may have been purged meanwhile, and the log holds nothing of tasks that are not there.
+        if tx.db().prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([fence.tid.as_i64()])? {
+            tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None);
+        }
     }
     Ok(active)
 }

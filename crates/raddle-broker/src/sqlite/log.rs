@@ -17,6 +17,8 @@ pub(super) struct Stretch {
     pub(super) events: Vec<Event>,
     /// The last id that was looked at, whether it fitted or not.
     pub(super) scanned: u64,
+    /// Whether there are more that were not looked at.
+    pub(super) more: bool,
 }
 
 /// Events after `after`, of all tasks.
@@ -36,7 +38,7 @@ pub(super) fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<
 pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<Stretch> {
     let mut events = Vec::new();
     let from = after.max(tid.as_u64() - 1).min(i64::MAX as u64);
-    if from < tid.as_u64() {
+    if from < tid.as_u64() && db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid.as_i64()])? {
         events.push(created(tid));
     }
     let mut scanned = from.max(tid.as_u64());
@@ -44,13 +46,15 @@ pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Resu
         "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1 ORDER BY id LIMIT ?2",
     )?;
     let mut rows = query.query(params![scanned as i64, SCAN])?;
+    let mut looked_at = 0;
     while let Some(row) = rows.next()? {
+        looked_at += 1;
         scanned = row.get::<_, i64>(0)? as u64;
         if row.get::<_, i64>(1)? == tid.as_i64() {
             events.push(event(row)?);
         }
     }
-    Ok(Stretch { events, scanned })
+    Ok(Stretch { events, scanned, more: looked_at == SCAN })
 }
 
 fn created(tid: Tid) -> Event {
@@ -93,15 +97,15 @@ impl Log for Sqlite {
             let from = after;
             let stretch = self
                 .read(move |db| match tid {
-                    None => Ok(Stretch { events: select(db, from, max)?, scanned: from }),
+                    None => Ok(Stretch { events: select(db, from, max)?, scanned: from, more: false }),
                     Some(tid) => Ok(select_of(db, tid, from)?),
                 })
                 .await?;
             let mut events = stretch.events;
-            // Rows of other tasks may fill a whole look: the next one goes on behind them, at once.
-            let more = stretch.scanned > after;
             after = after.max(stretch.scanned);
-            if !events.is_empty() || !wait.again(more.then_some(Duration::ZERO)).await {
+            // Entries of other tasks may fill a whole look: the next one goes on behind them, at once.
+            let goes_on = events.is_empty() && (stretch.more || wait.again(None).await);
+            if !goes_on {
                 events.truncate(max as usize);
                 return Ok(events);
             }

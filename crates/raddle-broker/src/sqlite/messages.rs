@@ -20,9 +20,8 @@ pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<T
     if matches!(queue, QueueName::Task(_, Port::CtrlIn)) {
         tx.stored_control();
         tx.touch(Topic::Control);
-    } else {
-        tx.touch(Topic::Queue);
     }
+    tx.touch(Topic::Queue);
     tx.db().prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?.execute(params![
         queue.to_string(),
         id.as_i64(),

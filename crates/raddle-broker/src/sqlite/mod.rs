@@ -61,6 +61,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 /// Waits end at least this often and look again. Wake-ups do not depend on it: it bounds the harm of one that was lost, as when a
 /// process is killed between its commit and its ring.
 const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
+/// Longer than any wait that is meant, and short enough to be added to a clock.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Sqlite {
     /// Opens the database at `path`, making it if it is not there.
@@ -103,7 +105,7 @@ impl Sqlite {
     fn wait(&self, topic: Topic, wait: Duration) -> Wait {
         // Who does not want to wait should not cost a listening thread.
         let rung = (!wait.is_zero()).then(|| self.shared.bell.listen(topic));
-        Wait { rung, deadline: tokio::time::Instant::now() + wait }
+        Wait { rung, deadline: tokio::time::Instant::now() + wait.min(FOR_EVER) }
     }
 }
 

@@ -156,12 +156,13 @@ fn complete(shared: &Shared, connection: &Connection) -> Result<()> {
         let mark: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
         if mark == 0 {
             connection.execute_batch(&format!(
-                "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; PRAGMA application_id = {};
-                 PRAGMA synchronous = FULL;",
+                "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; PRAGMA application_id = {};",
                 schema::APPLICATION_ID
             ))?;
-            connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         }
+        // Writes the first page again, and this time syncs it. Nothing happens when another process has done so.
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
         let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
         if version == 0 {
             // The first commit that has to last syncs this too: it is in the same log.

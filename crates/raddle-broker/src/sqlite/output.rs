@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -27,9 +27,13 @@ const AT_ONCE: u32 = 256 * 1024;
 #[async_trait]
 impl Output for Sqlite {
     async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
+        // What comes late is passed over without a word: its worker learns of it with its next verdict.
+        if !self.is_latest(fence).await? {
+            return Ok(());
+        }
         let shared = Arc::clone(&self.shared);
         blocking(move || {
-            append(&shared, fence, stream, &bytes)?;
+            write(&shared, fence, stream, Whereto::End, &bytes)?;
             shared.bell.ring(Topic::Log.into());
             Ok(())
         })
@@ -47,35 +51,57 @@ impl Output for Sqlite {
         loop {
             let (folder, from) = (self.shared.output_folder(), cursor);
             let progress = self.read(move |db| progress(db, &folder, tid, from)).await?;
-            let moved = progress.cursor != cursor;
+            let more = progress.cursor.event != cursor.event;
             cursor = progress.cursor;
             let news = progress.done.is_some() || !progress.events.is_empty() || !progress.output.is_empty();
-            if news || !wait.again(moved.then_some(Duration::ZERO)).await {
+            // Entries of other tasks may have filled the look: then the next one goes on behind them, at once.
+            if news || !(more || wait.again(None).await) {
                 return Ok(progress);
             }
         }
     }
 }
 
-/// Adds to the file of one stream. Also used for the end of a stream whose beginning is in a file already.
-pub(super) fn append(shared: &Shared, fence: Fence, stream: Stream, bytes: &[u8]) -> Result<()> {
+impl Sqlite {
+    /// Whether an attempt is still the latest of its task.
+    pub(super) async fn is_latest(&self, fence: Fence) -> Result<bool> {
+        self.read(move |db| Ok(find_active(db, fence.tid)?.is_some_and(|active| active.tally.attempt == fence.attempt)))
+            .await
+    }
+}
+
+/// Where in a file to write.
+pub(super) enum Whereto {
+    /// Behind what is there.
+    End,
+    /// Here, and over what is there: the same write may come twice when the first was not committed.
+    Offset(u64),
+}
+
+/// Writes to the file of one stream, all or nothing.
+pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<()> {
     let folder = shared.output_folder();
     let path = file_of(&folder, fence, stream);
-    let open = || OpenOptions::new().append(true).create(true).open(&path);
+    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&path);
     let write = || -> io::Result<()> {
-        let mut file = match open() {
+        let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(&folder)?;
                 open()?
             }
             opened => opened?,
         };
-        file.write_all(bytes)
+        let length = file.metadata()?.len();
+        let offset = match whereto {
+            Whereto::End => length,
+            Whereto::Offset(offset) => offset.min(length),
+        };
+        file.write_all_at(bytes, offset).inspect_err(|_| {
+            // Half of it must not stay: the whole will come again.
+            let _ = file.set_len(offset);
+        })
     };
-    write().map_err(|error| match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { path: path.clone() },
-        _ => Error::Io { path: path.clone(), reason: error.to_string() },
-    })
+    write().map_err(|error| Error::io(&path, &error))
 }
 
 /// Makes the files of an attempt as durable as the record that will point to them.
@@ -111,7 +137,7 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
                     Ok(0) => break,
                     Ok(read) => filled += read,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(Error::Io { path, reason: error.to_string() }.into()),
+                    Err(error) => return Err(Error::io(&path, &error).into()),
                 }
             }
             bytes.truncate(filled);
@@ -129,7 +155,7 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
                 .optional()?;
             Ok(bytes.unwrap_or_default())
         }
-        Err(error) => Err(Error::Io { path, reason: error.to_string() }.into()),
+        Err(error) => Err(Error::io(&path, &error).into()),
     }
 }
 

@@ -43,8 +43,16 @@ pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid, exit: &Exit) -> Result<Vec
     Ok(reclaimed)
 }
 
+/// Puts everything back that a worker has which leaves in good order: that is no loss.
+pub(super) fn give_back_all(tx: &mut Tx<'_>, worker: Tid) -> Result<(), Fail> {
+    for (tid, active) in tasks_of(tx, worker)? {
+        give_back(tx, tid, &active, EventKind::Released, "its worker has left")?;
+    }
+    Ok(())
+}
+
 /// The tasks that a worker has, itself not counted.
-pub(super) fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<(Tid, Active)>> {
+fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<(Tid, Active)>> {
     let tids: Vec<Tid> = tx
         .db()
         .prepare_cached("SELECT tid FROM active WHERE owner = ?1 AND tid != ?1")?

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     Shared, Sqlite, clock, open,
-    reclaim::{TAKEOVER_MARGIN_NANOS, end_service, reclaim, take_from},
+    reclaim::{TAKEOVER_MARGIN_NANOS, end_service, give_back_all, reclaim, take_from},
     submit::{Prepared, insert_row},
     tx::{Cache, Fail, Tx, tid_at},
     writer::Durability,
@@ -45,7 +45,7 @@ impl Registry for Sqlite {
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
         self.write(Durability::Process, move |tx| {
             let exit = failure.map_or(Exit::Code { code: 0 }, |message| Exit::Lost { message });
-            take_from(tx, worker, &Exit::Lost { message: format!("worker {worker} left without finishing it") })?;
+            give_back_all(tx, worker)?;
             end_service(tx, worker, exit)
         })
         .await

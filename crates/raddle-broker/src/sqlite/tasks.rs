@@ -14,7 +14,9 @@ use serde_json::Value;
 use super::{
     Sqlite,
     bell::Topic,
-    blocking, claim, clock, control, finish, health, output, purge, reclaim,
+    blocking, claim, clock, control, finish, health,
+    output::{self, Whereto},
+    purge, reclaim,
     registry::register,
     submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
@@ -72,31 +74,7 @@ impl Tasks for Sqlite {
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
-        let mut spilled = Vec::new();
-        for finish in &batch {
-            for (stream, tail, total) in [
-                (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes),
-                (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes),
-            ] {
-                if total > tail.len() as u64 {
-                    spilled.push((finish.fence, stream, tail.clone()));
-                }
-            }
-        }
-        if !spilled.is_empty() {
-            let shared = Arc::clone(&self.shared);
-            blocking(move || {
-                for (fence, stream, tail) in spilled {
-                    output::append(&shared, fence, stream, &tail)?;
-                    // A failed sync costs output after a power cut, not the task.
-                    if let Err(error) = output::sync(&shared, fence, stream) {
-                        tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
-                    }
-                }
-                Ok(())
-            })
-            .await?;
-        }
+        self.complete_files(&batch).await?;
         self.write(Durability::Power, move |tx| finish::finish(tx, &batch)).await
     }
 
@@ -157,12 +135,16 @@ impl Tasks for Sqlite {
 
     async fn ahead_of(&self, tid: Tid) -> Result<u64> {
         self.read(move |db| {
-            Ok(db
+            if !db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid.as_i64()])? {
+                return Err(Error::NotFound(tid).into());
+            }
+            let ahead: i64 = db
                 .prepare_cached(
                     "SELECT count(*) FROM ready JOIN tasks AS me ON me.tid = ?1
                      WHERE ready.part = me.part AND (ready.rank, ready.tid) < (me.rank, me.tid)",
                 )?
-                .query_row([tid.as_i64()], |row| row.get::<_, i64>(0))? as u64)
+                .query_row([tid.as_i64()], |row| row.get(0))?;
+            Ok(ahead as u64)
         })
         .await
     }
@@ -187,6 +169,34 @@ impl Tasks for Sqlite {
     async fn health(&self) -> Result<Health> {
         let shared = Arc::clone(&self.shared);
         self.read(move |db| health::health(db, &shared)).await
+    }
+}
+
+impl Sqlite {
+    /// Writes the end of output whose beginning is in a file already, before the record that will point to it.
+    async fn complete_files(&self, batch: &[Finish]) -> Result<()> {
+        for finish in batch {
+            for (stream, tail, total) in [
+                (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes),
+                (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes),
+            ] {
+                let before = total.saturating_sub(tail.len() as u64);
+                if before == 0 || !self.is_latest(finish.fence).await? {
+                    continue;
+                }
+                let (shared, fence, tail) = (Arc::clone(&self.shared), finish.fence, tail.clone());
+                blocking(move || {
+                    output::write(&shared, fence, stream, Whereto::Offset(before), &tail)?;
+                    // A failed sync costs output after a power cut, not the task.
+                    if let Err(error) = output::sync(&shared, fence, stream) {
+                        tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
+                    }
+                    Ok(())
+                })
+                .await?;
+            }
+        }
+        Ok(())
     }
 }
 

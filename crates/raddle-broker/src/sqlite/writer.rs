@@ -8,6 +8,7 @@ use std::{
     path::PathBuf,
     sync::Arc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use rusqlite::Connection;
@@ -221,7 +222,8 @@ impl Scribe {
     /// grows from visit to visit would make each dearer than the last.
     fn tidy(&self) {
         if std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(|log| log.len() > LONG_LOG_BYTES) {
-            // Somebody else may be at it, or read: then it is theirs to do.
+            // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
+            let _ = self.connection.busy_timeout(Duration::ZERO);
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }
