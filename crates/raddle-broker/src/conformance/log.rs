@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use raddle_core::{EventKind, Spec, Tid};
 
-use super::{Fixture, support::*};
+use super::{Fixture, Handle, support::*};
 use crate::{
     Result,
     request::{ClaimRequest, Started},
@@ -95,9 +95,8 @@ pub async fn an_unknown_task_has_no_events(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// At once, however much happened in between.
-pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixture) -> Result<()> {
-    let broker = store.broker();
+/// Submits a task that ends long after it was submitted: 12,000 events of others come in between.
+pub(super) async fn finish_behind_many(broker: &Handle) -> Result<Tid> {
     let owner = worker(broker).await?;
     let tid = submit(broker, Spec { priority: 0, ..spec("patient") }).await?;
     submit_all(broker, vec![spec("busy"); 4000]).await?;
@@ -106,6 +105,13 @@ pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixtu
     broker.started(claims.iter().map(|claim| Started { fence: claim.fence, pid: None }).collect()).await?;
     broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
     end(broker, begin(broker, owner).await?, success()).await?;
+    Ok(tid)
+}
+
+/// At once, however much happened in between.
+pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = finish_behind_many(broker).await?;
     let events = broker.events(tid.as_u64(), Some(tid), 10, AT_ONCE).await?;
     let steps: Vec<_> = events.iter().map(|event| event.event).collect();
     assert_eq!(steps, [EventKind::Spawning, EventKind::Running, EventKind::Completed]);

@@ -200,6 +200,7 @@ macro_rules! conformance {
                 following_gives_everything_once
                 following_gives_attempts_in_order
                 following_ends_after_large_output
+                following_ends_after_all_events
                 following_what_is_not_there_fails
                 following_waits_no_longer_than_asked
             }

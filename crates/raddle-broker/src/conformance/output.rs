@@ -182,6 +182,16 @@ pub async fn following_ends_after_large_output(store: &dyn Fixture) -> Result<()
     Ok(())
 }
 
+/// Who stops at `done` has seen them all, however much happened to others in between.
+pub async fn following_ends_after_all_events(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = super::log::finish_behind_many(broker).await?;
+    let (_, events, state) = follow_to_the_end(broker, tid).await?;
+    assert_eq!(events, [EventKind::Created, EventKind::Spawning, EventKind::Running, EventKind::Completed]);
+    assert_eq!(state, State::Completed);
+    Ok(())
+}
+
 /// There is nothing to wait for.
 pub async fn following_what_is_not_there_fails(store: &dyn Fixture) -> Result<()> {
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");

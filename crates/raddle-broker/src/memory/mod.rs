@@ -1,8 +1,8 @@
 //! The memory engine: a broker that lives in one process and is gone with it. For tests, and for programs that need no more.
 //!
-//! All of it is one [`State`](state::State) behind a mutex. What happens to it is decided by methods that are given the
+//! All of it is one `State` behind a mutex. What happens to it is decided by methods that are given the
 //! time and neither wait nor do I/O; each file adds those of one concern, under the name that the other engines use for it.
-//! Waiting happens outside, in [`shared`]: a call that finds nothing sleeps until a change rings its topic. The only timer
+//! Waiting happens outside, in `shared`: a call that finds nothing sleeps until a change rings its topic. The only timer
 //! is the one for the next task that becomes due.
 
 mod claim;

@@ -119,7 +119,7 @@ fn take(tx: &mut Tx<'_>, owner: Tid, candidates: &[Candidate]) -> Result<Vec<Cla
         let key = params![first.part, first.rank, first.tid.as_i64(), last.tid.as_i64()];
         tx.db()
             .prepare_cached(
-                "INSERT INTO active (tid, owner, state, claimed_at, ttl, keyed, attempt, failures, losses)
+                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ttl, keyed, attempt, failures, losses)
                  SELECT ready.tid, ?5, ?6, ?7, ttl, keyed, attempt + 1, failures, losses
                  FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
                  WHERE ready.part = ?1 AND ready.rank = ?2 AND ready.tid BETWEEN ?3 AND ?4",

@@ -41,7 +41,6 @@ CREATE TABLE done (
     finished_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, report TEXT NOT NULL
 );
-CREATE INDEX done_by_expiry ON done (expires_at);
 CREATE INDEX done_dead ON done (tid) WHERE dead = 1;
 CREATE TABLE uniques (tid INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
 CREATE TABLE events (

@@ -113,7 +113,7 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
     tx.touch(Topic::Ready);
     tx.db()
         .prepare_cached(
-            "INSERT INTO ready (part, rank, tid, attempt, failures, losses)
+            "INSERT OR ROLLBACK INTO ready (part, rank, tid, attempt, failures, losses)
              SELECT part, rank, tid, 0, 0, 0 FROM tasks WHERE tid BETWEEN ?1 AND ?2",
         )?
         .execute([first.as_i64(), last.as_i64()])?;

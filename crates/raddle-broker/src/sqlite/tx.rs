@@ -1,7 +1,7 @@
 //! One write transaction: ids, events and the places a task can be in.
 
 use raddle_core::{CapSet, EventKind, QueueName, State, Tally, Tid, TidClock, queue_name::Port};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bell::{Topic, Topics},
@@ -72,13 +72,16 @@ struct Entry {
     detail: Option<String>,
 }
 
-/// How many entries one statement writes. A step of the engine costs more than a row.
+/// How many entries one statement writes: a step of the engine costs more than a row.
 const ENTRIES_AT_ONCE: usize = 16;
-const INSERT_ENTRY: &str = "INSERT INTO events (id, tid, kind, attempt, worker, detail) VALUES (?, ?, ?, ?, ?, ?)";
+/// `OR ROLLBACK`, here and wherever one statement writes many rows, spares SQLite the journal that would undo half a statement. No
+/// such row can be there already; if one were, the whole transaction must go.
+const INSERT_ENTRY: &str =
+    "INSERT OR ROLLBACK INTO events (id, tid, kind, attempt, worker, detail) VALUES (?, ?, ?, ?, ?, ?)";
 const MORE_ENTRIES: &str = ", (?, ?, ?, ?, ?, ?)";
 
 pub(super) struct Tx<'c> {
-    inner: Transaction<'c>,
+    inner: Open<'c>,
     pub(super) cache: &'c mut Cache,
     clock: TidClock,
     first_id: u64,
@@ -94,11 +97,24 @@ pub(super) struct Tx<'c> {
     pub(super) boot: i64,
 }
 
+/// A transaction that is undone unless it was committed. Its statements are kept prepared, which SQLite's wrapper does not do.
+struct Open<'c>(&'c Connection);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_autocommit() {
+            // It is undone with the connection if not here.
+            let _ = self.0.prepare_cached("ROLLBACK").and_then(|mut rollback| rollback.execute([]));
+        }
+    }
+}
+
 impl<'c> Tx<'c> {
-    pub(super) fn begin(connection: &'c mut Connection, cache: &'c mut Cache, boot: i64) -> rusqlite::Result<Self> {
-        let inner = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    pub(super) fn begin(connection: &'c Connection, cache: &'c mut Cache, boot: i64) -> rusqlite::Result<Self> {
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        let inner = Open(connection);
         let last: i64 =
-            inner.prepare_cached("SELECT value FROM meta WHERE key = 'last_id'")?.query_row([], |row| row.get(0))?;
+            inner.0.prepare_cached("SELECT value FROM meta WHERE key = 'last_id'")?.query_row([], |row| row.get(0))?;
         Ok(Self {
             inner,
             cache,
@@ -116,16 +132,16 @@ impl<'c> Tx<'c> {
     pub(super) fn commit(self) -> rusqlite::Result<Topics> {
         self.write_events()?;
         if self.clock.last() != self.first_id {
-            self.inner
+            self.db()
                 .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_id'")?
                 .execute([self.clock.last() as i64])?;
         }
-        self.inner.commit()?;
+        self.db().prepare_cached("COMMIT")?.execute([])?;
         Ok(self.touched)
     }
 
     pub(super) fn db(&self) -> &Connection {
-        &self.inner
+        self.inner.0
     }
 
     pub(super) fn next_id(&mut self) -> Tid {
@@ -148,12 +164,12 @@ impl<'c> Tx<'c> {
         let mut rows = self.events.chunks_exact(ENTRIES_AT_ONCE);
         if rows.len() > 0 {
             let sql = [INSERT_ENTRY, &MORE_ENTRIES.repeat(ENTRIES_AT_ONCE - 1)].concat();
-            let mut insert = self.inner.prepare_cached(&sql)?;
+            let mut insert = self.db().prepare_cached(&sql)?;
             for many in &mut rows {
                 bind_entries(&mut insert, many)?;
             }
         }
-        let mut insert = self.inner.prepare_cached(INSERT_ENTRY)?;
+        let mut insert = self.db().prepare_cached(INSERT_ENTRY)?;
         for one in rows.remainder() {
             bind_entries(&mut insert, std::slice::from_ref(one))?;
         }
@@ -162,7 +178,7 @@ impl<'c> Tx<'c> {
 
     /// Counts up one of the broker's own counters.
     pub(super) fn count(&self, key: &str) -> rusqlite::Result<()> {
-        self.inner.prepare_cached("UPDATE meta SET value = value + 1 WHERE key = ?1")?.execute([key])?;
+        self.db().prepare_cached("UPDATE meta SET value = value + 1 WHERE key = ?1")?.execute([key])?;
         Ok(())
     }
 
@@ -172,7 +188,7 @@ impl<'c> Tx<'c> {
             Some(at) => self.enqueue_delayed(tid, tally, at)?,
             None => {
                 let (part, rank) = self
-                    .inner
+                    .db()
                     .prepare_cached("SELECT part, rank FROM tasks WHERE tid = ?1")?
                     .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
                 self.enqueue_ready(tid, tally, part, rank)?;
@@ -183,7 +199,7 @@ impl<'c> Tx<'c> {
 
     pub(super) fn enqueue_ready(&mut self, tid: Tid, tally: Tally, part: i64, rank: u8) -> rusqlite::Result<()> {
         self.touch(Topic::Ready);
-        self.inner
+        self.db()
             .prepare_cached(
                 "INSERT INTO ready (part, rank, tid, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
             )?
@@ -194,7 +210,7 @@ impl<'c> Tx<'c> {
     pub(super) fn enqueue_delayed(&mut self, tid: Tid, tally: Tally, run_at: i64) -> rusqlite::Result<()> {
         // Whoever waits for work has to wait for this time too.
         self.touch(Topic::Ready);
-        self.inner
+        self.db()
             .prepare_cached("INSERT INTO delayed (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;
         Ok(())
@@ -202,7 +218,7 @@ impl<'c> Tx<'c> {
 
     pub(super) fn hold(&mut self, tid: Tid, waiting: Waiting) -> rusqlite::Result<()> {
         let Waiting { tally, run_at, .. } = waiting;
-        self.inner
+        self.db()
             .prepare_cached("INSERT INTO held (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;
         Ok(())
@@ -217,7 +233,7 @@ impl<'c> Tx<'c> {
             Place::Delayed => "DELETE FROM delayed WHERE tid = ?1",
             Place::Held => "DELETE FROM held WHERE tid = ?1",
         };
-        self.inner.prepare_cached(sql)?.execute([tid.as_i64()])?;
+        self.db().prepare_cached(sql)?.execute([tid.as_i64()])?;
         Ok(())
     }
 
@@ -225,12 +241,12 @@ impl<'c> Tx<'c> {
     pub(super) fn drop_control(&mut self, tid: Tid) -> rusqlite::Result<()> {
         let has_control = match self.has_control {
             Some(known) => known,
-            None => super::control::any_pending(&self.inner)?,
+            None => super::control::any_pending(self.inner.0)?,
         };
         self.has_control = Some(has_control);
         if has_control {
             let queue = QueueName::Task(tid, Port::CtrlIn).to_string();
-            self.inner.prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
+            self.db().prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
         }
         Ok(())
     }

@@ -269,11 +269,14 @@ impl Scribe {
 
     fn transact(&mut self, group: &mut [Box<dyn Job>], durability: Durability) -> rusqlite::Result<Topics> {
         if self.synchronous != Some(durability) {
-            let level = if durability == Durability::Power { "FULL" } else { "NORMAL" };
-            self.connection.pragma_update(None, "synchronous", level)?;
+            let sql = match durability {
+                Durability::Process => "PRAGMA synchronous = NORMAL",
+                Durability::Power => "PRAGMA synchronous = FULL",
+            };
+            self.connection.prepare_cached(sql)?.execute([])?;
             self.synchronous = Some(durability);
         }
-        let mut tx = Tx::begin(&mut self.connection, &mut self.cache, self.shared.boot)?;
+        let mut tx = Tx::begin(&self.connection, &mut self.cache, self.shared.boot)?;
         for job in group {
             job.apply(&mut tx)?;
         }
