@@ -53,7 +53,7 @@ pub trait Tasks: Send + Sync + 'static {
 
     /// Ends attempts: result, state, event and removal in one step each. Returns when they are durable.
     ///
-    /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle`].
+    /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle()`].
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>>;
 
     /// Gives tasks back to their queue as if they had not been claimed; only the attempt's number is spent.

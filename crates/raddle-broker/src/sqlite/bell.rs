@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     ptr::NonNull,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
@@ -58,6 +58,8 @@ const PAGE_BYTES: usize = 4096;
 
 pub(super) struct Bell {
     file: File,
+    /// `flock` belongs to the open file, which the threads of a handle share: among themselves they queue here.
+    gate: Mutex<()>,
     map: Arc<Mapping>,
     /// What the listening thread passes rings on to; it is started when something is first waited for.
     topics: OnceLock<[watch::Receiver<u32>; TOPICS]>,
@@ -74,7 +76,10 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 /// The write lock; let go when dropped.
-pub(super) struct WriteLock<'a>(&'a Bell);
+pub(super) struct WriteLock<'a> {
+    bell: &'a Bell,
+    _gate: MutexGuard<'a, ()>,
+}
 
 impl Bell {
     pub(super) fn open(database: &Path) -> Result<Self> {
@@ -102,7 +107,7 @@ impl Bell {
         .map_err(|e| io(e.into()))?;
         let page = NonNull::new(address.cast()).expect("a mapping is never at address zero");
         let map = Arc::new(Mapping { page, closed: AtomicBool::new(false) });
-        Ok(Self { file, map, topics: OnceLock::new() })
+        Ok(Self { file, gate: Mutex::new(()), map, topics: OnceLock::new() })
     }
 
     /// Wakes everybody who waits for one of `topics`, in this process and in others.
@@ -141,6 +146,7 @@ impl Bell {
 
     /// Waits for the right to write. Kernel queues are fair, and a holder that is killed lets go.
     pub(super) fn lock(&self) -> std::io::Result<WriteLock<'_>> {
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
                 Ok(()) => break,
@@ -149,7 +155,7 @@ impl Bell {
             }
         }
         self.map.page().holder.store(std::process::id(), Ordering::Relaxed);
-        Ok(WriteLock(self))
+        Ok(WriteLock { bell: self, _gate: gate })
     }
 
     /// The process that holds the write lock, if one does.
@@ -160,8 +166,8 @@ impl Bell {
 
 impl Drop for WriteLock<'_> {
     fn drop(&mut self) {
-        self.0.map.page().holder.store(0, Ordering::Relaxed);
-        let _ = rustix::fs::flock(&self.0.file, FlockOperation::Unlock);
+        self.bell.map.page().holder.store(0, Ordering::Relaxed);
+        let _ = rustix::fs::flock(&self.bell.file, FlockOperation::Unlock);
     }
 }
 

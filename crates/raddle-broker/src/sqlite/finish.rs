@@ -1,12 +1,18 @@
 //! The end of an attempt: finished, or given back.
 
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    time::Duration,
+};
+
 use raddle_core::{EventKind, Exit, Next, Report, State, Tally, Tid, settle};
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::{
+    bulk,
     claim::spec_of,
     clock, control,
-    tx::{Active, Fail, Tx, Waiting, find_active},
+    tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
 };
 use crate::{Fence, Finish, Release, Started, Stream, Verdict};
 
@@ -44,81 +50,118 @@ pub(super) fn paused(tx: &mut Tx<'_>, fence: Fence, paused: bool) -> Result<(), 
     Ok(())
 }
 
+/// Ends attempts. What needs no more than a record is written together at the end.
 pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, Fail> {
-    batch.iter().map(|finish| finish_one(tx, finish)).collect()
+    let mut actives = find_actives(tx.db(), batch.iter().map(|finish| finish.fence.tid))?;
+    let mut records = Vec::with_capacity(batch.len());
+    let mut verdicts = Vec::with_capacity(batch.len());
+    for Finish { fence, report, stdout, stderr } in batch {
+        let Some(active) = take_latest(&mut actives, *fence) else {
+            refuse(tx, *fence)?;
+            verdicts.push(Verdict::Stale);
+            continue;
+        };
+        keep_output(tx, *fence, Stream::Stdout, stdout, report.stdout_bytes)?;
+        keep_output(tx, *fence, Stream::Stderr, stderr, report.stderr_bytes)?;
+        let has_run = report.started_at.is_some() || report.exit.is_success();
+        if active.state == State::Spawning && has_run {
+            tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None);
+        }
+        verdicts.push(match what_next(tx, fence.tid, &active, report)? {
+            Next::Done { state, dead, tally } => {
+                let active = Active { tally, ..active };
+                records.push(Record::of_active(tx, fence.tid, &active, &Ending { state, dead, report }));
+                Verdict::Done(state)
+            }
+            Next::Again { pause, tally } => again(tx, fence.tid, &active, report, pause, tally)?,
+        });
+    }
+    let tids: Vec<Tid> = records.iter().map(|record| record.tid).collect();
+    remove_actives(tx, &tids)?;
+    write_records(tx, &records)?;
+    Ok(verdicts)
+}
+
+/// The attempt that a write speaks of, if it is still the latest. A second write of the same batch finds none.
+fn take_latest(actives: &mut HashMap<Tid, Active>, fence: Fence) -> Option<Active> {
+    match actives.entry(fence.tid) {
+        Entry::Occupied(entry) if entry.get().tally.attempt == fence.attempt => Some(entry.remove()),
+        _ => None,
+    }
+}
+
+/// Keeps the output of an attempt in a row, when all of it is at hand. More than that means that the beginning is in a file, and
+/// the end was added to it before this.
+fn keep_output(tx: &Tx<'_>, fence: Fence, stream: Stream, tail: &[u8], total: u64) -> rusqlite::Result<()> {
+    if !tail.is_empty() && total <= tail.len() as u64 {
+        tx.db()
+            .prepare_cached("INSERT OR REPLACE INTO outputs (tid, attempt, stream, bytes) VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![fence.tid.as_i64(), fence.attempt, stream as u8, tail])?;
+    }
+    Ok(())
 }
 
 pub(super) fn release(tx: &mut Tx<'_>, batch: &[Release]) -> Result<Vec<Verdict>, Fail> {
     batch.iter().map(|release| release_one(tx, release)).collect()
 }
 
-fn finish_one(tx: &mut Tx<'_>, finish: &Finish) -> Result<Verdict, Fail> {
-    let Finish { fence, report, stdout, stderr } = finish;
-    let Some(active) = latest(tx, *fence)? else {
-        return Ok(Verdict::Stale);
-    };
-    for (stream, tail, total) in
-        [(Stream::Stdout, stdout, report.stdout_bytes), (Stream::Stderr, stderr, report.stderr_bytes)]
-    {
-        // More than the tail means that the beginning is in a file, and the tail was added to it before this.
-        if !tail.is_empty() && total <= tail.len() as u64 {
-            tx.db()
-                .prepare_cached("INSERT OR REPLACE INTO outputs (tid, attempt, stream, bytes) VALUES (?1, ?2, ?3, ?4)")?
-                .execute(params![fence.tid.as_i64(), fence.attempt, stream as u8, tail])?;
-        }
-    }
-    let has_run = report.started_at.is_some() || report.exit.is_success();
-    if active.state == State::Spawning && has_run {
-        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None);
-    }
-    end_attempt(tx, fence.tid, &active, report)
-}
-
 fn release_one(tx: &mut Tx<'_>, release: &Release) -> Result<Verdict, Fail> {
     let fence = release.fence;
-    let Some(active) = latest(tx, fence)? else {
+    let active = find_active(tx.db(), fence.tid)?.filter(|active| active.tally.attempt == fence.attempt);
+    let Some(active) = active else {
+        refuse(tx, fence)?;
         return Ok(Verdict::Stale);
     };
     give_back(tx, fence.tid, &active, EventKind::Released, &release.reason)
 }
 
-/// The attempt as it stands, if it is still the latest; a stale write is counted and logged.
-fn latest(tx: &mut Tx<'_>, fence: Fence) -> Result<Option<Active>, Fail> {
-    let active = find_active(tx.db(), fence.tid)?.filter(|active| active.tally.attempt == fence.attempt);
-    if active.is_none() {
-        tx.count("stale_writes")?;
-        // The record may have been purged meanwhile, and the log holds nothing of tasks that are not there.
-        if tx.db().prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([fence.tid.as_i64()])? {
-            tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None);
-        }
+/// Counts and logs a write that came too late.
+fn refuse(tx: &mut Tx<'_>, fence: Fence) -> rusqlite::Result<()> {
+    tx.count("stale_writes")?;
+    // The record may have been purged meanwhile, and the log holds nothing of tasks that are not there.
+    if tx.db().prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([fence.tid.as_i64()])? {
+        tx.event(fence.tid, EventKind::StaleWrite, fence.attempt, None, None);
     }
-    Ok(active)
+    Ok(())
 }
 
-/// Ends an attempt and does what [`settle`] says follows from it.
+/// Ends one attempt and does what follows from it.
 pub(super) fn end_attempt(tx: &mut Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Verdict, Fail> {
-    let next = match report.exit {
-        // Success leaves nothing to decide, and so no reason to read the spec.
-        Exit::Code { code: 0 } => Next::Done { state: State::Completed, dead: false, tally: active.tally },
-        _ => settle(&spec_of(tx, tid)?, tid, active.tally, &report.exit),
-    };
-    match next {
+    match what_next(tx, tid, active, report)? {
         Next::Done { state, dead, tally } => {
             end_active(tx, tid, &Active { tally, ..*active }, &Ending { state, dead, report })?;
             Ok(Verdict::Done(state))
         }
-        Next::Again { pause, tally } => {
-            remove_active(tx, tid)?;
-            let kind = match report.exit {
-                Exit::Lost { .. } => EventKind::Reclaimed,
-                Exit::Cancelled => EventKind::Released,
-                _ => EventKind::Retrying,
-            };
-            tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
-            let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
-            wait_again(tx, tid, tally, Some(run_at))
-        }
+        Next::Again { pause, tally } => again(tx, tid, active, report, pause, tally),
     }
+}
+
+/// Asks [`settle`]. Success leaves nothing to decide, and so no reason to read the spec.
+fn what_next(tx: &Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Next, Fail> {
+    if report.exit.is_success() {
+        return Ok(Next::Done { state: State::Completed, dead: false, tally: active.tally });
+    }
+    Ok(settle(&spec_of(tx, tid)?, tid, active.tally, &report.exit))
+}
+
+/// Lets a task wait for another attempt.
+fn again(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    active: &Active,
+    report: &Report,
+    pause: Duration,
+    tally: Tally,
+) -> Result<Verdict, Fail> {
+    remove_actives(tx, &[tid])?;
+    let kind = match report.exit {
+        Exit::Lost { .. } => EventKind::Reclaimed,
+        Exit::Cancelled => EventKind::Released,
+        _ => EventKind::Retrying,
+    };
+    tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
+    let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
+    wait_again(tx, tid, tally, Some(run_at))
 }
 
 /// Puts a task back as if it had not been claimed.
@@ -129,7 +172,7 @@ pub(super) fn give_back(
     kind: EventKind,
     reason: &str,
 ) -> Result<Verdict, Fail> {
-    remove_active(tx, tid)?;
+    remove_actives(tx, &[tid])?;
     tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
     wait_again(tx, tid, active.tally, None)
 }
@@ -150,62 +193,115 @@ pub(super) struct Ending<'a> {
     pub(super) report: &'a Report,
 }
 
-/// What the record of a finished task takes over from before.
-struct Past {
-    owner: Option<Tid>,
-    tally: Tally,
-    ttl: i64,
-    keyed: bool,
-}
-
 /// Ends a task that a worker has.
 pub(super) fn end_active(tx: &mut Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'_>) -> Result<(), Fail> {
-    remove_active(tx, tid)?;
-    // A worker's own task is run by nobody else.
-    let owner = Some(active.owner).filter(|owner| *owner != tid);
-    end_task(tx, tid, &Past { owner, tally: active.tally, ttl: active.ttl, keyed: active.keyed }, ending)
+    remove_actives(tx, &[tid])?;
+    let record = Record::of_active(tx, tid, active, ending);
+    write_records(tx, &[record])
 }
 
 /// Ends a task that waits.
 pub(super) fn end_waiting(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, ending: &Ending<'_>) -> Result<(), Fail> {
     tx.dequeue(tid, waiting.place)?;
-    let past =
-        tx.db().prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?.query_row([tid.as_i64()], |row| {
-            Ok(Past { owner: None, tally: waiting.tally, ttl: row.get(0)?, keyed: row.get(1)? })
-        })?;
-    end_task(tx, tid, &past, ending)
+    let (ttl, keyed) = tx
+        .db()
+        .prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?
+        .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let record = Record::new(tx, tid, None, waiting.tally, ttl, keyed, ending);
+    write_records(tx, &[record])
 }
 
-/// Writes a task's terminal state. It has been taken from where it was.
-fn end_task(tx: &mut Tx<'_>, tid: Tid, past: &Past, ending: &Ending<'_>) -> Result<(), Fail> {
-    let report = serde_json::to_string(ending.report).expect("a report has only string keys");
-    tx.db()
-        .prepare_cached(
-            "INSERT INTO done (tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, report)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        )?
-        .execute(params![
-            tid.as_i64(),
-            ending.state as u8,
-            ending.dead,
-            past.owner.map(Tid::as_i64),
-            tx.now,
-            tx.now.saturating_add(past.ttl),
-            past.tally.attempt,
-            past.tally.failures,
-            past.tally.losses,
-            report
-        ])?;
-    if past.keyed {
-        tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([tid.as_i64()])?;
+/// The last word on a task.
+struct Record {
+    tid: Tid,
+    state: State,
+    dead: bool,
+    owner: Option<Tid>,
+    expires_at: i64,
+    tally: Tally,
+    keyed: bool,
+    report: String,
+    /// For the event, when there is something to say.
+    detail: Option<String>,
+}
+
+impl Record {
+    fn of_active(tx: &Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'_>) -> Self {
+        // A worker's own task is run by nobody else.
+        let owner = Some(active.owner).filter(|owner| *owner != tid);
+        Self::new(tx, tid, owner, active.tally, active.ttl, active.keyed, ending)
     }
-    tx.drop_control(tid)?;
-    let detail = (!ending.report.exit.is_success()).then(|| ending.report.exit.to_string());
-    tx.event(tid, ending.state.into(), past.tally.attempt, past.owner, detail.as_deref());
+
+    fn new(
+        tx: &Tx<'_>,
+        tid: Tid,
+        owner: Option<Tid>,
+        tally: Tally,
+        ttl: i64,
+        keyed: bool,
+        ending: &Ending<'_>,
+    ) -> Self {
+        let Ending { state, dead, report } = *ending;
+        Self {
+            tid,
+            state,
+            dead,
+            owner,
+            expires_at: tx.now.saturating_add(ttl),
+            tally,
+            keyed,
+            detail: (!report.exit.is_success()).then(|| report.exit.to_string()),
+            report: serde_json::to_string(report).expect("a report has only string keys"),
+        }
+    }
+}
+
+/// Writes terminal states. The tasks have been taken from where they were.
+fn write_records(tx: &mut Tx<'_>, records: &[Record]) -> Result<(), Fail> {
+    let now = tx.now;
+    bulk::insert(
+        tx.db(),
+        "done (tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, report)",
+        10,
+        records,
+        |row, record| {
+            row.bind(record.tid.as_i64())?;
+            row.bind(record.state as u8)?;
+            row.bind(record.dead)?;
+            row.bind(record.owner.map(Tid::as_i64))?;
+            row.bind(now)?;
+            row.bind(record.expires_at)?;
+            row.bind(record.tally.attempt)?;
+            row.bind(record.tally.failures)?;
+            row.bind(record.tally.losses)?;
+            row.bind(record.report.as_str())
+        },
+    )?;
+    for record in records {
+        if record.keyed {
+            tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([record.tid.as_i64()])?;
+        }
+        tx.drop_control(record.tid)?;
+        tx.event(record.tid, record.state.into(), record.tally.attempt, record.owner, record.detail.as_deref());
+    }
     Ok(())
 }
 
-fn remove_active(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
-    tx.db().prepare_cached("DELETE FROM active WHERE tid = ?1")?.execute([tid.as_i64()])?;
-    Ok(())
+fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {
+    bulk::for_keys(tx.db(), "DELETE FROM active WHERE tid IN", tids, |delete| delete.raw_execute().map(drop))
+}
+
+/// The attempts that workers have of these tasks.
+fn find_actives(db: &Connection, tids: impl Iterator<Item = Tid>) -> rusqlite::Result<HashMap<Tid, Active>> {
+    let tids: Vec<Tid> = tids.collect();
+    let mut found = HashMap::with_capacity(tids.len());
+    bulk::for_keys(db, &["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid IN"].concat(), &tids, |query| {
+        let mut rows = query.raw_query();
+        while let Some(row) = rows.next()? {
+            let active = active_at(row)?;
+            found.insert(active.tid, active);
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }

@@ -2,11 +2,12 @@
 //!
 //! A task's immutable part is one row of `tasks`; where it stands is which of `ready`, `delayed`, `held`, `active` and `done` holds
 //! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process has the
-//! database ([`writer`]) and writes in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
-//! Processes wake each other through a shared page ([`bell`]) and queue for the write lock in the kernel, so nobody polls.
+//! database (`writer.rs`) and writes in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
+//! Processes wake each other through a shared page (`bell.rs`) and queue for the write lock in the kernel, so nobody polls.
 //! Leases are measured on the boot-time clock: setting the wall clock expires nothing.
 
 mod bell;
+mod bulk;
 mod claim;
 mod clock;
 mod control;

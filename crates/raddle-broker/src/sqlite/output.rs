@@ -184,6 +184,8 @@ fn progress(db: &Connection, folder: &Path, tid: Tid, from: Cursor) -> Result<Pr
             return Ok(Progress { output, events: stretch.events, cursor, done: None });
         }
         if cursor.attempt >= attempt {
+            // Not before the last event has been given too.
+            let done = done.filter(|_| !stretch.more);
             return Ok(Progress { output, events: stretch.events, cursor, done });
         }
         cursor = Cursor { attempt: cursor.attempt + 1, stdout: 0, stderr: 0, ..cursor };

@@ -87,9 +87,10 @@ fn entry(tid: Tid, info: &str, status: u8, busy: u32, spawned_count: u64) -> Res
 }
 
 pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fail> {
+    // Where workers come and go, those that are gone must not have to wait for one that stays.
+    reclaim(tx)?;
     let mut spec = Spec::new(Target::Service(info.kind.clone()));
     spec.name = Some(info.name.clone());
-    spec.requires = info.capabilities.clone();
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
     insert_row(tx, tid, 0, true, &Prepared { spec, text, parent: None })?;

@@ -138,6 +138,9 @@ impl Tasks for Sqlite {
             if !db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid.as_i64()])? {
                 return Err(Error::NotFound(tid).into());
             }
+            if !find_waiting(db, tid)?.is_some_and(|waiting| waiting.place == Place::Ready) {
+                return Ok(0);
+            }
             let ahead: i64 = db
                 .prepare_cached(
                     "SELECT count(*) FROM ready JOIN tasks AS me ON me.tid = ?1

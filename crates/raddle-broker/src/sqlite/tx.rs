@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bell::{Topic, Topics},
-    clock,
+    bulk, clock,
 };
 use crate::Error;
 
@@ -49,6 +49,7 @@ pub(super) enum Place {
 /// A task that a worker has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Active {
+    pub(super) tid: Tid,
     pub(super) owner: Tid,
     pub(super) tally: Tally,
     pub(super) state: State,
@@ -71,14 +72,6 @@ struct Entry {
     worker: Option<i64>,
     detail: Option<String>,
 }
-
-/// How many entries one statement writes: a step of the engine costs more than a row.
-const ENTRIES_AT_ONCE: usize = 16;
-/// `OR ROLLBACK`, here and wherever one statement writes many rows, spares SQLite the journal that would undo half a statement. No
-/// such row can be there already; if one were, the whole transaction must go.
-const INSERT_ENTRY: &str =
-    "INSERT OR ROLLBACK INTO events (id, tid, kind, attempt, worker, detail) VALUES (?, ?, ?, ?, ?, ?)";
-const MORE_ENTRIES: &str = ", (?, ?, ?, ?, ?, ?)";
 
 pub(super) struct Tx<'c> {
     inner: Open<'c>,
@@ -161,19 +154,14 @@ impl<'c> Tx<'c> {
     }
 
     fn write_events(&self) -> rusqlite::Result<()> {
-        let mut rows = self.events.chunks_exact(ENTRIES_AT_ONCE);
-        if rows.len() > 0 {
-            let sql = [INSERT_ENTRY, &MORE_ENTRIES.repeat(ENTRIES_AT_ONCE - 1)].concat();
-            let mut insert = self.db().prepare_cached(&sql)?;
-            for many in &mut rows {
-                bind_entries(&mut insert, many)?;
-            }
-        }
-        let mut insert = self.db().prepare_cached(INSERT_ENTRY)?;
-        for one in rows.remainder() {
-            bind_entries(&mut insert, std::slice::from_ref(one))?;
-        }
-        Ok(())
+        bulk::insert(self.db(), "events (id, tid, kind, attempt, worker, detail)", 6, &self.events, |row, entry| {
+            row.bind(entry.id)?;
+            row.bind(entry.tid)?;
+            row.bind(entry.kind)?;
+            row.bind(entry.attempt)?;
+            row.bind(entry.worker)?;
+            row.bind(entry.detail.as_deref())
+        })
     }
 
     /// Counts up one of the broker's own counters.
@@ -257,19 +245,6 @@ impl<'c> Tx<'c> {
     }
 }
 
-fn bind_entries(insert: &mut rusqlite::Statement<'_>, entries: &[Entry]) -> rusqlite::Result<()> {
-    for (row, entry) in entries.iter().enumerate() {
-        let at = row * 6;
-        insert.raw_bind_parameter(at + 1, entry.id)?;
-        insert.raw_bind_parameter(at + 2, entry.tid)?;
-        insert.raw_bind_parameter(at + 3, entry.kind)?;
-        insert.raw_bind_parameter(at + 4, entry.attempt)?;
-        insert.raw_bind_parameter(at + 5, entry.worker)?;
-        insert.raw_bind_parameter(at + 6, entry.detail.as_deref())?;
-    }
-    insert.raw_execute().map(drop)
-}
-
 impl From<rusqlite::Error> for Fail {
     fn from(error: rusqlite::Error) -> Self {
         Self::Store(error)
@@ -307,22 +282,26 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
 
 /// The attempt that a worker has of a task, if one does.
 pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Active>> {
-    db.prepare_cached(
-        "SELECT attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused FROM active WHERE tid = ?1",
-    )?
-    .query_row([tid.as_i64()], |row| {
-        Ok(Active {
-            tally: tally(row, 0)?,
-            owner: tid_at(row, 3)?,
-            state: state_at(row, 4)?,
-            claimed_at: row.get(5)?,
-            pid: row.get(6)?,
-            ttl: row.get(7)?,
-            keyed: row.get(8)?,
-            paused: row.get(9)?,
-        })
+    let sql = ["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid = ?1"].concat();
+    db.prepare_cached(&sql)?.query_row([tid.as_i64()], active_at).optional()
+}
+
+/// What [`active_at`] reads, in its order.
+pub(super) const ACTIVE_COLUMNS: &str =
+    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, tid";
+
+pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
+    Ok(Active {
+        tally: tally(row, 0)?,
+        owner: tid_at(row, 3)?,
+        state: state_at(row, 4)?,
+        claimed_at: row.get(5)?,
+        pid: row.get(6)?,
+        ttl: row.get(7)?,
+        keyed: row.get(8)?,
+        paused: row.get(9)?,
+        tid: tid_at(row, 10)?,
     })
-    .optional()
 }
 
 /// The terminal state of a task, if it is over.
