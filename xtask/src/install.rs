@@ -4,9 +4,26 @@ use std::{env, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use crate::step;
 
-/// Programs that tests call, and the Debian packages that have them.
-const PROGRAMS: [(&str, &str); 5] =
-    [("ps", "procps"), ("pgrep", "procps"), ("pkill", "procps"), ("python3", "python3"), ("sqlite3", "sqlite3")];
+/// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
+/// the core utilities) is left out.
+const PROGRAMS: [(&str, &str); 16] = [
+    ("bash", "bash"),
+    ("xargs", "findutils"),
+    ("jq", "jq"),
+    ("awk", "mawk"),
+    ("mount", "mount"),
+    ("umount", "mount"),
+    ("kill", "procps"),
+    ("pgrep", "procps"),
+    ("pkill", "procps"),
+    ("ps", "procps"),
+    ("top", "procps"),
+    ("python3", "python3"),
+    ("sqlite3", "sqlite3"),
+    ("setpriv", "util-linux"),
+    ("setsid", "util-linux"),
+    ("unshare", "util-linux"),
+];
 
 /// Whether this is continuous integration, where whatever is missing is an error.
 pub(crate) fn is_ci() -> bool {
@@ -74,6 +91,8 @@ fn apt(args: &[&str]) -> Command {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::PathBuf};
+
     use super::*;
 
     #[test]
@@ -81,6 +100,39 @@ mod tests {
         assert!(is_on_path("sh"));
         assert!(!is_on_path("no-such-program-anywhere"));
         assert!(!is_executable(Path::new("/")));
+    }
+
+    #[test]
+    fn programs_that_tests_start_can_be_installed() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut sources = Vec::new();
+        for one in crates.read_dir().unwrap() {
+            collect(&one.unwrap().path().join("tests"), &mut sources);
+        }
+        let text: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+        assert!(text.contains("| jq "), "the tests were found");
+        let known = |program: &str| PROGRAMS.iter().any(|(name, _)| *name == program);
+        for start in ["Command::new(\"", "self.command(\""] {
+            let started = text.split(start).skip(1).filter_map(|rest| rest.split('"').next());
+            let unknown: Vec<_> = started.filter(|program| !known(program) && *program != "sh").collect();
+            assert!(unknown.is_empty(), "not in the table: {unknown:?}");
+        }
+        // Of what scripts call, these are the ones that a small system lacks.
+        for program in ["jq", "python3", "setpriv", "setsid", "sqlite3", "top", "chattr", "gdb", "perl", "strace"] {
+            let is_called = text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == program);
+            assert!(!is_called || known(program), "{program} is not in the table");
+        }
+    }
+
+    fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
+        for entry in folder.read_dir().into_iter().flatten().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() {
+                collect(&path, sources);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources.push(path);
+            }
+        }
     }
 
     #[test]

@@ -29,6 +29,14 @@ pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
     })
 }
 
+/// As [`connect`], for a process that does one thing after another and has nothing else to do while a call is under way.
+pub async fn connect_here(url: &Url) -> Result<Arc<dyn Broker>> {
+    Ok(match url {
+        Url::Memory => Arc::new(memory::Memory::new()),
+        Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open_here(path)?),
+    })
+}
+
 impl FromStr for Url {
     type Err = ParseUrlError;
 

@@ -15,6 +15,6 @@ pub mod sqlite;
 pub mod conformance;
 
 pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Tasks};
-pub use connect::{ParseUrlError, Url, connect};
+pub use connect::{ParseUrlError, Url, connect, connect_here};
 pub use error::{Error, Result};
 pub use request::*;

@@ -2,7 +2,7 @@
 
 use std::{env, sync::Arc};
 
-use raddle_broker::{Broker, Url, connect};
+use raddle_broker::{Broker, Url, connect, connect_here};
 
 use crate::{
     args::Global,
@@ -30,13 +30,18 @@ impl Context {
 
     /// Opens the broker, making it if it is not there.
     pub(crate) async fn broker(&self) -> Outcome<Arc<dyn Broker>> {
+        Ok(connect_here(&self.project.url).await?)
+    }
+
+    /// Opens the broker for a worker, which goes on while its results are being written.
+    pub(crate) async fn broker_of_worker(&self) -> Outcome<Arc<dyn Broker>> {
         Ok(connect(&self.project.url).await?)
     }
 
     /// Opens the broker for a command that only looks. Where there is none, an empty one answers: looking leaves no trace.
     pub(crate) async fn onlooker(&self) -> Outcome<Arc<dyn Broker>> {
         let absent = self.project.database().is_some_and(|path| matches!(path.try_exists(), Ok(false)));
-        Ok(connect(if absent { &Url::Memory } else { &self.project.url }).await?)
+        Ok(connect_here(if absent { &Url::Memory } else { &self.project.url }).await?)
     }
 
     /// Whether to say nothing but data and errors.

@@ -15,6 +15,7 @@ mod result;
 mod spec;
 mod table;
 mod tid;
+mod worker;
 
 use std::process::ExitCode;
 

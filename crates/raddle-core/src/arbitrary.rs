@@ -44,6 +44,12 @@ pub(crate) fn caps() -> impl Strategy<Value = CapSet> {
     })
 }
 
+/// A capability set that people can ask for.
+pub(crate) fn requires() -> impl Strategy<Value = CapSet> {
+    collection::vec("[a-c0-9._:-][a-c0-9._:@-]{0,2}", 0..6)
+        .prop_map(|tags| CapSet::from_people(&tags.join(",")).expect("made of the letters of a tag"))
+}
+
 /// A valid retry policy.
 pub(crate) fn retry() -> impl Strategy<Value = Retry> {
     (1..20u32, backoff(), span(), span(), 0.0..=1.0f64).prop_map(|(attempts, backoff, base, max, jitter)| Retry {
@@ -104,7 +110,7 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
         (collection::vec(value(), 0..4), object(), object(), collection::btree_map("[A-Z_]{1,8}", "\\PC*", 0..4));
     let times =
         (option::of(when()), option::of(span().prop_filter("zero", |s| *s != Span::default())), option::of(span()));
-    let policies = (retry(), reserved(), reserved(), isolation(), limits(), caps(), 0..=9u8);
+    let policies = (retry(), reserved(), reserved(), isolation(), limits(), requires(), 0..=9u8);
     (target(), texts, values, times, policies).prop_map(|(target, texts, values, times, policies)| {
         let mut spec = Spec::new(target);
         (spec.name, spec.stdin, spec.kind, spec.queue, spec.cwd, spec.unique_key) = texts;

@@ -8,17 +8,46 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CapSet(BTreeSet<String>);
 
-/// Why a text is not a capability tag.
+/// What the tags that targets and isolation imply begin with. Whoever could claim one by hand would be given tasks to run that it
+/// cannot run as they ask.
+const IMPLIED: char = '@';
+
+/// Why a text is not a capability tag, or not one that can be asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{tag}' is not a capability: use letters, digits and . _ - : @ (at most 64)")]
-pub struct InvalidCap {
-    tag: String,
+#[non_exhaustive]
+pub enum InvalidCap {
+    /// It has a character that a tag cannot have, or is too long.
+    #[error("'{tag}' is not a capability: use letters, digits and . _ - : @ (at most 64)")]
+    Malformed {
+        /// The text.
+        tag: String,
+    },
+    /// It is one of those that nobody can claim or require by hand.
+    #[error("'{tag}' cannot be asked for: tags that begin with @ are given by Raddle itself")]
+    Implied {
+        /// The tag.
+        tag: String,
+    },
 }
 
 impl CapSet {
     /// The empty set: any worker can take a task that requires nothing.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Reads what people claim for a worker or require for a task: as [`FromStr`], but without the tags that Raddle itself gives.
+    pub fn from_people(text: &str) -> Result<Self, InvalidCap> {
+        let set: Self = text.parse()?;
+        if let Some(tag) = set.implied().next() {
+            return Err(InvalidCap::Implied { tag: tag.into() });
+        }
+        Ok(set)
+    }
+
+    /// The tags that Raddle itself gives: those that targets and isolation imply.
+    pub fn implied(&self) -> impl Iterator<Item = &str> {
+        self.iter().filter(|tag| tag.starts_with(IMPLIED))
     }
 
     /// Whether every tag of this set is in `offered`: the claim rule.
@@ -31,10 +60,10 @@ impl CapSet {
         self.0.difference(&offered.0).map(String::as_str)
     }
 
-    /// Adds one tag.
+    /// Adds one tag, whoever gives it.
     pub fn insert(&mut self, tag: &str) -> Result<(), InvalidCap> {
         if !is_valid(tag) {
-            return Err(InvalidCap { tag: tag.into() });
+            return Err(InvalidCap::Malformed { tag: tag.into() });
         }
         self.0.insert(tag.into());
         Ok(())

@@ -1,6 +1,6 @@
 //! What can be enforced on this machine, for `raddle doctor`. Looks only; changes nothing.
 
-use std::{fs, io, path::Path};
+use std::{fs, path::Path};
 
 use crate::cgroup::{self, Controllers, Delegation};
 
@@ -19,7 +19,7 @@ pub struct Probe {
 
 /// Looks at everything.
 pub fn all() -> Vec<Probe> {
-    vec![limits(), open_files(), processes(), descendants(), watches()]
+    vec![limits(), open_files(), processes(), descendants()]
 }
 
 fn limits() -> Probe {
@@ -68,24 +68,8 @@ fn descendants() -> Probe {
     }
 }
 
-fn watches() -> Probe {
-    let name = "file watches";
-    match read_number("/proc/sys/fs/inotify/max_user_instances") {
-        Ok(n) if n >= 64 => Probe { name, ok: true, detail: format!("{n} inotify instances per user"), fix: None },
-        Ok(n) => {
-            let fix = "raise it with 'sysctl fs.inotify.max_user_instances=128'";
-            bad(name, format!("only {n} inotify instances per user"), Some(fix))
-        }
-        Err(error) => bad(name, format!("inotify is not available: {error}"), None),
-    }
-}
-
 fn bad(name: &'static str, detail: String, fix: Option<&str>) -> Probe {
     Probe { name, ok: false, detail, fix: fix.map(Into::into) }
-}
-
-fn read_number(path: &str) -> io::Result<u64> {
-    fs::read_to_string(path)?.trim().parse().map_err(io::Error::other)
 }
 
 #[cfg(target_env = "gnu")]
@@ -115,5 +99,11 @@ mod tests {
         for probe in super::all() {
             assert!(!probe.detail.is_empty(), "{}", probe.name);
         }
+    }
+
+    #[test]
+    fn nothing_is_probed_that_nothing_uses() {
+        let names: Vec<_> = super::all().into_iter().map(|probe| probe.name).collect();
+        assert_eq!(names, ["kernel-enforced limits", "open files", "processes", "process trees"]);
     }
 }

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use raddle_broker::{Broker, Url, connect};
+use raddle_broker::{Broker, Url, connect, connect_here};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -37,6 +37,12 @@ impl Bed {
     pub(crate) fn broker(&self) -> Arc<dyn Broker> {
         let path = self.path().join(".raddle").join("raddle.db");
         self.wait(connect(&Url::Sqlite(path))).expect("a new database can be made")
+    }
+
+    /// The same, as short commands open it: 'raddle submit' among them.
+    pub(crate) fn broker_here(&self) -> Arc<dyn Broker> {
+        let path = self.path().join(".raddle").join("raddle.db");
+        self.wait(connect_here(&Url::Sqlite(path))).expect("a new database can be made")
     }
 
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {

@@ -23,7 +23,7 @@ pub(crate) fn bench_enqueue(plan: &Plan) -> Vec<Verdict> {
         let inserts = Inserts::new(bed.path(), &payload());
         single.push(rate(200, inserts.insert(200, 1)));
         grouped.push(rate(tasks, inserts.insert(tasks, GROUP)));
-        let broker = bed.broker();
+        let broker = bed.broker_here();
         ours.push(rate(tasks, enqueue(&bed, &*broker, tasks)));
     }
     show("bare fsynced insert, one by one", "/s", &single);
@@ -43,12 +43,19 @@ pub(crate) fn bench_finish(plan: &Plan) -> Vec<Verdict> {
         let owner = bed.wait(register(&*broker));
         let began = Instant::now();
         bed.wait(async {
-            for _ in 0..tasks / GROUP {
-                let claims = broker.claim(request(owner, GROUP as u32)).await.expect("there are tasks");
-                assert_eq!(claims.len(), GROUP);
-                let outcomes = broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
+            // As a worker does: the next tasks are claimed while the last are being finished.
+            let mut claims = Vec::new();
+            for _ in 0..=tasks / GROUP {
+                let (next, outcomes) = tokio::join!(
+                    broker.claim(request(owner, GROUP as u32)),
+                    broker.finish(claims.iter().map(finish).collect()),
+                );
+                let outcomes = outcomes.expect("they are ours");
+                assert_eq!(outcomes.len(), claims.len());
                 assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done(State::Completed)));
+                claims = next.expect("the broker answers");
             }
+            assert!(claims.is_empty());
         });
         ours.push(rate(tasks, began.elapsed()));
     }

@@ -247,6 +247,7 @@ macro_rules! conformance {
                 free_queues_are_read_and_written
                 the_way_of_a_task_shows_in_its_queues
                 a_dead_task_stays_reserved
+                a_stopped_task_stays_reserved_when_the_spec_says_so
                 records_are_looked_at_not_taken
                 control_words_written_are_obeyed
                 what_is_no_word_is_refused_while_a_task_waits

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use raddle_core::{
-    Control, QueueName, Spec, State, Tid, Word,
+    Control, Exit, QueueName, Spec, State, Tid, Word,
     queue_name::{Port, System},
+    spec::Reserved,
 };
 use serde_json::Value;
 
@@ -81,6 +82,32 @@ pub async fn a_dead_task_stays_reserved(store: &dyn Fixture) -> Result<()> {
     assert_eq!(peek(broker, QueueName::Task(tid, Port::Outbox)).await?[0]["exit_code"], 3);
     broker.resubmit(tid).await?;
     assert!(peek(broker, QueueName::Task(tid, Port::Reserved)).await?.is_empty());
+    Ok(())
+}
+
+/// So that what was asked for can be looked at; it is no dead letter, as nothing went wrong.
+pub async fn a_stopped_task_stays_reserved_when_the_spec_says_so(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    for (on_stop, kept) in [(Reserved::Keep, 1), (Reserved::Clear, 0)] {
+        let given = Spec { on_stop, ..spec("task") };
+        let ran = submit(broker, given.clone()).await?;
+        end(broker, begin(broker, owner).await?, Exit::Cancelled).await?;
+        let waited = submit(broker, given).await?;
+        broker.control(waited, Control::new(Word::Stop)).await?;
+        for tid in [ran, waited] {
+            let reserved = QueueName::Task(tid, Port::Reserved);
+            let seen = peek(broker, reserved.clone()).await?;
+            assert_eq!(seen.len(), kept, "{on_stop:?}");
+            assert!(seen.iter().all(|message| message["spec"]["name"] == "task"));
+            assert_eq!(queues::list(&**broker, &reserved.to_string()).await?.len(), kept);
+            assert_eq!(peek(broker, QueueName::Task(tid, Port::Outbox)).await?[0]["state"], "cancelled");
+        }
+    }
+    let killed = submit(broker, Spec { on_stop: Reserved::Keep, ..spec("task") }).await?;
+    broker.control(killed, Control::new(Word::Kill)).await?;
+    assert!(peek(broker, QueueName::Task(killed, Port::Reserved)).await?.is_empty());
+    assert!(peek(broker, QueueName::System(System::Dead)).await?.is_empty());
     Ok(())
 }
 

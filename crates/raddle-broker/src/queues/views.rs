@@ -5,6 +5,7 @@ use std::time::Duration;
 use raddle_core::{
     QueueName, State, TaskView, Tid,
     queue_name::{Port, System},
+    spec::Reserved,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -55,7 +56,8 @@ pub(super) async fn own(broker: &dyn Broker, tid: Tid, port: Port) -> Result<Opt
 pub(super) fn ports_of(task: &TaskView) -> impl Iterator<Item = Port> + use<> {
     let over = task.state.is_terminal();
     let waits = task.state == State::Created;
-    let ports = [(waits, Port::Inbox), (!waits && (!over || task.dead), Port::Reserved), (over, Port::Outbox)];
+    let kept = task.dead || (task.state == State::Cancelled && task.spec.on_stop == Reserved::Keep);
+    let ports = [(waits, Port::Inbox), (!waits && (!over || kept), Port::Reserved), (over, Port::Outbox)];
     ports.into_iter().filter(|(holds, _)| *holds).map(|(_, port)| port)
 }
 

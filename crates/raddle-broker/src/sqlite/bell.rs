@@ -7,6 +7,7 @@
 
 use std::{
     fs::{File, OpenOptions},
+    io,
     os::fd::AsFd,
     path::{Path, PathBuf},
     ptr::NonNull,
@@ -14,10 +15,13 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::{
     fs::FlockOperation,
+    io::Errno,
     mm::{MapFlags, ProtFlags, mmap, munmap},
     thread::futex,
 };
@@ -86,7 +90,7 @@ impl Bell {
         let mut name = database.as_os_str().to_owned();
         name.push("-bell");
         let path = PathBuf::from(name);
-        let io = |e: std::io::Error| Error::io(&path, &e);
+        let io = |e: io::Error| Error::io(&path, &e);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
         if file.metadata().map_err(io)?.len() < PAGE_BYTES as u64 {
             // Blocks are taken now: a full disk must show here, and not as a fault on the first ring.
@@ -131,7 +135,7 @@ impl Bell {
             let receivers = [0, 1, 2, 3].map(|topic: usize| channels[topic].1.clone());
             let senders = channels.map(|(sender, _)| sender);
             let map = Arc::clone(&self.map);
-            std::thread::Builder::new()
+            thread::Builder::new()
                 .name("bell".into())
                 .stack_size(64 * 1024)
                 .spawn(move || pass_on(&map, &senders))
@@ -144,18 +148,40 @@ impl Bell {
         receiver
     }
 
-    /// Waits for the right to write. Kernel queues are fair, and a holder that is killed lets go.
-    pub(super) fn lock(&self) -> std::io::Result<WriteLock<'_>> {
+    /// Waits for the right to write, however long it takes. Kernel queues are fair, and a holder that is killed lets go.
+    pub(super) fn lock(&self) -> io::Result<WriteLock<'_>> {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Err(error) = rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
+            if error != Errno::INTR {
+                return Err(error.into());
+            }
+        }
+        Ok(self.locked(gate))
+    }
+
+    /// As [`lock`](Self::lock), for a thread that cannot be interrupted: gives up, with `None`, when somebody holds on for too long. The
+    /// kernel knows no such wait, so this one looks again and again; only short commands use it, and seldom have to.
+    pub(super) fn lock_within(&self, patience: Duration) -> io::Result<Option<WriteLock<'_>>> {
+        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(100);
         loop {
-            match rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
-                Ok(()) => break,
-                Err(rustix::io::Errno::INTR) => {}
+            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(self.locked(gate))),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if began.elapsed() < patience => {
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(2));
+                }
+                Err(Errno::WOULDBLOCK) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    fn locked<'a>(&'a self, gate: MutexGuard<'a, ()>) -> WriteLock<'a> {
         self.map.page().holder.store(std::process::id(), Ordering::Relaxed);
-        Ok(WriteLock { bell: self, _gate: gate })
+        WriteLock { bell: self, _gate: gate }
     }
 
     /// The process that holds the write lock, if one does.

@@ -187,6 +187,7 @@ fn wait_again(tx: &mut Tx<'_>, tid: Tid, tally: Tally, run_at: Option<i64>) -> R
 }
 
 /// How a task comes to its end.
+#[derive(Clone, Copy)]
 pub(super) struct Ending<'a> {
     pub(super) state: State,
     pub(super) dead: bool,
@@ -203,88 +204,77 @@ pub(super) fn end_active(tx: &mut Tx<'_>, tid: Tid, active: &Active, ending: &En
 /// Ends a task that waits.
 pub(super) fn end_waiting(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, ending: &Ending<'_>) -> Result<(), Fail> {
     tx.dequeue(tid, waiting.place)?;
-    let (ttl, keyed) = tx
+    let (ttl, keyed): (i64, bool) = tx
         .db()
         .prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let record = Record::new(tx, tid, None, waiting.tally, ttl, keyed, ending);
+    let expires_at = tx.now.saturating_add(ttl);
+    let record = Record { tid, ending: *ending, owner: None, expires_at, tally: waiting.tally, keyed };
     write_records(tx, &[record])
 }
 
 /// The last word on a task.
-struct Record {
+struct Record<'a> {
     tid: Tid,
-    state: State,
-    dead: bool,
+    ending: Ending<'a>,
     owner: Option<Tid>,
     expires_at: i64,
     tally: Tally,
     keyed: bool,
-    report: String,
-    /// For the event, when there is something to say.
-    detail: Option<String>,
 }
 
-impl Record {
-    fn of_active(tx: &Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'_>) -> Self {
+impl<'a> Record<'a> {
+    fn of_active(tx: &Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'a>) -> Self {
         // A worker's own task is run by nobody else.
         let owner = Some(active.owner).filter(|owner| *owner != tid);
-        Self::new(tx, tid, owner, active.tally, active.ttl, active.keyed, ending)
-    }
-
-    fn new(
-        tx: &Tx<'_>,
-        tid: Tid,
-        owner: Option<Tid>,
-        tally: Tally,
-        ttl: i64,
-        keyed: bool,
-        ending: &Ending<'_>,
-    ) -> Self {
-        let Ending { state, dead, report } = *ending;
-        Self {
-            tid,
-            state,
-            dead,
-            owner,
-            expires_at: tx.now.saturating_add(ttl),
-            tally,
-            keyed,
-            detail: (!report.exit.is_success()).then(|| report.exit.to_string()),
-            report: serde_json::to_string(report).expect("a report has only string keys"),
-        }
+        let expires_at = tx.now.saturating_add(active.ttl);
+        Self { tid, ending: *ending, owner, expires_at, tally: active.tally, keyed: active.keyed }
     }
 }
 
 /// Writes terminal states. The tasks have been taken from where they were.
-fn write_records(tx: &mut Tx<'_>, records: &[Record]) -> Result<(), Fail> {
+fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
     let now = tx.now;
-    bulk::insert(
-        tx.db(),
-        "done (tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, report)",
-        10,
-        records,
-        |row, record| {
-            row.bind(record.tid.as_i64())?;
-            row.bind(record.state as u8)?;
-            row.bind(record.dead)?;
-            row.bind(record.owner.map(Tid::as_i64))?;
-            row.bind(now)?;
-            row.bind(record.expires_at)?;
-            row.bind(record.tally.attempt)?;
-            row.bind(record.tally.failures)?;
-            row.bind(record.tally.losses)?;
-            row.bind(record.report.as_str())
-        },
-    )?;
-    for record in records {
-        if record.keyed {
-            tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([record.tid.as_i64()])?;
+    bulk::insert(tx.db(), DONE, 18, records, |row, record| {
+        let Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value } = record.ending.report;
+        row.bind(record.tid.as_i64())?;
+        row.bind(record.ending.state as u8)?;
+        row.bind(record.ending.dead)?;
+        row.bind(record.owner.map(Tid::as_i64))?;
+        row.bind(now)?;
+        row.bind(record.expires_at)?;
+        row.bind(record.tally.attempt)?;
+        row.bind(record.tally.failures)?;
+        row.bind(record.tally.losses)?;
+        // Success is what most have in common, and needs no words.
+        row.bind((!exit.is_success()).then(|| json(exit)))?;
+        row.bind(started_at.map(clock::nanos))?;
+        row.bind(clock::nanos(*ended_at))?;
+        row.bind(usage.peak_rss_bytes as i64)?;
+        row.bind(usage.user_us as i64)?;
+        row.bind(usage.system_us as i64)?;
+        row.bind(*stdout_bytes as i64)?;
+        row.bind(*stderr_bytes as i64)?;
+        row.bind(value.as_ref().map(json))
+    })?;
+    for Record { tid, ending, owner, tally, keyed, .. } in records {
+        if *keyed {
+            tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([tid.as_i64()])?;
         }
-        tx.drop_control(record.tid)?;
-        tx.event(record.tid, record.state.into(), record.tally.attempt, record.owner, record.detail.as_deref());
+        tx.drop_control(*tid)?;
+        let exit = &ending.report.exit;
+        let detail = (!exit.is_success()).then(|| exit.to_string());
+        tx.event(*tid, ending.state.into(), tally.attempt, *owner, detail.as_deref());
     }
     Ok(())
+}
+
+const DONE: &str =
+    "done (tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, exit, started_at, ended_at,
+                    peak_rss, user_us, system_us, stdout_bytes, stderr_bytes, value)";
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("it has only string keys")
 }
 
 fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {

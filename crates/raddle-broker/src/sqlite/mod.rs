@@ -55,10 +55,14 @@ struct Shared {
     bell: Bell,
     /// This boot of the machine. Leases of another boot are void: its clock began anew.
     boot: i64,
+    /// How long to wait for other processes, where the wait cannot be given up from outside.
+    patience: Option<Duration>,
 }
 
 /// How long a call waits for other processes to let go of the database before it says who holds it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// The same for a call that blocks its caller, who cannot even be interrupted meanwhile.
+const BLOCKED_PATIENCE: Duration = Duration::from_secs(20);
 /// Waits end at least this often and look again. Wake-ups do not depend on it: it bounds the harm of one that was lost, as when a
 /// process is killed between its commit and its ring.
 const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
@@ -70,6 +74,13 @@ impl Sqlite {
     pub async fn open(path: &Path) -> Result<Self> {
         let (writer, shared, thread) = Writer::start(path.to_owned()).await?;
         Ok(Self { shared, writer: Some(writer), thread: Some(thread) })
+    }
+
+    /// As [`open`](Self::open), for a process that does one thing after another: each call is done on the caller's thread, which blocks
+    /// for it. That saves short commands two switches of thread a call.
+    pub fn open_here(path: &Path) -> Result<Self> {
+        let (writer, shared) = Writer::here(path.to_owned())?;
+        Ok(Self { shared, writer: Some(writer), thread: None })
     }
 
     fn writer(&self) -> &Writer {
@@ -98,7 +109,7 @@ impl Sqlite {
         match tokio::time::timeout(LOCK_PATIENCE, reply).await {
             Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
             // The receiver is gone with the timeout, and the thread passes over work that nobody waits for.
-            Err(_) => Err(self.shared.locked()),
+            Err(_) => Err(self.shared.locked(LOCK_PATIENCE)),
         }
     }
 
@@ -155,12 +166,15 @@ impl Shared {
     /// Waits for the right to write, among all processes.
     fn lock(&self) -> Result<bell::WriteLock<'_>> {
         let refused = |e| Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {e}") };
-        self.bell.lock().map_err(refused)
+        match self.patience {
+            None => self.bell.lock().map_err(refused),
+            Some(patience) => self.bell.lock_within(patience).map_err(refused)?.ok_or_else(|| self.locked(patience)),
+        }
     }
 
-    fn locked(&self) -> Error {
+    fn locked(&self, patience: Duration) -> Error {
         let holder = self.bell.holder().map(|pid| format!(" by process {pid}")).unwrap_or_default();
-        Error::Locked { path: self.path.clone(), secs: LOCK_PATIENCE.as_secs(), holder }
+        Error::Locked { path: self.path.clone(), secs: patience.as_secs(), holder }
     }
 
     /// The folder for output that is too large for a row.

@@ -22,7 +22,7 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 const CHECKPOINT_PAGES: u32 = 4000;
 
 /// Opens the database at `path`, making it if it is not there.
-pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
+pub(super) fn open(path: PathBuf, patience: Option<Duration>) -> Result<(Shared, Connection)> {
     match fs::metadata(&path) {
         Ok(found) if found.is_dir() => return Err(Error::Foreign { path, found: "it is a folder".into() }),
         Ok(_) => {}
@@ -37,7 +37,7 @@ pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
         header.check(&path)?;
     }
     let bell = Bell::open(&path)?;
-    let shared = Shared { path, bell, boot: clock::boot() };
+    let shared = Shared { path, bell, boot: clock::boot(), patience };
     let path = &shared.path;
     set_up(&connection).map_err(|e| explain(path, &e))?;
     // The header may be older than the log, which a connection reads too.

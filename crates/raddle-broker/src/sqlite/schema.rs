@@ -39,7 +39,9 @@ CREATE TABLE active (
 CREATE TABLE done (
     tid INTEGER PRIMARY KEY, state INTEGER NOT NULL, dead INTEGER NOT NULL, owner INTEGER,
     finished_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, report TEXT NOT NULL
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL,
+    exit TEXT, started_at INTEGER, ended_at INTEGER NOT NULL, peak_rss INTEGER NOT NULL, user_us INTEGER NOT NULL,
+    system_us INTEGER NOT NULL, stdout_bytes INTEGER NOT NULL, stderr_bytes INTEGER NOT NULL, value TEXT
 );
 CREATE INDEX done_dead ON done (tid) WHERE dead = 1;
 CREATE TABLE uniques (tid INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{
-    Control, Spec, State, TaskView, Tid,
+    Control, Exit, Report, Spec, State, TaskView, Tid, Usage,
     tid::{SHORT_MODULUS, ShortTid},
     worker::WorkerInfo,
 };
@@ -269,19 +269,33 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
 
 fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally, Fail> {
     let tid = task.tid;
+    let unreadable = |e: serde_json::Error| Error::Record { tid, reason: e.to_string() };
     let mut query = db.prepare_cached(
-        "SELECT attempt, failures, losses, state, dead, owner, finished_at, report FROM done WHERE tid = ?1",
+        "SELECT attempt, failures, losses, state, dead, owner, finished_at, exit, started_at, ended_at, peak_rss, user_us,
+                system_us, stdout_bytes, stderr_bytes, value
+         FROM done WHERE tid = ?1",
     )?;
-    let (counts, report) = query.query_row([tid.as_i64()], |row| {
-        task.state = state_at(row, 3)?;
-        task.dead = row.get(4)?;
-        task.worker = row.get::<_, Option<i64>>(5)?.and_then(|raw| Tid::from_u64(raw as u64));
-        task.finished_at = Some(clock::timestamp(row.get(6)?));
-        Ok((tally(row, 0)?, row.get::<_, String>(7)?))
-    })?;
-    let parsed = serde_json::from_str(&report).map_err(|e| Error::Record { tid, reason: e.to_string() })?;
-    task.report = Some(parsed);
-    Ok(counts)
+    let mut rows = query.query([tid.as_i64()])?;
+    let row = rows.next()?.ok_or(Error::NotFound(tid))?;
+    let count = |index| row.get::<_, i64>(index).map(|number| number as u64);
+    let text = |index| row.get::<_, Option<String>>(index);
+    task.state = state_at(row, 3)?;
+    task.dead = row.get(4)?;
+    task.worker = row.get::<_, Option<i64>>(5)?.and_then(|raw| Tid::from_u64(raw as u64));
+    task.finished_at = Some(clock::timestamp(row.get(6)?));
+    task.report = Some(Report {
+        exit: match text(7)? {
+            Some(exit) => serde_json::from_str(&exit).map_err(unreadable)?,
+            None => Exit::Code { code: 0 },
+        },
+        started_at: row.get::<_, Option<i64>>(8)?.map(clock::timestamp),
+        ended_at: clock::timestamp(row.get(9)?),
+        usage: Usage { peak_rss_bytes: count(10)?, user_us: count(11)?, system_us: count(12)? },
+        stdout_bytes: count(13)?,
+        stderr_bytes: count(14)?,
+        value: text(15)?.map(|value| serde_json::from_str(&value)).transpose().map_err(unreadable)?,
+    });
+    Ok(tally(row, 0)?)
 }
 
 /// The newest tasks that fit. Which table is walked depends on the states asked for, so that a few running tasks are found without

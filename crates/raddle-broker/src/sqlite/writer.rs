@@ -1,4 +1,7 @@
-//! The one thread of this process that has the database: group commit.
+//! The one owner of the database in this process: group commit.
+//!
+//! Usually it is a thread. A process that does one thing after another and waits for each has no use for that: there the owner works on
+//! the caller's thread, and saves two switches for every call.
 //!
 //! Writes that have come in while the last group was committed form the next one. They share a transaction, and one `fsync` if
 //! any of them needs it; replies go out after the commit. Reads come in between, without the write lock. Calls wait for their
@@ -6,7 +9,7 @@
 
 use std::{
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -15,7 +18,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Shared,
+    BLOCKED_PATIENCE, Shared,
     bell::Topics,
     open,
     tx::{Cache, Fail, Tx},
@@ -31,22 +34,25 @@ pub(super) enum Durability {
     Power,
 }
 
-/// Gives work to the thread.
+/// Gives work to the owner.
 #[derive(Clone)]
-pub(super) struct Writer {
-    work: mpsc::UnboundedSender<Work>,
+pub(super) enum Writer {
+    /// On a thread of its own.
+    Thread(mpsc::UnboundedSender<Work>),
+    /// On the thread of whoever asks.
+    Here(Arc<Mutex<Scribe>>),
 }
 
-/// What the thread is asked to do.
-enum Work {
+/// What the owner is asked to do.
+pub(super) enum Work {
     Write(Box<dyn Job>),
     Read(Query),
 }
 
-type Query = Box<dyn FnOnce(&Shared, &Connection) + Send>;
+pub(super) type Query = Box<dyn FnOnce(&Shared, &Connection) + Send>;
 
 /// One call's part of a transaction.
-trait Job: Send {
+pub(super) trait Job: Send {
     fn durability(&self) -> Durability;
     fn is_wanted(&self) -> bool;
     fn apply(&mut self, tx: &mut Tx<'_>) -> rusqlite::Result<()>;
@@ -74,17 +80,24 @@ impl Writer {
         let thread = thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
-            .spawn(move || match open::open(path) {
+            .spawn(move || match open::open(path, None) {
                 Ok((shared, connection)) => {
                     let shared = Arc::new(shared);
                     let _ = opened.send(Ok(Arc::clone(&shared)));
-                    Scribe { shared, connection, cache: Cache::default(), synchronous: None }.run(queue);
+                    Scribe::new(shared, connection).run(queue);
                 }
                 Err(error) => drop(opened.send(Err(error))),
             })
             .expect("the system gives this process a thread");
         let shared = open.await.unwrap_or(Err(Error::Closed))?;
-        Ok((Self { work }, shared, thread))
+        Ok((Self::Thread(work), shared, thread))
+    }
+
+    /// Opens the database for a process that waits for each call.
+    pub(super) fn here(path: PathBuf) -> Result<(Self, Arc<Shared>)> {
+        let (shared, connection) = open::open(path, Some(BLOCKED_PATIENCE))?;
+        let shared = Arc::new(shared);
+        Ok((Self::Here(Arc::new(Mutex::new(Scribe::new(Arc::clone(&shared), connection)))), shared))
     }
 
     /// Has `job` done in the next group of writes.
@@ -125,8 +138,12 @@ impl Writer {
     }
 
     fn send(&self, work: Work) {
-        // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
-        let _ = self.work.send(work);
+        match self {
+            // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
+            Self::Thread(queue) => drop(queue.send(work)),
+            // A panic in a job leaves nothing half-done: its transaction was undone on the way out.
+            Self::Here(scribe) => scribe.lock().unwrap_or_else(PoisonError::into_inner).perform(work, None),
+        }
     }
 }
 
@@ -196,8 +213,8 @@ where
     }
 }
 
-/// The thread's own state.
-struct Scribe {
+/// The owner.
+pub(super) struct Scribe {
     shared: Arc<Shared>,
     connection: Connection,
     cache: Cache,
@@ -206,29 +223,32 @@ struct Scribe {
 }
 
 impl Scribe {
+    fn new(shared: Arc<Shared>, connection: Connection) -> Self {
+        Self { shared, connection, cache: Cache::default(), synchronous: None }
+    }
+
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
-        let mut reads = Vec::new();
         while let Some(work) = queue.blocking_recv() {
-            match work {
-                Work::Read(query) => query(&self.shared, &self.connection),
-                Work::Write(job) => self.write(job, &mut queue, &mut reads),
-            }
-            reads.drain(..).for_each(|query: Query| query(&self.shared, &self.connection));
-        }
-        self.tidy();
-    }
-
-    /// Moves a long log into the database. The first process that opens the database after all have left reads the whole log, so one that
-    /// grows from visit to visit would make each dearer than the last.
-    fn tidy(&self) {
-        if std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(|log| log.len() > LONG_LOG_BYTES) {
-            // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
-            let _ = self.connection.busy_timeout(Duration::ZERO);
-            let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            self.perform(work, Some(&mut queue));
         }
     }
 
-    fn write(&mut self, first: Box<dyn Job>, queue: &mut mpsc::UnboundedReceiver<Work>, reads: &mut Vec<Query>) {
+    /// Does one piece of work; writes take along what else waits in the queue.
+    fn perform(&mut self, work: Work, queue: Option<&mut mpsc::UnboundedReceiver<Work>>) {
+        let mut reads = Vec::new();
+        match work {
+            Work::Read(query) => reads.push(query),
+            Work::Write(job) => self.write(job, queue, &mut reads),
+        }
+        reads.into_iter().for_each(|query: Query| query(&self.shared, &self.connection));
+    }
+
+    fn write(
+        &mut self,
+        first: Box<dyn Job>,
+        queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
+        reads: &mut Vec<Query>,
+    ) {
         let mut group = vec![first];
         match self.commit(&mut group, queue, reads) {
             Ok(topics) => {
@@ -246,14 +266,14 @@ impl Scribe {
     fn commit(
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
-        queue: &mut mpsc::UnboundedReceiver<Work>,
+        mut queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
         reads: &mut Vec<Query>,
     ) -> Result<Topics> {
         let shared = Arc::clone(&self.shared);
         let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
-            && let Ok(work) = queue.try_recv()
+            && let Some(Ok(work)) = queue.as_mut().map(|queue| queue.try_recv())
         {
             match work {
                 Work::Write(job) => group.push(job),
@@ -281,5 +301,17 @@ impl Scribe {
             job.apply(&mut tx)?;
         }
         tx.commit()
+    }
+}
+
+/// Moves a long log into the database. The first process that opens the database after all have left reads the whole log, so one that
+/// grows from visit to visit would make each dearer than the last.
+impl Drop for Scribe {
+    fn drop(&mut self) {
+        if std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(|log| log.len() > LONG_LOG_BYTES) {
+            // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
+            let _ = self.connection.busy_timeout(Duration::ZERO);
+            let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
     }
 }

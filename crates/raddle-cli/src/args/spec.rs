@@ -16,11 +16,11 @@ pub(crate) struct SpecArgs {
     /// How long one attempt may take (90, 1.5, 30s, 5m, 1h30m)
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
-    /// How much memory its processes may use together, in MiB
-    #[arg(long, value_name = "MB")]
+    /// How much memory its processes may use together, in MiB (512), or with a unit (512M, 2G)
+    #[arg(long, value_name = "MB", value_parser = mebibytes)]
     pub(crate) memory: Option<u64>,
     /// How much processor time it may use, where 100 is one core
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(crate) cpu: Option<u32>,
     /// How many files each of its processes may have open
     #[arg(long, value_name = "N")]
@@ -37,7 +37,7 @@ pub(crate) struct SpecArgs {
     /// Give it our standard input, read to its end (text, at most 16 MiB)
     #[arg(long)]
     pub(crate) stdin: bool,
-    /// Try again up to N times when it fails
+    /// Try up to N more times after the first when it fails
     #[arg(long, value_name = "N")]
     pub(crate) retry: Option<u32>,
     /// How the pause before another try grows
@@ -53,7 +53,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "0-9")]
     pub(crate) priority: Option<u8>,
     /// Capabilities that a worker must have to take it
-    #[arg(long, value_name = "A,B")]
+    #[arg(long, value_name = "A,B", value_parser = CapSet::from_people)]
     pub(crate) requires: Option<CapSet>,
     /// The queue it waits in
     #[arg(long)]
@@ -62,7 +62,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TIME", conflicts_with = "run_at")]
     pub(crate) delay: Option<Span>,
     /// When it may begin, as 2026-11-30T08:00:00Z
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
     pub(crate) run_at: Option<Timestamp>,
     /// While a task with this key is unfinished, return that one instead of submitting another
     #[arg(long, value_name = "KEY")]
@@ -114,6 +114,32 @@ pub(crate) enum OnEnd {
     Clear,
 }
 
+/// An amount of memory in whole MiB; what is less than one counts as one.
+fn mebibytes(text: &str) -> Result<u64, &'static str> {
+    const FORM: &str = "write whole MiB, or give a unit: 512, 512M, 2G";
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| FORM)?;
+    match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "m" | "mb" | "mib" => Ok(number),
+        "k" | "kb" | "kib" => Ok(number.div_ceil(1024)),
+        "g" | "gb" | "gib" => number.checked_mul(1024).ok_or("is more than any machine has"),
+        _ => Err(FORM),
+    }
+}
+
+/// A share of a core, with or without its sign.
+fn percent(text: &str) -> Result<u32, &'static str> {
+    text.strip_suffix('%')
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| "write whole percent of a core: 50, or 200 for two cores")
+}
+
+fn moment(text: &str) -> Result<Timestamp, &'static str> {
+    const FORM: &str = "write date, time and zone: 2026-11-30T08:00:00Z, or 2026-11-30T08:00:00+01:00";
+    text.parse().map_err(|_| FORM)
+}
+
 impl FromStr for Pair {
     type Err = &'static str;
 
@@ -142,5 +168,26 @@ impl From<OnEnd> for Reserved {
             OnEnd::Keep => Self::Keep,
             OnEnd::Clear => Self::Clear,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_has_units() {
+        for (text, expected) in [("512", 512), ("512M", 512), ("1g", 1024), ("2GiB", 2048), ("1k", 1), ("3000KB", 3)] {
+            assert_eq!(mebibytes(text), Ok(expected), "{text}");
+        }
+        for text in ["", "g", "1.5g", "-1", "1 g", "1t", "many", &format!("{}g", u64::MAX)] {
+            assert!(mebibytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_may_have_their_sign() {
+        assert_eq!((percent("50"), percent("50%")), (Ok(50), Ok(50)));
+        assert!(["", "%", "half", "1.5", "-1", "50%%"].into_iter().all(|text| percent(text).is_err()));
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<String>,
     // Last, because its heading holds for all that follows.
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "NUMBERS")]
     pub(crate) array: Option<Numbers>,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required_unless_present = "file", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required_unless_present = "file", trailing_var_arg = true)]
     pub(crate) command: Vec<String>,
     // Last, because its heading holds for all that follows.
     #[command(flatten)]

@@ -34,7 +34,7 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "N", env = "WORKER_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Option<u32>,
     /// What it offers to tasks that require it
-    #[arg(long, value_name = "A,B", env = "WORKER_CAPS")]
+    #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
     pub(crate) caps: Option<CapSet>,
     /// The queues it serves
     #[arg(long, value_name = "Q,R", value_delimiter = ',', default_value = "default", value_parser = queue_name)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_broker::{Broker, Delivered, Peek};
-use raddle_core::{Control, QueueName, State, Tid, Word, control::Reply, queue_name::Port};
+use raddle_core::{Control, QueueName, State, TaskView, Tid, Word, control::Reply, queue_name::Port};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     context::Context,
     error::{Failure, Outcome, TIMED_OUT},
     follow::{WATCH_WORKERS, take_from_the_dead},
-    output, tid,
+    format, output, tid, worker,
 };
 
 /// What came of a word.
@@ -22,8 +22,37 @@ pub(super) enum Answer {
     Became(State),
     /// Whoever runs the task answered with its state.
     Said(String),
-    /// Nobody answered in time; this is the state the task is still in.
-    Nothing(State),
+    /// Nobody answered in time.
+    Nothing(Silence),
+}
+
+/// The task that has not answered in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Silence {
+    /// The state it is still in.
+    state: State,
+    is_worker: bool,
+    /// How many tasks a worker that was told to stop is finishing.
+    finishing: u64,
+}
+
+impl Silence {
+    /// What there is to know of a task that has not answered this word.
+    pub(super) async fn of(broker: &dyn Broker, task: &TaskView, word: Word) -> Outcome<Self> {
+        let is_worker = worker::is_worker(task);
+        let finishing = if is_worker && word == Word::Stop { worker::in_hand(broker, task.tid).await? } else { 0 };
+        Ok(Self { state: task.state, is_worker, finishing })
+    }
+
+    fn remark(&self, tid: Tid, word: Word) -> String {
+        if self.finishing > 0 {
+            let tasks = format::count(self.finishing, "task");
+            let instead = format!("'raddle worker stop --kill {tid}' ends it now and gives them back");
+            return format!("worker {tid} is finishing {tasks}: wait longer with --timeout, or {instead}");
+        }
+        let who = if self.is_worker { "worker" } else { "task" };
+        format!("{who} {tid} has not answered {word} yet: wait longer with --timeout")
+    }
 }
 
 pub(super) async fn control(context: &Context, words: &Words, word: Word) -> Outcome {
@@ -60,10 +89,10 @@ impl Report {
         let (status, state) = match answer {
             Answer::Became(state) => ("ok", state.to_string()),
             Answer::Said(state) => ("ok", state),
-            Answer::Nothing(state) => {
+            Answer::Nothing(silence) => {
                 self.code = self.code.max(TIMED_OUT);
-                context.note(format!("task {tid} has not answered {word} yet: wait longer with --timeout"));
-                ("no answer", state.to_string())
+                context.note(silence.remark(tid, word));
+                (if silence.finishing > 0 { "finishing" } else { "no answer" }, silence.state.to_string())
             }
         };
         if context.json {
@@ -88,7 +117,9 @@ pub(super) async fn ask(broker: &dyn Broker, tid: Tid, mut message: Control, pat
     let before = tid::view(broker, tid).await?;
     message.request_id = Some(format!("{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond()));
     if let Delivered::Applied(state) = broker.control(tid, message.clone()).await? {
-        return Ok(Answer::Became(state));
+        // Being held back is no state of its own, but it is what a task answers with while it runs.
+        let held = !state.is_terminal() && tid::view(broker, tid).await?.paused;
+        return Ok(if held { Answer::Said("paused".into()) } else { Answer::Became(state) });
     }
     let ends = matches!(message.command, Word::Stop | Word::Kill);
     let replies = QueueName::Task(tid, Port::CtrlOut);
@@ -101,7 +132,7 @@ pub(super) async fn ask(broker: &dyn Broker, tid: Tid, mut message: Control, pat
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(Answer::Nothing(now.state));
+            return Ok(Answer::Nothing(Silence::of(broker, &now, message.command).await?));
         }
         let slice = left.min(WATCH_WORKERS);
         let peek = Peek { queue: replies.clone(), after: heard, max: 1000, wait: slice };

@@ -5,7 +5,7 @@ use raddle_core::{State, TaskView, WorkerEntry, tid::TidArg, worker::WorkerStatu
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{context::Context, error::Outcome, format, output, tid};
+use crate::{context::Context, error::Outcome, format, output, tid, worker};
 
 pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
     let broker = context.onlooker().await?;
@@ -13,7 +13,8 @@ pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
     let workers = broker.workers().await?;
     let ahead = if task.state == State::Created { broker.ahead_of(task.tid).await? } else { 0 };
     let reason = Reason::of(&task, &workers, ahead, Timestamp::now());
-    let (text, hint) = (reason.text(&task), reason.hint(&task));
+    let entry = workers.iter().find(|worker| worker.tid == task.tid);
+    let (text, hint) = (reason.text(&task, entry), reason.hint(&task, entry));
     if context.json {
         let mut record = json!({ "tid": task.tid, "state": task.state, "explanation": text, "hint": hint });
         if let (Some(record), Ok(serde_json::Value::Object(reason))) =
@@ -35,6 +36,10 @@ pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 enum Reason {
+    /// It is no task that anybody waits for, but a worker.
+    Worker { status: WorkerStatus, busy: u32, slots: u32 },
+    /// It was a worker.
+    WorkerGone,
     /// It is over.
     Finished,
     /// It is running.
@@ -43,6 +48,8 @@ enum Reason {
     Paused,
     /// Its time has not come.
     Delayed { until: Timestamp },
+    /// It needs what only Raddle itself can give to a worker, and no live one was given.
+    NotInThisVersion { needs: Vec<String> },
     /// Nobody is there.
     NoWorker,
     /// Nobody serves its queue.
@@ -51,14 +58,22 @@ enum Reason {
     MissingCapabilities { missing: Vec<String> },
     /// Those who could take it take nothing at present.
     WorkersNotTaking { statuses: Vec<WorkerStatus> },
-    /// Others are to be run first.
-    Behind { ahead: u64 },
+    /// Others are to be run first, by so many able workers.
+    Behind { ahead: u64, able: u64, busy: bool },
     /// It is next.
-    Next { busy: bool },
+    Next { able: u64, busy: bool },
 }
 
 impl Reason {
     fn of(task: &TaskView, workers: &[WorkerEntry], ahead: u64, now: Timestamp) -> Self {
+        if worker::is_worker(task) {
+            let entry = workers.iter().find(|worker| worker.tid == task.tid);
+            return entry.map_or(Self::WorkerGone, |entry| Self::Worker {
+                status: entry.status,
+                busy: worker::busy(entry),
+                slots: entry.info.concurrency,
+            });
+        }
         if task.state.is_terminal() {
             return Self::Finished;
         }
@@ -76,6 +91,12 @@ impl Reason {
     }
 
     fn of_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
+        let needs = task.spec.needs();
+        let given = |tag: &&str| workers.iter().any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag));
+        let never: Vec<String> = needs.implied().filter(|tag| !given(tag)).map(str::to_owned).collect();
+        if !never.is_empty() {
+            return Self::NotInThisVersion { needs: never };
+        }
         // Those for one task alone serve no queue at all.
         let resident: Vec<_> = workers.iter().filter(|worker| !worker.info.queues.is_empty()).collect();
         if resident.is_empty() {
@@ -85,7 +106,6 @@ impl Reason {
         if serving.is_empty() {
             return Self::NoWorkerForQueue { queue: task.spec.queue.clone() };
         }
-        let needs = task.spec.needs();
         let lacks = |worker: &&WorkerEntry| -> Vec<String> {
             needs.missing_from(&worker.info.capabilities).map(str::to_owned).collect()
         };
@@ -94,17 +114,19 @@ impl Reason {
             let nearest = serving.iter().map(lacks).min_by_key(Vec::len);
             return Self::MissingCapabilities { missing: nearest.unwrap_or_default() };
         }
-        if !able.iter().any(|worker| worker.status == WorkerStatus::Active) {
+        let taking: Vec<_> = able.iter().filter(|worker| worker.status == WorkerStatus::Active).collect();
+        if taking.is_empty() {
             return Self::WorkersNotTaking { statuses: able.iter().map(|worker| worker.status).collect() };
         }
-        if ahead > 0 {
-            return Self::Behind { ahead };
-        }
-        Self::Next { busy: able.iter().all(|worker| worker.load >= 1.0) }
+        let busy = taking.iter().all(|worker| worker.load >= 1.0);
+        let able = taking.len() as u64;
+        if ahead > 0 { Self::Behind { ahead, able, busy } } else { Self::Next { able, busy } }
     }
 
-    fn text(&self, task: &TaskView) -> String {
+    /// What there is to say after the task's name. `entry` is the task's own, if it is a worker that is alive.
+    fn text(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> String {
         match self {
+            Self::Worker { .. } | Self::WorkerGone => worker::standing(task, entry),
             Self::Finished => {
                 let how = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
                 format!("is finished, {}{how}", task.state)
@@ -117,6 +139,9 @@ impl Reason {
             }
             Self::Paused => format!("is {} and paused", task.state),
             Self::Delayed { until } => format!("is delayed until {}", format::time(*until)),
+            Self::NotInThisVersion { needs } => {
+                format!("waits: it needs {}, and no worker that can do this is in this version", needs.join(" and "))
+            }
             Self::NoWorker => "waits: no worker is alive".into(),
             Self::NoWorkerForQueue { queue } => format!("waits: no live worker serves the queue '{queue}'"),
             Self::MissingCapabilities { missing } => {
@@ -126,21 +151,29 @@ impl Reason {
                 let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
                 format!("waits: the workers that could take it are {}", statuses.join(", "))
             }
-            Self::Behind { ahead } => format!("waits behind {}", format::count(*ahead, "other")),
-            Self::Next { busy: true } => "is next: every worker that can take it is busy".into(),
-            Self::Next { busy: false } => "is next: a worker is about to take it".into(),
+            Self::Behind { ahead, able, busy } => {
+                let busy = if *busy { format!(": {}", all_busy(*able)) } else { String::new() };
+                format!("waits behind {}{busy}", format::count(*ahead, "other"))
+            }
+            Self::Next { able, busy: true } => format!("is next: {}", all_busy(*able)),
+            Self::Next { busy: false, .. } => "is next: a worker is about to take it".into(),
         }
     }
 
-    fn hint(&self, task: &TaskView) -> Option<String> {
+    /// What can be done about it.
+    fn hint(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> Option<String> {
         let tid = task.tid;
         Some(match self {
+            Self::Worker { .. } | Self::WorkerGone => worker::advice(tid, entry),
             Self::Finished if task.state == State::Completed => format!("see 'raddle result {tid}'"),
             Self::Finished => format!("see 'raddle logs {tid}', or run it again with 'raddle task retry {tid}'"),
             Self::Running { worker_alive: false, .. } => {
                 format!("any live worker takes it back within seconds; without one, 'raddle task recover {tid}'")
             }
             Self::Paused => format!("let it go on with 'raddle task resume {tid}'"),
+            Self::NotInThisVersion { .. } => {
+                format!("be rid of it with 'raddle task kill {tid}'; commands with the isolation 'process' can be run")
+            }
             Self::NoWorker => "start one with 'raddle worker start'".into(),
             Self::NoWorkerForQueue { queue } => format!("start one with 'raddle worker start --queues {queue}'"),
             Self::MissingCapabilities { .. } => {
@@ -150,6 +183,13 @@ impl Reason {
             Self::WorkersNotTaking { .. } => "let them go on with 'raddle task resume', or start another".into(),
             Self::Running { .. } | Self::Delayed { .. } | Self::Behind { .. } | Self::Next { .. } => return None,
         })
+    }
+}
+
+fn all_busy(able: u64) -> String {
+    match able {
+        1 => "the one able worker is busy".into(),
+        able => format!("{able} able workers, all busy"),
     }
 }
 
@@ -224,8 +264,53 @@ mod tests {
         let leaving = [worker("gpu,docker", &["default"], Draining)];
         assert_eq!(reason(&task, &leaving, 3), Reason::WorkersNotTaking { statuses: vec![Draining] });
         let able = [worker("gpu,docker", &["default"], Active)];
-        assert_eq!(reason(&task, &able, 3), Reason::Behind { ahead: 3 });
-        assert_eq!(reason(&task, &able, 0), Reason::Next { busy: false });
+        assert_eq!(reason(&task, &able, 3), Reason::Behind { ahead: 3, able: 1, busy: false });
+        assert_eq!(reason(&task, &able, 0), Reason::Next { able: 1, busy: false });
+    }
+
+    #[test]
+    fn able_workers_that_are_all_busy_are_counted() {
+        use WorkerStatus::{Active, Draining};
+        let task = task();
+        let busy = |caps| WorkerEntry { load: 1.0, ..worker(caps, &["default"], Active) };
+        let workers = [
+            busy("gpu,docker"),
+            busy("gpu,docker"),
+            worker("gpu", &["default"], Active),
+            worker("gpu,docker", &["default"], Draining),
+        ];
+        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None);
+        assert_eq!(text(&workers, 3), "waits behind 3 others: 2 able workers, all busy");
+        assert_eq!(text(&workers, 0), "is next: 2 able workers, all busy");
+        assert_eq!(text(&workers[1..], 1), "waits behind 1 other: the one able worker is busy");
+        let idle = worker("gpu,docker", &["default"], Active);
+        assert_eq!(text(&[busy("gpu,docker"), idle], 3), "waits behind 3 others");
+    }
+
+    #[test]
+    fn what_no_worker_of_this_version_can_do_is_said_whoever_is_there() {
+        let mut task = task();
+        task.spec.isolation = raddle_core::spec::Isolation::Sandbox;
+        let able = worker("gpu,docker", &["default"], WorkerStatus::Active);
+        for workers in [&[][..], std::slice::from_ref(&able)] {
+            let reason = reason(&task, workers, 0);
+            assert_eq!(reason, Reason::NotInThisVersion { needs: vec!["@sandbox".into()] });
+            assert!(reason.text(&task, None).contains("no worker that can do this is in this version"));
+            assert!(!reason.hint(&task, None).unwrap().contains("--caps"));
+        }
+        let given = worker("gpu,docker,@sandbox", &["default"], WorkerStatus::Active);
+        assert_eq!(reason(&task, &[given], 0), Reason::Next { able: 1, busy: false });
+    }
+
+    #[test]
+    fn workers_are_told_apart_from_tasks() {
+        let entry = worker("", &["default"], WorkerStatus::Active);
+        let spec = Spec::new(raddle_core::Target::Service("worker".into()));
+        let task = TaskView { tid: entry.tid, spec, state: State::Running, ..task() };
+        let alive = reason(&task, std::slice::from_ref(&entry), 0);
+        assert_eq!(alive, Reason::Worker { status: WorkerStatus::Active, busy: 0, slots: 1 });
+        assert_eq!(alive.text(&task, Some(&entry)), "is a worker, alive and active, with 0 of 1 slot busy");
+        assert_eq!(reason(&task, &[], 0), Reason::WorkerGone);
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! `raddle tid` and `raddle task status`: one task.
 
 use jiff::Timestamp;
-use raddle_core::{Target, TaskView, tid::TidArg};
+use raddle_core::{Target, TaskView, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
 use serde_json::json;
 
-use crate::{context::Context, error::Outcome, format, output, result, table, tid};
+use crate::{context::Context, error::Outcome, format, output, result, table, tid, worker};
 
 /// Prints the full id.
 pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
@@ -39,9 +39,8 @@ fn text(task: &TaskView) -> String {
     if !task.spec.requires.is_empty() {
         lines.push(("requires", task.spec.requires.to_string()));
     }
-    lines.push(("attempt", format!("{} of {}", task.attempt, task.spec.retry.attempts)));
-    if task.failures + task.losses > 0 {
-        lines.push(("so far", format!("{} failed, {} lost with their worker", task.failures, task.losses)));
+    if !worker::is_worker(task) {
+        lines.extend(tries(task));
     }
     let optional = [
         ("parent", task.parent.map(|tid| tid.to_string())),
@@ -62,6 +61,22 @@ fn text(task: &TaskView) -> String {
             .push(("used", format!("{} MiB at most, {} of cpu", report.usage.peak_rss_bytes >> 20, format::fine(cpu))));
     }
     lines.iter().map(|(label, value)| format!("{label:<11}{}\n", table::printable(value))).collect()
+}
+
+/// The number of the latest attempt, and how many of them may still go wrong. The number alone says nothing of that: it also counts
+/// attempts that were lost or given back, for which a task is not to blame.
+fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
+    let attempts = task.spec.retry.attempts;
+    let bound = |bound: u32| match task.spec.on_error {
+        Reserved::Requeue => String::new(),
+        _ => format!(" of {bound}"),
+    };
+    let mut lines = vec![("attempt", task.attempt.to_string())];
+    lines.push(("failures", format!("{}{}", task.failures, bound(attempts))));
+    if task.losses > 0 {
+        lines.push(("losses", format!("{}{}, each with its worker", task.losses, bound(attempts.max(LOSSES_ALLOWED)))));
+    }
+    lines
 }
 
 fn state(task: &TaskView) -> String {

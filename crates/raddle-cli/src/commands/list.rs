@@ -14,15 +14,20 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
         queue: args.queue,
         dead: args.dead,
         services: args.all,
-        limit: args.limit,
+        // One more than is shown tells whether there are more.
+        limit: args.limit.saturating_add(1),
     };
-    let tasks = broker.tasks(filter).await?;
+    let mut tasks = broker.tasks(filter).await?;
+    let more = tasks.len() as u64 > u64::from(args.limit);
+    if more {
+        tasks.pop();
+    }
     if context.json {
         output::json(&tasks.iter().map(result::task_json).collect::<Vec<_>>())?;
         return Ok(0);
     }
     output::raw(render(&tasks).as_bytes())?;
-    if tasks.len() as u64 == u64::from(args.limit) {
+    if more {
         context.note(format!("these are the newest {}: see more with --limit", args.limit));
     }
     Ok(0)

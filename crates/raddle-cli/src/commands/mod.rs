@@ -21,6 +21,7 @@ mod tree;
 mod wait;
 mod workers;
 
+use raddle_broker::Url;
 use raddle_core::Word;
 use raddle_exec::Prefork;
 
@@ -40,6 +41,10 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         return completions::completions(shell);
     }
     let context = Context::new(&global)?;
+    if context.project.url == Url::Memory && !is_self_contained(&command) {
+        let use_instead = "use it with 'raddle run', or name a file that others can open with --queue-url sqlite:PATH";
+        return Err(Failure::Usage(format!("mem:// lives in one process and is gone with it: {use_instead}")));
+    }
     if let Command::Worker(WorkerCommand::Start(args)) = &command
         && !args.no_detach
     {
@@ -56,6 +61,15 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
         .build()
         .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
     runtime.block_on(Box::pin(perform(&context, command, prefork)))
+}
+
+/// Whether a command neither looks for what another process has made nor leaves anything to one.
+fn is_self_contained(command: &Command) -> bool {
+    match command {
+        Command::Run(args) => !args.no_wait,
+        Command::Doctor | Command::Completions { .. } => true,
+        _ => false,
+    }
 }
 
 async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) -> Outcome {

@@ -10,7 +10,7 @@ use super::control::{Answer, ask};
 use crate::{
     context::Context,
     error::{Failure, Outcome},
-    output, tid,
+    output, tid, worker,
 };
 
 /// What was done.
@@ -30,6 +30,7 @@ enum Deed {
 pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, arg).await?;
+    worker::refuse(&*broker, &task, "recovered").await?;
     let deed = act(&*broker, &task, patience).await?;
     let new = match deed {
         Deed::Resubmitted(new) => Some(new),

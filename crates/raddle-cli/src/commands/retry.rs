@@ -1,14 +1,14 @@
 //! `raddle task retry`: finished tasks once more.
 
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::Tid;
+use raddle_core::{Tid, tid::TidArg};
 use serde_json::json;
 
-use crate::{args::RetryArgs, context::Context, error::Outcome, output, tid};
+use crate::{args::RetryArgs, context::Context, error::Outcome, output, tid, worker};
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
     let broker = context.onlooker().await?;
-    let tids = if args.all_dead { dead(&*broker).await? } else { tid::resolve_all(&*broker, &args.tids).await? };
+    let tids = if args.all_dead { dead(&*broker).await? } else { named(&*broker, &args.tids).await? };
     if tids.is_empty() {
         context.note("no task is in the dead-letter queue");
     }
@@ -25,6 +25,15 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
         output::json(&records)?;
     }
     Ok(0)
+}
+
+/// The tasks that were named. Workers among them are refused before anything is submitted.
+async fn named(broker: &dyn Broker, args: &[TidArg]) -> Outcome<Vec<Tid>> {
+    let tids = tid::resolve_all(broker, args).await?;
+    for tid in &tids {
+        worker::refuse(broker, &tid::view(broker, *tid).await?, "submitted again").await?;
+    }
+    Ok(tids)
 }
 
 /// The dead letters, the oldest first.

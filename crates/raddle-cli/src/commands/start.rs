@@ -117,7 +117,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         // Already the leader of a session: then there is nothing to leave.
         let _ = raddle_exec::setsid_self();
     }
-    let broker = context.broker().await?;
+    let broker = context.broker_of_worker().await?;
     let mut interrupts = Interrupts::catch()?;
     let worker = Worker::register(broker, options(args)).await?;
     let tid = worker.tid();

@@ -1,15 +1,15 @@
 //! `raddle worker stop`.
 
 use raddle_broker::{Broker, Error};
-use raddle_core::{Control, Target, Tid, Word};
+use raddle_core::{Control, Tid, Word};
 use tokio::time::Instant;
 
-use super::control::{Answer, Report};
+use super::control::{Answer, Report, Silence};
 use crate::{
     args::StopArgs,
     context::Context,
     error::{Failure, Outcome},
-    follow, tid as tids,
+    follow, tid as tids, worker,
 };
 
 pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
@@ -39,7 +39,7 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     for tid in workers {
         let answer = match follow::until_finished(&*broker, tid, Some(deadline)).await {
             Ok(state) => Ok(Answer::Became(state)),
-            Err(Failure::TimedOut(_)) => tids::view(&*broker, tid).await.map(|worker| Answer::Nothing(worker.state)),
+            Err(Failure::TimedOut(_)) => silence(&*broker, tid, word).await,
             Err(failure) => Err(failure),
         };
         report.add(context, word, answer.map(|answer| (tid, answer)))?;
@@ -47,10 +47,16 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     report.end(context)
 }
 
+/// What a worker is about that has not ended in time.
+async fn silence(broker: &dyn Broker, tid: Tid, word: Word) -> Outcome<Answer> {
+    let worker = tids::view(broker, tid).await?;
+    Ok(Answer::Nothing(Silence::of(broker, &worker, word).await?))
+}
+
 /// Refuses a task that is none of ours: `raddle worker stop` with the wrong id must not end somebody's work.
 async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
-    match tids::view(broker, tid).await?.spec.target {
-        Target::Service(_) => Ok(()),
-        _ => Err(Failure::Usage(format!("task {tid} is not a worker: stop it with 'raddle task stop'"))),
+    if worker::is_worker(&tids::view(broker, tid).await?) {
+        return Ok(());
     }
+    Err(Failure::Usage(format!("task {tid} is not a worker: stop it with 'raddle task stop'")))
 }

@@ -19,6 +19,8 @@ fn a_wrong_spec_is_named_with_the_path_of_its_key() {
         (r#"{"target":{"command":["true"]},"priority":10}"#, "'priority'"),
         (r#"{"target":{"command":["true"]},"timeout":0}"#, "'timeout'"),
         (r#"{"target":{"service":"worker"}}"#, "target.service"),
+        (r#"{"target":{"cmd":["true"]}}"#, "expected one of `command`, `routine`, `handler` at"),
+        (r#"{"target":{"command":["true"]},"requires":["@sandbox"]}"#, "'requires': tags that begin with @"),
         (r#"{"name":"x"}"#, "target"),
         ("{", "EOF"),
         ("", "EOF"),
@@ -120,5 +122,71 @@ fn a_broker_in_memory_serves_one_process() {
     let world = World::new();
     let ran = world.raddle(["run", "--queue-url", "mem://", "--", "echo", "hello"]).ok();
     assert_eq!(ran.text(), "hello\n");
+    let others: [&[&str]; 17] = [
+        &["submit", "--", "true"],
+        &["run", "--no-wait", "--", "true"],
+        &["worker", "start"],
+        &["worker", "start", "--no-detach", "--idle-exit", "0"],
+        &["worker", "list"],
+        &["worker", "stop", "--all"],
+        &["status"],
+        &["status", "--watch"],
+        &["wait", "1000000000000000000"],
+        &["result", "1000000000000000000"],
+        &["logs", "1000000000000000000"],
+        &["tid", "1000000000000000000"],
+        &["task", "list"],
+        &["task", "retry", "--all-dead"],
+        &["queue", "write", "q", "x"],
+        &["queue", "watch", "q"],
+        &["queue", "list"],
+    ];
+    for command in others {
+        let ran =
+            world.raddle([&["--queue-url", "mem://"], command].concat()).code(2).says("mem:// lives in one process");
+        assert!(ran.stdout.is_empty(), "{command:?}: {ran:?}");
+    }
+    world.raddle(["--queue-url", "mem://", "doctor"]).ok();
     assert!(!world.path().join(".raddle").exists());
+}
+
+#[test]
+fn tags_of_raddle_itself_are_not_for_people() {
+    let world = World::new();
+    let refusal = "tags that begin with @ are given by Raddle itself";
+    world.raddle(["worker", "start", "--caps", "gpu,@sandbox"]).code(2).says(refusal);
+    world.bash("WORKER_CAPS=@docker raddle worker start").code(2).says(refusal);
+    world.raddle(["submit", "--requires", "@x", "--", "true"]).code(2).says(refusal);
+    world.raddle(["run", "--requires", "@x", "--", "true"]).code(2).says(refusal);
+    assert!(!world.path().join(".raddle").exists(), "nothing was stored");
+}
+
+#[test]
+fn flags_with_a_wrong_value_say_what_to_write() {
+    let world = World::new();
+    let wrong = [
+        ("--memory", "lots", "512, 512M, 2G"),
+        ("--memory", "1t", "512, 512M, 2G"),
+        ("--cpu", "half", "200 for two cores"),
+        ("--run-at", "tomorrow", "2026-11-30T08:00:00Z"),
+    ];
+    for (flag, value, form) in wrong {
+        world.raddle(["submit", flag, value, "--", "true"]).code(2).says(flag).says(form);
+    }
+    let spec = &world.task(&world.submit(&["--memory", "1g", "--cpu", "50%", "--", "true"]))["spec"];
+    assert_eq!((&spec["limits"]["memory_mb"], &spec["limits"]["cpu_percent"]), (&1024.into(), &50.into()));
+}
+
+#[test]
+fn a_mistyped_flag_is_not_the_name_of_a_program() {
+    let world = World::new();
+    world.raddle(["run", "--time", "3", "--", "true"]).code(2).says("'--time'");
+    world.raddle(["submit", "--delayy", "3", "--", "true"]).code(2).says("'--delayy'");
+    world.raddle(["run", "-x", "true"]).code(2).says("'-x'");
+    assert!(!world.path().join(".raddle").exists(), "nothing was stored");
+    assert_eq!(world.raddle(["run", "echo", "-n", "hi"]).ok().text(), "hi");
+    assert_eq!(world.raddle(["run", "--", "echo", "--json", "--", "-x"]).ok().text(), "--json -- -x\n");
+    assert_eq!(world.raddle(["run", "echo", "--", "x"]).ok().text(), "-- x\n");
+    let command = &world.task(&world.submit(&["--", "-odd", "--file"]))["spec"]["target"]["command"];
+    assert_eq!(*command, serde_json::json!(["-odd", "--file"]));
 }

@@ -12,8 +12,9 @@ fn a_waiting_task_obeys_at_once() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);
     assert_eq!(state_after(&world, "ping", &tid), "created");
-    assert_eq!(state_after(&world, "pause", &tid), "created");
+    assert_eq!(state_after(&world, "pause", &tid), "paused");
     assert_eq!(world.task(&tid)["paused"], true);
+    assert_eq!(state_after(&world, "ping", &tid), "paused");
     assert_eq!(state_after(&world, "resume", &tid), "created");
     assert_eq!(state_after(&world, "stop", &tid), "cancelled");
     world.raddle(["task", "stop", &tid]).code(2).says("is cancelled already");
@@ -88,4 +89,33 @@ fn a_stuck_task_is_recovered() {
     assert_eq!(world.task(&tid)["state"], "completed");
     let again = action(&tid);
     assert_eq!((&again["action"], again["new_tid"].as_str().unwrap().len()), (&"resubmitted".into(), 19));
+}
+
+#[test]
+fn a_worker_is_not_mistaken_for_a_task() {
+    let world = World::new();
+    let worker = world.worker(&["--concurrency", "2"]);
+    let words = |args: &[&str]| world.raddle([&["task"], args, &[worker.as_str()]].concat());
+    let explained = words(&["explain"]).ok();
+    assert!(explained.text().contains("is a worker, alive and active, with 0 of 2 slots busy"), "{explained:?}");
+    assert!(explained.text().contains("raddle worker stop"), "{explained:?}");
+    words(&["recover"]).code(2).says("is a worker, alive and active").says("raddle worker stop");
+    words(&["retry"]).code(2).says("is a worker, alive and active");
+    world.raddle(["worker", "stop", &worker]).ok();
+    let explained = words(&["explain"]).ok();
+    assert!(explained.text().contains("is a worker that is gone, completed"), "{explained:?}");
+    assert!(explained.text().contains("raddle worker start"), "{explained:?}");
+    words(&["recover"]).code(2).says("is a worker that is gone").says("raddle worker start");
+    let tid = world.raddle(["run", "--json", "--", "true"]).ok().json()["tid"].as_str().unwrap().to_owned();
+    world.raddle(["task", "retry", &tid, &worker]).code(2).says("is a worker that is gone");
+    assert_eq!(world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().len(), 1, "none or all");
+}
+
+#[test]
+fn what_is_kept_when_stopped_can_be_looked_at() {
+    let world = World::new();
+    let tid = world.submit(&["--on-stop", "keep", "--", "true"]);
+    let reserved = format!("T{tid}.reserved");
+    assert_eq!(state_after(&world, "stop", &tid), "cancelled");
+    assert!(world.raddle(["queue", "peek", &reserved]).ok().text().contains(&tid));
 }

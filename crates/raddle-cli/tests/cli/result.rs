@@ -119,6 +119,9 @@ fn lists_are_filtered() {
     let ran = world.raddle(["task", "list", "--limit", "1"]).ok().says("--limit");
     let header: Vec<&str> = ran.lines()[0].split_whitespace().collect();
     assert_eq!(header, ["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE"]);
+    assert_eq!(ran.lines().len(), 2);
+    let ran = world.raddle(["task", "list", "--limit", "3"]).ok();
+    assert_eq!((ran.lines().len(), ran.stderr.as_str()), (4, ""), "there are no more than these");
 }
 
 #[test]
@@ -135,6 +138,7 @@ fn json_has_a_stable_shape() {
     snapshot!("json_task_tree", json(&["task", "tree"]));
     snapshot!("json_task_kill", json(&["task", "kill", &waiting]));
     let doctor = world.raddle(["doctor", "--json"]).ok().json();
+    assert!(!doctor.to_string().contains("inotify"), "{doctor}");
     let keys: Vec<&String> = doctor.as_object().unwrap().keys().collect();
     assert_eq!(keys, ["checks", "durability", "engine", "location", "ok"]);
 }
@@ -162,7 +166,12 @@ fn explanations_name_what_is_in_the_way() {
     assert!(explain(&slow).contains("is running on worker [tid] as process"), "{}", explain(&slow));
     let queued = world.submit(&["--array", "1-40", "--priority", "1", "--", "true"]);
     let last = queued.lines().last().unwrap();
+    until("the worker has told that it is busy", || explain(last).contains("the one able worker is busy"));
     assert!(explain(last).contains("waits behind"), "{}", explain(last));
+    world.file("boxed.json", r#"{"target":{"command":["true"]},"isolation":"sandbox"}"#);
+    let boxed = world.submit(&["--file", "boxed.json"]);
+    assert!(explain(&boxed).contains("it needs @sandbox, and no worker"), "{}", explain(&boxed));
+    assert!(!explain(&boxed).contains("--caps"), "{}", explain(&boxed));
     world.raddle(["task", "kill", &slow]).ok();
 }
 

@@ -48,6 +48,16 @@ fn a_key_is_unique_while_its_task_is_unfinished() {
 }
 
 #[test]
+fn a_task_that_has_the_key_is_followed_as_its_own_spec_says() {
+    let world = World::new();
+    world.worker(&[]);
+    // The worker could take what is asked for here, but not the task that has the key.
+    world.submit(&["--unique-key", "k", "--requires", "gpu", "--", "echo", "1"]);
+    let ran = world.raddle(["run", "--unique-key", "k", "--", "echo", "2"]).ok().says("following that one");
+    assert_eq!(ran.text(), "1\n");
+}
+
+#[test]
 fn specs_are_read_from_files() {
     let world = World::new();
     world.file("s.toml", "name = 'from toml'\npriority = 2\n[target]\ncommand = ['echo', 'toml']\n");

@@ -77,7 +77,9 @@ fn all_workers_are_stopped_or_killed() {
     world.worker(&[]);
     let tid = world.submit(&["--", "sleep", "600"]);
     world.until_state(&tid, "running");
-    world.raddle(["worker", "stop", "--all", "--timeout", "1"]).code(124).says("has not answered");
+    let ran = world.raddle(["worker", "stop", "--all", "--timeout", "1"]).code(124);
+    let said = ran.says("is finishing 1 task: wait longer").says("raddle worker stop --kill").stderr;
+    assert!(!said.contains("task 1"), "it is named a worker: {said}");
     let ran = world.raddle(["worker", "stop", "--all", "--kill"]).ok();
     assert!(!ran.lines().is_empty());
     assert_eq!(world.task(&tid)["state"], "created");
@@ -113,6 +115,9 @@ fn a_killed_workers_task_is_finished_by_another() {
     world.raddle(["wait", &tid]).ok();
     assert!(killed.elapsed().as_secs_f64() < 5.0, "it took {:?}", killed.elapsed());
     assert_eq!(fs::read_to_string(world.path().join("begun")).unwrap(), "x\nx\n");
+    let shown = world.raddle(["task", "status", &tid]).ok();
+    let lines = ["attempt    2\n", "failures   0 of 1\n", "losses     1 of 3, each with its worker\n"];
+    assert!(lines.iter().all(|line| shown.text().contains(line)), "{}", shown.text());
 }
 
 #[test]

@@ -52,6 +52,18 @@ proptest! {
 }
 
 #[test]
+fn people_cannot_give_the_tags_of_raddle_itself() {
+    for text in ["@sandbox", "gpu, @x", "@", " @docker "] {
+        let refused = CapSet::from_people(text).unwrap_err().to_string();
+        assert!(refused.ends_with("tags that begin with @ are given by Raddle itself"), "{refused}");
+        let stored: CapSet = text.parse().expect("what was stored is read back");
+        assert_eq!(stored.implied().count(), 1, "{text}");
+    }
+    assert_eq!(CapSet::from_people("a@b,gpu").unwrap().to_string(), "a@b,gpu");
+    assert!(matches!(CapSet::from_people("a b"), Err(InvalidCap::Malformed { .. })));
+}
+
+#[test]
 fn commas_blanks_and_repeats_are_passed_over() {
     let set: CapSet = " gpu, ,cpu,,gpu ,".parse().unwrap();
     assert_eq!(set.to_string(), "cpu,gpu");

@@ -2,6 +2,7 @@
 
 mod parse;
 mod table;
+mod target;
 mod validate;
 
 use std::collections::BTreeMap;
@@ -94,7 +95,7 @@ pub struct Spec {
 }
 
 /// What an attempt runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Target {

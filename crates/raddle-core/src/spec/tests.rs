@@ -156,6 +156,29 @@ fn targets_with_odd_names_and_services_are_refused() {
 }
 
 #[test]
+fn the_tags_of_raddle_itself_cannot_be_required() {
+    let reason = "at 'requires': tags that begin with @ are given by Raddle itself";
+    assert_eq!(json_error(r#"{"target":{"command":["true"]},"requires":["gpu","@sandbox"]}"#), reason);
+    assert_eq!(toml_error("target.command = ['true']\nrequires = ['@x']"), reason);
+    assert_eq!(invalid(|s| s.requires = "@docker".parse().unwrap()), reason);
+}
+
+#[test]
+fn targets_that_can_be_submitted_are_listed_where_another_is_named() {
+    let listed = "unknown variant `cmd`, expected one of `command`, `routine`, `handler`";
+    let error = json_error(r#"{"target":{"cmd":["true"]}}"#);
+    assert!(error.contains(listed) && !error.contains("service"), "{error}");
+    let error = toml_error("target.cmd = ['true']");
+    assert!(error.contains(listed) && !error.contains("service"), "{error}");
+    let stored = r#"{"service":"worker"}"#;
+    let service: Target = serde_json::from_str(stored).expect("services are tasks too, and are read back");
+    assert_eq!(
+        (serde_json::to_string(&service).unwrap().as_str(), service),
+        (stored, Target::Service("worker".into()))
+    );
+}
+
+#[test]
 fn texts_have_their_rules() {
     assert!(invalid(|s| s.name = Some(String::new())).starts_with("at 'name'"));
     assert!(invalid(|s| s.name = Some("x".repeat(129))).starts_with("at 'name'"));

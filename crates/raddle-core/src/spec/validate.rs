@@ -21,6 +21,11 @@ impl Spec {
     /// Refuses what no worker could run.
     pub fn validate(&self) -> Result<(), InvalidSpec> {
         self.validate_target()?;
+        check(
+            self.requires.implied().next().is_none(),
+            "requires",
+            "tags that begin with @ are given by Raddle itself",
+        )?;
         self.validate_text()?;
         self.validate_numbers()
     }

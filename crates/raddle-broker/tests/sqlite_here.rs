@@ -1,0 +1,37 @@
+//! The conformance suite on the SQLite engine where calls are done on the caller's thread, with a second handle that has a thread.
+
+use std::{path::PathBuf, sync::Arc};
+
+use async_trait::async_trait;
+use raddle_broker::{
+    conformance,
+    conformance::{Fixture, Handle},
+    sqlite::Sqlite,
+};
+
+/// A database in a folder of its own.
+struct OnDisk {
+    path: PathBuf,
+    broker: Handle,
+    _folder: tempfile::TempDir,
+}
+
+#[async_trait]
+impl Fixture for OnDisk {
+    fn broker(&self) -> &Handle {
+        &self.broker
+    }
+
+    async fn reopen(&self) -> Handle {
+        Arc::new(Sqlite::open(&self.path).await.expect("the database is there"))
+    }
+}
+
+async fn make() -> OnDisk {
+    let folder = tempfile::tempdir().expect("there is room for a temporary folder");
+    let path = folder.path().join("broker.db");
+    let broker = Arc::new(Sqlite::open_here(&path).expect("a new database can be made"));
+    OnDisk { path, broker, _folder: folder }
+}
+
+conformance!(make);
