@@ -6,7 +6,7 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("bash", "bash"),
     ("xargs", "findutils"),
     ("jq", "jq"),
@@ -20,6 +20,7 @@ const PROGRAMS: [(&str, &str); 16] = [
     ("top", "procps"),
     ("python3", "python3"),
     ("sqlite3", "sqlite3"),
+    ("strace", "strace"),
     ("setpriv", "util-linux"),
     ("setsid", "util-linux"),
     ("unshare", "util-linux"),

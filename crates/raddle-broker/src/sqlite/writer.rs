@@ -289,11 +289,11 @@ impl Scribe {
 
     fn transact(&mut self, group: &mut [Box<dyn Job>], durability: Durability) -> rusqlite::Result<Topics> {
         if self.synchronous != Some(durability) {
-            let sql = match durability {
+            // Not a statement to be kept: this pragma takes effect when it is prepared, not when it is run.
+            self.connection.execute_batch(match durability {
                 Durability::Process => "PRAGMA synchronous = NORMAL",
                 Durability::Power => "PRAGMA synchronous = FULL",
-            };
-            self.connection.prepare_cached(sql)?.execute([])?;
+            })?;
             self.synchronous = Some(durability);
         }
         let mut tx = Tx::begin(&self.connection, &mut self.cache, self.shared.boot)?;

@@ -47,7 +47,7 @@ impl Silence {
     fn remark(&self, tid: Tid, word: Word) -> String {
         if self.finishing > 0 {
             let tasks = format::count(self.finishing, "task");
-            let instead = format!("'raddle worker stop --kill {tid}' ends it now and gives them back");
+            let instead = format!("'raddle worker stop --kill {tid}' ends it now and gives back what it runs");
             return format!("worker {tid} is finishing {tasks}: wait longer with --timeout, or {instead}");
         }
         let who = if self.is_worker { "worker" } else { "task" };

@@ -5,6 +5,7 @@
 mod bad_input;
 mod control;
 mod database;
+mod durability;
 mod emergency;
 mod help;
 mod queue;
