@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_broker::{Broker, Submit};
-use raddle_core::{Spec, State};
+use raddle_broker::{Broker, Cursor, Submit};
+use raddle_core::{Spec, State, Tid};
 
 use crate::{
     Plan,
@@ -33,22 +33,32 @@ fn through_worker(tasks: usize) -> Duration {
     let worker = bed.worker(&["--concurrency", "2"]);
     let began = Instant::now();
     bed.wait(async {
+        let mut last = None;
         for _ in 0..tasks / 100 {
             let batch = (0..100).map(|_| Submit::new(Spec::command(["/bin/true"]))).collect();
-            broker.submit(batch).await.expect("tasks can be submitted");
+            last = broker.submit(batch).await.expect("tasks can be submitted").pop();
         }
-        all_completed(&*broker, tasks as u64).await;
+        all_completed(&*broker, last.expect("there are tasks").tid(), tasks as u64).await;
     });
     let took = began.elapsed();
     drop(worker);
     took
 }
 
-async fn all_completed(broker: &dyn Broker, tasks: u64) {
+/// Waits for the last task to end, then for those that overtook each other at the end.
+async fn all_completed(broker: &dyn Broker, last: Tid, tasks: u64) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    // Looking is not free on two cores, and what it costs is ours: once a hundredth of a second is enough.
+    let mut cursor = Cursor::default();
+    loop {
+        // Looking is not free on two cores, and what it costs is ours: one wait for one task costs next to nothing.
+        let progress = broker.follow(last, cursor, Duration::from_secs(120)).await.expect("the broker answers");
+        if progress.done.is_some() {
+            break;
+        }
+        cursor = progress.cursor;
+    }
     while broker.summary().await.expect("the broker answers").states.get(&State::Completed) != Some(&tasks) {
         assert!(Instant::now() < deadline, "the tasks are finished in time");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

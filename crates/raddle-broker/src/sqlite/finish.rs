@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -9,7 +10,7 @@ use raddle_core::{EventKind, Exit, Next, Report, State, Tally, Tid, settle};
 use rusqlite::{Connection, params};
 
 use super::{
-    bulk,
+    bulk::Bulk,
     claim::spec_of,
     clock, control,
     tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
@@ -52,7 +53,8 @@ pub(super) fn paused(tx: &mut Tx<'_>, fence: Fence, paused: bool) -> Result<(), 
 
 /// Ends attempts. What needs no more than a record is written together at the end.
 pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, Fail> {
-    let mut actives = find_actives(tx.db(), batch.iter().map(|finish| finish.fence.tid))?;
+    let tids: Vec<Tid> = batch.iter().map(|finish| finish.fence.tid).collect();
+    let mut actives = find_actives(tx.db(), &tids)?;
     let mut records = Vec::with_capacity(batch.len());
     let mut verdicts = Vec::with_capacity(batch.len());
     for Finish { fence, report, stdout, stderr } in batch {
@@ -235,7 +237,7 @@ impl<'a> Record<'a> {
 /// Writes terminal states. The tasks have been taken from where they were.
 fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
     let now = tx.now;
-    bulk::insert(tx.db(), DONE, 18, records, |row, record| {
+    INSERT_DONE.write(tx.db(), records, |row, record| {
         let Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value } = record.ending.report;
         row.bind(record.tid.as_i64())?;
         row.bind(record.ending.state as u8)?;
@@ -269,28 +271,30 @@ fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
     Ok(())
 }
 
-const DONE: &str =
-    "done (tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, exit, started_at, ended_at,
-                    peak_rss, user_us, system_us, stdout_bytes, stderr_bytes, value)";
+static INSERT_DONE: LazyLock<Bulk> = LazyLock::new(|| {
+    let columns =
+        "tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, exit, started_at, ended_at,
+                   peak_rss, user_us, system_us, stdout_bytes, stderr_bytes, value";
+    Bulk::insert(&format!("done ({columns})"), 18)
+});
+static DELETE_ACTIVE: LazyLock<Bulk> = LazyLock::new(|| Bulk::keys("DELETE FROM active WHERE tid IN"));
+static FIND_ACTIVE: LazyLock<Bulk> =
+    LazyLock::new(|| Bulk::keys(&format!("SELECT {ACTIVE_COLUMNS} FROM active WHERE tid IN")));
 
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("it has only string keys")
 }
 
 fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {
-    bulk::for_keys(tx.db(), "DELETE FROM active WHERE tid IN", tids, |delete| delete.raw_execute().map(drop))
+    DELETE_ACTIVE.write(tx.db(), tids, |row, tid| row.bind(tid.as_i64()))
 }
 
 /// The attempts that workers have of these tasks.
-fn find_actives(db: &Connection, tids: impl Iterator<Item = Tid>) -> rusqlite::Result<HashMap<Tid, Active>> {
-    let tids: Vec<Tid> = tids.collect();
+fn find_actives(db: &Connection, tids: &[Tid]) -> rusqlite::Result<HashMap<Tid, Active>> {
     let mut found = HashMap::with_capacity(tids.len());
-    bulk::for_keys(db, &["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid IN"].concat(), &tids, |query| {
-        let mut rows = query.raw_query();
-        while let Some(row) = rows.next()? {
-            let active = active_at(row)?;
-            found.insert(active.tid, active);
-        }
+    FIND_ACTIVE.find(db, tids, |row| {
+        let active = active_at(row)?;
+        found.insert(active.tid, active);
         Ok(())
     })?;
     Ok(found)

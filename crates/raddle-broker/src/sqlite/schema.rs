@@ -18,6 +18,7 @@ CREATE TABLE tasks (
     tid INTEGER PRIMARY KEY, part INTEGER NOT NULL, rank INTEGER NOT NULL, service INTEGER NOT NULL, parent INTEGER,
     ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, spec TEXT NOT NULL
 );
+CREATE INDEX services ON tasks (tid) WHERE service = 1;
 CREATE TABLE ready (
     part INTEGER NOT NULL, rank INTEGER NOT NULL, tid INTEGER NOT NULL,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, PRIMARY KEY (part, rank, tid)

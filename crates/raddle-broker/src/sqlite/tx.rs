@@ -1,11 +1,14 @@
 //! One write transaction: ids, events and the places a task can be in.
 
+use std::sync::LazyLock;
+
 use raddle_core::{CapSet, EventKind, QueueName, State, Tally, Tid, TidClock, queue_name::Port};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bell::{Topic, Topics},
-    bulk, clock,
+    bulk::Bulk,
+    clock,
 };
 use crate::Error;
 
@@ -72,6 +75,9 @@ struct Entry {
     worker: Option<i64>,
     detail: Option<String>,
 }
+
+static INSERT_EVENTS: LazyLock<Bulk> =
+    LazyLock::new(|| Bulk::insert("events (id, tid, kind, attempt, worker, detail)", 6));
 
 pub(super) struct Tx<'c> {
     inner: Open<'c>,
@@ -154,7 +160,7 @@ impl<'c> Tx<'c> {
     }
 
     fn write_events(&self) -> rusqlite::Result<()> {
-        bulk::insert(self.db(), "events (id, tid, kind, attempt, worker, detail)", 6, &self.events, |row, entry| {
+        INSERT_EVENTS.write(self.db(), &self.events, |row, entry| {
             row.bind(entry.id)?;
             row.bind(entry.tid)?;
             row.bind(entry.kind)?;

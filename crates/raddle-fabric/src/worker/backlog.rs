@@ -8,9 +8,9 @@ use std::{collections::VecDeque, time::Duration};
 use raddle_broker::Claim;
 
 /// How much work to have at hand, in time.
-const AHEAD: Duration = Duration::from_millis(25);
+const AHEAD: Duration = Duration::from_millis(40);
 /// No more than this, however short the tasks are.
-const MOST_AHEAD: u32 = 64;
+const MOST_AHEAD: u32 = 128;
 /// Tasks that have waited for so long are given back: those before them turned out to be long.
 pub(super) const PATIENCE: Duration = Duration::from_millis(250);
 /// How much one run counts against those before it.
@@ -111,13 +111,13 @@ mod tests {
     fn short_tasks_are_claimed_ahead_in_strides() {
         let mut backlog = Backlog::new(2);
         backlog.ran_for(Duration::from_millis(1));
-        assert_eq!(backlog.wants(0), 50);
-        backlog.push(claims(50), Duration::ZERO);
+        assert_eq!(backlog.wants(0), 80);
+        backlog.push(claims(80), Duration::ZERO);
         assert_eq!(backlog.wants(0), 0);
-        (0..20).for_each(|_| drop(backlog.pop()));
+        (0..35).for_each(|_| drop(backlog.pop()));
         assert_eq!(backlog.wants(0), 0, "more than half of the stock is left");
         (0..10).for_each(|_| drop(backlog.pop()));
-        assert_eq!(backlog.wants(0), 30);
+        assert_eq!(backlog.wants(0), 45);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) struct Ledger {
 }
 
 /// How long a batch waits for company while more is to come.
-const LINGER: Duration = Duration::from_millis(3);
+const LINGER: Duration = Duration::from_millis(6);
 /// How long the start of an attempt may go unwritten. Most short attempts are over by then, and one write tells both.
 const START_LINGER: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
