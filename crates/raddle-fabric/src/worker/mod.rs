@@ -15,13 +15,15 @@
 
 mod backlog;
 mod ledger;
+mod life;
+mod obey;
 mod options;
 mod pulse;
 mod service;
 mod shutdown;
 mod slot;
-mod words;
+mod stopping;
 
+pub use life::{EndReason, Ended, Worker};
 pub use options::Options;
-pub use service::{EndReason, Ended, Worker};
 pub use shutdown::Shutdown;

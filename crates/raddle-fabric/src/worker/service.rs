@@ -10,17 +10,14 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{
-    Broker, Claim, ClaimRequest, Delivery, Error, Fence, Own, Release, Result, Started, Submit, Submitted, Verdict,
-};
+use raddle_broker::{Broker, Claim, ClaimRequest, Delivery, Error, Fence, Release, Result, Started, Verdict};
 use raddle_core::{
-    Control, Exit, QueueName, State, Tid, Word,
-    queue_name::Port,
+    Exit, Tid,
     stop::{Stage, Stop, StopPolicy},
     title,
     worker::WorkerStatus,
 };
-use raddle_exec::{FencePage, Order, Prefork};
+use raddle_exec::{FencePage, Prefork};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -28,116 +25,24 @@ use tokio::{
 };
 
 use super::{
-    Options, Shutdown,
+    EndReason, Options, Shutdown, Worker,
     backlog::{Backlog, PATIENCE},
     ledger::{Entry, Ledger, Settled},
+    obey::listen,
     pulse::{Pulse, Vitals},
-    slot::{Equipment, News, Slot, What, ended},
-    words::{Deed, deed},
+    slot::{Equipment, News, Slot, What},
 };
 
-/// A registered worker, not running yet.
-pub struct Worker {
-    broker: Arc<dyn Broker>,
-    options: Options,
-    tid: Tid,
-    /// When its lease began, on the boot-time clock.
-    leased_at: u64,
-    /// What it has claimed already.
-    claim: Option<Claim>,
-}
-
-/// How a worker's life went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
-    /// How many attempts it began.
-    pub tasks: u64,
-    /// Why it left.
-    pub reason: EndReason,
-}
-
-/// Why a worker left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum EndReason {
-    /// It had nothing to do for long enough.
-    Idle,
-    /// It was asked to.
-    Stopped,
-    /// The one task it was for is over.
-    Done,
-}
-
 /// How long one wait for tasks or words lasts before it is begun again. Nothing depends on it.
-const WAIT: Duration = Duration::from_secs(3600);
+pub(super) const WAIT: Duration = Duration::from_secs(3600);
 /// How long a worker for one task waits for it between two looks at whether it is over.
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a resident worker removes what has expired.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
-/// How old a worker is when it begins to listen to control words.
-const LISTEN_AFTER: Duration = Duration::from_millis(5);
 /// After an error of the broker, before the next try.
-const ERROR_PAUSE: Duration = Duration::from_millis(500);
-
-impl Worker {
-    /// Enters a worker into the broker's registry.
-    pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let leased_at = FencePage::boottime_now();
-        let tid = broker.register(options.info(), options.lease).await?;
-        Ok(Self { broker, options, tid, leased_at, claim: None })
-    }
-
-    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
-    pub async fn submit(broker: Arc<dyn Broker>, task: Submit, options: Options) -> Result<(Submitted, Option<Self>)> {
-        let leased_at = FencePage::boottime_now();
-        let Own { submitted, worker, claim } = broker.submit_own(task, options.info(), options.lease).await?;
-        let options = Options { only: Some(submitted.tid()), ..options };
-        let worker = worker.map(|tid| Self { broker, options, tid, leased_at, claim });
-        Ok((submitted, worker))
-    }
-
-    /// The worker's own id.
-    pub fn tid(&self) -> Tid {
-        self.tid
-    }
-
-    /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
-    ///
-    /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
-    /// id.
-    pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
-        if let Err(error) = raddle_exec::become_subreaper() {
-            tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
-        }
-        if let Err(error) = raddle_exec::cgroup::prepare() {
-            tracing::debug!(%error, "limits are kept without control groups");
-        }
-        let spawned = Arc::new(AtomicU64::new(0));
-        loop {
-            let service = Service::start(&mut self, Arc::clone(&spawned), &shutdown)?;
-            let tid = self.tid;
-            match service.run().await {
-                Ok(End::Left(reason)) => {
-                    self.broker.deregister(tid, None).await?;
-                    return Ok(Ended { tasks: spawned.load(Ordering::Relaxed), reason });
-                }
-                Ok(End::LeaseLost) => {
-                    tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
-                    let Self { broker, options, .. } = self;
-                    self = Self::register(broker, options).await?;
-                    tracing::warn!(was = %tid, now = %self.tid, "registered anew");
-                }
-                Err(error) => {
-                    let _ = self.broker.deregister(tid, Some(error.to_string())).await;
-                    return Err(error);
-                }
-            }
-        }
-    }
-}
-
+pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// Why the loop ended.
-enum End {
+pub(super) enum End {
     Left(EndReason),
     LeaseLost,
 }
@@ -145,48 +50,48 @@ enum End {
 type Claiming = Pin<Box<dyn Future<Output = Result<Vec<Claim>>> + Send>>;
 
 /// An attempt in a slot.
-struct Running {
-    claim_fence: Fence,
-    began: Instant,
+pub(super) struct Running {
+    pub(super) claim_fence: Fence,
+    pub(super) began: Instant,
     /// What ends by a stop goes back to the queue instead of counting as cancelled.
-    give_back: bool,
-    paused: bool,
+    pub(super) give_back: bool,
+    pub(super) paused: bool,
 }
 
-struct Service {
-    broker: Arc<dyn Broker>,
-    options: Options,
-    tid: Tid,
-    slots: Vec<Slot>,
-    running: Vec<Option<Running>>,
-    backlog: Backlog,
-    ledger: Ledger,
-    news: mpsc::UnboundedReceiver<News>,
-    settled: mpsc::UnboundedReceiver<Settled>,
-    words: mpsc::UnboundedReceiver<Delivery>,
-    listener: JoinHandle<()>,
-    pulse: Pulse,
-    vitals: Arc<Vitals>,
-    spawned: Arc<AtomicU64>,
-    asked: watch::Receiver<u32>,
+pub(super) struct Service {
+    pub(super) broker: Arc<dyn Broker>,
+    pub(super) options: Options,
+    pub(super) tid: Tid,
+    pub(super) slots: Vec<Slot>,
+    pub(super) running: Vec<Option<Running>>,
+    pub(super) backlog: Backlog,
+    pub(super) ledger: Ledger,
+    pub(super) news: mpsc::UnboundedReceiver<News>,
+    pub(super) settled: mpsc::UnboundedReceiver<Settled>,
+    pub(super) words: mpsc::UnboundedReceiver<Delivery>,
+    pub(super) listener: JoinHandle<()>,
+    pub(super) pulse: Pulse,
+    pub(super) vitals: Arc<Vitals>,
+    pub(super) spawned: Arc<AtomicU64>,
+    pub(super) asked: watch::Receiver<u32>,
     /// How many of the requests to stop have been carried out.
-    heeded: u32,
-    stop: Stop,
-    paused: bool,
-    lease_lost: bool,
+    pub(super) heeded: u32,
+    pub(super) stop: Stop,
+    pub(super) paused: bool,
+    pub(super) lease_lost: bool,
     /// The one task this worker is for has reached its end.
-    only_done: bool,
+    pub(super) only_done: bool,
     /// The last look at the queue found nothing.
-    nothing_waits: bool,
+    pub(super) nothing_waits: bool,
     /// Ends of attempts that the broker has not confirmed yet.
-    unsettled: usize,
-    began: Instant,
-    idle_since: Instant,
-    title: String,
+    pub(super) unsettled: usize,
+    pub(super) began: Instant,
+    pub(super) idle_since: Instant,
+    pub(super) title: String,
 }
 
 impl Service {
-    fn start(worker: &mut Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
+    pub(super) fn start(worker: &mut Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
         let Worker { broker, options, tid, leased_at, claim } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
@@ -242,7 +147,7 @@ impl Service {
         })
     }
 
-    async fn run(mut self) -> Result<End> {
+    pub(super) async fn run(mut self) -> Result<End> {
         let outcome = self.work().await;
         self.listener.abort();
         let Self { slots, ledger, .. } = self;
@@ -392,132 +297,6 @@ impl Service {
         self.only_done |= self.options.only == Some(fence.tid) && matches!(verdict, Verdict::Done(_));
     }
 
-    fn lose_lease(&mut self) {
-        self.lease_lost = true;
-        // Others have these by now; what is still written about them is refused by their fences.
-        self.backlog.drain();
-        self.slots.iter().for_each(|slot| slot.order(Order::Kill));
-    }
-
-    // -- words
-
-    async fn obey(&mut self, delivery: Delivery) {
-        let Delivery { tid, body } = delivery;
-        let message: Control = match body.parse() {
-            Ok(message) => message,
-            Err(error) => {
-                tracing::warn!(%tid, %error, "a control message was passed over");
-                return;
-            }
-        };
-        let state = if tid == self.tid {
-            self.obey_self(message.command)
-        } else if let Some(slot) =
-            self.running.iter().position(|r| r.as_ref().is_some_and(|r| r.claim_fence.tid == tid))
-        {
-            self.obey_running(slot, &message).await
-        } else if let Some(claim) = self.backlog.take(|claim| claim.fence.tid == tid) {
-            self.obey_waiting(&claim, &message).await
-        } else {
-            tracing::debug!(%tid, "a control message crossed the end of its task");
-            return;
-        };
-        let reply = serde_json::to_string(&message.reply("ok", state)).expect("a reply has only string keys");
-        if let Err(error) = self.broker.put(&QueueName::Task(tid, Port::CtrlOut), vec![reply]).await {
-            tracing::warn!(%tid, %error, "a control message could not be answered");
-        }
-    }
-
-    fn obey_self(&mut self, word: Word) -> &'static str {
-        match word {
-            Word::Stop => self.stop_further(),
-            Word::Kill => {
-                self.stop.kill(self.began.elapsed());
-                self.carry_out(Stage::Killing);
-            }
-            Word::Pause => self.paused = true,
-            Word::Resume => self.paused = false,
-            _ => {}
-        }
-        self.status()
-    }
-
-    async fn obey_running(&mut self, slot: usize, message: &Control) -> &'static str {
-        let running = self.running[slot].as_mut().expect("the caller has just found it");
-        if let Deed::Order { order, give_back } = deed(message) {
-            running.give_back |= give_back;
-            self.slots[slot].order(order);
-            if matches!(order, Order::Pause | Order::Resume) {
-                running.paused = order == Order::Pause;
-                if let Err(error) = self.broker.paused(running.claim_fence, running.paused).await {
-                    tracing::warn!(tid = %running.claim_fence.tid, %error, "the pause could not be noted");
-                }
-            }
-        }
-        match message.command {
-            Word::Stop | Word::Kill => "stopping",
-            _ if running.paused => "paused",
-            _ => State::Running.as_str(),
-        }
-    }
-
-    /// A word to a task that is claimed but not begun: it goes back, and the broker obeys.
-    async fn obey_waiting(&mut self, claim: &Claim, message: &Control) -> &'static str {
-        let fence = claim.fence;
-        self.unsettled += 1;
-        match message.command {
-            Word::Stop if !message.requeue => self.ledger.write(Entry::Finish(ended(fence, Exit::Cancelled))),
-            Word::Kill => self.ledger.write(Entry::Finish(ended(fence, Exit::Killed))),
-            _ => {
-                let release = Release { fence, reason: "a control word came before it began".into() };
-                let released = self.broker.release(vec![release]).await;
-                self.unsettled -= 1;
-                if released.is_ok() && message.command != Word::Stop {
-                    let _ = self.broker.control(fence.tid, message.clone()).await;
-                }
-            }
-        }
-        State::Created.as_str()
-    }
-
-    // -- stopping
-
-    /// Goes as many stages further as it was asked to since the last time.
-    fn heed(&mut self) {
-        let asked = *self.asked.borrow_and_update();
-        for _ in self.heeded..asked {
-            self.stop_further();
-        }
-        self.heeded = asked;
-    }
-
-    fn stop_further(&mut self) {
-        let stage = self.stop.request(self.began.elapsed());
-        self.carry_out(stage);
-    }
-
-    fn carry_out(&mut self, stage: Stage) {
-        for claim in self.backlog.drain() {
-            self.give_back(claim.fence, "its worker is stopping");
-        }
-        let order = match stage {
-            Stage::Running | Stage::Draining => return,
-            Stage::Terminating => Order::Stop,
-            Stage::Killing => Order::Kill,
-        };
-        for (slot, running) in self.slots.iter().zip(&mut self.running) {
-            if let Some(running) = running {
-                running.give_back = true;
-                slot.order(order);
-            }
-        }
-    }
-
-    fn give_back(&mut self, fence: Fence, reason: &str) {
-        self.unsettled += 1;
-        self.ledger.write(Entry::Release(Release { fence, reason: reason.into() }));
-    }
-
     fn end(&self) -> Option<End> {
         let empty = self.is_quiet();
         let idle_for = || self.options.idle_exit.is_some_and(|patience| self.idle_since.elapsed() >= patience);
@@ -538,7 +317,7 @@ impl Service {
     }
 
     /// Whether nothing runs, waits for a slot, or waits to be written.
-    fn is_quiet(&self) -> bool {
+    pub(super) fn is_quiet(&self) -> bool {
         self.running.iter().all(Option::is_none) && self.backlog.is_empty() && self.unsettled == 0
     }
 
@@ -568,7 +347,7 @@ impl Service {
         }
     }
 
-    fn status(&self) -> &'static str {
+    pub(super) fn status(&self) -> &'static str {
         match self.stop.stage() {
             Stage::Running if self.paused => "paused",
             Stage::Running if self.running.iter().all(Option::is_none) => "listening",
@@ -595,28 +374,6 @@ impl Service {
         }
     }
 }
-
-/// Passes on control messages as they come.
-async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {
-    // A word in the first moment of a worker's life waits for so long; a worker that lives no longer does not pay for listening.
-    tokio::time::sleep(LISTEN_AFTER).await;
-    loop {
-        match broker.controls(tid, WAIT).await {
-            Ok(deliveries) => {
-                for delivery in deliveries {
-                    if words.send(delivery).is_err() {
-                        return;
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::error!(%error, "control messages cannot be read");
-                tokio::time::sleep(ERROR_PAUSE).await;
-            }
-        }
-    }
-}
-
 async fn purge(broker: Arc<dyn Broker>) {
     // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
     while let Ok(purged) = broker.purge().await {

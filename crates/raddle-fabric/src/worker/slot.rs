@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
-use raddle_core::{Exit, Report, Spec, Target, Usage};
+use raddle_core::{Exit, Report, Spec, Target, Usage, spec::Isolation};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -187,6 +187,10 @@ impl Occupant {
     }
 
     fn request(&self, fence: Fence, spec: Spec) -> Result<Request, Exit> {
+        if spec.isolation != Isolation::Process {
+            // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
+            return Err(Exit::SpawnFailed { message: "this worker cannot isolate it as asked".into() });
+        }
         let name = spec.display_name().to_owned();
         let Target::Command(argv) = spec.target else {
             return Err(Exit::SpawnFailed { message: "this worker runs commands only".into() });
