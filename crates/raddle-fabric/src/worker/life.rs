@@ -92,7 +92,7 @@ impl Worker {
                 Ok(End::Left(reason)) => {
                     self.broker.deregister(tid, None).await?;
                     // Where nobody but such workers comes, one in many does what a resident does every minute.
-                    if self.options.only.is_some() && tid.as_u64() / TID_STEP % TIDY_ONE_IN == 0 {
+                    if self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN) {
                         let _ = self.broker.purge().await;
                     }
                     return Ok(Ended { tasks: spawned.load(Ordering::Relaxed), reason });
