@@ -10,6 +10,12 @@ use crate::{Exit, Spec, State, Tid, spec::Reserved};
 /// of their own, and a task must survive that without having asked for retries.
 pub const LOSSES_ALLOWED: u32 = 3;
 
+/// How often a task may be lost with its worker before it was known to have begun, without that being held against it.
+///
+/// Tasks that wait in a worker for their turn are lost with it through no fault of theirs. One that kills its worker at once looks
+/// the same each time; after so many attempts it is no longer believed.
+pub const UNCHARGED_ATTEMPTS: u32 = 10;
+
 /// The history of a task as far as decisions need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {

@@ -16,7 +16,7 @@ use crate::sys;
 
 const SIZE: usize = 4096;
 
-/// A page shared between a worker and its runners. It holds one number: the reading of `CLOCK_BOOTTIME`, in nanoseconds, until
+/// A page shared between a worker and its runners. It holds one number: the reading of `CLOCK_MONOTONIC`, in nanoseconds, until
 /// which the worker's lease holds; 0 means for ever.
 #[derive(Debug)]
 pub struct FencePage {
@@ -63,13 +63,13 @@ impl FencePage {
         Ok(Self { fd, page })
     }
 
-    /// The lease holds until this reading of [`boottime_now`](Self::boottime_now).
-    pub fn extend_to(&self, boottime_ns: u64) {
-        self.cell().store(boottime_ns, Ordering::Release);
+    /// The lease holds until this reading of [`clock_now`](Self::clock_now).
+    pub fn extend_to(&self, deadline_ns: u64) {
+        self.cell().store(deadline_ns, Ordering::Release);
     }
 
-    /// The present reading of `CLOCK_BOOTTIME` in nanoseconds.
-    pub fn boottime_now() -> u64 {
+    /// The present reading of `CLOCK_MONOTONIC` in nanoseconds.
+    pub fn clock_now() -> u64 {
         sys::now().as_nanos() as u64
     }
 

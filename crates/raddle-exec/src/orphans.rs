@@ -34,6 +34,15 @@ pub fn setsid_self() -> io::Result<()> {
     sys::check(unsafe { libc::setsid() }).map(drop)
 }
 
+/// Whether this process ignores a signal, as its parent may have asked for: `nohup` does.
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: an all-zero sigaction is a valid one, and only written to.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks for the present action and changes nothing.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+}
+
 /// Kills and reaps the children of this process that are neither its runners nor in `keep`, with all their descendants. Returns how
 /// many it reaped.
 ///

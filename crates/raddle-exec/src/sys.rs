@@ -36,7 +36,7 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
 pub(crate) fn now() -> Duration {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a valid place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut ts) };
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
     Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32)
 }
 

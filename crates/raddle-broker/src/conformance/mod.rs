@@ -136,6 +136,7 @@ macro_rules! conformance {
                 what_had_not_begun_goes_back_uncharged
                 what_had_begun_counts_as_lost
                 a_task_that_kills_its_workers_is_dead_lettered
+                a_task_that_never_gets_to_begin_is_not_believed_for_ever
                 the_worker_itself_has_failed
                 a_long_task_on_a_live_worker_is_never_taken
                 a_late_finish_is_refused_counted_and_logged

@@ -2,12 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_core::{Control, EventKind, Exit, State, Word, settle::LOSSES_ALLOWED, worker::Beat};
+use raddle_core::{
+    Control, EventKind, Exit, State, Word,
+    settle::{LOSSES_ALLOWED, UNCHARGED_ATTEMPTS},
+    worker::Beat,
+};
 
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{Fence, Pulse, Reclaimed, Verdict},
+    request::{Fence, Pulse, Reclaimed, Release, Verdict},
 };
 
 /// Its worker cannot have died of it.
@@ -67,6 +71,26 @@ pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture)
     assert_eq!(task.report.map(|report| report.exit), Some(Exit::Lost { message: message.clone() }));
     assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Failed));
     assert_eq!(last_detail(broker, tid).await?, Some(message));
+    Ok(())
+}
+
+/// One that takes its worker along before that can say that it runs looks innocent each time.
+pub async fn a_task_that_never_gets_to_begin_is_not_believed_for_ever(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tid = submit(broker, spec("sudden")).await?;
+    let owner = worker(broker).await?;
+    for _ in 0..UNCHARGED_ATTEMPTS {
+        let fence = take(broker, owner).await?;
+        broker.release(vec![Release { fence, reason: "to spend attempts".into() }]).await?;
+    }
+    for losses in 1..=LOSSES_ALLOWED {
+        let victim = mortal(broker).await?;
+        take(broker, victim).await?;
+        outlive().await;
+        broker.reclaim().await?;
+        assert_eq!(view(broker, tid).await?.losses, losses);
+    }
+    assert_eq!(view(broker, tid).await?.state, State::Failed);
     Ok(())
 }
 

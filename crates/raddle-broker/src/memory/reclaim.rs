@@ -1,6 +1,6 @@
 //! Taking back what belongs to workers that are gone.
 
-use raddle_core::{EventKind, Exit, State as TaskState, Tid};
+use raddle_core::{EventKind, Exit, State as TaskState, Tid, settle::UNCHARGED_ATTEMPTS};
 
 use super::state::{End, Now, State, Worker};
 use crate::request::Reclaimed;
@@ -25,11 +25,11 @@ impl State {
     fn reclaim_task(&mut self, tid: Tid, owner: Tid, message: &str, now: Now) -> Reclaimed {
         let task = self.known(tid);
         let fence = task.fence(tid);
-        let verdict = if task.state() == TaskState::Running {
+        let verdict = if task.state() == TaskState::Running || fence.attempt > UNCHARGED_ATTEMPTS {
             let report = self.report_of(fence, Exit::Lost { message: message.into() }, now);
             self.settle(fence, owner, report, now)
         } else {
-            // Nothing of it ran, so its worker cannot have died of it.
+            // Nothing of it is known to have run, so its worker will have died of something else.
             self.give_back(fence, owner, EventKind::Reclaimed, "its worker was gone before it began".into(), now)
         };
         Reclaimed { fence, owner, verdict }

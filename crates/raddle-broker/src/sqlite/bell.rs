@@ -200,8 +200,12 @@ impl Drop for WriteLock<'_> {
 /// The listening thread: from the shared counters to channels of this process.
 fn pass_on(map: &Mapping, topics: &[watch::Sender<u32>; TOPICS]) {
     let page = map.page();
-    while !map.closed.load(Ordering::Acquire) {
+    loop {
+        // Read first: a close that comes after this is a ring, and ends the wait below.
         let rings = page.rings.load(Ordering::Acquire);
+        if map.closed.load(Ordering::Acquire) {
+            return;
+        }
         for (topic, counter) in topics.iter().zip(&page.counters) {
             let current = counter.load(Ordering::Acquire);
             topic.send_if_modified(|seen| std::mem::replace(seen, current) != current);
@@ -221,7 +225,10 @@ impl Mapping {
 impl Drop for Bell {
     fn drop(&mut self) {
         self.map.closed.store(true, Ordering::Release);
-        self.ring(Topics((1 << TOPICS) - 1));
+        // Wakes the listening thread of this process; those of others see that no topic has moved, and sleep on.
+        let page = self.map.page();
+        page.rings.fetch_add(1, Ordering::Release);
+        let _ = futex::wake(&page.rings, futex::Flags::empty(), u32::MAX >> 1);
     }
 }
 

@@ -10,9 +10,10 @@ pub(super) fn wall() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Nanoseconds since the machine was started, sleep included. Nobody can set it, and all processes here read the same.
+/// Nanoseconds since the machine was started, without the time it slept: then nobody works, and no lease runs out. Nobody can set it,
+/// and all processes here read the same.
 pub(super) fn machine() -> i64 {
-    let now = clock_gettime(ClockId::Boottime);
+    let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 

@@ -27,7 +27,7 @@ pub(super) fn control(tx: &mut Tx<'_>, tid: Tid, message: &Control) -> Result<De
 /// Does to a waiting task what the word says; returns its state from then on.
 fn obey(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, message: &Control) -> Result<State, Fail> {
     match message.command {
-        Word::Stop if message.requeue || spec_of(tx, tid)?.on_stop == Reserved::Requeue => {}
+        Word::Stop if message.requeue || goes_back(tx, tid)? => {}
         Word::Stop => return end(tx, tid, waiting, State::Cancelled, Exit::Cancelled),
         Word::Kill => return end(tx, tid, waiting, State::Killed, Exit::Killed),
         Word::Pause if waiting.place != Place::Held => {
@@ -52,6 +52,15 @@ fn end(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, state: State, exit: Exit) ->
     let report = report(tx, exit);
     end_waiting(tx, tid, waiting, &Ending { state, dead: false, report: &report })?;
     Ok(state)
+}
+
+/// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
+fn goes_back(tx: &Tx<'_>, tid: Tid) -> Result<bool, Fail> {
+    match spec_of(tx, tid) {
+        Ok(spec) => Ok(spec.on_stop == Reserved::Requeue),
+        Err(Fail::Caller(_)) => Ok(false),
+        Err(fail) => Err(fail),
+    }
 }
 
 /// Obeys the words that were left for the last attempt of a task that waits again. Returns the state they led to, if final.
@@ -90,6 +99,5 @@ pub(super) fn controls(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<Delivery>, Fai
 
 /// Whether any control message is stored at all: a cheap look before the costly one.
 pub(super) fn any_pending(db: &rusqlite::Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM messages WHERE queue >= 'T' AND queue < 'U' AND queue LIKE 'T%.ctrl_in' LIMIT 1")?
-        .exists([])
+    db.prepare_cached("SELECT 1 FROM messages WHERE queue >= '!' AND queue < '\"' LIMIT 1")?.exists([])
 }

@@ -143,7 +143,12 @@ fn what_next(tx: &Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<
     if report.exit.is_success() {
         return Ok(Next::Done { state: State::Completed, dead: false, tally: active.tally });
     }
-    Ok(settle(&spec_of(tx, tid)?, tid, active.tally, &report.exit))
+    match spec_of(tx, tid) {
+        Ok(spec) => Ok(settle(&spec, tid, active.tally, &report.exit)),
+        // A task that nobody can read cannot be tried again either, and must not keep the others from being written.
+        Err(Fail::Caller(_)) => Ok(Next::Done { state: State::Failed, dead: false, tally: active.tally }),
+        Err(fail) => Err(fail),
+    }
 }
 
 /// Lets a task wait for another attempt.

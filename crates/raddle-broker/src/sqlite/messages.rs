@@ -14,6 +14,17 @@ use super::{
 };
 use crate::{Message, Messages, Peek, QueueDepth, Result};
 
+/// What a queue is called in the table. Control messages stand before all others, so that whether there is one is a single look; no
+/// name can begin like this.
+pub(super) fn key(queue: &QueueName) -> String {
+    match queue {
+        QueueName::Task(_, Port::CtrlIn) => format!("{CONTROL_MARK}{queue}"),
+        _ => queue.to_string(),
+    }
+}
+
+const CONTROL_MARK: char = '!';
+
 /// Appends one message.
 pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<Tid, Fail> {
     let id = tx.next_id();
@@ -23,7 +34,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, queue: &QueueName, body: &str) -> Result<T
     }
     tx.touch(Topic::Queue);
     tx.db().prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?.execute(params![
-        queue.to_string(),
+        key(queue),
         id.as_i64(),
         body
     ])?;
@@ -40,14 +51,14 @@ fn take(tx: &mut Tx<'_>, queue: &QueueName, max: u32) -> Result<Vec<Message>, Fa
     if let Some(last) = taken.last() {
         tx.db()
             .prepare_cached("DELETE FROM messages WHERE queue = ?1 AND id <= ?2")?
-            .execute(params![queue.to_string(), last.id.as_i64()])?;
+            .execute(params![key(queue), last.id.as_i64()])?;
     }
     Ok(taken)
 }
 
 fn select(db: &Connection, queue: &QueueName, after: u64, max: u32) -> rusqlite::Result<Vec<Message>> {
     db.prepare_cached("SELECT id, body FROM messages WHERE queue = ?1 AND id > ?2 ORDER BY id LIMIT ?3")?
-        .query_map(params![queue.to_string(), after.min(i64::MAX as u64) as i64, max], |row| {
+        .query_map(params![key(queue), after.min(i64::MAX as u64) as i64, max], |row| {
             Ok(Message { id: tid_at(row, 0)?, body: row.get(1)? })
         })?
         .collect()
@@ -90,7 +101,7 @@ impl Messages for Sqlite {
             for message in &taken {
                 tx.db()
                     .prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?
-                    .execute(params![to.to_string(), message.id.as_i64(), message.body])?;
+                    .execute(params![key(&to), message.id.as_i64(), message.body])?;
             }
             Ok(taken.len() as u64)
         })
@@ -107,7 +118,10 @@ impl Messages for Sqlite {
             Ok(rows
                 .into_iter()
                 .filter_map(|(name, messages)| {
-                    Some(QueueDepth { queue: name.parse().ok()?, messages: messages as u64 })
+                    Some(QueueDepth {
+                        queue: name.trim_start_matches(CONTROL_MARK).parse().ok()?,
+                        messages: messages as u64,
+                    })
                 })
                 .collect())
         })
@@ -115,7 +129,7 @@ impl Messages for Sqlite {
     }
 
     async fn clear(&self, queue: &QueueName) -> Result<u64> {
-        let queue = queue.to_string();
+        let queue = key(queue);
         self.write(Durability::Power, move |tx| {
             let removed = tx.db().prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
             Ok(removed as u64)

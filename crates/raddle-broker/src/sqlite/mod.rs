@@ -4,7 +4,7 @@
 //! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process has the
 //! database (`writer.rs`) and writes in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
 //! Processes wake each other through a shared page (`bell.rs`) and queue for the write lock in the kernel, so nobody polls.
-//! Leases are measured on the boot-time clock: setting the wall clock expires nothing.
+//! Leases are measured on the monotonic clock: setting the wall clock expires nothing.
 
 mod bell;
 mod bulk;

@@ -24,7 +24,7 @@ pub(super) fn purge(tx: &mut Tx<'_>) -> Result<(Purged, Vec<(Tid, u32)>), Fail> 
             "DELETE FROM tasks WHERE tid = ?1",
             "DELETE FROM outputs WHERE tid = ?1",
             "DELETE FROM messages WHERE queue IN ('T' || ?1 || '.inbox', 'T' || ?1 || '.reserved', 'T' || ?1 || '.outbox',
-                                                  'T' || ?1 || '.ctrl_in', 'T' || ?1 || '.ctrl_out')",
+                                                  '!T' || ?1 || '.ctrl_in', 'T' || ?1 || '.ctrl_out')",
         ] {
             tx.db().prepare_cached(sql)?.execute([tid.as_i64()])?;
         }

@@ -1,6 +1,6 @@
 //! Taking back what belongs to workers that are gone.
 
-use raddle_core::{EventKind, Exit, Report, State, Tid, Usage};
+use raddle_core::{EventKind, Exit, Report, State, Tid, Usage, settle::UNCHARGED_ATTEMPTS};
 use rusqlite::params;
 
 use super::{
@@ -33,7 +33,7 @@ pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, Fail> {
 pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid, exit: &Exit) -> Result<Vec<Reclaimed>, Fail> {
     let mut reclaimed = Vec::new();
     for (tid, active) in tasks_of(tx, worker)? {
-        let verdict = if active.state == State::Running {
+        let verdict = if active.state == State::Running || active.tally.attempt > UNCHARGED_ATTEMPTS {
             end_attempt(tx, tid, &active, &report(tx, exit.clone()))?
         } else {
             give_back(tx, tid, &active, EventKind::Reclaimed, "its worker was gone before it began")?

@@ -52,12 +52,12 @@ impl Tasks for Sqlite {
         let request = Arc::new(request);
         loop {
             let (request, writer) = (Arc::clone(&request), self.writer().clone());
-            let (mut taken, again_in) = self
-                .write(Durability::Process, move |tx| {
-                    let (claims, again_in) = claim::claim(tx, &request)?;
-                    Ok((Undelivered { claims, writer }, again_in))
-                })
-                .await?;
+            let reply = self.writer().write_and_deliver(
+                Durability::Process,
+                move |tx| claim::claim(tx, &request),
+                move |(claims, again_in)| (Undelivered { claims, writer }, again_in),
+            );
+            let (mut taken, again_in) = self.answer(reply).await?;
             let claims = std::mem::take(&mut taken.claims);
             if !claims.is_empty() || !wait.again(again_in).await {
                 return Ok(claims);
@@ -325,7 +325,12 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
         {
             continue;
         }
-        let Some(task) = view(db, tid_at(row, 0)?)? else { continue };
+        let task = match view(db, tid_at(row, 0)?) {
+            Ok(Some(task)) => task,
+            // One record that cannot be read must not hide the others.
+            Ok(None) | Err(Fail::Caller(Error::Record { .. })) => continue,
+            Err(fail) => return Err(fail),
+        };
         if wanted(&task.state) && filter.admits(&task) {
             found.push(task);
         }

@@ -239,7 +239,7 @@ impl<'c> Tx<'c> {
         };
         self.has_control = Some(has_control);
         if has_control {
-            let queue = QueueName::Task(tid, Port::CtrlIn).to_string();
+            let queue = super::messages::key(&QueueName::Task(tid, Port::CtrlIn));
             self.db().prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
         }
         Ok(())

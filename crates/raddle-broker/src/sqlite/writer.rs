@@ -59,11 +59,13 @@ pub(super) trait Job: Send {
     fn reply(self: Box<Self>, committed: Result<()>);
 }
 
-struct Call<T, F> {
+struct Call<T, U, F, G> {
     durability: Durability,
     work: Option<F>,
     outcome: Option<Result<T>>,
-    reply: oneshot::Sender<Result<T>>,
+    /// What to make of the outcome once it is committed.
+    deliver: G,
+    reply: oneshot::Sender<Result<U>>,
 }
 
 /// Enough to amortise an `fsync` to nothing, and few enough that nobody waits long for the others.
@@ -106,8 +108,24 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
+        self.write_and_deliver(durability, job, |value| value)
+    }
+
+    /// As [`write`](Self::write), with something to be done to the outcome when it is committed, and only then.
+    pub(super) fn write_and_deliver<T, U, F, G>(
+        &self,
+        durability: Durability,
+        job: F,
+        deliver: G,
+    ) -> oneshot::Receiver<Result<U>>
+    where
+        T: Send + 'static,
+        U: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
+        G: FnOnce(T) -> U + Send + 'static,
+    {
         let (reply, receiver) = oneshot::channel();
-        self.send(Work::Write(Box::new(Call { durability, work: Some(job), outcome: None, reply })));
+        self.send(Work::Write(Box::new(Call { durability, work: Some(job), outcome: None, deliver, reply })));
         receiver
     }
 
@@ -116,7 +134,12 @@ impl Writer {
     where
         F: FnOnce(&mut Tx<'_>) -> Result<(), Fail> + Send + 'static,
     {
-        self.send(Work::Write(Box::new(Errand { durability, work: Some(job) })));
+        let work = Work::Write(Box::new(Errand { durability, work: Some(job) }));
+        match self {
+            Self::Thread(_) => self.send(work),
+            // Whoever holds it may be the one that asks. What is left undone is made good when its worker leaves.
+            Self::Here(scribe) => drop(scribe.try_lock().map(|mut scribe| scribe.perform(work, None))),
+        }
     }
 
     /// Has `query` asked between two groups of writes, on one state of the database.
@@ -184,10 +207,12 @@ where
     }
 }
 
-impl<T, F> Job for Call<T, F>
+impl<T, U, F, G> Job for Call<T, U, F, G>
 where
     T: Send,
+    U: Send,
     F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send,
+    G: FnOnce(T) -> U + Send,
 {
     fn durability(&self) -> Durability {
         self.durability
@@ -208,8 +233,8 @@ where
     }
 
     fn reply(self: Box<Self>, committed: Result<()>) {
-        let Self { outcome, reply, .. } = *self;
-        let _ = reply.send(committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))));
+        let Self { outcome, deliver, reply, .. } = *self;
+        let _ = reply.send(committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))).map(deliver));
     }
 }
 

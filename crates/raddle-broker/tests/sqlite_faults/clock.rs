@@ -11,7 +11,7 @@ use crate::support::*;
 const YEAR_NANOS: i64 = 365 * 86_400 * 1_000_000_000;
 
 fn machine() -> i64 {
-    let now = clock_gettime(ClockId::Boottime);
+    let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000_000 + now.tv_nsec
 }
 

@@ -6,25 +6,35 @@ use crate::error::{Failure, Outcome};
 
 /// The signals that ask a command to end.
 pub(super) struct Interrupts {
-    signals: [Signal; 3],
+    interrupt: Signal,
+    terminate: Signal,
+    /// Absent under `nohup`, which wants it to be ignored.
+    hangup: Option<Signal>,
 }
 
 impl Interrupts {
     /// From now on these signals no longer end the process.
     pub(super) fn catch() -> Outcome<Self> {
         let listen = |kind| signal(kind).map_err(|e| Failure::Raddle(format!("cannot listen for signals: {e}")));
-        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-        let [interrupt, terminate, hangup] = kinds.map(listen);
-        Ok(Self { signals: [interrupt?, terminate?, hangup?] })
+        let hangup = (!raddle_exec::is_ignored(SignalKind::hangup().as_raw_value()))
+            .then(|| listen(SignalKind::hangup()))
+            .transpose()?;
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hangup })
     }
 
     /// Waits for the next of them.
     pub(super) async fn next(&mut self) {
-        let [interrupt, terminate, hangup] = &mut self.signals;
+        let Self { interrupt, terminate, hangup } = self;
+        let hung_up = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
+            _ = hung_up => {}
         }
     }
 }

@@ -100,6 +100,20 @@ enum Step {
 
 impl Run<'_> {
     async fn follow(mut self) -> Outcome {
+        let followed = self.follow_to_the_end().await;
+        // Also when that failed: what an inline worker has must not wait for its lease to run out.
+        let left = self.leave().await;
+        match followed? {
+            Some(code) => Ok(code),
+            None => {
+                left?;
+                self.conclude().await
+            }
+        }
+    }
+
+    /// Returns when the task is finished, or with the code to leave with when it goes on, or waits, without us.
+    async fn follow_to_the_end(&mut self) -> Outcome<Option<u8>> {
         let mut follower = Follower::new(self.tid);
         // A task that is run here and takes no longer than this is shown when it is over: following costs more than it takes.
         let follow_from = Instant::now() + if self.inline.is_some() { FOLLOW_AFTER } else { Duration::ZERO };
@@ -126,15 +140,10 @@ impl Run<'_> {
             };
             match step {
                 Step::GoOn => {}
-                Step::Finished => break,
-                Step::Leave(code) => {
-                    self.leave().await?;
-                    return Ok(code);
-                }
+                Step::Finished => return Ok(None),
+                Step::Leave(code) => return Ok(Some(code)),
             }
         }
-        self.leave().await?;
-        self.conclude().await
     }
 
     async fn hear(&mut self, progress: Progress) -> Outcome<Step> {

@@ -78,7 +78,6 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
         .spawn()
         .map_err(|e| Failure::Raddle(format!("cannot start a process for the worker: {e}")))
 }

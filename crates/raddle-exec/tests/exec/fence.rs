@@ -16,7 +16,7 @@ fn fenced() -> (Arc<FencePage>, RunnerOptions) {
 }
 
 fn hold_for(page: &FencePage, time: Duration) {
-    page.extend_to(FencePage::boottime_now() + time.as_nanos() as u64);
+    page.extend_to(FencePage::clock_now() + time.as_nanos() as u64);
 }
 
 fn is_lost(exit: &Exit) -> bool {

@@ -6,6 +6,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use raddle_broker::Claim;
+use raddle_core::Tid;
 
 /// How much work to have at hand, in time.
 const AHEAD: Duration = Duration::from_millis(40);
@@ -40,9 +41,14 @@ impl Backlog {
         self.waiting.pop_front().map(|(claim, _)| claim)
     }
 
-    /// Takes out the task that `wanted` names.
-    pub(super) fn take(&mut self, wanted: impl Fn(&Claim) -> bool) -> Option<Claim> {
-        let at = self.waiting.iter().position(|(claim, _)| wanted(claim))?;
+    /// Whether the task is here.
+    pub(super) fn holds(&self, tid: Tid) -> bool {
+        self.waiting.iter().any(|(claim, _)| claim.fence.tid == tid)
+    }
+
+    /// Takes one task out of turn.
+    pub(super) fn take(&mut self, tid: Tid) -> Option<Claim> {
+        let at = self.waiting.iter().position(|(claim, _)| claim.fence.tid == tid)?;
         self.waiting.remove(at).map(|(claim, _)| claim)
     }
 

@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashSet,
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -136,37 +137,56 @@ async fn gather(batch: &mut Batch, queue: &mut mpsc::UnboundedReceiver<Entry>, b
 
 async fn write(broker: &dyn Broker, batch: Batch, settled: &mpsc::UnboundedSender<Settled>) {
     let Batch { started, finish, release } = batch;
-    let finish_fences: Vec<Fence> = finish.iter().map(|finish| finish.fence).collect();
-    let release_fences: Vec<Fence> = release.iter().map(|release| release.fence).collect();
-    // All three go into one transaction of the engine, in this order.
+    let fences: Vec<Fence> =
+        finish.iter().map(|finish| finish.fence).chain(release.iter().map(|release| release.fence)).collect();
+    // Asked for together, so that the engine can do them together.
     let (begun, finished, released) = tokio::join!(
         async { if started.is_empty() { Ok(()) } else { broker.started(started).await } },
-        async { if finish.is_empty() { Ok(Vec::new()) } else { persist(broker, finish).await } },
-        async { if release.is_empty() { Ok(Vec::new()) } else { broker.release(release).await } },
+        persist(finish, |finish| broker.finish(finish)),
+        persist(release, |release| broker.release(release)),
     );
     if let Err(error) = begun {
         tracing::warn!(%error, "the start of attempts could not be noted");
     }
-    for (fences, verdicts) in [(finish_fences, finished), (release_fences, released)] {
-        match verdicts {
-            Ok(verdicts) => {
-                for (fence, verdict) in fences.into_iter().zip(verdicts) {
-                    if verdict == Verdict::Stale {
-                        tracing::warn!(tid = %fence.tid, attempt = fence.attempt, "the result came too late and was refused");
-                    }
-                    let _ = settled.send(Settled { fence, verdict });
-                }
-            }
-            // The lease covers these tasks no longer than this worker lives: then they run again.
-            Err(error) => tracing::error!(%error, tasks = fences.len(), "results could not be written"),
+    for (fence, verdict) in fences.into_iter().zip(finished.into_iter().chain(released)) {
+        if verdict == Verdict::Stale {
+            tracing::warn!(tid = %fence.tid, attempt = fence.attempt, "what became of it was not taken");
         }
+        let _ = settled.send(Settled { fence, verdict });
     }
 }
 
-/// Results are worth another try as long as the lease can be kept: a full disk may be emptied.
-async fn persist(broker: &dyn Broker, finish: Vec<Finish>) -> Result<Vec<Verdict>, Error> {
+/// Writes entries, and gives a verdict for each whatever happens. What cannot be written is found one by one, so that it takes no other
+/// with it; its task runs again when this worker is gone.
+async fn persist<T, W>(entries: Vec<T>, write: impl Fn(Vec<T>) -> W) -> Vec<Verdict>
+where
+    T: Clone,
+    W: Future<Output = Result<Vec<Verdict>, Error>>,
+{
+    if entries.is_empty() {
+        return Vec::new();
+    }
+    if let Ok(verdicts) = insist(entries.clone(), &write).await {
+        return verdicts;
+    }
+    let mut verdicts = Vec::with_capacity(entries.len());
+    for entry in entries {
+        verdicts.extend(insist(vec![entry], &write).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "what became of a task cannot be written");
+            vec![Verdict::Stale]
+        }));
+    }
+    verdicts
+}
+
+/// Tries again what may succeed later, for as long as it takes: the lease covers these tasks meanwhile, and a full disk may be emptied.
+async fn insist<T, W>(entries: Vec<T>, write: &impl Fn(Vec<T>) -> W) -> Result<Vec<Verdict>, Error>
+where
+    T: Clone,
+    W: Future<Output = Result<Vec<Verdict>, Error>>,
+{
     loop {
-        match broker.finish(finish.clone()).await {
+        match write(entries.clone()).await {
             Err(error) if error.is_retryable() => {
                 tracing::error!(%error, "results cannot be written yet");
                 sleep(RETRY_PAUSE).await;

@@ -19,7 +19,7 @@ pub struct Worker {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
     pub(super) tid: Tid,
-    /// When its lease began, on the boot-time clock.
+    /// When its lease began, on the monotonic clock.
     pub(super) leased_at: u64,
     /// What it has claimed already.
     pub(super) claim: Option<Claim>,
@@ -54,14 +54,14 @@ const TID_STEP: u64 = 4096;
 impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let leased_at = FencePage::boottime_now();
+        let leased_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;
         Ok(Self { broker, options, tid, leased_at, claim: None })
     }
 
     /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
     pub async fn submit(broker: Arc<dyn Broker>, task: Submit, options: Options) -> Result<(Submitted, Option<Self>)> {
-        let leased_at = FencePage::boottime_now();
+        let leased_at = FencePage::clock_now();
         let Own { submitted, worker, claim } = broker.submit_own(task, options.info(), options.lease).await?;
         let options = Options { only: Some(submitted.tid()), ..options };
         let worker = worker.map(|tid| Self { broker, options, tid, leased_at, claim });

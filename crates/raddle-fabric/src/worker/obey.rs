@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Claim, Delivery, Release};
+use raddle_broker::{Broker, Delivery, Error};
 use raddle_core::{Control, Exit, QueueName, State, Tid, Word, queue_name::Port, stop::Stage};
 use raddle_exec::Order;
 use tokio::sync::mpsc;
@@ -53,10 +53,17 @@ impl Service {
             self.running.iter().position(|r| r.as_ref().is_some_and(|r| r.claim_fence.tid == tid))
         {
             self.obey_running(slot, &message).await
-        } else if let Some(claim) = self.backlog.take(|claim| claim.fence.tid == tid) {
-            self.obey_waiting(&claim, &message).await
+        } else if self.backlog.holds(tid) {
+            match self.obey_waiting(tid, &message).await {
+                Some(state) => state,
+                None => return,
+            }
+        } else if self.unsettled.iter().any(|fence| fence.tid == tid) {
+            // Its attempt is over; whether the task is as well is for the broker to say.
+            self.late.push((tid, message));
+            return;
         } else {
-            tracing::debug!(%tid, "a control message crossed the end of its task");
+            self.pass_on(vec![(tid, message)]).await;
             return;
         };
         let reply = serde_json::to_string(&message.reply("ok", state)).expect("a reply has only string keys");
@@ -67,7 +74,8 @@ impl Service {
 
     fn obey_self(&mut self, word: Word) -> &'static str {
         match word {
-            Word::Stop => self.stop_further(),
+            // Once is enough: to ask again is to ask whether it was heard. Who wants more says KILL.
+            Word::Stop if self.stop.stage() == Stage::Running => self.stop_further(),
             Word::Kill => {
                 self.stop.kill(self.began.elapsed());
                 self.carry_out(Stage::Killing);
@@ -84,6 +92,9 @@ impl Service {
         if let Deed::Order { order, give_back } = deed(message) {
             running.give_back |= give_back;
             self.slots[slot].order(order);
+            if matches!(order, Order::Stop | Order::Kill) {
+                running.told = Some(message.clone());
+            }
             if matches!(order, Order::Pause | Order::Resume) {
                 running.paused = order == Order::Pause;
                 if let Err(error) = self.broker.paused(running.claim_fence, running.paused).await {
@@ -98,23 +109,35 @@ impl Service {
         }
     }
 
-    /// A word to a task that is claimed but not begun: it goes back, and the broker obeys.
-    async fn obey_waiting(&mut self, claim: &Claim, message: &Control) -> &'static str {
-        let fence = claim.fence;
-        self.unsettled += 1;
-        match message.command {
-            Word::Stop if !message.requeue => self.ledger.write(Entry::Finish(ended(fence, Exit::Cancelled))),
-            Word::Kill => self.ledger.write(Entry::Finish(ended(fence, Exit::Killed))),
+    /// A word to a task that is claimed but not begun. What the broker can obey better goes back to it with the task; then it is the
+    /// broker that answers, and there is no state to tell.
+    async fn obey_waiting(&mut self, tid: Tid, message: &Control) -> Option<&'static str> {
+        if matches!(message.command, Word::Ping | Word::Status) {
+            return Some(State::Spawning.as_str());
+        }
+        let fence = self.backlog.take(tid)?.fence;
+        let exit = match message.command {
+            Word::Stop if !message.requeue => Exit::Cancelled,
+            Word::Kill => Exit::Killed,
             _ => {
-                let release = Release { fence, reason: "a control word came before it began".into() };
-                let released = self.broker.release(vec![release]).await;
-                self.unsettled -= 1;
-                if released.is_ok() && message.command != Word::Stop {
-                    let _ = self.broker.control(fence.tid, message.clone()).await;
-                }
+                self.late.push((tid, message.clone()));
+                self.give_back(fence, "a control word came before it began");
+                return None;
+            }
+        };
+        self.unsettled.insert(fence);
+        self.ledger.write(Entry::Finish(ended(fence, exit)));
+        Some("stopping")
+    }
+
+    /// Gives words to the broker, for tasks that this worker no longer has.
+    pub(super) async fn pass_on(&mut self, words: Vec<(Tid, Control)>) {
+        for (tid, message) in words {
+            match self.broker.control(tid, message).await {
+                Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => {}
+                Err(error) => tracing::warn!(%tid, %error, "a control message was lost"),
             }
         }
-        State::Created.as_str()
     }
 }
 

@@ -62,7 +62,8 @@ impl Options {
     pub(super) fn info(&self) -> WorkerInfo {
         WorkerInfo {
             name: self.name.clone(),
-            kind: if self.name == INLINE { INLINE } else { "resident" }.into(),
+            // One that serves no queue is there for a task that it was given.
+            kind: if self.queues.is_empty() { INLINE } else { "resident" }.into(),
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,

@@ -51,7 +51,7 @@ enum Phase {
 }
 
 impl Pulse {
-    /// For a worker whose lease began at `began`, on the boot-time clock.
+    /// For a worker whose lease began at `began`, on the monotonic clock.
     pub(super) fn new(
         heart: Box<dyn Heart>,
         lease: Duration,
@@ -109,7 +109,7 @@ fn beat(
 ) -> bool {
     loop {
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
-        let now = FencePage::boottime_now();
+        let now = FencePage::clock_now();
         match heart.beat(vitals.beat()) {
             Ok(Found::Alive(reclaimed)) => {
                 fence.extend_to(now + lease.as_nanos() as u64);

@@ -1,6 +1,7 @@
 //! The worker's loop: claims in, jobs to slots, outcomes to the ledger, words obeyed, stops carried out in stages.
 
 use std::{
+    collections::HashSet,
     future::Future,
     pin::Pin,
     sync::{
@@ -12,7 +13,7 @@ use std::{
 
 use raddle_broker::{Broker, Claim, ClaimRequest, Delivery, Error, Fence, Release, Result, Started, Verdict};
 use raddle_core::{
-    Exit, Tid,
+    Control, Exit, Tid,
     stop::{Stage, Stop, StopPolicy},
     title,
     worker::WorkerStatus,
@@ -56,6 +57,8 @@ pub(super) struct Running {
     /// What ends by a stop goes back to the queue instead of counting as cancelled.
     pub(super) give_back: bool,
     pub(super) paused: bool,
+    /// The word that is to end it.
+    pub(super) told: Option<Control>,
 }
 
 pub(super) struct Service {
@@ -83,8 +86,10 @@ pub(super) struct Service {
     pub(super) only_done: bool,
     /// The last look at the queue found nothing.
     pub(super) nothing_waits: bool,
-    /// Ends of attempts that the broker has not confirmed yet.
-    pub(super) unsettled: usize,
+    /// Attempts that are over here, and not yet in the broker.
+    pub(super) unsettled: HashSet<Fence>,
+    /// Words that came when their attempt was already over. If the task waits again they are for the task.
+    pub(super) late: Vec<(Tid, Control)>,
     pub(super) began: Instant,
     pub(super) idle_since: Instant,
     pub(super) title: String,
@@ -137,7 +142,8 @@ impl Service {
             lease_lost: false,
             only_done: false,
             nothing_waits: false,
-            unsettled: 0,
+            unsettled: HashSet::new(),
+            late: Vec::new(),
             began: now,
             idle_since: now,
             title: String::new(),
@@ -182,7 +188,7 @@ impl Service {
                     self.claimed(claims).await?;
                 }
                 Some(news) = self.news.recv() => self.hear(news),
-                Some(settled) = self.settled.recv() => self.settle(settled),
+                Some(settled) = self.settled.recv() => self.settle(settled).await,
                 Some(delivery) = self.words.recv() => self.obey(delivery).await,
                 Ok(()) = self.asked.changed() => self.heed(),
                 () = self.pulse.lost(), if !self.lease_lost => self.lose_lease(),
@@ -206,7 +212,7 @@ impl Service {
     fn claim(&self) -> Option<Claiming> {
         let free = self.running.iter().filter(|slot| slot.is_none()).count() as u32;
         let max = if self.options.only.is_some() { free.min(1) } else { self.backlog.wants(free) };
-        if max == 0 || (self.options.only.is_some() && self.unsettled > 0) {
+        if max == 0 || (self.options.only.is_some() && !self.unsettled.is_empty()) {
             return None;
         }
         let request = ClaimRequest {
@@ -259,8 +265,13 @@ impl Service {
         }
         for (slot, running) in self.slots.iter().zip(&mut self.running).filter(|(_, running)| running.is_none()) {
             let Some(claim) = self.backlog.pop() else { break };
-            *running =
-                Some(Running { claim_fence: claim.fence, began: Instant::now(), give_back: false, paused: false });
+            *running = Some(Running {
+                claim_fence: claim.fence,
+                began: Instant::now(),
+                give_back: false,
+                paused: false,
+                told: None,
+            });
             self.spawned.fetch_add(1, Ordering::Relaxed);
             slot.run(claim);
         }
@@ -275,11 +286,13 @@ impl Service {
             What::Started { pid } => self.ledger.write(Entry::Started(Started { fence, pid: Some(pid) })),
             What::Ended(finish) => {
                 let Some(running) = self.running[slot].take() else { return };
+                let obeyed = matches!(finish.report.exit, Exit::Cancelled | Exit::Killed);
+                self.late.extend(running.told.filter(|_| !obeyed).map(|word| (fence.tid, word)));
                 self.backlog.ran_for(running.began.elapsed());
                 self.idle_since = Instant::now();
                 self.nothing_waits = false;
-                self.unsettled += 1;
-                if running.give_back && matches!(finish.report.exit, Exit::Cancelled | Exit::Killed) {
+                self.unsettled.insert(fence);
+                if running.give_back && obeyed {
                     self.ledger
                         .write(Entry::Release(Release { fence, reason: "its worker was told to give it back".into() }));
                 } else {
@@ -289,12 +302,17 @@ impl Service {
         }
     }
 
-    fn settle(&mut self, settled: Settled) {
-        self.unsettled = self.unsettled.saturating_sub(1);
+    async fn settle(&mut self, settled: Settled) {
         let Settled { fence, verdict } = settled;
+        self.unsettled.remove(&fence);
         // It may be one that waits again.
         self.nothing_waits = false;
         self.only_done |= self.options.only == Some(fence.tid) && matches!(verdict, Verdict::Done(_));
+        let (of_task, others) = std::mem::take(&mut self.late).into_iter().partition(|(tid, _)| *tid == fence.tid);
+        self.late = others;
+        if matches!(verdict, Verdict::Again(_)) {
+            self.pass_on(of_task).await;
+        }
     }
 
     fn end(&self) -> Option<End> {
@@ -318,7 +336,7 @@ impl Service {
 
     /// Whether nothing runs, waits for a slot, or waits to be written.
     pub(super) fn is_quiet(&self) -> bool {
-        self.running.iter().all(Option::is_none) && self.backlog.is_empty() && self.unsettled == 0
+        self.running.iter().all(Option::is_none) && self.backlog.is_empty() && self.unsettled.is_empty()
     }
 
     // -- time and looks

@@ -156,6 +156,7 @@ impl Occupant {
         queue: &mut mpsc::UnboundedReceiver<Job>,
     ) -> Result<Box<Done>, RunnerGone> {
         runner.start(request).await?;
+        let mut forsaken = false;
         loop {
             tokio::select! {
                 notice = runner.next() => match notice? {
@@ -164,13 +165,16 @@ impl Occupant {
                     Notice::Done(done) => return Ok(done),
                     _ => {}
                 },
-                job = queue.recv() => match job {
+                job = queue.recv(), if !forsaken => match job {
                     Some(Job::Order(order)) => runner.send(order).await?,
                     Some(Job::Run(claim)) => {
                         tracing::error!(tid = %claim.fence.tid, "a task was given to a slot that is in use");
                     }
                     // The worker is gone without waiting for us: nobody wants to know how this ends.
-                    None => runner.send(Order::Kill).await?,
+                    None => {
+                        forsaken = true;
+                        runner.send(Order::Kill).await?;
+                    }
                 },
             }
         }

@@ -39,7 +39,7 @@ impl Service {
     }
 
     pub(super) fn give_back(&mut self, fence: Fence, reason: &str) {
-        self.unsettled += 1;
+        self.unsettled.insert(fence);
         self.ledger.write(Entry::Release(Release { fence, reason: reason.into() }));
     }
 
