@@ -42,5 +42,7 @@ pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> Outcome<()> {
 
 /// Tells the user what is wrong.
 pub(crate) fn complain(message: &str) {
-    let _ = writeln!(io::stderr().lock(), "raddle: {message}");
+    // Names come from specs and command lines: they must not move the cursor of whoever reads this.
+    let tame = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
+    let _ = writeln!(io::stderr().lock(), "raddle: {}", message.chars().map(tame).collect::<String>());
 }

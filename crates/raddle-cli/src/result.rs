@@ -107,7 +107,13 @@ async fn read(broker: &dyn Broker, task: &TaskView, stream: Stream) -> Outcome<(
     while text.len() < MAX_TEXT {
         let bytes = broker.read_output(fence, stream, text.len() as u64, AT_ONCE).await?;
         if bytes.is_empty() {
-            return Ok((text, true));
+            // What there was no room for is missing, although what there is ends here.
+            let written = task.report.as_ref().map_or(0, |report| match stream {
+                Stream::Stdout => report.stdout_bytes,
+                Stream::Stderr => report.stderr_bytes,
+            });
+            let is_all = text.len() as u64 >= written;
+            return Ok((text, is_all));
         }
         text.extend(bytes);
     }

@@ -128,6 +128,10 @@ impl Runner {
 
     /// Sends an order about the attempt that is running.
     pub async fn send(&mut self, order: Order) -> Result<(), RunnerGone> {
+        if matches!(order, Order::Stop | Order::Kill) {
+            // A runner that somebody has stopped could not obey.
+            sys::kill(self.pid, libc::SIGCONT);
+        }
         frame::put_order(&mut self.outgoing, order);
         self.flush().await
     }

@@ -163,6 +163,13 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
 }
 
 /// Orphaned descendants of this process become its children instead of init's.
+/// Has the kernel continue this process when its parent dies. A runner that somebody has stopped could otherwise not see that its worker
+/// is gone, and its task would run beside the next attempt.
+pub(crate) fn wake_when_parent_dies() {
+    // SAFETY: plain integers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) };
+}
+
 pub(crate) fn set_subreaper() -> io::Result<()> {
     // SAFETY: this prctl takes plain integers.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)

@@ -8,7 +8,7 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
     ptr::NonNull,
     sync::{
@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::{
-    fs::FlockOperation,
+    fs::{FlockOperation, OFlags},
     io::Errno,
     mm::{MapFlags, ProtFlags, mmap, munmap},
     thread::futex,
@@ -91,7 +91,15 @@ impl Bell {
         name.push("-bell");
         let path = PathBuf::from(name);
         let io = |e: io::Error| Error::io(&path, &e);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            // A link here would have another file written to.
+            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(io)?;
         if file.metadata().map_err(io)?.len() < PAGE_BYTES as u64 {
             // Blocks are taken now: a full disk must show here, and not as a fault on the first ring.
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_BYTES as u64)

@@ -5,8 +5,9 @@
 //! transaction, so whatever interrupts it leaves a file that the next process completes.
 
 use std::{
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -138,7 +139,8 @@ fn version(path: &Path, connection: &Connection) -> Result<u32> {
 fn make_folder(path: &Path) -> Result<()> {
     let or_here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let folder = path.parent().map(or_here).unwrap_or_else(|| ".".into());
-    match fs::create_dir(&folder) {
+    // For its owner alone: specs hold what people put into environments.
+    match DirBuilder::new().mode(0o700).create(&folder) {
         Ok(()) => {
             let above = folder.parent().map(or_here).unwrap_or_else(|| ".".into());
             // What is in the folder is synced with the first commit; its own name only here.

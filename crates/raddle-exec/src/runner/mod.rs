@@ -115,6 +115,7 @@ impl Runner {
         }
         let signals = Signals::take_over()?;
         sys::set_subreaper()?;
+        sys::wake_when_parent_dies();
         Ok(Self {
             control: Control::new(socket)?,
             signals,

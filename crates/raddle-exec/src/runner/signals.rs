@@ -65,6 +65,8 @@ impl Signals {
             let mut wanted: libc::sigset_t = mem::zeroed();
             libc::sigemptyset(&raw mut wanted);
             libc::sigaddset(&raw mut wanted, libc::SIGCHLD);
+            // Asks for nothing, but wakes a runner that was stopped: the time it slept counts against its deadlines.
+            libc::sigaddset(&raw mut wanted, libc::SIGCONT);
             for signal in ENDING {
                 libc::sigaddset(&raw mut wanted, signal);
             }

@@ -11,7 +11,7 @@ use raddle_exec::FencePage;
 
 use super::{
     Options, Shutdown,
-    service::{End, Service},
+    service::{ERROR_PAUSE, End, Service},
 };
 
 /// A registered worker, not running yet.
@@ -99,14 +99,27 @@ impl Worker {
                 }
                 Ok(End::LeaseLost) => {
                     tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
-                    let Self { broker, options, .. } = self;
-                    self = Self::register(broker, options).await?;
+                    self = self.register_anew().await?;
                     tracing::warn!(was = %tid, now = %self.tid, "registered anew");
                 }
                 Err(error) => {
                     let _ = self.broker.deregister(tid, Some(error.to_string())).await;
                     return Err(error);
                 }
+            }
+        }
+    }
+
+    /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
+    async fn register_anew(self) -> Result<Self> {
+        let Self { broker, options, .. } = self;
+        loop {
+            match Self::register(Arc::clone(&broker), options.clone()).await {
+                Err(error) if error.is_retryable() => {
+                    tracing::error!(%error, "cannot register anew yet");
+                    tokio::time::sleep(ERROR_PAUSE).await;
+                }
+                outcome => return outcome,
             }
         }
     }

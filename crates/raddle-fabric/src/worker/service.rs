@@ -292,7 +292,8 @@ impl Service {
                 self.idle_since = Instant::now();
                 self.nothing_waits = false;
                 self.unsettled.insert(fence);
-                if running.give_back && obeyed {
+                // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
+                if (running.give_back || self.lease_lost) && obeyed {
                     self.ledger
                         .write(Entry::Release(Release { fence, reason: "its worker was told to give it back".into() }));
                 } else {

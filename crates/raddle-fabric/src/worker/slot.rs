@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
 use raddle_core::{Exit, Report, Spec, Target, Usage, spec::Isolation};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
+
+/// How long output waits for room: as long as a person may need to make some, and no longer, because orders to the task wait with it.
+const OUTPUT_TRIES: u32 = 40;
+const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
 
 /// What every slot of a worker needs.
 pub(super) struct Equipment {
@@ -185,9 +189,21 @@ impl Occupant {
             raddle_exec::Stream::Stdout => Stream::Stdout,
             raddle_exec::Stream::Stderr => Stream::Stderr,
         };
-        if let Err(error) = self.equipment.broker.append_output(fence, stream, bytes).await {
-            tracing::error!(tid = %fence.tid, %error, "output was lost");
+        for _ in 0..OUTPUT_TRIES {
+            match self.equipment.broker.append_output(fence, stream, bytes.clone()).await {
+                Ok(()) => return,
+                // The command waits too, when its pipe is full: better late than never.
+                Err(error) if error.is_retryable() => {
+                    tracing::error!(tid = %fence.tid, %error, "output cannot be kept yet");
+                    sleep(OUTPUT_PAUSE).await;
+                }
+                Err(error) => {
+                    tracing::error!(tid = %fence.tid, %error, "output was lost");
+                    return;
+                }
+            }
         }
+        tracing::error!(tid = %fence.tid, "output was lost, for there was no room for too long");
     }
 
     fn request(&self, fence: Fence, spec: Spec) -> Result<Request, Exit> {

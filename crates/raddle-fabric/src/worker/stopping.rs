@@ -32,7 +32,8 @@ impl Service {
         };
         for (slot, running) in self.slots.iter().zip(&mut self.running) {
             if let Some(running) = running {
-                running.give_back = true;
+                // Who was told to end by name ends; the others go on elsewhere.
+                running.give_back |= running.told.is_none();
                 slot.order(order);
             }
         }
