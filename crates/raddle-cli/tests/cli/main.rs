@@ -7,6 +7,7 @@ mod control;
 mod database;
 mod durability;
 mod emergency;
+mod faults;
 mod help;
 mod queue;
 mod result;

@@ -1,0 +1,75 @@
+//! Words, stops and deaths that cross each other.
+
+use crate::world::{World, until};
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: the pid is of a process of this test that nobody has waited for.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// A worker, and the pid of the runner that has its task.
+fn busy_worker(world: &World, script: &str) -> (i32, i32, String) {
+    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
+    let tid = world.submit(&["--name", "busy", "--", "sh", "-c", script]);
+    world.until_state(&tid, "running");
+    let title = format!("raddle-{}:busy:running", &tid[9..]);
+    let runner = world.processes().into_iter().find(|(_, cmdline)| cmdline.starts_with(&title));
+    (worker["pid"].as_i64().unwrap() as i32, runner.expect("its runner wears its title").0, tid)
+}
+
+/// It cannot see that its worker is gone; the kernel wakes it.
+#[test]
+fn a_stopped_runner_ends_with_its_worker() {
+    let world = World::new();
+    let (worker, runner, _) = busy_worker(&world, "sleep 600 & sleep 600");
+    signal(runner, libc::SIGSTOP);
+    signal(worker, libc::SIGKILL);
+    until("all of it is gone", || world.processes().is_empty());
+}
+
+/// What was to end ends, also when its worker is in a hurry.
+#[test]
+fn a_task_that_was_stopped_does_not_go_back_with_its_worker() {
+    let world = World::new();
+    let (.., tid) = busy_worker(&world, "trap '' TERM; echo > trapped; while :; do sleep 0.1; done");
+    until("it ignores SIGTERM", || world.path().join("trapped").exists());
+    world.raddle(["task", "stop", "--timeout", "0.3", &tid]);
+    world.raddle(["worker", "stop", "--all", "--kill"]).ok();
+    let state = world.task(&tid)["state"].as_str().unwrap().to_owned();
+    assert!(["cancelled", "killed"].contains(&state.as_str()), "it is {state}");
+}
+
+/// A runner that somebody has stopped is no refuge.
+#[test]
+fn a_task_of_a_stopped_runner_can_be_killed() {
+    let world = World::new();
+    let (_, runner, tid) = busy_worker(&world, "sleep 600");
+    signal(runner, libc::SIGSTOP);
+    world.raddle(["task", "kill", &tid]).ok();
+    world.until_state(&tid, "killed");
+}
+
+/// A word that comes when one attempt is over and the next has not begun is for the task.
+#[test]
+fn a_stop_between_two_attempts_is_not_lost() {
+    let world = World::new();
+    world.worker(&["--concurrency", "1"]);
+    for _ in 0..10 {
+        let tid = world.submit(&["--retry", "1000", "--retry-base", "0.001", "--", "false"]);
+        until("it has been tried", || world.task(&tid)["attempt"].as_u64() > Some(1));
+        world.raddle(["task", "stop", &tid]);
+        world.until_state(&tid, "cancelled");
+    }
+}
+
+/// Asking twice is asking whether it was heard.
+#[test]
+fn a_second_stop_does_not_hurry_a_worker() {
+    let world = World::new();
+    let (.., tid) = busy_worker(&world, "sleep 1.5");
+    for _ in 0..3 {
+        world.raddle(["worker", "stop", "--all", "--timeout", "0.1"]);
+    }
+    world.until_state(&tid, "completed");
+    assert_eq!(world.task(&tid)["attempt"], 1);
+}
