@@ -120,9 +120,8 @@ fn take(tx: &mut Tx<'_>, owner: Tid, candidates: &[Candidate]) -> Result<Vec<Cla
         tx.db()
             .prepare_cached(
                 "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ttl, keyed, attempt, failures, losses)
-                 SELECT ready.tid, ?5, ?6, ?7, ttl, keyed, attempt + 1, failures, losses
-                 FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
-                 WHERE ready.part = ?1 AND ready.rank = ?2 AND ready.tid BETWEEN ?3 AND ?4",
+                 SELECT tid, ?5, ?6, ?7, ttl, keyed, attempt + 1, failures, losses FROM ready
+                 WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
             .execute(params![
                 first.part,

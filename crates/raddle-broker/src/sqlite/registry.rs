@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     Shared, Sqlite, clock, open,
     reclaim::{TAKEOVER_MARGIN_NANOS, end_service, give_back_all, reclaim, take_from},
-    submit::{Prepared, insert_row},
+    submit::{Prepared, Row, insert},
     tx::{Cache, Fail, Tx, tid_at},
     writer::Durability,
 };
@@ -93,7 +93,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     spec.name = Some(info.name.clone());
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
-    insert_row(tx, tid, 0, true, &Prepared { spec, text, parent: None })?;
+    insert(tx, &[Row { tid, part: 0, service: true, task: &Prepared { spec, text, parent: None } }])?;
     tx.db()
         .prepare_cached(
             "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, keyed, attempt, failures, losses)

@@ -21,7 +21,8 @@ CREATE TABLE tasks (
 CREATE INDEX services ON tasks (tid) WHERE service = 1;
 CREATE TABLE ready (
     part INTEGER NOT NULL, rank INTEGER NOT NULL, tid INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, PRIMARY KEY (part, rank, tid)
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL,
+    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, PRIMARY KEY (part, rank, tid)
 ) WITHOUT ROWID;
 CREATE TABLE delayed (
     tid INTEGER PRIMARY KEY, run_at INTEGER NOT NULL,

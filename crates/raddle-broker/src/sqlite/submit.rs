@@ -1,10 +1,13 @@
 //! Tasks in.
 
+use std::sync::LazyLock;
+
 use raddle_core::{Spec, Tally, Tid, spec::MAX_SPEC_BYTES};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
     bell::Topic,
+    bulk::Bulk,
     clock,
     tx::{Fail, Part, Tx},
 };
@@ -30,21 +33,27 @@ pub(super) fn prepare(submit: Submit) -> Result<Prepared, Error> {
 
 pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submitted>, Fail> {
     let mut stored = Vec::with_capacity(batch.len());
-    let mut ready: Option<(Tid, Tid)> = None;
+    let mut rows = Vec::with_capacity(batch.len());
     for task in &batch {
         if let Some(tid) = key_holder(tx, task)? {
             stored.push(Submitted::Existing(tid));
             continue;
         }
-        let tid = insert(tx, task)?;
-        stored.push(Submitted::New(tid));
+        let row = Row { tid: tx.next_id(), part: part_of(tx, &task.spec)?, service: false, task };
+        hold_key(tx, &row)?;
+        stored.push(Submitted::New(row.tid));
+        rows.push(row);
+    }
+    insert(tx, &rows)?;
+    let mut ready = None;
+    for Row { tid, task, .. } in &rows {
         match due(tx, &task.spec) {
             // A task that waits for its time interrupts the run of those that do not.
             Some(at) => {
                 enqueue_run(tx, ready.take())?;
-                tx.enqueue_delayed(tid, Tally::default(), at)?;
+                tx.enqueue_delayed(*tid, Tally::default(), at)?;
             }
-            None => ready = Some((ready.map_or(tid, |(first, _)| first), tid)),
+            None => ready = Some((ready.map_or(*tid, |(first, _)| first), *tid)),
         }
     }
     enqueue_run(tx, ready)?;
@@ -62,38 +71,39 @@ fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Option<Tid>> {
         .optional()
 }
 
-/// Stores the part of a task that never changes.
-fn insert(tx: &mut Tx<'_>, task: &Prepared) -> Result<Tid, Fail> {
-    let tid = tx.next_id();
-    let part = part_of(tx, &task.spec)?;
-    insert_row(tx, tid, part, false, task)?;
-    if let Some(key) = &task.spec.unique_key {
+/// Takes a unique key for a task.
+fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+    if let Some(key) = &row.task.spec.unique_key {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
-            .execute(params![key, tid.as_i64()])?;
+            .execute(params![key, row.tid.as_i64()])?;
     }
-    Ok(tid)
+    Ok(())
 }
 
-pub(super) fn insert_row(tx: &Tx<'_>, tid: Tid, part: i64, service: bool, task: &Prepared) -> rusqlite::Result<()> {
-    let Prepared { spec, text, parent } = task;
-    let rank = 9 - spec.priority.min(9);
-    let ttl = i64::try_from(spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX);
-    tx.db()
-        .prepare_cached(
-            "INSERT INTO tasks (tid, part, rank, service, parent, ttl, keyed, spec) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-        )?
-        .execute(params![
-            tid.as_i64(),
-            part,
-            rank,
-            service,
-            parent.map(Tid::as_i64),
-            ttl,
-            spec.unique_key.is_some(),
-            text
-        ])?;
-    Ok(())
+/// The part of a task that never changes.
+pub(super) struct Row<'a> {
+    pub(super) tid: Tid,
+    pub(super) part: i64,
+    pub(super) service: bool,
+    pub(super) task: &'a Prepared,
+}
+
+static INSERT_TASKS: LazyLock<Bulk> =
+    LazyLock::new(|| Bulk::insert("tasks (tid, part, rank, service, parent, ttl, keyed, spec)", 8));
+
+pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
+    INSERT_TASKS.write(tx.db(), rows, |values, row| {
+        let Prepared { spec, text, parent } = row.task;
+        values.bind(row.tid.as_i64())?;
+        values.bind(row.part)?;
+        values.bind(9 - spec.priority.min(9))?;
+        values.bind(row.service)?;
+        values.bind(parent.map(Tid::as_i64))?;
+        values.bind(i64::try_from(spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX))?;
+        values.bind(spec.unique_key.is_some())?;
+        values.bind(text.as_str())
+    })
 }
 
 /// When a task may begin, if that is not now.
@@ -113,8 +123,8 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
     tx.touch(Topic::Ready);
     tx.db()
         .prepare_cached(
-            "INSERT OR ROLLBACK INTO ready (part, rank, tid, attempt, failures, losses)
-             SELECT part, rank, tid, 0, 0, 0 FROM tasks WHERE tid BETWEEN ?1 AND ?2",
+            "INSERT OR ROLLBACK INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
+             SELECT part, rank, tid, 0, 0, 0, ttl, keyed FROM tasks WHERE tid BETWEEN ?1 AND ?2",
         )?
         .execute([first.as_i64(), last.as_i64()])?;
     Ok(())

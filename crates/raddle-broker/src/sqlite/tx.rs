@@ -179,25 +179,19 @@ impl<'c> Tx<'c> {
     /// Puts a task where it waits for its next attempt.
     pub(super) fn enqueue(&mut self, tid: Tid, tally: Tally, run_at: Option<i64>) -> rusqlite::Result<()> {
         match run_at.filter(|at| *at > self.now) {
-            Some(at) => self.enqueue_delayed(tid, tally, at)?,
-            None => {
-                let (part, rank) = self
-                    .db()
-                    .prepare_cached("SELECT part, rank FROM tasks WHERE tid = ?1")?
-                    .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                self.enqueue_ready(tid, tally, part, rank)?;
-            }
+            Some(at) => self.enqueue_delayed(tid, tally, at),
+            None => self.enqueue_ready(tid, tally),
         }
-        Ok(())
     }
 
-    pub(super) fn enqueue_ready(&mut self, tid: Tid, tally: Tally, part: i64, rank: u8) -> rusqlite::Result<()> {
+    fn enqueue_ready(&mut self, tid: Tid, tally: Tally) -> rusqlite::Result<()> {
         self.touch(Topic::Ready);
         self.db()
             .prepare_cached(
-                "INSERT INTO ready (part, rank, tid, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                "INSERT INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
+                 SELECT part, rank, tid, ?2, ?3, ?4, ttl, keyed FROM tasks WHERE tid = ?1",
             )?
-            .execute(params![part, rank, tid.as_i64(), tally.attempt, tally.failures, tally.losses])?;
+            .execute(params![tid.as_i64(), tally.attempt, tally.failures, tally.losses])?;
         Ok(())
     }
 
