@@ -6,22 +6,26 @@
 //! ```no_run
 //! use raddle::prelude::*;
 //!
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Runners are this same program, started again: they do not get past this line.
-//! raddle::exec::runner_main_if_asked();
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // First of all, while there is one thread: runners are this same program, started again, and do not get past this line.
+//!     raddle::exec::runner_main_if_asked();
+//!     raddle::exec::title::init();
+//!     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
+//! }
 //!
-//! let broker = connect(&"sqlite:.raddle/raddle.db".parse()?).await?;
-//! let submitted = broker.submit(vec![Submit::new(Spec::command(["echo", "hello"]))]).await?;
+//! async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//!     let broker = connect(&"sqlite:.raddle/raddle.db".parse()?).await?;
+//!     let submitted = broker.submit(vec![Submit::new(Spec::command(["echo", "hello"]))]).await?;
 //!
-//! // A worker that leaves as soon as nothing is waiting.
-//! let options = Options { idle_exit: Some(std::time::Duration::ZERO), ..Options::resident() };
-//! let worker = Worker::register(broker.clone(), options).await?;
-//! worker.run(Shutdown::new()).await?;
+//!     // A worker that leaves as soon as nothing is waiting.
+//!     let options = Options { idle_exit: Some(std::time::Duration::ZERO), ..Options::resident() };
+//!     let worker = Worker::register(broker.clone(), options).await?;
+//!     worker.run(Shutdown::new()).await?;
 //!
-//! let task = broker.task(submitted[0].tid()).await?.expect("a finished task is kept for its result_ttl");
-//! assert_eq!(task.state, State::Completed);
-//! # Ok(()) }
+//!     let task = broker.task(submitted[0].tid()).await?.expect("a finished task is kept for its result_ttl");
+//!     assert_eq!(task.state, State::Completed);
+//!     Ok(())
+//! }
 //! ```
 
 pub use raddle_broker as broker;
