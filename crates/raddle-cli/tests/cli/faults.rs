@@ -73,3 +73,23 @@ fn a_second_stop_does_not_hurry_a_worker() {
     world.until_state(&tid, "completed");
     assert_eq!(world.task(&tid)["attempt"], 1);
 }
+
+/// A worker may have been started by a shell that has other children, and was replaced by it.
+#[test]
+fn a_killed_runner_takes_its_task_along_and_nobody_else() {
+    let world = World::new();
+    let script = "sleep 601 & exec raddle worker start --no-detach --concurrency 1";
+    let worker = world.start_bash(script);
+    until("it is there", || world.raddle(["worker", "list", "--json"]).ok().json()[0]["tid"].is_string());
+    let tid = world.submit(&["--name", "busy", "--", "sh", "-c", "sleep 602 & sleep 602"]);
+    world.until_state(&tid, "running");
+    let find = |part: &str| world.processes().into_iter().filter(|(_, line)| line.contains(part)).collect::<Vec<_>>();
+    signal(find(":busy:running")[0].0, libc::SIGKILL);
+    world.until_state(&tid, "killed");
+    until("what it had started is gone", || find("sleep 602").is_empty());
+    let innocent = find("sleep 601");
+    assert_eq!(innocent.len(), 1, "it has nothing to do with tasks");
+    signal(innocent[0].0, libc::SIGKILL);
+    worker.signal(libc::SIGTERM);
+    worker.finish().ok();
+}

@@ -83,10 +83,15 @@ impl World {
 
     /// Runs a script in which `raddle` is the program.
     pub(crate) fn bash(&self, script: &str) -> Ran {
+        self.start_bash(script).finish()
+    }
+
+    /// Starts such a script.
+    pub(crate) fn start_bash(&self, script: &str) -> Started {
         let path = self.file("script.sh", script);
         let mut command = self.command("bash");
         command.arg(path);
-        self.spawn(command).finish()
+        self.spawn(command)
     }
 
     /// Runs a script in namespaces of its own: it sees no processes but its own, and may mount what it likes.

@@ -8,6 +8,9 @@ use raddle_core::{Exit, Report, Spec, Target, Usage, spec::Isolation};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
+/// What a task finds of itself in its environment.
+const TID: &str = "RADDLE_TID";
+const ATTEMPT: &str = "RADDLE_ATTEMPT";
 /// How long output waits for room: as long as a person may need to make some, and no longer, because orders to the task wait with it.
 const OUTPUT_TRIES: u32 = 40;
 const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
@@ -126,8 +129,8 @@ impl Occupant {
             Err(gone) => {
                 tracing::warn!(tid = %fence.tid, %gone, "the runner was killed, and its task with it");
                 drop(runner);
-                // What the command had started was adopted by this process when the runner died.
-                let _ = tokio::task::spawn_blocking(|| raddle_exec::reap_orphans(&[])).await;
+                // What the command had started was adopted by this process when the runner died. It may have other children.
+                let _ = tokio::task::spawn_blocking(|| raddle_exec::reap_marked_orphans(TID)).await;
                 ended(fence, Exit::Killed)
             }
         }
@@ -216,8 +219,8 @@ impl Occupant {
             return Err(Exit::SpawnFailed { message: "this worker runs commands only".into() });
         };
         let mut env: Vec<(String, String)> = spec.env.into_iter().collect();
-        env.push(("RADDLE_TID".into(), fence.tid.to_string()));
-        env.push(("RADDLE_ATTEMPT".into(), fence.attempt.to_string()));
+        env.push((TID.into(), fence.tid.to_string()));
+        env.push((ATTEMPT.into(), fence.attempt.to_string()));
         Ok(Request {
             tid: fence.tid,
             attempt: fence.attempt,
