@@ -129,9 +129,14 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>>
 /// How much a queue holds, and since when.
 pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
     let mut stats = Stats { queue: queue.clone(), messages: 0, bytes: 0, oldest: None, newest: None };
+    // A view of tasks or workers is made anew for each look, so it is looked at once.
+    let at_once = match queue {
+        QueueName::System(system) if system.is_view() && *system != System::Log => u32::MAX,
+        _ => PAGE,
+    };
     let mut after = 0;
     loop {
-        let page = views::look(broker, queue, after, PAGE).await?;
+        let page = views::look(broker, queue, after, at_once).await?;
         let Some(last) = page.last() else { return Ok(stats) };
         after = last.id.as_u64();
         stats.oldest = stats.oldest.or_else(|| page.first().and_then(|first| time_of(first.id)));
