@@ -19,13 +19,11 @@ mod worker;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     // A runner is this same program under another name; it must not pay for anything below.
     raddle_exec::runner_main_if_asked();
     raddle_exec::title::init();
-    let cli = match args::Cli::try_parse() {
+    let cli = match args::Cli::read() {
         Ok(cli) => cli,
         Err(error) => {
             // Help goes to stdout and may meet a closed pipe, which is not an error.

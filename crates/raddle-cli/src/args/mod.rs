@@ -36,6 +36,36 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// `raddle run` and nothing else.
+#[derive(Debug, Parser)]
+#[command(name = "raddle")]
+struct RunCli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: RunCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum RunCommand {
+    Run(Box<RunArgs>),
+}
+
+impl Cli {
+    /// Reads the command line of this process.
+    ///
+    /// The parser of all commands takes as long to build as a process takes to start, and `run` is the command whose start people wait
+    /// for: it has a parser of its own. What that does not understand is left to the other, which explains it.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        if std::env::args_os().nth(1).is_some_and(|word| word == "run")
+            && let Ok(RunCli { global, command: RunCommand::Run(args) }) = RunCli::try_parse()
+        {
+            return Ok(Self { global, command: Command::Run(args) });
+        }
+        Self::try_parse()
+    }
+}
+
 /// Flags that every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
