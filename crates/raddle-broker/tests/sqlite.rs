@@ -1,10 +1,9 @@
-//! The conformance suite on the SQLite engine.
+//! The conformance suite on the SQLite engine: with a thread of its own, and on the caller's. The second handle always has a thread.
 
 use std::{path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use raddle_broker::{
-    conformance,
     conformance::{Fixture, Handle},
     sqlite::Sqlite,
 };
@@ -27,11 +26,32 @@ impl Fixture for OnDisk {
     }
 }
 
-async fn make() -> OnDisk {
+fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("there is room for a temporary folder");
     let path = folder.path().join("broker.db");
-    let broker = Arc::new(Sqlite::open(&path).await.expect("a new database can be made"));
-    OnDisk { path, broker, _folder: folder }
+    (folder, path)
 }
 
-conformance!(make);
+mod on_its_own_thread {
+    use super::*;
+
+    async fn make() -> OnDisk {
+        let (folder, path) = place();
+        let broker = Arc::new(Sqlite::open(&path).await.expect("a new database can be made"));
+        OnDisk { path, broker, _folder: folder }
+    }
+
+    raddle_broker::conformance!(make);
+}
+
+mod on_the_callers_thread {
+    use super::*;
+
+    async fn make() -> OnDisk {
+        let (folder, path) = place();
+        let broker = Arc::new(Sqlite::open_here(&path).expect("a new database can be made"));
+        OnDisk { path, broker, _folder: folder }
+    }
+
+    raddle_broker::conformance!(make);
+}
