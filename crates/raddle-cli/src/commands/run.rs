@@ -37,7 +37,9 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     let interrupts = Interrupts::catch()?;
     let broker = context.broker().await?;
     let task = spec::submission(spec.clone());
-    let here = spec.isolation == Isolation::Process && !somebody_can(&broker.workers().await?, &spec);
+    // A task that waits for another must not wait for the slot that it has itself.
+    let is_inside = task.parent.is_some();
+    let here = spec.isolation == Isolation::Process && (is_inside || !somebody_can(&broker.workers().await?, &spec));
     let (submitted, worker) = if here {
         // The usual way of a task in a folder without workers, and the shortest.
         let options = Options { prefork, ..Options::inline(None) };

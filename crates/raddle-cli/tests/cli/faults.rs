@@ -93,3 +93,15 @@ fn a_killed_runner_takes_its_task_along_and_nobody_else() {
     worker.signal(libc::SIGTERM);
     worker.finish().ok();
 }
+
+/// It goes through three processes and a file, and none of them may hold it: they have 64 MiB for everything.
+#[test]
+fn a_gibibyte_of_output_arrives_whole() {
+    let world = World::new();
+    let script = "ulimit -d 65536; raddle run -- head -c 1073741824 /dev/zero | wc -c";
+    assert_eq!(world.bash(script).ok().text(), "1073741824\n");
+    let tid = world.raddle(["task", "list", "--json"]).ok().json()[0]["tid"].as_str().unwrap().to_owned();
+    assert_eq!(world.task(&tid)["report"]["stdout_bytes"], 1_073_741_824_u64);
+    // And it can still be read from what was kept.
+    assert_eq!(world.bash(&format!("raddle logs {tid} | wc -c")).ok().text(), "1073741824\n");
+}

@@ -201,3 +201,15 @@ fn tasks_submitted_by_a_task_are_its_children() {
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
     assert_eq!(tasks[0]["parent"], tasks[1]["tid"]);
 }
+
+/// It would wait for the slot that it has itself.
+#[test]
+fn a_run_inside_a_task_needs_no_slot() {
+    let world = World::new();
+    world.worker(&["--concurrency", "1"]);
+    let ran =
+        world.raddle(["run", "--timeout", "30", "--", "raddle", "run", "--", "sh", "-c", "echo $RADDLE_TID"]).ok();
+    let inner = ran.text().trim().to_owned();
+    let outer = world.task(&inner)["parent"].as_str().unwrap().to_owned();
+    assert_eq!(world.task(&outer)["state"], "completed");
+}
