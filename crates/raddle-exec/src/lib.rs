@@ -43,6 +43,6 @@ mod tree;
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use message::{Done, Notice, Order, Request, Stream};
-pub use orphans::{become_subreaper, is_ignored, reap_marked_orphans, reap_orphans, setsid_self};
+pub use orphans::{become_subreaper, children, is_ignored, reap_orphans, setsid_self};
 pub use prefork::Prefork;
 pub use runner::runner_main_if_asked;

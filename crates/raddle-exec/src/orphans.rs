@@ -43,6 +43,11 @@ pub fn is_ignored(signal: i32) -> bool {
     asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
+/// The children that this process has now.
+pub fn children() -> Vec<u32> {
+    tree::direct_children(std::process::id()).into_iter().map(|child| child.pid).collect()
+}
+
 /// Kills and reaps the children of this process that are neither its runners nor in `keep`, with all their descendants. Returns how
 /// many it reaped.
 ///
@@ -50,20 +55,6 @@ pub fn is_ignored(signal: i32) -> bool {
 /// is adopted by this process (see [`become_subreaper`]). Every child that this process has started in another way must be in `keep`:
 /// it would be taken for an orphan. Blocks for as long as the orphans need to die, at most 400 ms.
 pub fn reap_orphans(keep: &[u32]) -> usize {
-    reap(|pid| !keep.contains(&pid))
-}
-
-/// As [`reap_orphans`], of those alone whose environment has the variable `mark`: for a process that has other children too, and cannot name
-/// them. What a task has started under a clean environment is not found.
-pub fn reap_marked_orphans(mark: &str) -> usize {
-    let entry = format!("{mark}=");
-    reap(|pid| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(entry.as_bytes()))
-    })
-}
-
-fn reap(is_orphan: impl Fn(u32) -> bool) -> usize {
     let me = std::process::id();
     let mut reaped = 0;
     for _ in 0..ROUNDS {
@@ -74,7 +65,7 @@ fn reap(is_orphan: impl Fn(u32) -> bool) -> usize {
             runners.retain(|runner| children.contains(runner));
             orphans.retain(|child| !runners.contains(&(child.pid, child.start_ticks)));
         }
-        orphans.retain(|child| is_orphan(child.pid));
+        orphans.retain(|child| !keep.contains(&child.pid));
         if orphans.is_empty() {
             break;
         }

@@ -23,6 +23,8 @@ pub struct Worker {
     pub(super) leased_at: u64,
     /// What it has claimed already.
     pub(super) claim: Option<Claim>,
+    /// The children that this process had before.
+    pub(super) strangers: Arc<[u32]>,
 }
 
 /// How a worker's life went.
@@ -56,7 +58,7 @@ impl Worker {
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let leased_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;
-        Ok(Self { broker, options, tid, leased_at, claim: None })
+        Ok(Self { broker, options, tid, leased_at, claim: None, strangers: raddle_exec::children().into() })
     }
 
     /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
@@ -64,7 +66,8 @@ impl Worker {
         let leased_at = FencePage::clock_now();
         let Own { submitted, worker, claim } = broker.submit_own(task, options.info(), options.lease).await?;
         let options = Options { only: Some(submitted.tid()), ..options };
-        let worker = worker.map(|tid| Self { broker, options, tid, leased_at, claim });
+        let strangers = raddle_exec::children().into();
+        let worker = worker.map(|tid| Self { broker, options, tid, leased_at, claim, strangers });
         Ok((submitted, worker))
     }
 
@@ -112,14 +115,14 @@ impl Worker {
 
     /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
     async fn register_anew(self) -> Result<Self> {
-        let Self { broker, options, .. } = self;
+        let Self { broker, options, strangers, .. } = self;
         loop {
             match Self::register(Arc::clone(&broker), options.clone()).await {
                 Err(error) if error.is_retryable() => {
                     tracing::error!(%error, "cannot register anew yet");
                     tokio::time::sleep(ERROR_PAUSE).await;
                 }
-                outcome => return outcome,
+                outcome => return outcome.map(|worker| Self { strangers, ..worker }),
             }
         }
     }

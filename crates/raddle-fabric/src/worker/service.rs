@@ -97,7 +97,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn start(worker: &mut Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim } = worker;
+        let Worker { broker, options, tid, leased_at, claim, strangers } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -114,6 +114,7 @@ impl Service {
             one_shot: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
+            strangers: Arc::clone(strangers),
         });
         let (tell, news) = mpsc::unbounded_channel();
         let count = options.concurrency.max(1) as usize;

@@ -25,6 +25,8 @@ pub(super) struct Equipment {
     pub(super) one_shot: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
+    /// The children that this process had before it was a worker: they have nothing to do with tasks.
+    pub(super) strangers: Arc<[u32]>,
 }
 
 /// What a slot tells its worker.
@@ -129,8 +131,9 @@ impl Occupant {
             Err(gone) => {
                 tracing::warn!(tid = %fence.tid, %gone, "the runner was killed, and its task with it");
                 drop(runner);
-                // What the command had started was adopted by this process when the runner died. It may have other children.
-                let _ = tokio::task::spawn_blocking(|| raddle_exec::reap_marked_orphans(TID)).await;
+                // What the command had started was adopted by this process when the runner died.
+                let keep = Arc::clone(&self.equipment.strangers);
+                let _ = tokio::task::spawn_blocking(move || raddle_exec::reap_orphans(&keep)).await;
                 ended(fence, Exit::Killed)
             }
         }
