@@ -16,8 +16,9 @@ use raddle_core::{
 use crate::{
     Result,
     request::{
-        Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, Peek, Progress, Pulse,
-        Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary, TaskFilter, Verdict,
+        Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
+        Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
+        TaskFilter, Verdict,
     },
 };
 
@@ -34,11 +35,16 @@ pub trait Tasks: Send + Sync + 'static {
     /// A task whose `unique_key` belongs to one that is not finished is not stored; the other's id is returned.
     async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>>;
 
-    /// Stores a task and gives it to a new worker, for a process that runs what it submits: one step instead of three, and nobody
-    /// else can claim the task in between. Returns when it is durable.
+    /// Stores a task and gives it to a worker that is there for it alone, for a process that runs what it submits: one step instead of
+    /// four, and nobody else can claim the task in between. Returns when it would survive this process; what it takes to survive a power
+    /// cut can be done while the task begins, by [`sync`](Self::sync).
     ///
-    /// Nobody is registered when the task's `unique_key` is taken; nothing is claimed when its time has not come.
-    async fn submit_own(&self, task: Submit, worker: WorkerInfo, lease: Duration) -> Result<Own>;
+    /// Nobody is registered when the task's `unique_key` is taken, or when it is left to others; nothing is claimed when its time has
+    /// not come.
+    async fn submit_own(&self, request: OwnRequest) -> Result<Own>;
+
+    /// Returns when all that was written through this handle is durable.
+    async fn sync(&self) -> Result<()>;
 
     /// Takes up to `max` tasks that the owner may run, the most urgent and then the oldest first.
     ///

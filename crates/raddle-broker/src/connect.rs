@@ -2,7 +2,9 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
-use crate::{Broker, Result, memory, sqlite};
+#[cfg(feature = "redis")]
+use crate::redis;
+use crate::{Broker, Result, agent, memory, sqlite};
 
 /// Where a broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,20 +14,36 @@ pub enum Url {
     Memory,
     /// In a file on this machine.
     Sqlite(PathBuf),
+    /// Served by another process of this machine, at this socket.
+    Unix(PathBuf),
+    /// On a server that many machines share.
+    #[cfg(feature = "redis")]
+    Redis(Box<redis::Address>),
 }
 
 /// The text does not say where a broker is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a queue URL: use sqlite:PATH, or mem:// for a broker that lives in one process")]
+#[error("'{text}' is not a queue URL: {reason}")]
 pub struct ParseUrlError {
+    /// As much of it as holds no password.
     text: String,
+    reason: String,
 }
 
-/// Opens the broker at `url`, making it if it is not there.
+#[cfg(feature = "redis")]
+const FORMS: &str = "use sqlite:PATH, redis://HOST:PORT, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
+#[cfg(not(feature = "redis"))]
+const FORMS: &str =
+    "use sqlite:PATH, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
+
+/// Opens the broker at `url`, making it if it is not there. One that is served must be served already.
 pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
     Ok(match url {
         Url::Memory => Arc::new(memory::Memory::new()),
         Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open(path).await?),
+        Url::Unix(path) => Arc::new(agent::Remote::connect(path).await?),
+        #[cfg(feature = "redis")]
+        Url::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),
     })
 }
 
@@ -34,24 +52,52 @@ pub async fn connect_here(url: &Url) -> Result<Arc<dyn Broker>> {
     Ok(match url {
         Url::Memory => Arc::new(memory::Memory::new()),
         Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open_here(path)?),
+        Url::Unix(path) => Arc::new(agent::Remote::connect(path).await?),
+        #[cfg(feature = "redis")]
+        Url::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),
     })
+}
+
+impl Url {
+    /// The URL with the password in it, if it may hold one: for the environment of a process that is to open the same broker.
+    pub fn secret(&self) -> Option<&str> {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => Some(address.secret()),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for Url {
     type Err = ParseUrlError;
 
     fn from_str(text: &str) -> Result<Self, ParseUrlError> {
+        // Nothing of the text is repeated beyond its scheme: a mistyped URL may hold a password.
+        let scheme = || text.split(':').next().unwrap_or_default().to_owned();
+        #[cfg(feature = "redis")]
+        if let Some(address) = redis::Address::parse(text) {
+            let refused = |reason| ParseUrlError { text: scheme(), reason };
+            return address.map(|address| Self::Redis(Box::new(address))).map_err(refused);
+        }
         match text {
             "mem://" | "stub://" => Ok(Self::Memory),
-            _ => match text.strip_prefix("sqlite:") {
-                Some(path) if !path.trim_start_matches('/').is_empty() => {
-                    Ok(Self::Sqlite(path.strip_prefix("//").unwrap_or(path).into()))
-                }
-                // Nothing of the text is repeated beyond its scheme: a mistyped URL may hold a password.
-                _ => Err(ParseUrlError { text: text.split(':').next().unwrap_or_default().into() }),
+            _ => match text.split_once(':') {
+                Some(("sqlite", path)) if names_a_file(path) => Ok(Self::Sqlite(plain(path))),
+                Some(("unix", path)) if names_a_file(path) => Ok(Self::Unix(plain(path))),
+                _ => Err(ParseUrlError { text: scheme(), reason: FORMS.into() }),
             },
         }
     }
+}
+
+fn names_a_file(path: &str) -> bool {
+    !path.trim_start_matches('/').is_empty()
+}
+
+/// The path, also where it is written as URLs have it: `sqlite:///var/lib/work.db`.
+fn plain(path: &str) -> PathBuf {
+    path.strip_prefix("//").unwrap_or(path).into()
 }
 
 impl fmt::Display for Url {
@@ -59,6 +105,9 @@ impl fmt::Display for Url {
         match self {
             Self::Memory => f.write_str("mem://"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => write!(f, "{address}"),
         }
     }
 }

@@ -1,17 +1,19 @@
 //! What can go wrong with a broker.
 
 use std::{
+    borrow::Cow,
     io,
     path::{Path, PathBuf},
 };
 
 use raddle_core::{QueueName, State, Tid, control::ParseControlError, spec::InvalidSpec};
+use serde::{Deserialize, Serialize};
 
 /// The result of asking a broker.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a broker did not do what it was asked to.
-#[derive(Debug, Clone, thiserror::Error)]
+/// Why a broker did not do what it was asked to. It can be sent to whoever asked from another process.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The task was refused before it was stored.
@@ -28,7 +30,7 @@ pub enum Error {
     Unfinished(Tid, State),
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
-    View(QueueName, &'static str),
+    View(QueueName, Cow<'static, str>),
     /// A waiting task was sent what is not a control message.
     #[error(transparent)]
     Control(#[from] ParseControlError),
@@ -109,6 +111,70 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The process that serves the broker cannot be reached. Whether it did what it was asked to is not known.
+    #[error("no answer from the agent at {path}: {reason}")]
+    AgentGone {
+        /// Its socket.
+        path: PathBuf,
+        /// What is known of it.
+        reason: String,
+    },
+    /// The process that serves the broker does not talk to this one, or not about this.
+    #[error("the agent at {path} cannot be used: {reason}")]
+    AgentRefused {
+        /// Its socket.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// A broker cannot be served under this name.
+    #[error("cannot serve at {path}: {reason}")]
+    Socket {
+        /// Where the socket was to be.
+        path: PathBuf,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The server is not there, or does not answer.
+    #[error("cannot reach {place} ({reason}): is the server running, and is this where it is?")]
+    Unreachable {
+        /// Where it should be.
+        place: String,
+        /// What was found there.
+        reason: String,
+    },
+    /// The server is there, and is not one to keep tasks on.
+    #[error("{place} {reason}: {fix}")]
+    Refused {
+        /// Where it is.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+        /// What to do about it.
+        fix: String,
+    },
+    /// The server has no memory left.
+    #[error(
+        "{place} has no memory left: raise its limit ('redis-cli CONFIG SET maxmemory 2gb'), nothing that was accepted is lost"
+    )]
+    OutOfMemory {
+        /// Where it is.
+        place: String,
+    },
+    /// Something else lives under the names that belong to this broker.
+    #[error("another program has keys at {place} with the names that are used here: choose a ?namespace= of its own")]
+    Taken {
+        /// Where it is.
+        place: String,
+    },
+    /// The server failed in another way.
+    #[error("{place}: {reason}")]
+    Server {
+        /// Where it is.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
     /// The broker was closed while the call waited.
     #[error("the broker was closed")]
     Closed,
@@ -125,7 +191,14 @@ impl Error {
 
     /// Whether the same call may succeed later without anybody doing anything.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Locked { .. } | Self::Full { .. })
+        matches!(
+            self,
+            Self::Locked { .. }
+                | Self::Full { .. }
+                | Self::AgentGone { .. }
+                | Self::Unreachable { .. }
+                | Self::OutOfMemory { .. }
+        )
     }
 
     /// Whether the caller named something that is not there or cannot be done to it, rather than something failing here.
@@ -139,6 +212,7 @@ impl Error {
                 | Self::View(..)
                 | Self::Control(_)
                 | Self::ControlQueue(_)
+                | Self::Socket { .. }
         )
     }
 }

@@ -3,11 +3,15 @@
 //! [`Broker`] is the contract. [`connect`] opens the engine that a URL names. The `conformance` feature holds the suite that
 //! every engine passes. Nothing here runs a task; engines store, order, lease and fence.
 
+pub mod agent;
 mod broker;
+mod bytes;
 mod connect;
 mod error;
 pub mod memory;
 pub mod queues;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod request;
 pub mod sqlite;
 

@@ -226,14 +226,14 @@ fn is_control(queue: &QueueName) -> bool {
 }
 
 fn refuse_view(queue: &QueueName, what: &'static str) -> Result<()> {
-    if is_view(queue) { Err(Error::View(queue.clone(), what)) } else { Ok(()) }
+    if is_view(queue) { Err(Error::View(queue.clone(), what.into())) } else { Ok(()) }
 }
 
 /// Refuses a queue that shows a record at present: to find nothing in it would be a lie.
 async fn refuse_records(broker: &dyn Broker, queue: &QueueName, what: &'static str) -> Result<()> {
     match views::look(broker, queue, 0, 1).await?.is_empty() {
         true => Ok(()),
-        false => Err(Error::View(queue.clone(), what)),
+        false => Err(Error::View(queue.clone(), what.into())),
     }
 }
 

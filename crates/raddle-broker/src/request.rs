@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use raddle_core::{CapSet, Event, QueueName, Report, Spec, State, Target, TaskView, Tid};
+use raddle_core::{
+    CapSet, Event, QueueName, Report, Spec, State, Target, TaskView, Tid,
+    spec::{InvalidSpec, MAX_SPEC_BYTES},
+    worker::WorkerInfo,
+};
 use serde::{Deserialize, Serialize};
 
 /// One task to be stored.
@@ -24,12 +28,25 @@ pub enum Submitted {
     Existing(Tid),
 }
 
-/// A task submitted by the process that is to run it.
+/// A task that is to run where it is submitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OwnRequest {
+    /// The task.
+    pub task: Submit,
+    /// What is to run it.
+    pub worker: WorkerInfo,
+    /// How long that counts as alive from now.
+    pub lease: Duration,
+    /// Whether it is left to others when a live worker would take it.
+    pub yields: bool,
+}
+
+/// What became of a task that was to run where it is submitted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Own {
     /// What became of the submission.
     pub submitted: Submitted,
-    /// The worker that was registered for it.
+    /// The worker that was registered for it. It is no task itself, and leaves the registry with the end of this one.
     pub worker: Option<Tid>,
     /// The task, claimed by that worker.
     pub claim: Option<Claim>,
@@ -87,8 +104,10 @@ pub struct Finish {
     /// How it went.
     pub report: Report,
     /// The end of its standard output, after what was appended before.
+    #[serde(with = "crate::bytes")]
     pub stdout: Vec<u8>,
     /// The end of its standard error, after what was appended before.
+    #[serde(with = "crate::bytes")]
     pub stderr: Vec<u8>,
 }
 
@@ -293,6 +312,7 @@ pub struct Chunk {
     /// To which stream.
     pub stream: Stream,
     /// What.
+    #[serde(with = "crate::bytes")]
     pub bytes: Vec<u8>,
 }
 
@@ -300,6 +320,17 @@ impl Submit {
     /// A task that no other task submits.
     pub fn new(spec: Spec) -> Self {
         Self { spec, parent: None }
+    }
+
+    /// Checks a task before it costs anybody a transaction, and writes its spec out as engines store it.
+    pub(crate) fn written(&self) -> Result<String, InvalidSpec> {
+        self.spec.validate()?;
+        let text = serde_json::to_string(&self.spec).expect("a spec has only string keys");
+        if text.len() > MAX_SPEC_BYTES {
+            let reason = "the whole spec is larger than 16 MiB: let the task read a file instead".into();
+            return Err(InvalidSpec { path: ".".into(), reason });
+        }
+        Ok(text)
     }
 }
 

@@ -29,6 +29,11 @@ impl Follower {
         Self { tid, cursor: Cursor::default() }
     }
 
+    /// Whether nothing has been looked at yet.
+    pub(crate) fn is_at_start(&self) -> bool {
+        self.cursor == Cursor::default()
+    }
+
     /// What is new; waits for it. Nothing is lost when the future is dropped.
     pub(crate) async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Progress> {
         let progress = broker.follow(self.tid, self.cursor, wait).await?;

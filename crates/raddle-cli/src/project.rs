@@ -93,6 +93,7 @@ fn embedded(folder: &Path) -> Url {
 fn parse(text: &str, base: &Path) -> Outcome<Url> {
     match text.parse().map_err(|e: raddle_broker::ParseUrlError| Failure::Usage(e.to_string()))? {
         Url::Sqlite(path) => Ok(Url::Sqlite(base.join(path))),
+        Url::Unix(path) => Ok(Url::Unix(base.join(path))),
         url => Ok(url),
     }
 }
@@ -122,6 +123,9 @@ mod tests {
 
         assert_eq!(Project::find(Some("sqlite:x.db"), &deep).unwrap().url, at(&deep.join("x.db")));
         assert_eq!(Project::find(Some("mem://"), &deep).unwrap().url, Url::Memory);
+        let served = Project::find(Some("unix:x.sock"), &deep).unwrap();
+        assert_eq!((served.url.clone(), served.folder()), (Url::Unix(deep.join("x.sock")), None));
+        assert_eq!(served.url.to_string(), format!("unix:{}", deep.join("x.sock").display()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Fence, Stream};
-use raddle_core::{Exit, State, TaskView};
+use raddle_core::{Exit, Report, Spec, State, TaskView, Tid};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -15,12 +15,12 @@ const MAX_TEXT: usize = 16 * 1024 * 1024;
 const AT_ONCE: u32 = 256 * 1024;
 
 /// The code that `run` and `result` leave with.
-pub(crate) fn exit_code(task: &TaskView) -> u8 {
-    match task.state {
+pub(crate) fn exit_code(state: State, report: Option<&Report>) -> u8 {
+    match state {
         State::Timeout => TIMED_OUT,
         State::Cancelled => INTERRUPTED,
         State::Killed => KILLED,
-        _ => match &task.report {
+        _ => match report {
             // What does not fit into a byte must not turn a failure into a success.
             Some(report) => u8::try_from(report.exit.shell_code()).unwrap_or(TASK_FAILED),
             None => RADDLE,
@@ -29,18 +29,17 @@ pub(crate) fn exit_code(task: &TaskView) -> u8 {
 }
 
 /// What there is to say about how a task ended, beyond its exit code.
-pub(crate) fn remark(task: &TaskView) -> Option<String> {
-    let report = task.report.as_ref()?;
-    match &report.exit {
+pub(crate) fn remark(tid: Tid, spec: &Spec, report: Option<&Report>) -> Option<String> {
+    match &report?.exit {
         Exit::Code { .. } => None,
         Exit::Timeout => {
-            let limit = task.spec.timeout.map(|t| format!(" of {t}")).unwrap_or_default();
-            Some(format!("task {} ran past its timeout{limit}", task.tid))
+            let limit = spec.timeout.map(|t| format!(" of {t}")).unwrap_or_default();
+            Some(format!("task {tid} ran past its timeout{limit}"))
         }
         Exit::NotFound { message } | Exit::NotExecutable { message } | Exit::SpawnFailed { message } => {
             Some(message.clone())
         }
-        exit => Some(format!("task {}: {exit}", task.tid)),
+        exit => Some(format!("task {tid}: {exit}")),
     }
 }
 
@@ -55,7 +54,7 @@ pub(crate) fn task_json(task: &TaskView) -> Map<String, Value> {
     }
     fields.insert("short".into(), task.tid.short().to_string().into());
     fields.insert("name".into(), task.spec.display_name().into());
-    fields.insert("exit_code".into(), task.report.as_ref().map(|_| exit_code(task)).into());
+    fields.insert("exit_code".into(), task.report.as_ref().map(|report| exit_code(task.state, Some(report))).into());
     let took = format::took(task, Timestamp::now()).map(|took| took.as_secs_f64());
     fields.insert("duration_seconds".into(), took.into());
     fields
@@ -69,7 +68,7 @@ pub(crate) async fn result_json(broker: &dyn Broker, task: &TaskView) -> Outcome
         fields.insert(name.into(), String::from_utf8_lossy(&bytes).into());
         fields.insert(format!("{name}_complete"), whole.into());
     }
-    fields.insert("error".into(), json!(remark(task)));
+    fields.insert("error".into(), json!(remark(task.tid, &task.spec, task.report.as_ref())));
     Ok(fields.into())
 }
 

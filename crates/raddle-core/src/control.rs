@@ -52,7 +52,7 @@ pub struct Reply {
 }
 
 /// The text is not a control message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("not a control message: send STOP, KILL, PAUSE, RESUME, PING or STATUS, as text or as {{\"command\":…}}")]
 pub struct ParseControlError;
 

@@ -70,6 +70,13 @@ pub enum WorkerStatus {
     Draining,
 }
 
+impl WorkerEntry {
+    /// Whether the worker would take a task with this spec now.
+    pub fn would_take(&self, spec: &Spec) -> bool {
+        self.status == WorkerStatus::Active && self.info.can_take(spec)
+    }
+}
+
 impl WorkerInfo {
     /// The claim rule: whether the worker may take a task with this spec.
     pub fn can_take(&self, spec: &Spec) -> bool {

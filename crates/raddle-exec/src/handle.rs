@@ -170,7 +170,14 @@ impl Runner {
     /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
     async fn flush(&mut self) -> Result<(), RunnerGone> {
         while self.sent < self.outgoing.len() {
-            match self.socket.write(&self.outgoing[self.sent..]).await {
+            // Tried before the runtime knows that there is room, which it would learn only in its next turn: there nearly always is.
+            let sent = match sys::send(self.socket.as_fd(), &self.outgoing[self.sent..]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.write(&self.outgoing[self.sent..]).await
+                }
+                sent => sent,
+            };
+            match sent {
                 Ok(n) => self.sent += n,
                 Err(error) => return Err(self.ended(Some(error)).await),
             }

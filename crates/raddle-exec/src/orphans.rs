@@ -45,6 +45,10 @@ pub fn is_ignored(signal: i32) -> bool {
 
 /// The children that this process has now.
 pub fn children() -> Vec<u32> {
+    // Most processes that ask have none, and that is told without a look at the list.
+    if !sys::has_children() {
+        return Vec::new();
+    }
     tree::direct_children(std::process::id()).into_iter().map(|child| child.pid).collect()
 }
 

@@ -9,13 +9,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::{FencePage, runner, sys};
+use crate::{FencePage, orphans, runner, sys};
 
 /// A runner that waits to be used, by whoever asks first. Dropped unused, it ends.
 #[derive(Clone, Debug)]
 pub struct Prefork {
     waiting: Arc<Mutex<Option<Forked>>>,
     fence: Arc<FencePage>,
+    strangers: Arc<[u32]>,
 }
 
 /// The runner itself, as its parent sees it.
@@ -34,6 +35,7 @@ impl Prefork {
         if fs::metadata("/proc/self/task")?.nlink() != LINKS_OF_ONE_THREAD {
             return Err(io::Error::other("a process with threads cannot be forked safely"));
         }
+        let strangers = orphans::children().into();
         let fence = Arc::new(FencePage::new()?);
         let (ours, theirs) = UnixStream::pair()?;
         // SAFETY: there is one thread, so the child is a whole process. It goes on in a function that never returns.
@@ -45,7 +47,7 @@ impl Prefork {
             pid => {
                 let pid = pid as u32;
                 let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket: ours })));
-                Ok(Self { waiting, fence })
+                Ok(Self { waiting, fence, strangers })
             }
         }
     }
@@ -53,6 +55,11 @@ impl Prefork {
     /// The fence that the runner looks at, as long as the runner has not been taken.
     pub fn fence(&self) -> Option<Arc<FencePage>> {
         self.lock().is_some().then(|| Arc::clone(&self.fence))
+    }
+
+    /// The children that this process had before.
+    pub fn strangers(&self) -> Arc<[u32]> {
+        Arc::clone(&self.strangers)
     }
 
     pub(crate) fn take(&self) -> Option<Forked> {

@@ -5,4 +5,4 @@
 
 pub mod worker;
 
-pub use worker::{Ended, Options, Shutdown, Worker};
+pub use worker::{Ended, Options, Outcome, Shutdown, Worker};

@@ -52,7 +52,7 @@ pub(crate) fn bench_finish(plan: &Plan) -> Vec<Verdict> {
 }
 
 /// Claims and finishes until nothing is left.
-async fn work_off(broker: &dyn Broker, owner: Tid) {
+pub(crate) async fn work_off(broker: &dyn Broker, owner: Tid) {
     let mut claims = Vec::new();
     loop {
         // The next tasks are claimed while the last are being finished.
@@ -75,7 +75,7 @@ fn count(plan: &Plan) -> usize {
 }
 
 /// As long as the text of a small task is in the broker's own table.
-fn payload() -> String {
+pub(crate) fn payload() -> String {
     serde_json::to_string(&Spec::command(["/bin/true"])).expect("a spec is JSON")
 }
 

@@ -25,6 +25,9 @@ pub mod wake;
 
 mod support;
 
+// For the tests of single engines.
+pub use support::{finish, info};
+
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -50,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 /// Runs one case on a store of its own.
 pub fn run<F: Fixture>(make: impl AsyncFnOnce() -> F, case: impl AsyncFnOnce(&dyn Fixture) -> Result<()>) {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_time().build().expect("the system gives this process threads");
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("the system gives this process threads");
     runtime.block_on(async {
         let store = make().await;
         let outcome = tokio::time::timeout(PATIENCE, Box::pin(case(&store))).await;
@@ -82,6 +85,9 @@ macro_rules! conformance {
                 a_key_that_is_taken_registers_nobody
                 a_time_that_has_not_come_claims_nothing
                 an_invalid_task_leaves_nothing
+                its_worker_leaves_with_it
+                what_its_worker_leaves_behind_is_taken_back
+                a_task_can_be_left_to_others
             }
             claim {
                 nothing_to_claim_takes_the_whole_wait

@@ -1,28 +1,34 @@
 //! Tasks that run where they are submitted.
 
-use raddle_core::{EventKind, Span, Spec, State};
+use raddle_core::{EventKind, Span, Spec, State, worker::Beat};
 
 use super::{Fixture, support::*};
 use crate::{
     Error, Result,
-    request::{ClaimRequest, Fence, Submit, Submitted, TaskFilter, Verdict},
+    request::{ClaimRequest, Fence, OwnRequest, Pulse, Started, Submit, Submitted, TaskFilter, Verdict},
 };
+
+fn mine() -> OwnRequest {
+    OwnRequest { task: Submit::new(spec("mine")), worker: info("inline"), lease: TTL, yields: false }
+}
 
 /// One step: stored, registered, claimed.
 pub async fn a_task_of_ones_own_is_claimed_at_once(store: &dyn Fixture) -> Result<()> {
-    let (broker, other) = (store.broker(), store.reopen().await);
+    let broker = store.broker();
     let waiting = submit(broker, Spec { priority: 9, ..spec("waiting") }).await?;
     let odd = Spec { queue: "odd".into(), requires: caps("gpu"), ..spec("mine") };
-    let own = broker.submit_own(Submit { spec: odd.clone(), parent: Some(waiting) }, info("inline"), TTL).await?;
+    let own =
+        broker.submit_own(OwnRequest { task: Submit { spec: odd.clone(), parent: Some(waiting) }, ..mine() }).await?;
     let Submitted::New(tid) = own.submitted else { panic!("it is stored: {own:?}") };
     let owner = own.worker.expect("a worker is registered");
     let claim = own.claim.expect("it is claimed");
     assert_eq!((claim.fence, claim.spec), (Fence { tid, attempt: 1 }, odd));
+    let other = store.reopen().await;
     let task = view(&other, tid).await?;
     assert_eq!((task.state, task.worker, task.parent), (State::Spawning, Some(owner), Some(waiting)));
     assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Spawning]);
-    assert_eq!(kinds(broker, owner).await?, [EventKind::Created, EventKind::Running]);
     assert_eq!(other.workers().await?.iter().map(|entry| entry.tid).collect::<Vec<_>>(), [owner]);
+    broker.sync().await?;
     assert_eq!(end(&other, claim.fence, success()).await?, Verdict::Done(State::Completed));
     assert_eq!(view(broker, waiting).await?.state, State::Created);
     Ok(())
@@ -37,7 +43,7 @@ pub async fn nobody_else_can_claim_it_in_between(store: &dyn Fixture) -> Result<
         async move { other.claim(ClaimRequest { wait: SOON, ..request(rival) }).await }
     });
     for _ in 0..20 {
-        let own = broker.submit_own(Submit::new(spec("mine")), info("inline"), TTL).await?;
+        let own = broker.submit_own(mine()).await?;
         assert!(own.claim.is_some());
     }
     let tid = submit(broker, spec("theirs")).await?;
@@ -51,7 +57,7 @@ pub async fn a_key_that_is_taken_registers_nobody(store: &dyn Fixture) -> Result
     let broker = store.broker();
     let unique = Spec { unique_key: Some("the one".into()), ..spec("task") };
     let first = submit(broker, unique.clone()).await?;
-    let own = broker.submit_own(Submit::new(unique), info("inline"), TTL).await?;
+    let own = broker.submit_own(OwnRequest { task: Submit::new(unique), ..mine() }).await?;
     assert_eq!((own.submitted, own.worker), (Submitted::Existing(first), None));
     assert!(own.claim.is_none() && broker.workers().await?.is_empty());
     assert_eq!(broker.tasks(TaskFilter { services: true, ..TaskFilter::default() }).await?.len(), 1);
@@ -62,7 +68,7 @@ pub async fn a_key_that_is_taken_registers_nobody(store: &dyn Fixture) -> Result
 pub async fn a_time_that_has_not_come_claims_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let later = Spec { delay: Some(Span::millis(80)), ..spec("later") };
-    let own = broker.submit_own(Submit::new(later), info("inline"), TTL).await?;
+    let own = broker.submit_own(OwnRequest { task: Submit::new(later), ..mine() }).await?;
     assert!(own.claim.is_none());
     let (tid, owner) = (own.submitted.tid(), own.worker.expect("a worker is registered"));
     assert_eq!(view(broker, tid).await?.state, State::Created);
@@ -75,9 +81,64 @@ pub async fn a_time_that_has_not_come_claims_nothing(store: &dyn Fixture) -> Res
 pub async fn an_invalid_task_leaves_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let invalid = Submit::new(Spec::command(Vec::<String>::new()));
-    let refused = broker.submit_own(invalid, info("inline"), TTL).await;
+    let refused = broker.submit_own(OwnRequest { task: invalid, ..mine() }).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(broker.workers().await?.is_empty());
     assert!(broker.events(0, None, 10, AT_ONCE).await?.is_empty());
+    Ok(())
+}
+
+/// It is no task, has nothing else to do, and nobody has to wait for its lease to run out.
+pub async fn its_worker_leaves_with_it(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let twice = Submit::new(retrying(2, Span::millis(1)));
+    let own = broker.submit_own(OwnRequest { task: twice, ..mine() }).await?;
+    let (owner, tid) = (own.worker.expect("a worker is registered"), own.submitted.tid());
+    assert!(broker.task(owner).await?.is_none());
+    let verdict = end(broker, Fence { tid, attempt: 1 }, failure()).await?;
+    assert!(matches!(verdict, Verdict::Again(_)), "{verdict:?}");
+    assert_eq!(broker.workers().await?.len(), 1, "it is there for the second attempt too");
+    let claims = broker.claim(ClaimRequest { only: Some(tid), wait: SOON, ..request(owner) }).await?;
+    assert_eq!(end(broker, claims[0].fence, failure()).await?, Verdict::Done(State::Failed));
+    assert!(broker.workers().await?.is_empty());
+    let mut heart = broker.heart(owner, TTL);
+    let beat =
+        tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await.expect("a beat does not panic")?;
+    assert_eq!(beat, Pulse::Expired);
+    Ok(())
+}
+
+/// One that is killed leaves its task to be taken over.
+pub async fn what_its_worker_leaves_behind_is_taken_back(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let own = broker.submit_own(OwnRequest { lease: SHORT_TTL, ..mine() }).await?;
+    let claim = own.claim.expect("it is claimed");
+    broker.started(vec![Started { fence: claim.fence, pid: None }]).await?;
+    outlive().await;
+    let taken = broker.reclaim().await?;
+    assert_eq!(
+        taken.iter().map(|task| (task.fence, Some(task.owner))).collect::<Vec<_>>(),
+        [(claim.fence, own.worker)]
+    );
+    assert!(broker.workers().await?.is_empty());
+    let next = worker(broker).await?;
+    let claims = broker.claim(ClaimRequest { wait: SOON, ..request(next) }).await?;
+    assert_eq!(claims[0].fence, Fence { attempt: 2, ..claim.fence });
+    Ok(())
+}
+
+/// Those who are there for it go first.
+pub async fn a_task_can_be_left_to_others(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let modest = OwnRequest { yields: true, ..mine() };
+    assert!(broker.submit_own(modest.clone()).await?.claim.is_some(), "nobody else is there");
+    let resident = worker(&other).await?;
+    let own = broker.submit_own(modest.clone()).await?;
+    assert!(own.worker.is_none() && own.claim.is_none(), "{own:?}");
+    let tid = own.submitted.tid();
+    let claims = other.claim(ClaimRequest { wait: SOON, ..request(resident) }).await?;
+    assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), [tid]);
+    let needy = Submit::new(Spec { requires: caps("gpu"), ..spec("mine") });
+    assert!(broker.submit_own(OwnRequest { task: needy, ..modest }).await?.claim.is_some(), "they cannot take it");
     Ok(())
 }

@@ -61,7 +61,8 @@ pub(super) async fn submit_all(broker: &Handle, specs: Vec<Spec>) -> Result<Vec<
     Ok(stored.into_iter().map(|stored| stored.tid()).collect())
 }
 
-pub(super) fn info(name: &str) -> WorkerInfo {
+/// What a worker says of itself.
+pub fn info(name: &str) -> WorkerInfo {
     WorkerInfo {
         name: name.into(),
         kind: "resident".into(),
@@ -131,7 +132,8 @@ pub(super) fn report(exit: Exit) -> Report {
     }
 }
 
-pub(super) fn finish(fence: Fence, exit: Exit) -> Finish {
+/// The end of an attempt that ran and wrote nothing.
+pub fn finish(fence: Fence, exit: Exit) -> Finish {
     Finish { fence, report: report(exit), stdout: Vec::new(), stderr: Vec::new() }
 }
 

@@ -1,13 +1,11 @@
 //! Giving tasks to workers.
 
-use std::time::Duration;
-
-use raddle_core::{EventKind, Tid, worker::WorkerInfo};
+use raddle_core::{EventKind, Tid};
 
 use super::state::{Now, Place, Run, State};
 use crate::{
     Error, Result,
-    request::{Claim, ClaimRequest, Fence, Own, Started, Submit, Submitted},
+    request::{Claim, ClaimRequest, Fence, Started},
 };
 
 impl State {
@@ -23,17 +21,6 @@ impl State {
         };
         let claims: Vec<_> = tids.into_iter().map(|tid| self.hand_over(tid, request.owner, now)).collect();
         Ok(Some(claims).filter(|claims| !claims.is_empty()))
-    }
-
-    /// Stores a task and gives it to a new worker.
-    pub(super) fn submit_own(&mut self, task: Submit, worker: WorkerInfo, lease: Duration, now: Now) -> Result<Own> {
-        let submitted = self.submit(vec![task], now)?[0];
-        let Submitted::New(tid) = submitted else {
-            return Ok(Own { submitted, worker: None, claim: None });
-        };
-        let owner = self.register(worker, lease, now);
-        let claim = self.is_ready(tid).then(|| self.hand_over(tid, owner, now));
-        Ok(Own { submitted, worker: Some(owner), claim })
     }
 
     /// Notes that attempts have begun.
@@ -52,11 +39,11 @@ impl State {
         self.move_to(fence.tid, Place::Active(Run { paused, ..run }));
     }
 
-    fn is_ready(&self, tid: Tid) -> bool {
+    pub(super) fn is_ready(&self, tid: Tid) -> bool {
         self.tasks.get(&tid).is_some_and(|task| matches!(task.place, Place::Ready))
     }
 
-    fn hand_over(&mut self, tid: Tid, owner: Tid, now: Now) -> Claim {
+    pub(super) fn hand_over(&mut self, tid: Tid, owner: Tid, now: Now) -> Claim {
         self.move_to(tid, Place::Active(Run { owner, running: false, claimed_at: now.wall, pid: None, paused: false }));
         let task = self.known(tid);
         task.tally.attempt += 1;

@@ -16,7 +16,11 @@ impl State {
         if has_run && !run.running {
             self.log(fence, EventKind::Running, Some(run.owner), None, now);
         }
-        self.settle(fence, run.owner, report, now)
+        let verdict = self.settle(fence, run.owner, report, now);
+        if matches!(verdict, Verdict::Done(_)) {
+            self.dismiss(run.owner, fence.tid);
+        }
+        verdict
     }
 
     /// Carries out what follows from the end of the attempt that `owner` has.

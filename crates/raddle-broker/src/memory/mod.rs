@@ -11,6 +11,7 @@ mod finish;
 mod log;
 mod messages;
 mod output;
+mod own;
 mod purge;
 mod ready;
 mod reclaim;

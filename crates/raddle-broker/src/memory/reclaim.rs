@@ -37,7 +37,9 @@ impl State {
 
     /// Ends the task that a worker is itself.
     pub(super) fn end_service(&mut self, worker: Tid, state: TaskState, exit: Exit, now: Now) {
-        let fence = self.known(worker).fence(worker);
+        // One that was there for a single task is none itself.
+        let Some(task) = self.tasks.get(&worker) else { return };
+        let fence = task.fence(worker);
         let report = self.report_of(fence, exit, now);
         self.end(fence, None, End { state, dead: false, report, when: now });
     }

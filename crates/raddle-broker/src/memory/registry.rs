@@ -59,17 +59,23 @@ impl State {
         task.worker = Some(tid);
         let fence = task.fence(tid);
         let pid = Some(info.pid);
+        self.enter(tid, info, ttl, None, now);
+        self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid, paused: false }));
+        self.log(fence, EventKind::Running, Some(tid), None, now);
+        tid
+    }
+
+    /// Enters a worker into the registry.
+    pub(super) fn enter(&mut self, tid: Tid, info: WorkerInfo, ttl: Duration, only: Option<Tid>, now: Now) {
         let worker = Worker {
             info,
             beat: Beat::default(),
             lease: after(now.mono, ttl),
             started_at: now.wall,
             active: BTreeSet::new(),
+            only,
         };
         self.workers.insert(tid, worker);
-        self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid, paused: false }));
-        self.log(fence, EventKind::Running, Some(tid), None, now);
-        tid
     }
 
     fn beat(&mut self, worker: Tid, beat: Beat, ttl: Duration, now: Now) -> Pulse {
@@ -98,7 +104,7 @@ impl State {
         }
     }
 
-    fn entries(&self, now: Now) -> Vec<WorkerEntry> {
+    pub(super) fn entries(&self, now: Now) -> Vec<WorkerEntry> {
         self.workers.iter().filter(|(_, worker)| worker.is_alive(now)).map(|(tid, worker)| worker.entry(*tid)).collect()
     }
 }

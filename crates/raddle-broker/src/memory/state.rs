@@ -101,6 +101,8 @@ pub(super) struct Worker {
     pub(super) started_at: Timestamp,
     /// What it has claimed.
     pub(super) active: BTreeSet<Tid>,
+    /// The task that it is there for alone. Such a worker is no task itself.
+    pub(super) only: Option<Tid>,
 }
 
 /// One moment on both clocks.

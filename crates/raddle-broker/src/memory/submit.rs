@@ -1,9 +1,6 @@
 //! Taking tasks in: all of a batch, or none.
 
-use raddle_core::{
-    Spec, Tally, Tid,
-    spec::{InvalidSpec, MAX_SPEC_BYTES},
-};
+use raddle_core::{Spec, Tally, Tid};
 
 use super::state::{Now, Place, State, Task};
 use crate::{
@@ -14,7 +11,8 @@ use crate::{
 impl State {
     /// Stores a batch.
     pub(super) fn submit(&mut self, batch: Vec<Submit>, now: Now) -> Result<Vec<Submitted>> {
-        batch.iter().try_for_each(|submit| check(&submit.spec))?;
+        // Engines that write to a disk would not take what is too long to be written either.
+        batch.iter().try_for_each(|submit| submit.written().map(drop))?;
         Ok(batch.into_iter().map(|submit| self.admit(submit, now)).collect())
     }
 
@@ -52,15 +50,4 @@ impl State {
         self.wake.progress = true;
         tid
     }
-}
-
-/// Refuses what no worker could run, and what engines that write to a disk would not take either.
-fn check(spec: &Spec) -> Result<(), InvalidSpec> {
-    spec.validate()?;
-    let size = serde_json::to_vec(spec).map_or(0, |text| text.len());
-    if size > MAX_SPEC_BYTES {
-        let reason = "the whole spec is larger than 16 MiB: let the task read a file instead".into();
-        return Err(InvalidSpec { path: ".", reason });
-    }
-    Ok(())
 }

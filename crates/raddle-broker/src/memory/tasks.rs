@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{Control, TaskView, Tid, tid::ShortTid, worker::WorkerInfo};
+use raddle_core::{Control, TaskView, Tid, tid::ShortTid};
 
 use super::{Memory, shared::Topic};
 use crate::{
     Result, Tasks,
     request::{
-        Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, Purged, Reclaimed, Release, Started,
-        Submit, Submitted, Summary, TaskFilter, Verdict,
+        Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed, Release,
+        Started, Submit, Submitted, Summary, TaskFilter, Verdict,
     },
 };
 
@@ -20,8 +20,12 @@ impl Tasks for Memory {
         self.shared.change(|state, now| state.submit(batch, now))
     }
 
-    async fn submit_own(&self, task: Submit, worker: WorkerInfo, lease: Duration) -> Result<Own> {
-        self.shared.change(|state, now| state.submit_own(task, worker, lease, now))
+    async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
+        self.shared.change(|state, now| state.submit_own(request, now))
+    }
+
+    async fn sync(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_core::{EventKind, Exit, Spec, State, Tally, Tid};
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::{
     finish::{Ending, end_active},
@@ -28,27 +28,20 @@ const PROMOTED_AT_ONCE: u32 = 256;
 /// Takes what the request asks for, and says when more will be due if there was nothing.
 pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<(Vec<Claim>, Option<Duration>), Fail> {
     // Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
-    let registered = tx
+    let own = tx
         .db()
-        .prepare_cached("SELECT 1 FROM workers WHERE tid = ?1 AND boot = ?2 AND alive_until >= ?3")?
-        .exists(params![request.owner.as_i64(), tx.boot, tx.machine])?;
-    if !registered {
-        return Err(Error::NotFound(request.owner).into());
-    }
+        .prepare_cached("SELECT own FROM workers WHERE tid = ?1 AND boot = ?2 AND alive_until >= ?3")?
+        .query_row(params![request.owner.as_i64(), tx.boot, tx.machine], |row| row.get(0))
+        .optional()?;
+    let Some(own) = own else { return Err(Error::NotFound(request.owner).into()) };
     promote(tx)?;
     let candidates = match request.only {
         Some(tid) => only(tx, tid)?,
         None => best(tx, request)?,
     };
-    let claims = take(tx, request.owner, &candidates)?;
+    let claims = take(tx, request.owner, own, &candidates)?;
     let again_in = if claims.is_empty() { next_due(tx)? } else { None };
     Ok((claims, again_in))
-}
-
-/// Takes a task that was submitted in the same transaction, if its time has come.
-pub(super) fn claim_own(tx: &mut Tx<'_>, owner: Tid, tid: Tid) -> Result<Option<Claim>, Fail> {
-    let candidates = only(tx, tid)?;
-    Ok(take(tx, owner, &candidates)?.pop())
 }
 
 /// Moves delayed tasks whose time has come to where they are claimed.
@@ -111,7 +104,7 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<Candida
 }
 
 /// Moves candidates from `ready` to `active`, a run of neighbours at a time.
-fn take(tx: &mut Tx<'_>, owner: Tid, candidates: &[Candidate]) -> Result<Vec<Claim>, Fail> {
+fn take(tx: &mut Tx<'_>, owner: Tid, own: bool, candidates: &[Candidate]) -> Result<Vec<Claim>, Fail> {
     let mut claims = Vec::with_capacity(candidates.len());
     for run in candidates.chunk_by(|a, b| (a.part, a.rank) == (b.part, b.rank)) {
         // Candidates are the first of their partition, so a run has no other task between its ends.
@@ -119,8 +112,8 @@ fn take(tx: &mut Tx<'_>, owner: Tid, candidates: &[Candidate]) -> Result<Vec<Cla
         let key = params![first.part, first.rank, first.tid.as_i64(), last.tid.as_i64()];
         tx.db()
             .prepare_cached(
-                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ttl, keyed, attempt, failures, losses)
-                 SELECT tid, ?5, ?6, ?7, ttl, keyed, attempt + 1, failures, losses FROM ready
+                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, own, ttl, keyed, attempt, failures, losses)
+                 SELECT tid, ?5, ?6, ?7, ?8, ttl, keyed, attempt + 1, failures, losses FROM ready
                  WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
             .execute(params![
@@ -130,7 +123,8 @@ fn take(tx: &mut Tx<'_>, owner: Tid, candidates: &[Candidate]) -> Result<Vec<Cla
                 last.tid.as_i64(),
                 owner.as_i64(),
                 State::Spawning as u8,
-                tx.now
+                tx.now,
+                own
             ])?;
         tx.db()
             .prepare_cached("DELETE FROM ready WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4")?

@@ -216,7 +216,7 @@ pub(super) fn end_waiting(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, ending: &
         .prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let expires_at = tx.now.saturating_add(ttl);
-    let record = Record { tid, ending: *ending, owner: None, expires_at, tally: waiting.tally, keyed };
+    let record = Record { tid, ending: *ending, owner: None, expires_at, tally: waiting.tally, keyed, own: false };
     write_records(tx, &[record])
 }
 
@@ -228,6 +228,7 @@ struct Record<'a> {
     expires_at: i64,
     tally: Tally,
     keyed: bool,
+    own: bool,
 }
 
 impl<'a> Record<'a> {
@@ -235,7 +236,8 @@ impl<'a> Record<'a> {
         // A worker's own task is run by nobody else.
         let owner = Some(active.owner).filter(|owner| *owner != tid);
         let expires_at = tx.now.saturating_add(active.ttl);
-        Self { tid, ending: *ending, owner, expires_at, tally: active.tally, keyed: active.keyed }
+        let Active { tally, keyed, own, .. } = *active;
+        Self { tid, ending: *ending, owner, expires_at, tally, keyed, own }
     }
 }
 
@@ -264,9 +266,12 @@ fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
         row.bind(*stderr_bytes as i64)?;
         row.bind(value.as_ref().map(json))
     })?;
-    for Record { tid, ending, owner, tally, keyed, .. } in records {
+    for Record { tid, ending, owner, tally, keyed, own, .. } in records {
         if *keyed {
             tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([tid.as_i64()])?;
+        }
+        if let Some(owner) = owner.filter(|_| *own) {
+            tx.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([owner.as_i64()])?;
         }
         tx.drop_control(*tid)?;
         let exit = &ending.report.exit;

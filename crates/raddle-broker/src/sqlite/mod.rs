@@ -13,10 +13,12 @@ mod clock;
 mod control;
 mod finish;
 mod health;
+mod image;
 mod log;
 mod messages;
 mod open;
 mod output;
+mod own;
 mod purge;
 mod reclaim;
 mod registry;
@@ -27,8 +29,9 @@ mod tx;
 mod writer;
 
 use std::{
+    fs::File,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
@@ -57,6 +60,19 @@ struct Shared {
     boot: i64,
     /// How long to wait for other processes, where the wait cannot be given up from outside.
     patience: Option<Duration>,
+    unsynced: Mutex<Unsynced>,
+    /// What renews the leases of this handle's workers: most often one, and as many as there are clients where it is served to others.
+    /// Opened with the first beat: a worker that lives shorter than that need not pay for it.
+    pacer: Mutex<Option<registry::Pacer>>,
+}
+
+/// What of a new database does not last yet.
+#[derive(Default)]
+struct Unsynced {
+    /// The file itself.
+    draft: bool,
+    /// The name of its folder, in this one.
+    above: Option<PathBuf>,
 }
 
 /// How long a call waits for other processes to let go of the database before it says who holds it.
@@ -152,6 +168,36 @@ impl Wait {
 }
 
 impl Shared {
+    /// Opens the bell beside the database, or makes it.
+    fn new(path: PathBuf, patience: Option<Duration>) -> Result<Self> {
+        let bell = Bell::open(&path)?;
+        Ok(Self { path, bell, boot: clock::boot(), patience, unsynced: Mutex::default(), pacer: Mutex::default() })
+    }
+
+    fn unsynced(&self) -> MutexGuard<'_, Unsynced> {
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the file of a new database last.
+    fn complete(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut unsynced = self.unsynced();
+        if unsynced.draft {
+            open::complete(&self.path, connection)?;
+            unsynced.draft = false;
+        }
+        Ok(())
+    }
+
+    /// Makes the name of a new folder last.
+    fn sync_folder(&self) -> Result<()> {
+        let mut unsynced = self.unsynced();
+        if let Some(above) = &unsynced.above {
+            File::open(above).and_then(|folder| folder.sync_all()).map_err(|e| open::unusable(above, &e))?;
+            unsynced.above = None;
+        }
+        Ok(())
+    }
+
     fn error(&self, source: &rusqlite::Error) -> Error {
         open::explain(&self.path, source)
     }

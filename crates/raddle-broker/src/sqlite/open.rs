@@ -1,61 +1,171 @@
 //! Making, checking and opening the file.
 //!
-//! A file that is not ours, is damaged, or was made by a later version is named in the error and left as it is. A new database is
-//! made in place under the write lock: its first page is synced before anything is accepted, and the tables come with a
-//! transaction, so whatever interrupts it leaves a file that the next process completes.
+//! A file that is not ours, is damaged, or was made by a later version is named in the error and left as it is.
+//!
+//! A new database is written beside its place, as a draft, and linked there whole: no process ever sees a half of it. It is not synced
+//! at once, because it need not be: what it holds is known (`image`), and what is committed to it stands in the log. As long as it has its
+//! second name, whoever opens it puts back the pages that a power cut has lost, then syncs it and takes the name away ([`complete`]). Its
+//! maker does so too, unless it leaves before its third transaction, as `raddle run` does.
 
 use std::{
-    fs::{self, DirBuilder, File},
-    io,
-    os::unix::fs::DirBuilderExt,
+    fs::{self, DirBuilder, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
-use super::{Shared, bell::Bell, clock, schema};
+use super::{Shared, image, schema};
 use crate::{Error, Result};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
-/// Pages in the log before they are moved into the database: large, because each move costs the writer two syncs.
-const CHECKPOINT_PAGES: u32 = 4000;
+/// Pages in the log before they are moved into the database: many, because each move costs the writer two syncs.
+pub(super) const CHECKPOINT_PAGES: i32 = 4000;
+/// The same for short commands. The first process that opens the database after all have left reads the whole log: it must not grow
+/// from visit to visit.
+pub(super) const SHORT_CHECKPOINT_PAGES: i32 = 256;
 
-/// Opens the database at `path`, making it if it is not there.
-pub(super) fn open(path: PathBuf, patience: Option<Duration>) -> Result<(Shared, Connection)> {
-    match fs::metadata(&path) {
-        Ok(found) if found.is_dir() => return Err(Error::Foreign { path, found: "it is a folder".into() }),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make_folder(&path)?,
-        Err(error) => return Err(unusable(&path, &error)),
-    }
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(&path, flags).map_err(|e| explain(&path, &e))?;
-    // Until here the file has not been touched, nor anything beside it.
-    let header = Header::read(&connection).map_err(|e| explain(&path, &e))?;
-    if let Some(header) = &header {
-        header.check(&path)?;
-    }
-    let bell = Bell::open(&path)?;
-    let shared = Shared { path, bell, boot: clock::boot(), patience };
-    let path = &shared.path;
-    set_up(&connection).map_err(|e| explain(path, &e))?;
-    // The header may be older than the log, which a connection reads too.
-    let version = match header {
-        Some(_) => version(path, &connection)?,
-        None => 0,
-    };
-    match version {
-        0 => complete(&shared, &connection)?,
-        schema::VERSION => {}
-        found => return Err(Error::Newer { path: path.clone(), found, known: schema::VERSION }),
-    }
-    Ok((shared, connection))
+/// A database that has been opened.
+pub(super) struct Opened {
+    pub(super) shared: Shared,
+    pub(super) connection: Connection,
+    /// Whether it was not there before.
+    pub(super) is_new: bool,
 }
 
-/// What the first bytes of a database say. They are read through the engine's own handle on the file: closing another one would
-/// let go of every lock that this process has on it.
+/// What is at the place of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Nothing, or an empty file: SQLite and `touch` make those.
+    Nothing,
+    /// One that may not have been synced.
+    Draft,
+    /// Something that is to be looked at.
+    Database,
+}
+
+/// Opens the database at `path`, making it if it is not there. What it commits by itself is moved from the log into the database after
+/// so many `pages`.
+pub(super) fn open(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<Opened> {
+    if find(&path)? == Found::Database {
+        let connection = checked(&path)?;
+        // Until here the file has not been touched, nor anything beside it.
+        let shared = Shared::new(path, patience)?;
+        set_up(&connection, pages).map_err(|e| shared.error(&e))?;
+        check_version(&shared.path, &connection)?;
+        return Ok(Opened { shared, connection, is_new: false });
+    }
+    let above = make_folder(&path)?;
+    let shared = Shared::new(path, patience)?;
+    let is_new = make(&shared, above)?;
+    let connection = checked(&shared.path)?;
+    set_up(&connection, pages).map_err(|e| shared.error(&e))?;
+    Ok(Opened { shared, connection, is_new })
+}
+
+/// A connection to a file that is ours by its first bytes.
+fn checked(path: &Path) -> Result<Connection> {
+    let connection = raw(path).map_err(|e| explain(path, &e))?;
+    Header::read(&connection).map_err(|e| explain(path, &e))?.check(path)?;
+    Ok(connection)
+}
+
+fn raw(path: &Path) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+}
+
+fn find(path: &Path) -> Result<Found> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(Error::Foreign { path: path.into(), found: "it is a folder".into() }),
+        Ok(found) if found.len() == 0 => Ok(Found::Nothing),
+        Ok(found) => {
+            let is_same = |draft: fs::Metadata| (draft.dev(), draft.ino()) == (found.dev(), found.ino());
+            let is_draft = found.nlink() > 1 && draft_of(path).symlink_metadata().is_ok_and(is_same);
+            Ok(if is_draft { Found::Draft } else { Found::Database })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
+            Err(Error::Foreign { path: path.into(), found: "a link to a file that is not there".into() })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Err(error) => Err(unusable(path, &error)),
+    }
+}
+
+/// Makes a new database, and says whether it did: of several processes that come at once, the first does. The name of the folder, in
+/// the one `above`, has to be made to last by each.
+fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
+    let path = &shared.path;
+    let _lock = shared.lock()?;
+    shared.unsynced().above = above;
+    match find(path)? {
+        Found::Database => return Ok(false),
+        Found::Draft => {
+            let connection = raw(path).map_err(|e| explain(path, &e))?;
+            restore(path, &connection)?;
+            complete(path, &connection).map_err(|e| explain(path, &e))?;
+            return Ok(false);
+        }
+        Found::Nothing => {}
+    }
+    write(path).inspect_err(|_| drop(fs::remove_file(draft_of(path)))).map_err(|e| unusable(path, &e))?;
+    shared.unsynced().draft = true;
+    Ok(true)
+}
+
+fn write(path: &Path) -> io::Result<()> {
+    let draft = draft_of(path);
+    // Whatever has this name is nobody's, and if it is a link it must not be followed.
+    let _ = fs::remove_file(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&draft)?;
+    file.write_all(&image::empty())?;
+    if path.exists() {
+        // An empty file.
+        fs::remove_file(path)?;
+    }
+    match fs::hard_link(&draft, path) {
+        // Some file systems have no second names.
+        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
+            file.sync_all()?;
+            fs::rename(&draft, path)
+        }
+        linked => linked,
+    }
+}
+
+/// Puts the pages of a draft back that a power cut has lost: those that are missing or hold nothing but zeros, which no page in use does.
+fn restore(path: &Path, connection: &Connection) -> Result<()> {
+    let image = image::empty();
+    let mut found = vec![0; image.len()];
+    read(connection, &mut found).map_err(|e| explain(path, &e))?;
+    let pages = found.chunks_exact(image::PAGE_BYTES).zip(image.chunks_exact(image::PAGE_BYTES)).enumerate();
+    let lost: Vec<_> = pages.filter(|(_, (page, _))| page.iter().all(|byte| *byte == 0)).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(path = %path.display(), pages = lost.len(), "a power cut has left a new database in pieces: it is put together");
+    let write = || -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        lost.iter().try_for_each(|(number, (_, page))| file.write_all_at(page, (number * image::PAGE_BYTES) as u64))
+    };
+    write().map_err(|e| unusable(path, &e))
+}
+
+/// Syncs a new database and takes its second name away.
+pub(super) fn complete(path: &Path, connection: &Connection) -> rusqlite::Result<()> {
+    sync(connection, ffi::SQLITE_FCNTL_FILE_POINTER)?;
+    // Another process may have done it.
+    let _ = fs::remove_file(draft_of(path));
+    Ok(())
+}
+
+fn draft_of(path: &Path) -> PathBuf {
+    with_suffix(path, "-new")
+}
+
+/// What the first bytes of a database say.
 struct Header {
     bytes: [u8; HEADER_BYTES],
 }
@@ -66,28 +176,10 @@ const VERSION_AT: usize = 60;
 const APPLICATION_ID_AT: usize = 68;
 
 impl Header {
-    /// The header, or `None` if the file is empty.
-    fn read(connection: &Connection) -> rusqlite::Result<Option<Self>> {
-        let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+    fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let mut bytes = [0; HEADER_BYTES];
-        // SAFETY: the connection is open and used by nobody else; the engine hands out its file, whose methods are set for as long as
-        // it is open, and reads no more than it is asked to into a buffer of that size.
-        let code = unsafe {
-            let slot = (&raw mut file).cast();
-            let main = c"main".as_ptr();
-            let found = ffi::sqlite3_file_control(connection.handle(), main, ffi::SQLITE_FCNTL_FILE_POINTER, slot);
-            match file.as_ref().and_then(|file| file.pMethods.as_ref()).and_then(|methods| methods.xRead) {
-                Some(read) if found == ffi::SQLITE_OK => read(file, bytes.as_mut_ptr().cast(), HEADER_BYTES as i32, 0),
-                _ => ffi::SQLITE_CANTOPEN,
-            }
-        };
-        match code {
-            ffi::SQLITE_OK => Ok(Some(Self { bytes })),
-            // Shorter than a header; the rest is zero.
-            ffi::SQLITE_IOERR_SHORT_READ if bytes == [0; HEADER_BYTES] => Ok(None),
-            ffi::SQLITE_IOERR_SHORT_READ => Ok(Some(Self { bytes })),
-            code => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)),
-        }
+        read(connection, &mut bytes)?;
+        Ok(Self { bytes })
     }
 
     /// Refuses a file that is not ours, or that a later version has made.
@@ -110,74 +202,94 @@ impl Header {
     }
 }
 
-/// A further connection to a database that is known to be ours.
+/// Reads the beginning of a database. What is missing of a shorter file is zero.
+fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
+    let file = file_of(connection, ffi::SQLITE_FCNTL_FILE_POINTER);
+    // SAFETY: the file is open as long as the connection is, and no more is read than the buffer holds.
+    let code = unsafe {
+        match file.as_ref().and_then(|open| (*open.pMethods).xRead) {
+            Some(read) => read(file, bytes.as_mut_ptr().cast(), bytes.len() as i32, 0),
+            None => ffi::SQLITE_CANTOPEN,
+        }
+    };
+    if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) { Ok(()) } else { Err(failure(code)) }
+}
+
+/// Syncs the log, as a commit does that has to last.
+pub(super) fn sync_log(connection: &Connection) -> rusqlite::Result<()> {
+    sync(connection, ffi::SQLITE_FCNTL_JOURNAL_POINTER)
+}
+
+fn sync(connection: &Connection, which: i32) -> rusqlite::Result<()> {
+    let file = file_of(connection, which);
+    // SAFETY: the file is open as long as the connection is.
+    let code = unsafe {
+        match file.as_ref().and_then(|open| (*open.pMethods).xSync) {
+            Some(sync) => sync(file, ffi::SQLITE_SYNC_FULL),
+            None => ffi::SQLITE_CANTOPEN,
+        }
+    };
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(failure(code)) }
+}
+
+/// The engine's own handle on one of its files; null if that is not open. Files are read and synced through it because closing another
+/// one would let go of every lock that this process has on them.
+fn file_of(connection: &Connection, which: i32) -> *mut ffi::sqlite3_file {
+    let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
+    // SAFETY: the connection is open and used by nobody else; the engine writes one pointer to where it is asked to. A file
+    // whose methods are not set is not open.
+    unsafe {
+        let found = ffi::sqlite3_file_control(connection.handle(), c"main".as_ptr(), which, (&raw mut file).cast());
+        let is_open = found == ffi::SQLITE_OK && file.as_ref().is_some_and(|file| !file.pMethods.is_null());
+        if is_open { file } else { std::ptr::null_mut() }
+    }
+}
+
+fn failure(code: i32) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)
+}
+
+/// A further connection to a database that is known to be ours. What it commits survives the process, and need not survive a power cut.
 pub(super) fn connection(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
-        let connection = Connection::open_with_flags(path, flags)?;
-        set_up(&connection)?;
+        let connection = raw(path)?;
+        set_up(&connection, CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
         Ok(connection)
     };
     open().map_err(|e| explain(path, &e))
 }
 
-fn set_up(connection: &Connection) -> rusqlite::Result<()> {
+fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_PATIENCE)?;
     connection.set_prepared_statement_cache_capacity(64);
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
+    unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
     // A short-lived process would otherwise pay for moving the log into the database when it leaves.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())
 }
 
-fn version(path: &Path, connection: &Connection) -> Result<u32> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| explain(path, &e))
+/// Refuses what a later version has made. The header may be older than the log, which a connection reads too.
+fn check_version(path: &Path, connection: &Connection) -> Result<()> {
+    match connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| explain(path, &e))? {
+        schema::VERSION => Ok(()),
+        0 => Err(Error::Foreign { path: path.into(), found: "a database without tables".into() }),
+        found => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
+    }
 }
 
-/// Makes the folder that the database stands in, and makes that last.
-fn make_folder(path: &Path) -> Result<()> {
+/// Makes the folder that the database stands in. If it did not exist, returns the one above, which has to be synced for the name to
+/// last.
+fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
     let or_here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let folder = path.parent().map(or_here).unwrap_or_else(|| ".".into());
     // For its owner alone: specs hold what people put into environments.
     match DirBuilder::new().mode(0o700).create(&folder) {
-        Ok(()) => {
-            let above = folder.parent().map(or_here).unwrap_or_else(|| ".".into());
-            // What is in the folder is synced with the first commit; its own name only here.
-            File::open(&above).and_then(|above| above.sync_all()).map_err(|e| unusable(&above, &e))
-        }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Ok(()) => Ok(Some(folder.parent().map(or_here).unwrap_or_else(|| ".".into()))),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(unusable(&folder, &error)),
     }
-}
-
-/// Makes what is missing of a new database. Of several processes that come at once, the first does it.
-fn complete(shared: &Shared, connection: &Connection) -> Result<()> {
-    let _lock = shared.lock()?;
-    let make = || -> rusqlite::Result<()> {
-        let mark: i32 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-        if mark == 0 {
-            connection.execute_batch(&format!(
-                "PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY; PRAGMA application_id = {};",
-                schema::APPLICATION_ID
-            ))?;
-        }
-        // Writes the first page again, and this time syncs it. Nothing happens when another process has done so.
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
-        let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version == 0 {
-            // The first commit that has to last syncs this too: it is in the same log.
-            connection.execute_batch(&format!(
-                "PRAGMA synchronous = OFF; BEGIN IMMEDIATE; {} PRAGMA user_version = {}; COMMIT;
-                 PRAGMA synchronous = NORMAL;",
-                schema::TABLES,
-                schema::VERSION
-            ))?;
-        }
-        Ok(())
-    };
-    make().map_err(|e| explain(&shared.path, &e))
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -186,7 +298,7 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn unusable(path: &Path, error: &io::Error) -> Error {
+pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { path: path.into() },
         io::ErrorKind::NotFound => {

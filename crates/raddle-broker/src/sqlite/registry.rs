@@ -1,6 +1,9 @@
 //! The workers that live on the database.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use raddle_core::{
@@ -21,13 +24,17 @@ use crate::{Error, Heart, Pulse, Registry, Result};
 /// How long the record of a worker that has left is kept: a day.
 const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
 
-/// Keeps one worker alive, on a connection of its own.
+/// Keeps one worker alive, on a connection that does nothing but that.
 struct Pacemaker {
     shared: Arc<Shared>,
     worker: Tid,
     ttl: Duration,
-    /// Opened with the first beat: a worker that lives shorter than that need not pay for it.
-    connection: Option<Connection>,
+}
+
+/// The connection that leases are renewed on. Beats take the write lock, so that several hearts would wait for each other on
+/// connections of their own as well.
+pub(super) struct Pacer {
+    connection: Connection,
     cache: Cache,
 }
 
@@ -39,7 +46,7 @@ impl Registry for Sqlite {
 
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
         let shared = Arc::clone(&self.shared);
-        Box::new(Pacemaker { shared, worker, ttl, connection: None, cache: Cache::default() })
+        Box::new(Pacemaker { shared, worker, ttl })
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
@@ -53,20 +60,22 @@ impl Registry for Sqlite {
 
     async fn workers(&self) -> Result<Vec<WorkerEntry>> {
         let boot = self.shared.boot;
-        self.read(move |db| {
-            let rows = db
-                .prepare_cached(
-                    "SELECT tid, info, status, busy, spawned FROM workers WHERE boot = ?1 AND alive_until >= ?2 ORDER BY tid",
-                )?
-                .query_map(params![boot, clock::machine() - TAKEOVER_MARGIN_NANOS], |row| {
-                    let info: String = row.get(1)?;
-                    Ok((tid_at(row, 0)?, info, row.get(2)?, row.get(3)?, row.get::<_, i64>(4)? as u64))
-                })?
-                .collect::<rusqlite::Result<Vec<_>>>()?;
-            rows.into_iter().map(|(tid, info, status, busy, spawned)| entry(tid, &info, status, busy, spawned)).collect()
-        })
-        .await
+        self.read(move |db| living(db, boot)).await
     }
+}
+
+/// The workers that are alive.
+pub(super) fn living(db: &Connection, boot: i64) -> Result<Vec<WorkerEntry>, Fail> {
+    let rows = db
+        .prepare_cached(
+            "SELECT tid, info, status, busy, spawned FROM workers WHERE boot = ?1 AND alive_until >= ?2 ORDER BY tid",
+        )?
+        .query_map(params![boot, clock::machine() - TAKEOVER_MARGIN_NANOS], |row| {
+            let info: String = row.get(1)?;
+            Ok((tid_at(row, 0)?, info, row.get(2)?, row.get(3)?, row.get::<_, i64>(4)? as u64))
+        })?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    rows.into_iter().map(|(tid, info, status, busy, spawned)| entry(tid, &info, status, busy, spawned)).collect()
 }
 
 fn entry(tid: Tid, info: &str, status: u8, busy: u32, spawned_count: u64) -> Result<WorkerEntry, Fail> {
@@ -100,18 +109,26 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
              VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
         )?
         .execute(params![tid.as_i64(), State::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
+    enter(tx, tid, info, ttl, false)?;
+    tx.event(tid, EventKind::Running, 1, Some(tid), None);
+    Ok(tid)
+}
+
+/// Enters a worker into the registry; `own` if it is there for one task alone.
+pub(super) fn enter(tx: &Tx<'_>, tid: Tid, info: &WorkerInfo, ttl: Duration, own: bool) -> rusqlite::Result<()> {
     tx.db()
         .prepare_cached(
-            "INSERT INTO workers (tid, info, boot, alive_until, status, busy, spawned) VALUES (?1, ?2, ?3, ?4, 0, 0, 0)",
+            "INSERT INTO workers (tid, info, boot, alive_until, own, status, busy, spawned)
+             VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0)",
         )?
         .execute(params![
             tid.as_i64(),
             serde_json::to_string(info).expect("worker info has only string keys"),
             tx.boot,
-            lease_end(tx, ttl)
+            lease_end(tx, ttl),
+            own
         ])?;
-    tx.event(tid, EventKind::Running, 1, Some(tid), None);
-    Ok(tid)
+    Ok(())
 }
 
 fn lease_end(tx: &Tx<'_>, ttl: Duration) -> i64 {
@@ -120,20 +137,21 @@ fn lease_end(tx: &Tx<'_>, ttl: Duration) -> i64 {
 
 impl Heart for Pacemaker {
     fn beat(&mut self, beat: Beat) -> Result<Pulse> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(open::connection(&self.shared.path)?),
-        };
         let shared = &self.shared;
+        let mut pacer = shared.pacer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Pacer { connection, cache } = match &mut *pacer {
+            Some(pacer) => pacer,
+            none => none.insert(Pacer { connection: open::connection(&shared.path)?, cache: Cache::default() }),
+        };
         let lock = shared.lock()?;
         let mut transact = || -> Result<_, Fail> {
-            let mut tx = Tx::begin(connection, &mut self.cache, shared.boot)?;
+            let mut tx = Tx::begin(connection, cache, shared.boot)?;
             let pulse = renew(&mut tx, self.worker, self.ttl, beat)?;
             Ok((pulse, tx.commit()?))
         };
         let outcome = transact().map_err(|fail| shared.fail(fail));
         drop(lock);
-        let (pulse, topics) = outcome.inspect_err(|_| self.cache = Cache::default())?;
+        let (pulse, topics) = outcome.inspect_err(|_| *cache = Cache::default())?;
         shared.bell.ring(topics);
         Ok(pulse)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{Spec, Tally, Tid, spec::MAX_SPEC_BYTES};
+use raddle_core::{Spec, Tally, Tid};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
@@ -20,14 +20,16 @@ pub(super) struct Prepared {
     pub(super) parent: Option<Tid>,
 }
 
+impl Prepared {
+    /// How long its record is kept, in nanoseconds.
+    pub(super) fn ttl(&self) -> i64 {
+        i64::try_from(self.spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
 /// Checks a task before it costs anybody a transaction.
 pub(super) fn prepare(submit: Submit) -> Result<Prepared, Error> {
-    submit.spec.validate()?;
-    let text = serde_json::to_string(&submit.spec).expect("a spec has only string keys");
-    if text.len() > MAX_SPEC_BYTES {
-        let reason = "the whole spec is larger than 16 MiB: let the task read a file instead".into();
-        return Err(raddle_core::spec::InvalidSpec { path: ".", reason }.into());
-    }
+    let text = submit.written()?;
     Ok(Prepared { spec: submit.spec, text, parent: submit.parent })
 }
 
@@ -63,7 +65,7 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submit
 }
 
 /// The unfinished task that has this task's unique key.
-fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Option<Tid>> {
+pub(super) fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Option<Tid>> {
     let Some(key) = &task.spec.unique_key else { return Ok(None) };
     tx.db()
         .prepare_cached("SELECT tid FROM uniques WHERE key = ?1")?
@@ -72,7 +74,7 @@ fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Option<Tid>> {
 }
 
 /// Takes a unique key for a task.
-fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+pub(super) fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
     if let Some(key) = &row.task.spec.unique_key {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
@@ -100,14 +102,14 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
         values.bind(9 - spec.priority.min(9))?;
         values.bind(row.service)?;
         values.bind(parent.map(Tid::as_i64))?;
-        values.bind(i64::try_from(spec.result_ttl().0.as_nanos()).unwrap_or(i64::MAX))?;
+        values.bind(row.task.ttl())?;
         values.bind(spec.unique_key.is_some())?;
         values.bind(text.as_str())
     })
 }
 
 /// When a task may begin, if that is not now.
-fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
+pub(super) fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
     let after = |delay: std::time::Duration| i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
     let at = match (spec.delay, spec.run_at) {
         (Some(delay), _) => tx.now.saturating_add(after(delay.0)),
@@ -131,31 +133,30 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
 }
 
 /// The partition for a queue and a set of needs, made when it is new.
-fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
+pub(super) fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
     let (queue, needs) = (&spec.queue, spec.needs());
-    if let Some(part) = tx.cache.parts.iter().find(|part| part.queue == *queue && part.needs == needs) {
-        return Ok(part.id);
+    let known = |tx: &Tx<'_>| {
+        let part = tx.cache.parts.iter().find(|part| part.queue == *queue && part.needs == needs);
+        part.map(|part| part.id)
+    };
+    if let Some(id) = known(tx) {
+        return Ok(id);
     }
-    let text = needs.to_string();
-    tx.db()
-        .prepare_cached("INSERT INTO parts (queue, needs) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
-        .execute(params![queue, text])?;
+    refresh_parts(tx)?;
+    if let Some(id) = known(tx) {
+        return Ok(id);
+    }
     let id = tx
         .db()
-        .prepare_cached("SELECT id FROM parts WHERE queue = ?1 AND needs = ?2")?
-        .query_row(params![queue, text], |row| row.get(0))?;
-    refresh_parts(tx)?;
+        .prepare_cached("INSERT INTO parts (queue, needs) VALUES (?1, ?2) RETURNING id")?
+        .query_row(params![queue, needs.to_string()], |row| row.get(0))?;
+    tx.cache.parts.push(Part { id, queue: queue.clone(), needs });
     Ok(id)
 }
 
 /// Learns of the partitions that other processes have made. They are never removed, so the highest number tells.
 pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
     let known = tx.cache.parts.last().map_or(0, |part| part.id);
-    let newest: i64 =
-        tx.db().prepare_cached("SELECT coalesce(max(id), 0) FROM parts")?.query_row([], |row| row.get(0))?;
-    if newest == known {
-        return Ok(());
-    }
     let fresh: Vec<Part> = tx
         .db()
         .prepare_cached("SELECT id, queue, needs FROM parts WHERE id > ?1 ORDER BY id")?

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use raddle_core::{
     Control, Exit, Report, Spec, State, TaskView, Tid, Usage,
     tid::{SHORT_MODULUS, ShortTid},
-    worker::WorkerInfo,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
@@ -16,15 +15,13 @@ use super::{
     bell::Topic,
     blocking, claim, clock, control, finish, health,
     output::{self, Whereto},
-    purge, reclaim,
-    registry::register,
-    submit,
+    own, purge, reclaim, submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
     writer::{Durability, Writer},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, Purged, Reclaimed, Release, Result,
-    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+    Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
 };
 
 #[async_trait]
@@ -34,17 +31,14 @@ impl Tasks for Sqlite {
         self.write(Durability::Power, move |tx| submit::submit(tx, batch)).await
     }
 
-    async fn submit_own(&self, task: Submit, worker: WorkerInfo, lease: Duration) -> Result<Own> {
+    async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
+        let OwnRequest { task, worker, lease, yields } = request;
         let task = submit::prepare(task)?;
-        self.write(Durability::Power, move |tx| {
-            let submitted = submit::submit(tx, vec![task])?[0];
-            let Submitted::New(tid) = submitted else {
-                return Ok(Own { submitted, worker: None, claim: None });
-            };
-            let owner = register(tx, &worker, lease)?;
-            Ok(Own { submitted, worker: Some(owner), claim: claim::claim_own(tx, owner, tid)? })
-        })
-        .await
+        self.write(Durability::Process, move |tx| own::submit_own(tx, task, &worker, lease, yields)).await
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.answer(self.writer().sync()).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
@@ -363,7 +357,7 @@ fn summary(db: &Connection) -> Result<Summary, Fail> {
         delayed: count("SELECT count(*) FROM delayed")?,
         paused: count("SELECT count(*) FROM held")?,
         dead: count("SELECT count(*) FROM done WHERE dead = 1")?,
-        stale_writes: count("SELECT value FROM meta WHERE key = 'stale_writes'")?,
+        stale_writes: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'stale_writes'")?,
         ..Summary::default()
     };
     let mut ready = db.prepare_cached(

@@ -64,6 +64,8 @@ pub(super) struct Active {
     pub(super) keyed: bool,
     /// Whether its worker has been told to let it stand still.
     pub(super) paused: bool,
+    /// Whether its worker is there for it alone.
+    pub(super) own: bool,
 }
 
 /// One entry of the event log.
@@ -112,13 +114,17 @@ impl<'c> Tx<'c> {
     pub(super) fn begin(connection: &'c Connection, cache: &'c mut Cache, boot: i64) -> rusqlite::Result<Self> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let inner = Open(connection);
-        let last: i64 =
-            inner.0.prepare_cached("SELECT value FROM meta WHERE key = 'last_id'")?.query_row([], |row| row.get(0))?;
+        let last: Option<i64> = inner
+            .0
+            .prepare_cached("SELECT value FROM meta WHERE key = 'last_id'")?
+            .query_row([], |row| row.get(0))
+            .optional()?;
+        let last = last.unwrap_or(0) as u64;
         Ok(Self {
             inner,
             cache,
-            clock: TidClock::resume(last as u64),
-            first_id: last as u64,
+            clock: TidClock::resume(last),
+            first_id: last,
             touched: Topics::default(),
             events: Vec::new(),
             has_control: None,
@@ -132,7 +138,7 @@ impl<'c> Tx<'c> {
         self.write_events()?;
         if self.clock.last() != self.first_id {
             self.db()
-                .prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'last_id'")?
+                .prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES ('last_id', ?1)")?
                 .execute([self.clock.last() as i64])?;
         }
         self.db().prepare_cached("COMMIT")?.execute([])?;
@@ -172,7 +178,9 @@ impl<'c> Tx<'c> {
 
     /// Counts up one of the broker's own counters.
     pub(super) fn count(&self, key: &str) -> rusqlite::Result<()> {
-        self.db().prepare_cached("UPDATE meta SET value = value + 1 WHERE key = ?1")?.execute([key])?;
+        self.db()
+            .prepare_cached("INSERT INTO meta (key, value) VALUES (?1, 1) ON CONFLICT DO UPDATE SET value = value + 1")?
+            .execute([key])?;
         Ok(())
     }
 
@@ -288,7 +296,7 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
 
 /// What [`active_at`] reads, in its order.
 pub(super) const ACTIVE_COLUMNS: &str =
-    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, tid";
+    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid";
 
 pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
     Ok(Active {
@@ -300,7 +308,8 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
         ttl: row.get(7)?,
         keyed: row.get(8)?,
         paused: row.get(9)?,
-        tid: tid_at(row, 10)?,
+        own: row.get(10)?,
+        tid: tid_at(row, 11)?,
     })
 }
 

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     BLOCKED_PATIENCE, Shared,
     bell::Topics,
-    open,
+    open::{self, Opened},
     tx::{Cache, Fail, Tx},
 };
 use crate::{Error, Result};
@@ -46,10 +46,11 @@ pub(super) enum Writer {
 /// What the owner is asked to do.
 pub(super) enum Work {
     Write(Box<dyn Job>),
-    Read(Query),
+    Other(Other),
 }
 
-pub(super) type Query = Box<dyn FnOnce(&Shared, &Connection) + Send>;
+/// What is done between two groups of writes, without the write lock.
+pub(super) type Other = Box<dyn FnOnce(&mut Scribe) + Send>;
 
 /// One call's part of a transaction.
 pub(super) trait Job: Send {
@@ -72,6 +73,8 @@ struct Call<T, U, F, G> {
 const GROUP: usize = 256;
 /// Reading so much takes less than a spawn does.
 const LONG_LOG_BYTES: u64 = 1024 * 1024;
+/// A process that makes a database and no more transactions than these leaves it to the next to sync it.
+const LEFT_UNSYNCED: u64 = 2;
 const STACK: usize = 512 * 1024;
 
 impl Writer {
@@ -82,11 +85,11 @@ impl Writer {
         let thread = thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
-            .spawn(move || match open::open(path, None) {
-                Ok((shared, connection)) => {
-                    let shared = Arc::new(shared);
-                    let _ = opened.send(Ok(Arc::clone(&shared)));
-                    Scribe::new(shared, connection).run(queue);
+            .spawn(move || match open::open(path, None, open::CHECKPOINT_PAGES) {
+                Ok(database) => {
+                    let scribe = Scribe::new(database);
+                    let _ = opened.send(Ok(Arc::clone(&scribe.shared)));
+                    scribe.run(queue);
                 }
                 Err(error) => drop(opened.send(Err(error))),
             })
@@ -97,9 +100,9 @@ impl Writer {
 
     /// Opens the database for a process that waits for each call.
     pub(super) fn here(path: PathBuf) -> Result<(Self, Arc<Shared>)> {
-        let (shared, connection) = open::open(path, Some(BLOCKED_PATIENCE))?;
-        let shared = Arc::new(shared);
-        Ok((Self::Here(Arc::new(Mutex::new(Scribe::new(Arc::clone(&shared), connection)))), shared))
+        let scribe = Scribe::new(open::open(path, Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES)?);
+        let shared = Arc::clone(&scribe.shared);
+        Ok((Self::Here(Arc::new(Mutex::new(scribe))), shared))
     }
 
     /// Has `job` done in the next group of writes.
@@ -149,7 +152,7 @@ impl Writer {
         F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
     {
         let (reply, receiver) = oneshot::channel();
-        self.send(Work::Read(Box::new(move |shared, connection| {
+        self.send(Work::Other(Box::new(move |Scribe { shared, connection, .. }| {
             if reply.is_closed() {
                 return;
             }
@@ -157,6 +160,13 @@ impl Writer {
             let found = snapshot.and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
             let _ = reply.send(found);
         })));
+        receiver
+    }
+
+    /// Has everything made durable that was written before.
+    pub(super) fn sync(&self) -> oneshot::Receiver<Result<()>> {
+        let (reply, receiver) = oneshot::channel();
+        self.send(Work::Other(Box::new(move |scribe| drop(reply.send(scribe.sync())))));
         receiver
     }
 
@@ -244,12 +254,31 @@ pub(super) struct Scribe {
     connection: Connection,
     cache: Cache,
     /// What the connection is set to.
-    synchronous: Option<Durability>,
+    synchronous: Option<Synchronous>,
+    /// Whether it has made the database.
+    is_new: bool,
+    /// How many transactions it has made.
+    commits: u64,
+    /// Whether the last commit may not survive a power cut.
+    is_unsynced: bool,
+}
+
+/// What SQLite syncs by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Synchronous {
+    /// Nothing. For the first commit to a new database alone: there is nothing yet that could be damaged.
+    Off,
+    /// What keeps the database whole.
+    Normal,
+    /// Every commit too.
+    Full,
 }
 
 impl Scribe {
-    fn new(shared: Arc<Shared>, connection: Connection) -> Self {
-        Self { shared, connection, cache: Cache::default(), synchronous: None }
+    fn new(database: Opened) -> Self {
+        let Opened { shared, connection, is_new } = database;
+        let shared = Arc::new(shared);
+        Self { shared, connection, cache: Cache::default(), synchronous: None, is_new, commits: 0, is_unsynced: false }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
@@ -262,22 +291,22 @@ impl Scribe {
 
     /// Does one piece of work; writes take along what else waits in the queue.
     fn perform(&mut self, work: Work, queue: Option<&mut mpsc::UnboundedReceiver<Work>>) {
-        let mut reads = Vec::new();
+        let mut others: Vec<Other> = Vec::new();
         match work {
-            Work::Read(query) => reads.push(query),
-            Work::Write(job) => self.write(job, queue, &mut reads),
+            Work::Other(other) => others.push(other),
+            Work::Write(job) => self.write(job, queue, &mut others),
         }
-        reads.into_iter().for_each(|query: Query| query(&self.shared, &self.connection));
+        others.into_iter().for_each(|other| other(self));
     }
 
     fn write(
         &mut self,
         first: Box<dyn Job>,
         queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
-        reads: &mut Vec<Query>,
+        others: &mut Vec<Other>,
     ) {
         let mut group = vec![first];
-        match self.commit(&mut group, queue, reads) {
+        match self.commit(&mut group, queue, others) {
             Ok(topics) => {
                 self.shared.bell.ring(topics);
                 group.into_iter().for_each(|job| job.reply(Ok(())));
@@ -294,7 +323,7 @@ impl Scribe {
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
         mut queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
-        reads: &mut Vec<Query>,
+        others: &mut Vec<Other>,
     ) -> Result<Topics> {
         let shared = Arc::clone(&self.shared);
         let _lock = shared.lock()?;
@@ -304,30 +333,60 @@ impl Scribe {
         {
             match work {
                 Work::Write(job) => group.push(job),
-                Work::Read(query) => reads.push(query),
+                Work::Other(other) => others.push(other),
             }
         }
         group.retain(|job| job.is_wanted());
-        match group.iter().map(|job| job.durability()).max() {
-            Some(durability) => self.transact(group, durability).map_err(|e| shared.error(&e)),
-            None => Ok(Topics::default()),
+        let Some(durability) = group.iter().map(|job| job.durability()).max() else {
+            return Ok(Topics::default());
+        };
+        let topics = self.transact(group, durability).map_err(|e| shared.error(&e))?;
+        if durability == Durability::Power {
+            shared.sync_folder()?;
         }
+        Ok(topics)
     }
 
     fn transact(&mut self, group: &mut [Box<dyn Job>], durability: Durability) -> rusqlite::Result<Topics> {
-        if self.synchronous != Some(durability) {
-            // Not a statement to be kept: this pragma takes effect when it is prepared, not when it is run.
-            self.connection.execute_batch(match durability {
-                Durability::Process => "PRAGMA synchronous = NORMAL",
-                Durability::Power => "PRAGMA synchronous = FULL",
-            })?;
-            self.synchronous = Some(durability);
+        if self.commits >= LEFT_UNSYNCED {
+            self.shared.complete(&self.connection)?;
         }
+        self.set_synchronous(match durability {
+            Durability::Process if self.is_new && self.commits == 0 => Synchronous::Off,
+            Durability::Process => Synchronous::Normal,
+            Durability::Power => Synchronous::Full,
+        })?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, self.shared.boot)?;
         for job in group {
             job.apply(&mut tx)?;
         }
-        tx.commit()
+        let topics = tx.commit()?;
+        self.commits += 1;
+        self.is_unsynced = durability == Durability::Process;
+        Ok(topics)
+    }
+
+    fn set_synchronous(&mut self, wanted: Synchronous) -> rusqlite::Result<()> {
+        if self.synchronous != Some(wanted) {
+            // Not a statement to be kept: this pragma takes effect when it is prepared, not when it is run.
+            self.connection.execute_batch(match wanted {
+                Synchronous::Off => "PRAGMA synchronous = OFF",
+                Synchronous::Normal => "PRAGMA synchronous = NORMAL",
+                Synchronous::Full => "PRAGMA synchronous = FULL",
+            })?;
+            self.synchronous = Some(wanted);
+        }
+        Ok(())
+    }
+
+    /// Makes durable what has been committed.
+    fn sync(&mut self) -> Result<()> {
+        let shared = &self.shared;
+        if self.is_unsynced {
+            open::sync_log(&self.connection).map_err(|e| shared.error(&e))?;
+            self.is_unsynced = false;
+        }
+        shared.sync_folder()
     }
 }
 

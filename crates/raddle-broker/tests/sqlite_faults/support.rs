@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{ClaimRequest, Finish, Registry, Submit, TaskFilter, Tasks, sqlite::Sqlite};
-use raddle_core::{CapSet, Exit, Report, Spec, Tid, Usage, worker::WorkerInfo};
+use raddle_broker::{ClaimRequest, Finish, Registry, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
+use raddle_core::{CapSet, Exit, Spec, Tid};
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) const TTL: Duration = Duration::from_secs(120);
@@ -32,16 +32,7 @@ pub(crate) async fn submit(broker: &Sqlite, specs: Vec<Spec>) -> raddle_broker::
 }
 
 pub(crate) async fn worker(broker: &Sqlite, ttl: Duration) -> Tid {
-    let info = WorkerInfo {
-        name: "worker".into(),
-        kind: "resident".into(),
-        capabilities: CapSet::new(),
-        queues: vec!["default".into()],
-        concurrency: 1,
-        pid: std::process::id(),
-        host: "here".into(),
-    };
-    broker.register(info, ttl).await.unwrap()
+    broker.register(conformance::info("worker"), ttl).await.unwrap()
 }
 
 pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
@@ -49,17 +40,7 @@ pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
 }
 
 pub(crate) fn success(fence: raddle_broker::Fence) -> Finish {
-    let now = jiff::Timestamp::now();
-    let report = Report {
-        exit: Exit::Code { code: 0 },
-        started_at: Some(now),
-        ended_at: now,
-        usage: Usage::default(),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        value: None,
-    };
-    Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() }
+    conformance::finish(fence, Exit::Code { code: 0 })
 }
 
 /// All tasks, the oldest first.

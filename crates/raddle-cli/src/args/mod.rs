@@ -69,8 +69,8 @@ impl Cli {
 /// Flags that every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Where the work is kept: sqlite:PATH, or mem:// for this process alone; else what raddle.toml in this or a parent folder
-    /// says, else .raddle/ here
+    /// Where the work is kept: sqlite:PATH, redis://HOST:PORT, or mem:// for this process alone; else what raddle.toml in this or a
+    /// parent folder says, else .raddle/ here
     // A URL may hold a password, so that help does not show what the variable says.
     #[arg(
         long,

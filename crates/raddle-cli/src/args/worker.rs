@@ -1,5 +1,7 @@
 //! `raddle worker`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, tid::TidArg};
 
@@ -23,6 +25,7 @@ pub(crate) enum WorkerCommand {
   raddle worker start --caps gpu,docker --concurrency 1 --queues render
   raddle worker start --no-detach --idle-exit 0
                                          work off what waits, and leave
+  raddle worker start --serve work.sock  then: raddle --queue-url unix:work.sock status
 
 A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what
 it runs, a second one makes it give that back, a third one kills.")]
@@ -42,6 +45,9 @@ pub(crate) struct StartArgs {
     /// Leave after having had nothing to do for so long; 0: as soon as nothing is waiting
     #[arg(long, value_name = "SECONDS", env = "WORKER_IDLE_EXIT")]
     pub(crate) idle_exit: Option<Span>,
+    /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) serve: Option<PathBuf>,
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,

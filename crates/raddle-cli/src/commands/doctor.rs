@@ -1,6 +1,6 @@
 //! `raddle doctor`: what is wrong here, and how to mend it.
 
-use raddle_broker::{Broker, Check, Health};
+use raddle_broker::{Broker, Check, Health, Url};
 use raddle_exec::probe;
 use serde::Serialize;
 use serde_json::json;
@@ -79,7 +79,8 @@ async fn examine(context: &Context, findings: &mut Vec<Finding>) -> Outcome<Opti
     let (broker, health) = match asked.await {
         Ok(found) => found,
         Err(Failure::Raddle(message) | Failure::Usage(message)) => {
-            findings.push(Finding::broken("database", message));
+            let name = if matches!(context.project.url, Url::Unix(_)) { "agent" } else { "database" };
+            findings.push(Finding::broken(name, message));
             return Ok(None);
         }
         Err(other) => return Err(other),

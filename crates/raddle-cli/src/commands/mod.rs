@@ -68,6 +68,8 @@ fn is_self_contained(command: &Command) -> bool {
     match command {
         Command::Run(args) => !args.no_wait,
         Command::Doctor | Command::Completions { .. } => true,
+        // Others can reach what it serves.
+        Command::Worker(WorkerCommand::Start(args)) => args.serve.is_some(),
         _ => false,
     }
 }

@@ -24,9 +24,9 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
         output::json(&result::result_json(&*broker, &task).await?)?;
     } else {
         result::print(&*broker, &task).await?;
-        if let Some(remark) = result::remark(&task) {
+        if let Some(remark) = result::remark(task.tid, &task.spec, task.report.as_ref()) {
             context.note(remark);
         }
     }
-    Ok(result::exit_code(&task))
+    Ok(result::exit_code(task.state, task.report.as_ref()))
 }

@@ -2,11 +2,10 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Delivered, Error, Progress, Submitted};
+use raddle_broker::{Broker, Delivered, Error, Finish, Progress, Stream, Submitted};
 use raddle_core::{
-    Control, EventKind, Spec, State, Target, TaskView, Tid, Word, WorkerEntry,
+    Control, EventKind, Spec, State, Target, TaskView, Tid, Word,
     spec::{Isolation, Reserved},
-    worker::WorkerStatus,
 };
 use raddle_exec::Prefork;
 use raddle_fabric::{Ended, Options, Shutdown, Worker};
@@ -22,7 +21,7 @@ use crate::{
 };
 
 /// How long a task that is run here may take before its output is followed.
-const FOLLOW_AFTER: Duration = Duration::from_millis(5);
+const FOLLOW_AFTER: Duration = Duration::from_millis(20);
 /// How long an inline worker may take to leave when it has nothing left to do.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long it may take to give back what it runs: longer than the grace period of a command.
@@ -37,13 +36,12 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     let interrupts = Interrupts::catch()?;
     let broker = context.broker().await?;
     let task = spec::submission(spec.clone());
-    // A task that waits for another must not wait for the slot that it has itself.
-    let is_inside = task.parent.is_some();
-    let here = spec.isolation == Isolation::Process && (is_inside || !somebody_can(&broker.workers().await?, &spec));
-    let (submitted, worker) = if here {
-        // The usual way of a task in a folder without workers, and the shortest.
+    let (submitted, worker) = if spec.isolation == Isolation::Process {
+        // The usual way of a task in a folder without workers, and the shortest. A task that waits for another must not wait for
+        // the slot that it has itself.
+        let yields = task.parent.is_none();
         let options = Options { prefork, ..Options::inline(None) };
-        Worker::submit(Arc::clone(&broker), task, options).await?
+        Worker::submit(Arc::clone(&broker), task, options, yields).await?
     } else {
         let submitted = broker.submit(vec![task]).await?.pop();
         let missing = || Failure::Raddle("the broker did not say what became of the task".into());
@@ -68,7 +66,10 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         reader_gone: false,
         inline: worker.map(Inline::start),
     };
-    Box::pin(run.follow()).await
+    let outcome = Box::pin(run.follow()).await;
+    // The process is about to end. All there is to be written is, and the system closes a database faster than this would.
+    std::mem::forget(broker);
+    outcome
 }
 
 /// A task that is waited for.
@@ -125,7 +126,10 @@ impl Run<'_> {
                 biased;
                 ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
                     self.inline = None;
-                    ended?;
+                    let outcome = ended?.outcome.filter(|outcome| !self.context.json && is_all(outcome));
+                    if let Some(outcome) = outcome.filter(|_| follower.is_at_start()) {
+                        return self.show(&outcome).map(Some);
+                    }
                     // It leaves when its task is over, or when another worker has it.
                     if follow_from > Instant::now() {
                         self.hear(follower.next(&*self.broker, Duration::ZERO).await?).await?
@@ -146,6 +150,21 @@ impl Run<'_> {
                 Step::Leave(code) => return Ok(Some(code)),
             }
         }
+    }
+
+    /// Shows a task that was over before anybody looked: all there is to know is at hand.
+    fn show(&self, outcome: &raddle_fabric::Outcome) -> Outcome<u8> {
+        let Finish { report, stdout, stderr, .. } = &outcome.finish;
+        for (stream, bytes) in Stream::BOTH.into_iter().zip([stdout, stderr]) {
+            match output::pass_on(stream, bytes) {
+                Err(Failure::ClosedPipe) => return Ok(0),
+                passed => passed?,
+            }
+        }
+        if let Some(remark) = result::remark(self.tid, &self.spec, Some(report)) {
+            self.context.note(remark);
+        }
+        Ok(result::exit_code(outcome.state, Some(report)))
     }
 
     async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
@@ -176,7 +195,7 @@ impl Run<'_> {
     /// Sees to it that somebody works on the task: another worker if one can, else this process.
     async fn look_after(&mut self) -> Outcome<()> {
         let workers = self.broker.workers().await?;
-        let able = somebody_can(&workers, &self.spec);
+        let able = workers.iter().any(|worker| worker.would_take(&self.spec));
         if able && self.interrupted == 0 {
             // Cheap when all is well; a dead owner is noticed by the able worker itself.
             return Ok(());
@@ -247,10 +266,10 @@ impl Run<'_> {
         }
         if self.context.json {
             output::json(&result::result_json(&*self.broker, &task).await?)?;
-        } else if let Some(remark) = result::remark(&task) {
+        } else if let Some(remark) = result::remark(task.tid, &task.spec, task.report.as_ref()) {
             self.context.note(remark);
         }
-        Ok(result::exit_code(&task))
+        Ok(result::exit_code(task.state, task.report.as_ref()))
     }
 }
 
@@ -269,8 +288,10 @@ impl Inline {
     }
 }
 
-fn somebody_can(workers: &[WorkerEntry], spec: &Spec) -> bool {
-    workers.iter().any(|worker| worker.status == WorkerStatus::Active && worker.info.can_take(spec))
+/// Whether the last attempt was the only one, and all that it wrote is in its report.
+fn is_all(outcome: &raddle_fabric::Outcome) -> bool {
+    let Finish { fence, report, stdout, stderr } = &outcome.finish;
+    fence.attempt == 1 && report.stdout_bytes == stdout.len() as u64 && report.stderr_bytes == stderr.len() as u64
 }
 
 /// Whether this process can run the task. An inline worker takes its task whatever that needs, so what it cannot give is refused

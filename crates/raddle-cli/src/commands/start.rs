@@ -7,16 +7,18 @@ use std::{
     fs::{File, OpenOptions},
     io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
+use raddle_broker::{Broker, Url, agent::Agent};
 use raddle_core::Tid;
 use raddle_fabric::{Options, Shutdown, Worker, worker::EndReason};
 use serde_json::json;
+use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::interrupt::Interrupts;
 use crate::{
@@ -28,6 +30,8 @@ use crate::{
 
 /// Tells the background process that it is one. Commands never see variables that begin like this.
 const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
+/// Where tasks look for their broker.
+const QUEUE_URL: &str = "QUEUE_URL";
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -48,7 +52,7 @@ pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> 
         }
     };
     if context.json {
-        output::json(&json!({ "tid": tid, "pid": pid, "log": log_of(context, tid) }))?;
+        output::json(&started(tid, pid, log_of(context, tid), &serve_at(args)?))?;
     } else {
         output::line(tid.to_string())?;
     }
@@ -59,7 +63,12 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
     // By its link in /proc: that is this very program, also when another has taken its place on the disk.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("raddle").args(["worker", "start", "--no-detach", "--name", &args.name]);
-    command.args(["--queue-url", &context.project.url.to_string(), "--queues", &args.queues.join(",")]);
+    command.args(["--queues", &args.queues.join(",")]);
+    // A password must not stand among the arguments, where everybody on the machine can read it.
+    match context.project.url.secret() {
+        Some(url) => command.env("QUEUE_URL", url),
+        None => command.args(["--queue-url", &context.project.url.to_string()]),
+    };
     if let Some(concurrency) = args.concurrency {
         command.args(["--concurrency", &concurrency.to_string()]);
     }
@@ -68,6 +77,9 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
     }
     if let Some(idle_exit) = args.idle_exit {
         command.args(["--idle-exit", &idle_exit.0.as_secs_f64().to_string()]);
+    }
+    if let Some(path) = serve_at(args)? {
+        command.arg("--serve").arg(path);
     }
     if global.quiet {
         command.arg("--quiet");
@@ -118,20 +130,31 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     }
     let broker = context.broker_of_worker().await?;
     let mut interrupts = Interrupts::catch()?;
-    let worker = Worker::register(broker, options(args)).await?;
+    let serve = serve_at(args)?;
+    // Before the worker is there: one that cannot serve as it should has not started.
+    let serving = match &serve {
+        Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
+        None => None,
+    };
+    let worker = Worker::register(broker, options(args, serve.as_deref())).await?;
     let tid = worker.tid();
-    announce(context, tid, is_detached)?;
+    announce(context, tid, is_detached, &serve)?;
     let shutdown = Shutdown::new();
     let mut working = Box::pin(worker.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
-            ended = &mut working => break ended?,
+            ended = &mut working => break ended,
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();
             }
         }
     };
+    // Last of all: what the worker ran may have asked it until its end.
+    if let Some(serving) = serving {
+        serving.stop().await;
+    }
+    let ended = ended?;
     let why = match ended.reason {
         EndReason::Idle => "nothing was left to do",
         EndReason::Stopped => "it was told to stop",
@@ -141,23 +164,53 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     Ok(0)
 }
 
-fn options(args: &StartArgs) -> Options {
+/// The broker, served to others while the worker lives.
+struct Serving {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Serving {
+    async fn start(path: &Path, broker: Arc<dyn Broker>) -> Outcome<Self> {
+        let agent = Agent::bind(path, broker).await?;
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(agent.run(async { drop(stopped.await) }));
+        Ok(Self { stop, task })
+    }
+
+    async fn stop(self) {
+        drop(self.stop);
+        let _ = self.task.await;
+    }
+}
+
+/// Where to serve, wherever this process or another goes later.
+fn serve_at(args: &StartArgs) -> Outcome<Option<PathBuf>> {
+    let absolute = |path: &PathBuf| {
+        std::path::absolute(path).map_err(|e| Failure::Usage(format!("cannot serve at '{}': {e}", path.display())))
+    };
+    args.serve.as_ref().map(absolute).transpose()
+}
+
+fn options(args: &StartArgs, serve: Option<&Path>) -> Options {
     let resident = Options::resident();
+    let url = serve.map(|path| (QUEUE_URL.to_owned(), Url::Unix(path.into()).to_string()));
     Options {
         name: args.name.clone(),
         caps: args.caps.clone().unwrap_or_default(),
         queues: args.queues.clone(),
         concurrency: args.concurrency.unwrap_or(resident.concurrency),
         idle_exit: args.idle_exit.map(|idle| idle.0),
+        env: url.into_iter().collect(),
         ..resident
     }
 }
 
 /// Says the id, and turns to the log where nobody will be reading.
-fn announce(context: &Context, tid: Tid, is_detached: bool) -> Outcome<()> {
+fn announce(context: &Context, tid: Tid, is_detached: bool, serve: &Option<PathBuf>) -> Outcome<()> {
     if !is_detached {
         if context.json {
-            return output::json(&json!({ "tid": tid, "pid": std::process::id(), "log": null }));
+            return output::json(&started(tid, std::process::id(), None, serve));
         }
         return output::line(tid.to_string());
     }
@@ -168,6 +221,15 @@ fn announce(context: &Context, tid: Tid, is_detached: bool) -> Outcome<()> {
     output::line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
     rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))
+}
+
+/// What JSON says of a worker that has started.
+fn started(tid: Tid, pid: u32, log: Option<PathBuf>, serve: &Option<PathBuf>) -> serde_json::Value {
+    let mut started = json!({ "tid": tid, "pid": pid, "log": log });
+    if let Some(path) = serve {
+        started["serves"] = Url::Unix(path.clone()).to_string().into();
+    }
+    started
 }
 
 /// Where a background worker logs to, if the project has a folder for it.

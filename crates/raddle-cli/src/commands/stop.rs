@@ -17,7 +17,9 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     let deadline = Instant::now() + args.timeout.0;
     let word = if args.kill { Word::Kill } else { Word::Stop };
     let workers = if args.all {
-        broker.workers().await?.iter().map(|worker| worker.tid).collect()
+        // Those that serve no queue are there for one task alone, and leave with it.
+        let workers = broker.workers().await?;
+        workers.iter().filter(|worker| !worker.info.queues.is_empty()).map(|worker| worker.tid).collect()
     } else {
         let named = tids::resolve_all(&*broker, &args.tids).await?;
         for tid in &named {

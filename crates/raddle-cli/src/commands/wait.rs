@@ -26,7 +26,9 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
         all_well &= state == State::Completed;
         if context.json {
             let task = tids::view(&*broker, tid).await?;
-            records.push(json!({ "tid": tid, "state": state, "exit_code": result::exit_code(&task) }));
+            records.push(
+                json!({ "tid": tid, "state": state, "exit_code": result::exit_code(state, task.report.as_ref()) }),
+            );
         } else {
             output::line(format!("{tid} {state}"))?;
         }

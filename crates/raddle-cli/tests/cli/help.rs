@@ -85,7 +85,8 @@ fn usage_errors_leave_with_two() {
         &["worker", "start", "--concurrency", "0"],
         &["worker", "stop"],
         &["completions", "cmd.exe"],
-        &["--queue-url", "redis://:secret@host", "status"],
+        &["--queue-url", "redis://:secret@host:port", "status"],
+        &["--queue-url", "nats://:secret@host", "status"],
         &["-q", "-v", "status"],
     ];
     for args in wrong {

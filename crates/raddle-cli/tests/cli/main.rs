@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test, what must be there and is not is a failure")]
 
+mod agent;
 mod bad_input;
 mod control;
 mod database;
@@ -10,6 +11,7 @@ mod emergency;
 mod faults;
 mod help;
 mod queue;
+mod redis;
 mod result;
 mod run;
 mod shape;

@@ -108,6 +108,8 @@ fn a_killed_workers_task_is_finished_by_another() {
     let script = "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
     let tid = world.submit(&["--", "sh", "-c", script]);
     until("it runs", || world.path().join("begun").exists());
+    // Only an attempt that is known to have begun counts as lost.
+    world.until_state(&tid, "running");
     world.worker(&[]);
     let killed = std::time::Instant::now();
     // SAFETY: the pid is the worker's, which nobody has waited for or stopped.

@@ -1,5 +1,9 @@
 //! What the types of a spec cannot say.
 
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
 use super::{Spec, Target};
 
 /// The largest spec that is taken, its `stdin` included. Larger input belongs in a file that the task reads.
@@ -8,11 +12,11 @@ const MAX_NAME_BYTES: usize = 128;
 const MAX_ATTEMPTS: u32 = 1_000_000;
 
 /// Why a well-formed spec cannot be run.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("at '{path}': {reason}")]
 pub struct InvalidSpec {
     /// The key that is wrong.
-    pub path: &'static str,
+    pub path: Cow<'static, str>,
     /// What is wrong with it, and what to do.
     pub reason: String,
 }
@@ -97,5 +101,5 @@ fn check(holds: bool, path: &'static str, reason: &str) -> Result<(), InvalidSpe
 }
 
 fn invalid(path: &'static str, reason: &str) -> InvalidSpec {
-    InvalidSpec { path, reason: reason.into() }
+    InvalidSpec { path: path.into(), reason: reason.into() }
 }

@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use raddle_broker::{Broker, Claim, Own, Result, Submit, Submitted};
-use raddle_core::Tid;
-use raddle_exec::FencePage;
+use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Result, Submit, Submitted};
+use raddle_core::{State, Tid};
+use raddle_exec::{FencePage, Prefork};
 
 use super::{
     Options, Shutdown,
@@ -25,15 +25,28 @@ pub struct Worker {
     pub(super) claim: Option<Claim>,
     /// The children that this process had before.
     pub(super) strangers: Arc<[u32]>,
+    /// Whether it leaves the registry with its task.
+    pub(super) own: bool,
 }
 
 /// How a worker's life went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     /// How many attempts it began.
     pub tasks: u64,
     /// Why it left.
     pub reason: EndReason,
+    /// How its one task came to its end, if that happened here.
+    pub outcome: Option<Box<Outcome>>,
+}
+
+/// The last attempt of a task, as the worker saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// What the task became.
+    pub state: State,
+    /// How the attempt went, with the end of what it wrote.
+    pub finish: Finish,
 }
 
 /// Why a worker left.
@@ -53,22 +66,38 @@ const TIDY_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
 
+/// The children that this process has and that have nothing to do with tasks.
+fn strangers(options: &Options) -> Arc<[u32]> {
+    options.prefork.as_ref().map_or_else(|| raddle_exec::children().into(), Prefork::strangers)
+}
+
 impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let leased_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;
-        Ok(Self { broker, options, tid, leased_at, claim: None, strangers: raddle_exec::children().into() })
+        let strangers = strangers(&options);
+        Ok(Self { broker, options, tid, leased_at, claim: None, strangers, own: false })
     }
 
-    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
-    pub async fn submit(broker: Arc<dyn Broker>, task: Submit, options: Options) -> Result<(Submitted, Option<Self>)> {
+    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key, or
+    /// when a worker is there already that would take it and `yields` says to leave it to that.
+    pub async fn submit(
+        broker: Arc<dyn Broker>,
+        task: Submit,
+        options: Options,
+        yields: bool,
+    ) -> Result<(Submitted, Option<Self>)> {
         let leased_at = FencePage::clock_now();
-        let Own { submitted, worker, claim } = broker.submit_own(task, options.info(), options.lease).await?;
+        let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
+        let Own { submitted, worker, claim } = broker.submit_own(request).await?;
+        let Some(tid) = worker else {
+            broker.sync().await?;
+            return Ok((submitted, None));
+        };
         let options = Options { only: Some(submitted.tid()), ..options };
-        let strangers = raddle_exec::children().into();
-        let worker = worker.map(|tid| Self { broker, options, tid, leased_at, claim, strangers });
-        Ok((submitted, worker))
+        let strangers = strangers(&options);
+        Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true })))
     }
 
     /// The worker's own id.
@@ -84,7 +113,9 @@ impl Worker {
         if let Err(error) = raddle_exec::become_subreaper() {
             tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
         }
-        if let Err(error) = raddle_exec::cgroup::prepare() {
+        // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.
+        let needs_group = self.claim.as_ref().is_none_or(|claim| !claim.spec.limits.is_empty());
+        if let Some(Err(error)) = needs_group.then(raddle_exec::cgroup::prepare) {
             tracing::debug!(%error, "limits are kept without control groups");
         }
         let spawned = Arc::new(AtomicU64::new(0));
@@ -92,19 +123,23 @@ impl Worker {
             let service = Service::start(&mut self, Arc::clone(&spawned), &shutdown)?;
             let tid = self.tid;
             match service.run().await {
-                Ok(End::Left(reason)) => {
-                    self.broker.deregister(tid, None).await?;
+                Ok(End::Left(reason, outcome)) => {
+                    if !self.own || outcome.is_none() {
+                        self.broker.deregister(tid, None).await?;
+                    }
                     // Where nobody but such workers comes, one in many does what a resident does every minute.
                     if self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN) {
                         let _ = self.broker.purge().await;
                     }
-                    return Ok(Ended { tasks: spawned.load(Ordering::Relaxed), reason });
+                    return Ok(Ended { tasks: spawned.load(Ordering::Relaxed), reason, outcome });
                 }
                 Ok(End::LeaseLost) => {
                     tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
                     self = self.register_anew().await?;
                     tracing::warn!(was = %tid, now = %self.tid, "registered anew");
                 }
+                // Nobody is there to be told.
+                Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(error) => {
                     let _ = self.broker.deregister(tid, Some(error.to_string())).await;
                     return Err(error);
@@ -118,7 +153,7 @@ impl Worker {
         let Self { broker, options, strangers, .. } = self;
         loop {
             match Self::register(Arc::clone(&broker), options.clone()).await {
-                Err(error) if error.is_retryable() => {
+                Err(error) if error.is_retryable() && !matches!(error, Error::Unreachable { .. }) => {
                     tracing::error!(%error, "cannot register anew yet");
                     tokio::time::sleep(ERROR_PAUSE).await;
                 }

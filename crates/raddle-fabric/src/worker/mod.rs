@@ -24,6 +24,6 @@ mod shutdown;
 mod slot;
 mod stopping;
 
-pub use life::{EndReason, Ended, Worker};
+pub use life::{EndReason, Ended, Outcome, Worker};
 pub use options::Options;
 pub use shutdown::Shutdown;

@@ -14,7 +14,7 @@ use super::{
 };
 
 /// How old a worker is when it begins to listen to control words.
-const LISTEN_AFTER: Duration = Duration::from_millis(5);
+const LISTEN_AFTER: Duration = Duration::from_millis(20);
 
 /// Passes on control messages as they come.
 pub(super) async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {

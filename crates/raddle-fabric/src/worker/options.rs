@@ -1,6 +1,6 @@
 //! How a worker behaves.
 
-use std::{path::PathBuf, thread, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, thread, time::Duration};
 
 use raddle_core::{CapSet, Tid, spec::DEFAULT_QUEUE, worker::WorkerInfo};
 use raddle_exec::Prefork;
@@ -24,6 +24,8 @@ pub struct Options {
     pub lease: Duration,
     /// How long what is told to end may take before it is killed.
     pub grace: Duration,
+    /// What is in the environment of tasks whose spec does not set it otherwise.
+    pub env: BTreeMap<String, String>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
     pub runner: PathBuf,
     /// A runner that is there already, for the first task.
@@ -54,6 +56,7 @@ impl Options {
             only: tid,
             lease: LEASE,
             grace: GRACE,
+            env: BTreeMap::new(),
             runner: "/proc/self/exe".into(),
             prefork: None,
         }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Claim, ClaimRequest, Delivery, Error, Fence, Release, Result, Started, Verdict};
+use raddle_broker::{Broker, Claim, ClaimRequest, Delivery, Error, Fence, Finish, Release, Result, Started, Verdict};
 use raddle_core::{
     Control, Exit, Tid,
     stop::{Stage, Stop, StopPolicy},
@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::{
-    EndReason, Options, Shutdown, Worker,
+    EndReason, Options, Outcome, Shutdown, Worker,
     backlog::{Backlog, PATIENCE},
     ledger::{Entry, Ledger, Settled},
     obey::listen,
@@ -44,7 +44,7 @@ const PURGE_EVERY: Duration = Duration::from_secs(60);
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// Why the loop ended.
 pub(super) enum End {
-    Left(EndReason),
+    Left(EndReason, Option<Box<Outcome>>),
     LeaseLost,
 }
 
@@ -84,6 +84,10 @@ pub(super) struct Service {
     pub(super) lease_lost: bool,
     /// The one task this worker is for has reached its end.
     pub(super) only_done: bool,
+    /// The last attempt of that task, when it was here.
+    pub(super) last: Option<Finish>,
+    /// How that task ended, if it did here.
+    pub(super) outcome: Option<Box<Outcome>>,
     /// The last look at the queue found nothing.
     pub(super) nothing_waits: bool,
     /// Attempts that are over here, and not yet in the broker.
@@ -97,7 +101,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn start(worker: &mut Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers } = worker;
+        let Worker { broker, options, tid, leased_at, claim, strangers, .. } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -114,6 +118,7 @@ impl Service {
             one_shot: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
+            env: options.env.clone(),
             strangers: Arc::clone(strangers),
         });
         let (tell, news) = mpsc::unbounded_channel();
@@ -142,6 +147,8 @@ impl Service {
             paused: false,
             lease_lost: false,
             only_done: false,
+            last: None,
+            outcome: None,
             nothing_waits: false,
             unsettled: HashSet::new(),
             late: Vec::new(),
@@ -240,6 +247,8 @@ impl Service {
             }
             Ok(_) => self.found_nothing().await?,
             Err(Error::NotFound(owner)) if owner == self.tid => self.lose_lease(),
+            // The engine has tried for as long as it was told to. A worker that cannot be given tasks says so and ends.
+            Err(error @ Error::Unreachable { .. }) => return Err(error),
             Err(error) if error.is_retryable() => {
                 tracing::error!(%error, "no tasks can be claimed yet");
                 tokio::time::sleep(ERROR_PAUSE).await;
@@ -298,6 +307,7 @@ impl Service {
                     self.ledger
                         .write(Entry::Release(Release { fence, reason: "its worker was told to give it back".into() }));
                 } else {
+                    self.last = self.options.only.map(|_| (*finish).clone());
                     self.ledger.write(Entry::Finish(*finish));
                 }
             }
@@ -309,7 +319,12 @@ impl Service {
         self.unsettled.remove(&fence);
         // It may be one that waits again.
         self.nothing_waits = false;
-        self.only_done |= self.options.only == Some(fence.tid) && matches!(verdict, Verdict::Done(_));
+        if let Verdict::Done(state) = verdict
+            && self.options.only == Some(fence.tid)
+        {
+            self.only_done = true;
+            self.outcome = self.last.take().map(|finish| Box::new(Outcome { state, finish }));
+        }
         let (of_task, others) = std::mem::take(&mut self.late).into_iter().partition(|(tid, _)| *tid == fence.tid);
         self.late = others;
         if matches!(verdict, Verdict::Again(_)) {
@@ -317,23 +332,25 @@ impl Service {
         }
     }
 
-    fn end(&self) -> Option<End> {
-        let empty = self.is_quiet();
+    fn end(&mut self) -> Option<End> {
         let idle_for = || self.options.idle_exit.is_some_and(|patience| self.idle_since.elapsed() >= patience);
-        if !empty {
-            None
+        if !self.is_quiet() {
+            return None;
+        }
+        // Its registration may have ended with its task: that is no loss.
+        let reason = if self.only_done {
+            EndReason::Done
         } else if self.lease_lost {
-            Some(End::LeaseLost)
+            return Some(End::LeaseLost);
         } else if self.stop.stage() != Stage::Running {
-            Some(End::Left(EndReason::Stopped))
-        } else if self.only_done {
-            Some(End::Left(EndReason::Done))
+            EndReason::Stopped
         } else if self.options.idle_exit.is_some_and(|p| p.is_zero()) {
             // Zero means: when a look at the queue has found nothing since the last task.
-            self.nothing_waits.then_some(End::Left(EndReason::Idle))
+            return self.nothing_waits.then_some(End::Left(EndReason::Idle, None));
         } else {
-            (!self.paused && idle_for()).then_some(End::Left(EndReason::Idle))
-        }
+            return (!self.paused && idle_for()).then_some(End::Left(EndReason::Idle, None));
+        };
+        Some(End::Left(reason, self.outcome.take()))
     }
 
     /// Whether nothing runs, waits for a slot, or waits to be written.

@@ -1,6 +1,6 @@
 //! A slot: one runner, and the attempt that runs in it.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
@@ -25,6 +25,8 @@ pub(super) struct Equipment {
     pub(super) one_shot: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
+    /// For tasks whose spec does not set it otherwise.
+    pub(super) env: BTreeMap<String, String>,
     /// The children that this process had before it was a worker: they have nothing to do with tasks.
     pub(super) strangers: Arc<[u32]>,
 }
@@ -166,6 +168,12 @@ impl Occupant {
         queue: &mut mpsc::UnboundedReceiver<Job>,
     ) -> Result<Box<Done>, RunnerGone> {
         runner.start(request).await?;
+        if self.equipment.one_shot
+            && let Err(error) = self.equipment.broker.sync().await
+        {
+            // Nobody was told that it would last, and what becomes of it is written with the same care.
+            tracing::warn!(tid = %fence.tid, %error, "a power cut would lose this task");
+        }
         let mut forsaken = false;
         loop {
             tokio::select! {
@@ -221,7 +229,9 @@ impl Occupant {
         let Target::Command(argv) = spec.target else {
             return Err(Exit::SpawnFailed { message: "this worker runs commands only".into() });
         };
-        let mut env: Vec<(String, String)> = spec.env.into_iter().collect();
+        let mut env = self.equipment.env.clone();
+        env.extend(spec.env);
+        let mut env: Vec<(String, String)> = env.into_iter().collect();
         env.push((TID.into(), fence.tid.to_string()));
         env.push((ATTEMPT.into(), fence.attempt.to_string()));
         Ok(Request {

@@ -1,0 +1,269 @@
+//! The asking side: a broker that is in another process.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use raddle_core::{Control, Event, QueueName, TaskView, Tid, WorkerEntry, tid::ShortTid, worker::WorkerInfo};
+use serde::de::DeserializeOwned;
+
+use super::{
+    claims::Claims,
+    heart::Pacemaker,
+    link::{Link, refused},
+    protocol::{Bytes, Call, read},
+};
+use crate::{
+    Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Error, Fence, Finish, Health, Heart, Log, Message,
+    Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
+    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+};
+
+/// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
+/// whoever serves there then.
+pub struct Remote {
+    path: PathBuf,
+    link: Mutex<Option<Arc<Link>>>,
+    /// Held while a connection is made, so that calls which find none share one.
+    connecting: tokio::sync::Mutex<()>,
+    claims: Arc<Claims>,
+}
+
+impl Remote {
+    /// Connects to the agent at `path`.
+    pub async fn connect(path: &Path) -> Result<Self> {
+        let remote = Self {
+            path: path.into(),
+            link: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            claims: Arc::default(),
+        };
+        remote.link().await?;
+        Ok(remote)
+    }
+
+    /// The connection, made anew if there is none.
+    async fn link(&self) -> Result<Arc<Link>> {
+        let present = || {
+            let link = self.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            link.filter(|link| !link.is_gone())
+        };
+        if let Some(link) = present() {
+            return Ok(link);
+        }
+        let _connecting = self.connecting.lock().await;
+        if let Some(link) = present() {
+            return Ok(link);
+        }
+        let link = Arc::new(Link::open(&self.path, Arc::clone(&self.claims)).await?);
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
+        let answer = self.link().await?.call(&call).await?;
+        self.read(&answer.take())
+    }
+
+    fn read<T: DeserializeOwned>(&self, payload: &[u8]) -> Result<T> {
+        read(payload).map_err(|error| refused(&self.path, error.to_string()))
+    }
+
+    /// Gives back what this worker was given by an agent that could not tell it.
+    async fn settle(&self, owner: Tid) -> Result<()> {
+        let Some(_settling) = self.claims.settling() else { return Ok(()) };
+        let suspects = self.tasks(Claims::suspects()).await?;
+        let fence = |task: TaskView| (Fence { tid: task.tid, attempt: task.attempt }, task.worker);
+        let lost = self.claims.lost(owner, suspects.into_iter().map(fence));
+        if !lost.is_empty() {
+            tracing::warn!(worker = %owner, tasks = lost.len(), "an agent ended before it had handed over what it had claimed");
+            self.release(lost).await?;
+        }
+        self.claims.settled(owner);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Tasks for Remote {
+    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
+        self.ask(Call::Submit(batch)).await
+    }
+
+    async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
+        let own: Own = self.ask(Call::SubmitOwn(Box::new(request))).await?;
+        if let (Some(owner), Some(claim)) = (own.worker, &own.claim) {
+            self.claims.given(owner, std::slice::from_ref(claim));
+        }
+        Ok(own)
+    }
+
+    async fn sync(&self) -> Result<()> {
+        self.ask(Call::Sync).await
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
+        let owner = request.owner;
+        if self.claims.is_in_doubt(owner) {
+            self.settle(owner).await?;
+        }
+        let _claiming = self.claims.claiming().await;
+        let answer = match self.link().await?.call(&Call::Claim(request)).await {
+            Err(Error::NotFound(gone)) if gone == owner => {
+                self.claims.left(owner);
+                return Err(Error::NotFound(owner));
+            }
+            answer => answer?,
+        };
+        // Nothing is awaited from here on: who is given the claims has them in the books.
+        let claims: Vec<Claim> = self.read(&answer.take())?;
+        self.claims.given(owner, &claims);
+        Ok(claims)
+    }
+
+    async fn started(&self, batch: Vec<Started>) -> Result<()> {
+        self.ask(Call::Started(batch)).await
+    }
+
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
+        self.ask(Call::Paused { fence, paused }).await
+    }
+
+    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
+        let fences: Vec<Fence> = batch.iter().map(|finish| finish.fence).collect();
+        let verdicts = self.ask(Call::Finish(batch)).await?;
+        self.claims.over(fences);
+        Ok(verdicts)
+    }
+
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
+        let fences: Vec<Fence> = batch.iter().map(|release| release.fence).collect();
+        let verdicts = self.ask(Call::Release(batch)).await?;
+        self.claims.over(fences);
+        Ok(verdicts)
+    }
+
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
+        self.ask(Call::Reclaim).await
+    }
+
+    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> {
+        self.ask(Call::Control { tid, message }).await
+    }
+
+    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>> {
+        self.ask(Call::Controls { owner, wait }).await
+    }
+
+    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
+        self.ask(Call::Resubmit(tid)).await
+    }
+
+    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
+        self.ask(Call::Task(tid)).await
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        self.ask(Call::Tasks(filter)).await
+    }
+
+    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        self.ask(Call::Complete(short.to_string())).await
+    }
+
+    async fn ahead_of(&self, tid: Tid) -> Result<u64> {
+        self.ask(Call::AheadOf(tid)).await
+    }
+
+    async fn summary(&self) -> Result<Summary> {
+        self.ask(Call::Summary).await
+    }
+
+    async fn purge(&self) -> Result<Purged> {
+        self.ask(Call::Purge).await
+    }
+
+    /// What the engine behind the agent says, and who serves it.
+    async fn health(&self) -> Result<Health> {
+        let link = self.link().await?;
+        let mut health: Health = self.read(&link.call(&Call::Health).await?.take())?;
+        let server = link.server().map(|pid| format!(" by process {pid}")).unwrap_or_default();
+        let detail = format!("{} is served{server} at {}", health.engine, self.path.display());
+        health.checks.insert(0, Check { name: "agent".into(), ok: true, detail, fix: None });
+        Ok(health)
+    }
+}
+
+#[async_trait]
+impl Registry for Remote {
+    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.ask(Call::Register { info, ttl }).await
+    }
+
+    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
+        Box::new(Pacemaker::new(self.path.clone(), worker, ttl))
+    }
+
+    async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
+        self.ask::<()>(Call::Deregister { worker, failure }).await?;
+        self.claims.left(worker);
+        Ok(())
+    }
+
+    async fn workers(&self) -> Result<Vec<WorkerEntry>> {
+        self.ask(Call::Workers).await
+    }
+}
+
+#[async_trait]
+impl Messages for Remote {
+    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
+        self.ask(Call::Put { queue: queue.clone(), bodies }).await
+    }
+
+    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+        self.ask(Call::Take { queue: queue.clone(), max, wait }).await
+    }
+
+    async fn look(&self, peek: Peek) -> Result<Vec<Message>> {
+        self.ask(Call::Look(peek)).await
+    }
+
+    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
+        self.ask(Call::Shift { from: from.clone(), to: to.clone(), max }).await
+    }
+
+    async fn depths(&self) -> Result<Vec<QueueDepth>> {
+        self.ask(Call::Depths).await
+    }
+
+    async fn clear(&self, queue: &QueueName) -> Result<u64> {
+        self.ask(Call::Clear(queue.clone())).await
+    }
+}
+
+#[async_trait]
+impl Log for Remote {
+    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
+        self.ask(Call::Events { after, tid, max, wait }).await
+    }
+}
+
+#[async_trait]
+impl Output for Remote {
+    async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
+        self.ask(Call::AppendOutput { fence, stream, bytes: Bytes(bytes) }).await
+    }
+
+    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
+        let Bytes(bytes) = self.ask(Call::ReadOutput { fence, stream, offset, max }).await?;
+        Ok(bytes)
+    }
+
+    async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress> {
+        self.ask(Call::Follow { tid, cursor, wait }).await
+    }
+}

@@ -1,0 +1,104 @@
+//! A worker's lease, over a connection of its own. It blocks, with deadlines, and needs no runtime: nothing the worker does with its
+//! other connection can hold it up.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    time::Duration,
+};
+
+use raddle_core::{Tid, worker::Beat};
+use serde::de::DeserializeOwned;
+
+use super::{
+    link::{refused, welcome},
+    protocol::{
+        CALL, Call, DONE, FAILED, GREETING, HEADER, MAX_REQUEST, Malformed, check_greeting, frame, header, read,
+    },
+    socket,
+};
+use crate::{Error, Heart, Pulse, Result};
+
+/// No read or write of a beat may take longer, however long the lease is.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Nor is a shorter one worth having.
+const SHORTEST: Duration = Duration::from_millis(500);
+
+pub(super) struct Pacemaker {
+    path: PathBuf,
+    worker: Tid,
+    ttl: Duration,
+    /// Opened with the first beat: a worker that lives shorter than that need not pay for it.
+    stream: Option<UnixStream>,
+}
+
+impl Pacemaker {
+    pub(super) fn new(path: PathBuf, worker: Tid, ttl: Duration) -> Self {
+        Self { path, worker, ttl, stream: None }
+    }
+
+    fn open(&self) -> Result<UnixStream> {
+        let path = &self.path;
+        let mut stream = socket::connect_blocking(path, self.ttl.clamp(SHORTEST, LONGEST))?;
+        let _ = stream.write_all(&GREETING);
+        let mut greeting = [0; GREETING.len()];
+        stream.read_exact(&mut greeting).map_err(|error| socket::unreachable(path, &error))?;
+        check_greeting(&greeting).map_err(|error| refused(path, error.to_string()))?;
+        let (kind, payload) = self.receive(&mut stream)?;
+        welcome(path, kind, &payload)?;
+        Ok(stream)
+    }
+
+    fn receive(&self, stream: &mut UnixStream) -> Result<(u8, Vec<u8>)> {
+        let gone = |error: io::Error| socket::unreachable(&self.path, &error);
+        let mut head = [0; HEADER];
+        stream.read_exact(&mut head).map_err(gone)?;
+        let (kind, _, len) = header(&head);
+        // What a beat has taken back is short, and no server of ours says more.
+        if len > MAX_REQUEST {
+            return Err(refused(&self.path, Malformed::TooLong(len, MAX_REQUEST).to_string()));
+        }
+        let mut payload = vec![0; len];
+        stream.read_exact(&mut payload).map_err(gone)?;
+        Ok((kind, payload))
+    }
+
+    /// One beat on a connection that is there. One at a time, so that the answer is to this one.
+    fn ask(&self, stream: &mut UnixStream, beat: Beat) -> Result<Pulse> {
+        let call = frame(CALL, 0, &Call::Beat { worker: self.worker, ttl: self.ttl, beat });
+        stream.write_all(&call).map_err(|error| socket::unreachable(&self.path, &error))?;
+        let (kind, payload) = self.receive(stream)?;
+        match kind {
+            DONE => self.read(&payload),
+            FAILED => Err(self.read(&payload)?),
+            other => Err(refused(&self.path, Malformed::UnknownKind(other).to_string())),
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, payload: &[u8]) -> Result<T> {
+        read(payload).map_err(|error| refused(&self.path, error.to_string()))
+    }
+}
+
+impl Heart for Pacemaker {
+    fn beat(&mut self, beat: Beat) -> Result<Pulse> {
+        // Taken out: a connection on which something went wrong may still bring the answer to an earlier beat.
+        if let Some(mut stream) = self.stream.take() {
+            match self.ask(&mut stream, beat) {
+                // The agent was replaced since the last beat. There is time for another try, and a beat can be said twice.
+                Err(Error::AgentGone { .. }) => {}
+                outcome => {
+                    self.stream = Some(stream);
+                    return outcome;
+                }
+            }
+        }
+        let mut stream = self.open()?;
+        let pulse = self.ask(&mut stream, beat);
+        if !matches!(pulse, Err(Error::AgentGone { .. } | Error::AgentRefused { .. })) {
+            self.stream = Some(stream);
+        }
+        pulse
+    }
+}

@@ -1,0 +1,356 @@
+//! One connection, as the client has it. A task of its own reads and writes; calls give it frames and wait for their answers.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use raddle_core::Tid;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{
+    claims::Claims,
+    protocol::{
+        BUSY, CALL, CANCEL, CANCELLED, Call, DONE, FAILED, GREETING, HEADER, MAX_ANSWER, MAX_REQUEST, Malformed,
+        REFUSED, WELCOME, Welcome, bare, check_greeting, frame, read,
+    },
+    socket,
+    wire::{Broken, Frame, Inbox, Outbox, stalled},
+};
+use crate::{Claim, Error, Release, Result};
+
+/// How long a server may take to greet, and a place in its queue to become free.
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
+/// How long an answer may take beyond what the call itself waits for: longer than an engine waits for its lock.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(90);
+/// Beyond this nobody waits, and a clock could overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A connection. It is closed when this is dropped.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    orders: mpsc::UnboundedSender<Order>,
+    /// One for each call that may be under way, so that the channel needs no bound of its own.
+    permits: Arc<Semaphore>,
+    next_id: AtomicU64,
+    server: Option<i32>,
+}
+
+/// What calls and the connection's task have in common.
+struct Shared {
+    path: PathBuf,
+    table: Mutex<Table>,
+    claims: Arc<Claims>,
+}
+
+#[derive(Default)]
+struct Table {
+    calls: HashMap<u64, Pending>,
+    /// Why the connection is over, once it is.
+    gone: Option<String>,
+}
+
+/// A call that has no answer yet.
+struct Pending {
+    /// `None` when its caller is gone.
+    reply: Option<oneshot::Sender<Result<Unread>>>,
+    /// The worker that claims with it, or gives back what it has not seen.
+    owner: Option<Tid>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+enum Order {
+    Send(Vec<u8>),
+    /// Nobody waits for these claims of a worker any more.
+    GiveBack(Tid, Vec<Release>),
+}
+
+/// An answer that nobody has looked at. If it holds claims, dropping it gives them back.
+pub(super) struct Unread {
+    payload: Vec<u8>,
+    claimer: Option<Tid>,
+    orders: mpsc::UnboundedSender<Order>,
+    claims: Arc<Claims>,
+}
+
+/// A call that is waited for. Dropping it cancels the call.
+struct Waiting<'a> {
+    link: &'a Link,
+    id: u64,
+}
+
+impl Link {
+    /// Connects to the agent at `path`.
+    pub(super) async fn open(path: &Path, claims: Arc<Claims>) -> Result<Self> {
+        let late = || Error::AgentGone { path: path.into(), reason: "it did not greet in time".into() };
+        let deadline = Instant::now() + CONNECT_PATIENCE;
+        let stream = connect(path, deadline).await?;
+        let peer = stream.peer_cred().map_err(|error| socket::unreachable(path, &error))?;
+        socket::check_server(path, peer.uid())?;
+        let (welcome, inbox, stream) = timeout_at(deadline, greet(path, stream)).await.map_err(|_| late())??;
+        let shared = Arc::new(Shared { path: path.into(), table: Mutex::default(), claims });
+        let (orders, queue) = mpsc::unbounded_channel();
+        let driver = Driver { shared: Arc::clone(&shared), queue, next_errand: u64::MAX, orders: orders.downgrade() };
+        // It ends with the connection, or when nobody is left who could give it an order.
+        tokio::spawn(driver.run(stream, inbox));
+        let permits = Arc::new(Semaphore::new(welcome.in_flight.max(1) as usize));
+        Ok(Self { shared, orders, permits, next_id: AtomicU64::new(0), server: peer.pid() })
+    }
+
+    /// Whether it is of no use any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.shared.table().gone.is_some()
+    }
+
+    /// The process that serves.
+    pub(super) fn server(&self) -> Option<i32> {
+        self.server
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) async fn call(&self, call: &Call) -> Result<Unread> {
+        let path = &self.shared.path;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let frame = frame(CALL, id, call);
+        let size = frame.len() - HEADER;
+        if size > MAX_REQUEST {
+            let (size, max) = (size >> 20, MAX_REQUEST >> 20);
+            let reason = format!("a request of {size} MiB is more than the {max} it takes: ask for less at a time");
+            return Err(Error::AgentRefused { path: path.clone(), reason });
+        }
+        let busy = || self.shared.gone("too many calls are under way");
+        let permit = timeout(ANSWER_PATIENCE, Arc::clone(&self.permits).acquire_owned()).await.map_err(|_| busy())?;
+        let (reply, answer) = oneshot::channel();
+        let owner = if let Call::Claim(request) = call { Some(request.owner) } else { None };
+        self.shared.enter(id, Pending { reply: Some(reply), owner, _permit: permit.ok() })?;
+        let waiting = Waiting { link: self, id };
+        // Refused only by a connection that is over, which has answered what was entered.
+        let _ = self.orders.send(Order::Send(frame));
+        let patience = ANSWER_PATIENCE + call.wait().min(LONGEST_WAIT);
+        let answer = match timeout(patience, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(self.shared.gone_because()),
+            Err(_) => Err(self.shared.gone("it does not answer")),
+        };
+        drop(waiting);
+        answer
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut table = self.link.shared.table();
+        // No longer there when it has been answered.
+        if let Some(pending) = table.calls.get_mut(&self.id) {
+            pending.reply = None;
+            let _ = self.link.orders.send(Order::Send(bare(CANCEL, self.id)));
+        }
+    }
+}
+
+impl Unread {
+    /// The payload. From here on it is the caller's.
+    pub(super) fn take(mut self) -> Vec<u8> {
+        self.claimer = None;
+        std::mem::take(&mut self.payload)
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        let Some(claimer) = self.claimer else { return };
+        let claims: Vec<Claim> = read(&self.payload).unwrap_or_default();
+        let release = |claim: Claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() };
+        let back: Vec<Release> = claims.into_iter().map(release).collect();
+        if !back.is_empty() && self.orders.send(Order::GiveBack(claimer, back)).is_err() {
+            self.claims.doubt(claimer);
+        }
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, id: u64, pending: Pending) -> Result<()> {
+        let mut table = self.table();
+        if table.gone.is_some() {
+            drop(table);
+            return Err(self.gone_because());
+        }
+        table.calls.insert(id, pending);
+        Ok(())
+    }
+
+    fn gone(&self, reason: &str) -> Error {
+        Error::AgentGone { path: self.path.clone(), reason: reason.into() }
+    }
+
+    fn gone_because(&self) -> Error {
+        let reason = self.table().gone.clone();
+        self.gone(reason.as_deref().unwrap_or("the connection is closed"))
+    }
+}
+
+/// The connection's task.
+struct Driver {
+    shared: Arc<Shared>,
+    queue: mpsc::UnboundedReceiver<Order>,
+    /// Calls of its own are numbered from the other end.
+    next_errand: u64,
+    /// For answers, which may have to send something back. It does not keep the connection open.
+    orders: mpsc::WeakUnboundedSender<Order>,
+}
+
+impl Driver {
+    async fn run(mut self, stream: UnixStream, inbox: Inbox) {
+        let reason = match self.drive(stream, inbox).await {
+            Ok(()) => "it has closed the connection".to_owned(),
+            Err(Broken::Io(error)) => match socket::unreachable(&self.shared.path, &error) {
+                Error::AgentGone { reason, .. } => reason,
+                other => other.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        self.shared.table().gone = Some(reason);
+        // Dropping it does the rest, as when the runtime ends.
+    }
+
+    async fn drive(&mut self, mut stream: UnixStream, mut inbox: Inbox) -> Result<(), Broken> {
+        let (mut from, mut to) = stream.split();
+        let mut outbox = Outbox::new();
+        let mut leaving = false;
+        loop {
+            if leaving && outbox.is_empty() {
+                return Ok(());
+            }
+            let deadlines = (inbox.deadline(), outbox.deadline());
+            tokio::select! {
+                frame = inbox.next(&mut from) => match frame? {
+                    Some(frame) => self.hear(frame)?,
+                    None => return Ok(()),
+                },
+                order = self.queue.recv(), if !leaving => match order {
+                    Some(Order::Send(frame)) => outbox.push(frame, ()),
+                    Some(Order::GiveBack(owner, back)) => outbox.push(self.errand(owner, back), ()),
+                    None => leaving = true,
+                },
+                written = outbox.write(&mut to), if !outbox.is_empty() => drop(written?),
+                () = stalled(deadlines.0, deadlines.1) => return Err(Broken::Stalled),
+            }
+        }
+    }
+
+    /// A call that nobody waits for.
+    fn errand(&mut self, owner: Tid, back: Vec<Release>) -> Vec<u8> {
+        let id = self.next_errand;
+        self.next_errand -= 1;
+        let pending = Pending { reply: None, owner: Some(owner), _permit: None };
+        self.shared.table().calls.insert(id, pending);
+        frame(CALL, id, &Call::Release(back))
+    }
+
+    fn hear(&mut self, frame: Frame) -> Result<(), Malformed> {
+        let Frame { kind, id, payload, .. } = frame;
+        let Some(pending) = self.shared.table().calls.remove(&id) else { return Ok(()) };
+        let Pending { reply, owner, _permit } = pending;
+        let is_errand = id > self.next_errand;
+        let answer = match kind {
+            // When nobody is left to send it back, nobody is left who could have claimed either.
+            DONE => self.orders.upgrade().map(|orders| {
+                let claimer = owner.filter(|_| !is_errand);
+                Ok(Unread { payload, claimer, orders, claims: Arc::clone(&self.shared.claims) })
+            }),
+            FAILED => {
+                if is_errand && let Some(owner) = owner {
+                    self.shared.claims.doubt(owner);
+                }
+                Some(Err(read(&payload)?))
+            }
+            CANCELLED => None,
+            other => return Err(Malformed::UnknownKind(other)),
+        };
+        // Where the caller is gone, dropping the answer gives back what is in it.
+        if let (Some(reply), Some(answer)) = (reply, answer) {
+            let _ = reply.send(answer);
+        }
+        Ok(())
+    }
+}
+
+/// Whoever waits is told, and whoever may have been given something unheard is in doubt.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let mut table = self.shared.table();
+        table.gone.get_or_insert_with(|| "the connection is closed".into());
+        let calls = std::mem::take(&mut table.calls);
+        drop(table);
+        calls.values().filter_map(|pending| pending.owner).for_each(|owner| self.shared.claims.doubt(owner));
+        self.queue.close();
+        while let Ok(order) = self.queue.try_recv() {
+            if let Order::GiveBack(owner, _) = order {
+                self.shared.claims.doubt(owner);
+            }
+        }
+    }
+}
+
+async fn connect(path: &Path, deadline: Instant) -> Result<UnixStream> {
+    socket::address(path).map_err(|reason| Error::AgentRefused { path: path.into(), reason })?;
+    loop {
+        match UnixStream::connect(path).await {
+            // Its queue is full, which a thousand clients at once can bring about, and soon over.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                sleep(CONNECT_PAUSE).await;
+            }
+            outcome => return outcome.map_err(|error| socket::unreachable(path, &error)),
+        }
+    }
+}
+
+async fn greet(path: &Path, mut stream: UnixStream) -> Result<(Welcome, Inbox, UnixStream)> {
+    let broken = |error: io::Error| socket::unreachable(path, &error);
+    // A server that refuses has closed already: what it had to say can still be read.
+    let _ = stream.write_all(&GREETING).await;
+    let mut greeting = [0; GREETING.len()];
+    stream.read_exact(&mut greeting).await.map_err(broken)?;
+    check_greeting(&greeting).map_err(|error| refused(path, error.to_string()))?;
+    let mut inbox = Inbox::new(MAX_ANSWER, None);
+    let first = inbox.next(&mut stream).await.map_err(|error| match error {
+        Broken::Io(error) => broken(error),
+        other => refused(path, other.to_string()),
+    })?;
+    let (kind, payload) = first.map(|frame| (frame.kind, frame.payload)).unwrap_or_default();
+    Ok((welcome(path, kind, &payload)?, inbox, stream))
+}
+
+/// Reads the end of a server's greeting.
+pub(super) fn welcome(path: &Path, kind: u8, payload: &[u8]) -> Result<Welcome> {
+    let unreadable = |error: Malformed| refused(path, error.to_string());
+    match kind {
+        WELCOME => read(payload).map_err(unreadable),
+        REFUSED => {
+            let reason: String = read(payload).map_err(unreadable)?;
+            Err(if reason == BUSY { Error::AgentGone { path: path.into(), reason } } else { refused(path, reason) })
+        }
+        0 => Err(socket::unreachable(path, &io::ErrorKind::UnexpectedEof.into())),
+        other => Err(unreadable(Malformed::UnknownKind(other))),
+    }
+}
+
+pub(super) fn refused(path: &Path, reason: String) -> Error {
+    Error::AgentRefused { path: path.into(), reason }
+}

@@ -1,0 +1,36 @@
+//! A broker served to other processes of this machine over a Unix socket: the same traits, in another process.
+//!
+//! A thousand one-shot workers then cost no thousand database connections, and a worker in a sandbox needs nothing but the socket.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `protocol.rs` | what is said: the greeting, frames, and a `Call` for every method |
+//! | `wire.rs` | frames on their way in and out, in a form that can be interrupted anywhere |
+//! | `socket.rs` | the socket file, and who may be at the other end |
+//! | `server.rs`, `session.rs`, `perform.rs` | [`Agent`]: connections; one connection; one call |
+//! | `client.rs`, `link.rs` | [`Remote`]: the traits; one connection |
+//! | `claims.rs` | what this process was given, for when an answer is lost |
+//! | `heart.rs` | a worker's lease, over a connection of its own |
+//!
+//! **What goes back.** A caller that drops its future sends a cancel; the server drops the broker's future, and what that had taken goes
+//! back as it does within one process. An answer to a claim that could not be written is given back by the server; one that arrives
+//! for a caller who is gone is given back by the client. A client that dies has all its calls dropped. Two answers can still be lost:
+//!
+//! - Written to the socket, and never read by a client that was killed. The claim's owner is registered, and its lease, which nobody
+//!   renews any more, runs out: the task is taken back like any other of a dead worker.
+//! - Never written by a server that was killed after the engine had committed the claim. The owner lives, and would be thought to have the
+//!   task for ever. So the client keeps account of what it was given (`claims.rs`), and releases the rest before its next claim.
+
+mod claims;
+mod client;
+mod heart;
+mod link;
+mod perform;
+mod protocol;
+mod server;
+mod session;
+mod socket;
+mod wire;
+
+pub use client::Remote;
+pub use server::{Agent, Options};

@@ -1,0 +1,106 @@
+//! How handles wake each other: one channel for each topic, which the scripts publish to.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use futures_util::StreamExt;
+use tokio::{
+    sync::{OnceCell, watch},
+    time::{Instant, timeout},
+};
+
+use super::{FOR_EVER, SAFETY_INTERVAL, keys::Keys, keys::Topic, link::Backoff, target::Target};
+
+/// How long a wait stands back until its channel is open. After that it goes by the safety interval.
+const OPENING: Duration = Duration::from_secs(2);
+
+/// The channels that this handle listens to, each from the first wait for it.
+pub(super) struct Bell {
+    target: Arc<Target>,
+    keys: Arc<Keys>,
+    control: OnceCell<watch::Receiver<u64>>,
+    log: OnceCell<watch::Receiver<u64>>,
+    queue: OnceCell<watch::Receiver<u64>>,
+}
+
+/// A wait for something that may be there when its topic rings.
+pub(super) struct Wait {
+    rung: Option<watch::Receiver<u64>>,
+    deadline: Instant,
+}
+
+impl Bell {
+    pub(super) fn new(target: Arc<Target>, keys: Arc<Keys>) -> Self {
+        Self { target, keys, control: OnceCell::new(), log: OnceCell::new(), queue: OnceCell::new() }
+    }
+
+    /// A wait for `topic`, which listens from now on.
+    pub(super) async fn wait(&self, topic: Topic, wait: Duration) -> Wait {
+        let deadline = Instant::now() + wait.min(FOR_EVER);
+        // Who does not want to wait should not cost a connection.
+        if wait.is_zero() {
+            return Wait { rung: None, deadline };
+        }
+        let cell = match topic {
+            Topic::Control => &self.control,
+            Topic::Log => &self.log,
+            Topic::Queue => &self.queue,
+        };
+        let mut rung = cell.get_or_init(async || self.listen(topic)).await.clone();
+        let _ = timeout(OPENING.min(wait), rung.wait_for(|rings| *rings > 0)).await;
+        rung.mark_unchanged();
+        Wait { rung: Some(rung), deadline }
+    }
+
+    /// Starts the task that listens to one channel. It ends with the last receiver: when the handle is dropped.
+    fn listen(&self, topic: Topic) -> watch::Receiver<u64> {
+        let (ring, rung) = watch::channel(0);
+        let (target, channel) = (Arc::clone(&self.target), self.keys.bell(topic));
+        tokio::spawn(async move {
+            let mut backoff = Backoff::new(&target.address.options, FOR_EVER);
+            loop {
+                tokio::select! {
+                    () = ring.closed() => return,
+                    heard = hear(&target, &channel, &ring) => {
+                        if heard {
+                            backoff = Backoff::new(&target.address.options, FOR_EVER);
+                        }
+                    }
+                }
+                tokio::select! {
+                    () = ring.closed() => return,
+                    _ = backoff.pause() => {}
+                }
+            }
+        });
+        rung
+    }
+}
+
+/// Passes rings on until the connection is gone; `false` if there never was one.
+async fn hear(target: &Target, channel: &str, ring: &watch::Sender<u64>) -> bool {
+    let Ok(mut subscriber) = target.subscriber().await else { return false };
+    if subscriber.subscribe(channel).await.is_err() {
+        return false;
+    }
+    // What rang while nobody listened is made up for by looking once.
+    ring.send_modify(|rings| *rings += 1);
+    let mut messages = pin!(subscriber.on_message());
+    while messages.next().await.is_some() {
+        ring.send_modify(|rings| *rings += 1);
+    }
+    true
+}
+
+impl Wait {
+    /// Returns when it is worth looking again, with `true`, or when the wait is over, with `false`. `again_in` is when something may
+    /// be there without anybody ringing.
+    pub(super) async fn again(&mut self, again_in: Option<Duration>) -> bool {
+        let now = Instant::now();
+        let Some(rung) = self.rung.as_mut().filter(|_| now < self.deadline) else {
+            return false;
+        };
+        let pause = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL);
+        let _ = timeout(pause.min(self.deadline - now), rung.changed()).await;
+        true
+    }
+}

@@ -1,0 +1,344 @@
+//! What is to become of one task, decided from what was read of it. Nothing here asks the server.
+
+use raddle_core::{Control, EventKind, Exit, Next, Report, Spec, State, Tid, Usage, Word, settle, spec::Reserved};
+use serde::Serialize;
+
+use super::{
+    keys::stream_id,
+    record::{Done, Place, Record, Stored},
+    value::{at_micros, at_nanos},
+};
+use crate::{Fence, Result, Stream, Verdict};
+
+/// A task as it was read.
+pub(super) struct Snapshot {
+    pub(super) tid: Tid,
+    /// The stored spec, with its head.
+    pub(super) stored: String,
+    /// Its record as it was written; empty if it has none.
+    pub(super) raw: String,
+    pub(super) record: Record,
+    pub(super) done: Option<Done>,
+    /// The control words that wait for it.
+    pub(super) words: Vec<String>,
+    /// When that was, on the server's clock, in microseconds.
+    pub(super) now: i64,
+}
+
+/// A change of one task that is being decided.
+pub(super) struct Draft<'a> {
+    before: &'a Snapshot,
+    record: Record,
+    end: Option<End>,
+    obeyed: bool,
+    events: Vec<Event>,
+    replies: Vec<String>,
+    /// Ends of output to be added.
+    pub(super) output: Vec<(Stream, Tail)>,
+    /// The worker whose lease must have run out.
+    pub(super) gone: Option<Tid>,
+}
+
+/// The end of what an attempt wrote.
+pub(super) enum Tail {
+    /// All there is of it.
+    Whole(Vec<u8>),
+    /// What comes after what was written before.
+    Rest(Vec<u8>),
+}
+
+struct End {
+    state: State,
+    dead: bool,
+    report: Report,
+    owner: Option<Tid>,
+}
+
+#[derive(Serialize)]
+struct Event {
+    kind: u8,
+    worker: String,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// A change as the script reads it. What is absent there is not to be checked or done.
+#[derive(Default, Serialize)]
+pub(super) struct Change {
+    tid: String,
+    id: String,
+    pub(super) part: String,
+    /// The number of the first key of its partition.
+    pub(super) stream: usize,
+    from: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    words: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone: Option<String>,
+    /// The number of the key that goes with a worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) leaves: Option<usize>,
+    moves: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<String>,
+    state: u8,
+    dead: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    clears: bool,
+    events: Vec<Event>,
+    replies: Vec<String>,
+    pub(super) output: Vec<Output>,
+}
+
+/// Bytes to be added to the output of an attempt: under the key of this number, or in this field.
+#[derive(Serialize)]
+pub(super) struct Output {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) field: Option<String>,
+    pub(super) bytes: usize,
+}
+
+impl Snapshot {
+    pub(super) fn fence(&self) -> Fence {
+        Fence { tid: self.tid, attempt: self.record.tally.attempt }
+    }
+
+    pub(super) fn spec(&self) -> Result<Spec> {
+        Stored::parse(self.tid, &self.stored)?.spec(self.tid)
+    }
+
+    pub(super) fn is_service(&self) -> bool {
+        self.record.part.is_none()
+    }
+
+    /// The terminal state, once it is reached.
+    pub(super) fn end(&self) -> Option<State> {
+        self.done.as_ref().map(|done| done.state)
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.end().unwrap_or_else(|| self.record.state())
+    }
+
+    /// Whether this attempt is the latest, and not over. Services end by leaving the registry alone.
+    pub(super) fn is_latest(&self, fence: Fence) -> bool {
+        self.done.is_none() && self.record.is_active() && self.fence() == fence && !self.is_service()
+    }
+
+    /// The account of an attempt that cannot give its own.
+    pub(super) fn report(&self, exit: Exit) -> Report {
+        Report {
+            exit,
+            started_at: None,
+            ended_at: at_micros(self.now),
+            usage: Usage::default(),
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            value: None,
+        }
+    }
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(before: &'a Snapshot) -> Self {
+        Self {
+            before,
+            record: before.record.clone(),
+            end: None,
+            obeyed: false,
+            events: Vec::new(),
+            replies: Vec::new(),
+            output: Vec::new(),
+            gone: None,
+        }
+    }
+
+    /// Adds an entry to the log.
+    pub(super) fn event(&mut self, kind: EventKind, worker: Option<Tid>, detail: Option<String>) {
+        let worker = worker.map_or(String::new(), |worker| worker.to_string());
+        self.events.push(Event { kind: kind as u8, worker, attempt: self.record.tally.attempt, detail });
+    }
+
+    /// Notes that an attempt stands still, or goes on.
+    pub(super) fn pause(&mut self, paused: bool) {
+        self.event(if paused { EventKind::Paused } else { EventKind::Resumed }, None, None);
+        self.record.paused = paused;
+    }
+
+    /// Ends the attempt, and does what follows from it.
+    pub(super) fn settle(&mut self, report: Report) -> Verdict {
+        let owner = self.before.record.owner;
+        let next = match self.before.spec() {
+            Ok(spec) => settle(&spec, self.before.tid, self.record.tally, &report.exit),
+            // A task that nobody can read cannot be tried again either.
+            Err(_) => Next::Done { state: State::Failed, dead: false, tally: self.record.tally },
+        };
+        match next {
+            Next::Done { state, dead, tally } => {
+                self.record.tally = tally;
+                self.finish(state, dead, report, owner);
+                Verdict::Done(state)
+            }
+            Next::Again { pause, tally } => {
+                self.record.tally = tally;
+                let kind = match report.exit {
+                    Exit::Lost { .. } => EventKind::Reclaimed,
+                    Exit::Cancelled => EventKind::Released,
+                    _ => EventKind::Retrying,
+                };
+                self.event(kind, owner, Some(report.exit.to_string()));
+                let pause = i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX);
+                self.wait_again(self.before.now.saturating_mul(1000).saturating_add(pause))
+            }
+        }
+    }
+
+    /// Puts the task back as if it had not been claimed.
+    pub(super) fn give_back(&mut self, kind: EventKind, reason: String) -> Verdict {
+        self.event(kind, self.before.record.owner, Some(reason));
+        self.wait_again(self.before.now.saturating_mul(1000))
+    }
+
+    /// Does to a waiting task what a message asks for, and answers unless that ended it.
+    pub(super) fn obey(&mut self, message: &Control) {
+        let held = self.record.place == Place::Held;
+        match message.command {
+            // It waits already, which is all that a task to be put back is asked for.
+            Word::Stop if message.requeue || self.goes_back() => {}
+            Word::Stop => return self.end_waiting(State::Cancelled, Exit::Cancelled),
+            Word::Kill => return self.end_waiting(State::Killed, Exit::Killed),
+            Word::Pause if !held => {
+                self.event(EventKind::Paused, None, None);
+                self.record.place = Place::Held;
+            }
+            Word::Resume if held => {
+                self.event(EventKind::Resumed, None, None);
+                self.line_up(self.record.run_at);
+            }
+            _ => {}
+        }
+        let state = if self.record.place == Place::Held { "paused" } else { State::Created.as_str() };
+        self.replies.push(serde_json::to_string(&message.reply("ok", state)).expect("words and strings serialize"));
+    }
+
+    /// Brings the task to its end.
+    pub(super) fn finish(&mut self, state: State, dead: bool, report: Report, owner: Option<Tid>) {
+        let detail = (!report.exit.is_success()).then(|| report.exit.to_string());
+        self.event(state.into(), owner, detail);
+        self.end = Some(End { state, dead, report, owner });
+    }
+
+    /// The state that the task has from now on.
+    pub(super) fn state(&self) -> State {
+        self.end.as_ref().map_or_else(|| self.record.state(), |end| end.state)
+    }
+
+    /// The change as the script reads it, but for the numbers of keys and bytes.
+    pub(super) fn change(&self) -> Change {
+        let before = self.before;
+        let (done, expires, key) = match &self.end {
+            Some(end) => {
+                let report = serde_json::to_string(&end.report).expect("a report has only string keys");
+                let done = Done {
+                    state: end.state,
+                    dead: end.dead,
+                    owner: end.owner,
+                    tally: self.record.tally,
+                    finished_at: before.now,
+                    service: before.is_service(),
+                    report,
+                };
+                let expires = (before.now / 1000).saturating_add_unsigned(self.record.ttl);
+                let key = Some(self.record.key.clone()).filter(|key| !key.is_empty());
+                (Some(done.to_string()), Some(expires.to_string()), key)
+            }
+            None => (None, None, None),
+        };
+        // Rounded up: not before its time.
+        let due = self.record.run_at.map(|at| (at.saturating_add(999) / 1000).to_string());
+        Change {
+            tid: before.tid.to_string(),
+            id: stream_id(before.tid.as_u64()),
+            part: self.record.part.clone().unwrap_or_default(),
+            from: before.raw.clone(),
+            words: self.obeyed.then_some(before.words.len()),
+            gone: self.gone.map(|gone| gone.to_string()),
+            moves: done.is_some() || self.record.place != before.record.place,
+            to: done.is_none().then(|| self.record.to_string()),
+            due,
+            state: self.end.as_ref().map_or(0, |end| end.state as u8),
+            dead: self.end.as_ref().is_some_and(|end| end.dead),
+            done,
+            expires,
+            key,
+            clears: self.obeyed,
+            events: self.events.iter().map(Event::copy).collect(),
+            replies: self.replies.clone(),
+            ..Change::default()
+        }
+    }
+
+    /// Lets the task wait for another attempt, and for what its worker was told and did not do.
+    fn wait_again(&mut self, run_at: i64) -> Verdict {
+        self.record.owner = None;
+        self.record.claimed_at = None;
+        self.record.pid = None;
+        self.record.paused = false;
+        self.line_up(Some(run_at));
+        self.obeyed = true;
+        for body in &self.before.words {
+            match body.parse::<Control>() {
+                Ok(message) => self.obey(&message),
+                Err(error) => self.event(EventKind::ControlIgnored, None, Some(error.to_string())),
+            }
+            if let Some(end) = &self.end {
+                return Verdict::Done(end.state);
+            }
+        }
+        Verdict::Again(at_nanos(run_at))
+    }
+
+    fn line_up(&mut self, run_at: Option<i64>) {
+        self.record.run_at = run_at.filter(|at| *at > self.before.now.saturating_mul(1000));
+        self.record.place = if self.record.run_at.is_some() { Place::Delayed } else { Place::Ready };
+    }
+
+    fn end_waiting(&mut self, state: State, exit: Exit) {
+        let report = self.before.report(exit);
+        self.finish(state, false, report, None);
+    }
+
+    /// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
+    fn goes_back(&self) -> bool {
+        self.before.spec().is_ok_and(|spec| spec.on_stop == Reserved::Requeue)
+    }
+}
+
+impl Event {
+    fn copy(&self) -> Self {
+        let Self { kind, worker, attempt, detail } = self;
+        Self { kind: *kind, worker: worker.clone(), attempt: *attempt, detail: detail.clone() }
+    }
+}
+
+impl Draft<'_> {
+    /// The attempt that this is about.
+    pub(super) fn fence(&self) -> Fence {
+        self.before.fence()
+    }
+
+    /// Whether the task is over from now on.
+    pub(super) fn is_over(&self) -> bool {
+        self.end.is_some()
+    }
+}

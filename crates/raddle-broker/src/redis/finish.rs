@@ -1,0 +1,179 @@
+//! The end of an attempt: finished, or given back.
+
+use std::collections::HashMap;
+
+use raddle_core::{EventKind, State, Tid};
+
+use super::{
+    Redis,
+    apply::{Applied, apply, snapshots},
+    change::{Draft, Snapshot, Tail},
+    link::{Link, Sure},
+    output::{MAX_KEPT, WHOLE_BYTES},
+    record::Place,
+    script,
+    value::{arg, list, text},
+};
+use crate::{Error, Fence, Finish, Release, Result, Started, Stream, Verdict};
+
+/// How many attempts one script ends at most: nobody else is served meanwhile.
+const AT_ONCE: usize = 500;
+
+impl Redis {
+    /// Notes that targets have begun.
+    pub(super) async fn note_started(&self, batch: Vec<Started>) -> Result<()> {
+        for batch in batch.chunks(AT_ONCE) {
+            let mut args = Vec::with_capacity(batch.len() * 3);
+            for Started { fence, pid } in batch {
+                args.extend([arg(fence.tid), arg(fence.attempt), pid.map_or(arg("-"), arg)]);
+            }
+            self.link().change(&script::STARTED, Vec::new(), args, Sure::Done).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a running attempt stands still, or goes on.
+    pub(super) async fn note_paused(&self, fence: Fence, paused: bool) -> Result<()> {
+        let noted = self
+            .alter(fence.tid, Sure::Done, |task, draft| {
+                let news = task.is_latest(fence) && task.record.paused != paused;
+                if news {
+                    draft.pause(paused);
+                }
+                Ok(news.then_some(()))
+            })
+            .await;
+        match noted {
+            Err(Error::NotFound(_)) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Ends attempts. Success leaves nothing to decide, and is one call for all; what went otherwise is read and decided on.
+    pub(super) async fn finish_batch(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
+        let mut verdicts = vec![Verdict::Stale; batch.len()];
+        // One task may be there twice, and what comes first counts.
+        let mut run: Vec<(usize, Finish)> = Vec::new();
+        let mut others: Vec<(usize, Finish)> = Vec::new();
+        for (index, finish) in batch.into_iter().enumerate() {
+            if finish.report.exit.is_success() { run.push((index, finish)) } else { others.push((index, finish)) }
+        }
+        for part in run.chunks(AT_ONCE) {
+            let answers = self.complete_all(part.iter().map(|(_, finish)| finish)).await?;
+            for ((index, _), verdict) in part.iter().zip(answers) {
+                verdicts[*index] = verdict;
+            }
+        }
+        let decide = |task: &Snapshot, draft: &mut Draft<'_>, finish: &Finish| {
+            draft.output.extend(tails(finish));
+            if task.record.place == Place::Spawning && finish.report.started_at.is_some() {
+                draft.event(EventKind::Running, task.record.owner, None);
+            }
+            draft.settle(finish.report.clone())
+        };
+        let (indexes, finishes): (Vec<usize>, Vec<Finish>) = others.into_iter().unzip();
+        let ended = end_all(self.link(), &finishes, |finish| finish.fence, decide, Sure::Durable).await?;
+        for (index, verdict) in indexes.into_iter().zip(ended) {
+            verdicts[index] = verdict;
+        }
+        Ok(verdicts)
+    }
+
+    async fn complete_all<'f>(&self, batch: impl Iterator<Item = &'f Finish>) -> Result<Vec<Verdict>> {
+        let (mut keys, mut args) = (Vec::new(), Vec::new());
+        for finish in batch {
+            let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
+            args.extend([arg(finish.fence.tid), arg(finish.fence.attempt), report]);
+            let mut tails: HashMap<Stream, Tail> = tails(finish).into_iter().collect();
+            for stream in Stream::BOTH {
+                let (kind, bytes) = match tails.remove(&stream) {
+                    None => (Vec::new(), Vec::new()),
+                    Some(Tail::Whole(bytes)) => (arg("h"), bytes),
+                    Some(Tail::Rest(bytes)) => {
+                        keys.push(self.core.keys.output(finish.fence, stream));
+                        (arg(keys.len()), bytes)
+                    }
+                };
+                args.extend([kind, bytes]);
+            }
+        }
+        args.push(arg(MAX_KEPT));
+        let answers = list(self.link().change(&script::FINISH, keys, args, Sure::Durable).await?);
+        let verdict = |answer| match text(answer).as_str() {
+            "done" => Verdict::Done(State::Completed),
+            _ => Verdict::Stale,
+        };
+        Ok(answers.into_iter().map(verdict).collect())
+    }
+}
+
+/// Gives tasks back to their queue as if they had not been claimed.
+pub(super) async fn release(link: &Link, batch: Vec<Release>) -> Result<Vec<Verdict>> {
+    let decide = |_: &Snapshot, draft: &mut Draft<'_>, release: &Release| {
+        draft.give_back(EventKind::Released, release.reason.clone())
+    };
+    end_all(link, &batch, |release| release.fence, decide, Sure::Done).await
+}
+
+/// Ends attempts as `decide` says. One that is not the latest is refused, counted and logged.
+async fn end_all<T>(
+    link: &Link,
+    batch: &[T],
+    fence_of: impl Fn(&T) -> Fence,
+    decide: impl Fn(&Snapshot, &mut Draft<'_>, &T) -> Verdict,
+    sure: Sure,
+) -> Result<Vec<Verdict>> {
+    let mut verdicts = vec![Verdict::Stale; batch.len()];
+    let mut open: Vec<usize> = (0..batch.len()).collect();
+    let mut stale = Vec::new();
+    while !open.is_empty() {
+        let tids: Vec<Tid> = open.iter().map(|index| fence_of(&batch[*index]).tid).collect();
+        let tasks = snapshots(link, &tids).await?;
+        let (mut drafts, mut drafted, mut later) = (Vec::new(), Vec::new(), Vec::new());
+        let mut seen = std::collections::HashSet::new();
+        for index in open {
+            let fence = fence_of(&batch[index]);
+            match tasks.get(&fence.tid).filter(|task| task.is_latest(fence)) {
+                // The second of two writes to one task is looked at after the first.
+                Some(_) if !seen.insert(fence.tid) => later.push(index),
+                Some(task) => {
+                    let mut draft = Draft::new(task);
+                    let verdict = decide(task, &mut draft, &batch[index]);
+                    drafts.push(draft);
+                    drafted.push((index, verdict));
+                }
+                None => stale.push(fence),
+            }
+        }
+        if !drafts.is_empty() {
+            for ((index, verdict), applied) in drafted.into_iter().zip(apply(link, &drafts, sure).await?) {
+                match applied {
+                    Applied::Made => verdicts[index] = verdict,
+                    _ => later.push(index),
+                }
+            }
+        }
+        open = later;
+    }
+    if !stale.is_empty() {
+        let args = stale.iter().flat_map(|fence| [arg(fence.tid), arg(fence.attempt)]).collect();
+        link.change(&script::REFUSE, Vec::new(), args, Sure::Done).await?;
+    }
+    Ok(verdicts)
+}
+
+/// The ends of what an attempt wrote. All of it, when none was written before and it is small, goes where the record is.
+fn tails(finish: &Finish) -> Vec<(Stream, Tail)> {
+    let mut tails = Vec::new();
+    for (stream, tail, total) in [
+        (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes),
+        (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes),
+    ] {
+        if tail.is_empty() {
+            continue;
+        }
+        let is_whole = total <= tail.len() as u64 && tail.len() <= WHOLE_BYTES;
+        tails.push((stream, if is_whole { Tail::Whole(tail.clone()) } else { Tail::Rest(tail.clone()) }));
+    }
+    tails
+}

@@ -1,0 +1,120 @@
+//! What the engine says of itself.
+
+use super::{
+    Redis,
+    open::Server,
+    value::{micros, number},
+};
+use crate::{Check, Health, Result};
+
+impl Redis {
+    pub(super) async fn ask_health(&self) -> Result<Health> {
+        let server = self.link().server().await?;
+        let options = &self.link().target.address.options;
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME");
+        let now = self.link().pipe(pipe).await?.pop().map_or(0, micros) / 1000;
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZCOUNT").arg(self.core.keys.of("lease")).arg("-inf").arg(format!("({now}"));
+        let stale = self.link().pipe(pipe).await?.pop().map_or(0, number);
+        let mut durability = loss_window(&server);
+        if options.wait_aof {
+            durability += "; submit and finish wait until the server has synced them to its disk";
+        }
+        if options.wait_replicas > 0 {
+            durability += &format!("; submit and finish wait until {} replicas have them", options.wait_replicas);
+        }
+        Ok(Health {
+            engine: format!("redis {}", server.get("redis_version")),
+            location: self.link().target.place(),
+            durability,
+            checks: vec![
+                persistence(&server),
+                writes(&server),
+                replication(&server),
+                memory(&server),
+                stale_workers(stale),
+            ],
+        })
+    }
+}
+
+/// What can be lost when, in plain words.
+fn loss_window(server: &Server) -> String {
+    let window = if server.has_aof() {
+        match server.appendfsync.as_deref() {
+            Some("always") => {
+                "every write is synced to disk before it is answered: nothing that was accepted is lost in a power cut"
+            }
+            Some("no") => {
+                "writes are synced when the system does it: a crash of the server loses nothing, a power cut up to half a minute"
+            }
+            Some(_) => {
+                "writes are synced every second: a crash of the server loses nothing, a power cut about one second"
+            }
+            None => {
+                "writes go to an append-only file: a crash of the server loses nothing; how often it is synced could not be asked"
+            }
+        }
+    } else if server.is_volatile() {
+        "nothing is on disk: all tasks are gone with the server"
+    } else {
+        "the server saves all it has from time to time: a crash or a power cut loses what came after the last save"
+    };
+    let replicas = match server.get("connected_slaves") {
+        "" | "0" => "; there is no replica",
+        _ => "; replicas follow with a delay, so a failover can lose the last moments unless ?wait_replicas= is set",
+    };
+    format!("{window}{replicas}")
+}
+
+fn persistence(server: &Server) -> Check {
+    let ok = server.has_aof();
+    let detail = match (ok, server.appendfsync.as_deref(), server.save.as_deref()) {
+        (true, fsync, _) => format!("appendonly yes, appendfsync {}", fsync.unwrap_or("unknown")),
+        (false, _, Some("")) => "appendonly no, and no saves either".into(),
+        (false, _, save) => format!("appendonly no, save {}", save.unwrap_or("unknown")),
+    };
+    let fix = (!ok).then(|| "run 'redis-cli CONFIG SET appendonly yes', and set it in the configuration file".into());
+    Check { name: "persistence".into(), ok, detail, fix }
+}
+
+fn writes(server: &Server) -> Check {
+    let failed: Vec<_> = ["aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"]
+        .into_iter()
+        .filter(|name| !matches!(server.get(name), "" | "ok"))
+        .collect();
+    let ok = failed.is_empty();
+    let detail = if ok { "the last ones went well".into() } else { failed.join(", ") + " failed" };
+    let fix = (!ok).then(|| "look at the server's log: its disk may be full".into());
+    Check { name: "writes to disk".into(), ok, detail, fix }
+}
+
+fn replication(server: &Server) -> Check {
+    let detail = format!("role {}, {} replicas", server.get("role"), server.get("connected_slaves"));
+    Check { name: "replication".into(), ok: server.get("role") == "master", detail, fix: None }
+}
+
+fn memory(server: &Server) -> Check {
+    let bytes = |name| server.get(name).parse::<u64>().unwrap_or(0);
+    let (used, max) = (bytes("used_memory"), bytes("maxmemory"));
+    let ok = max == 0 || used < max / 10 * 9;
+    let limit = if max == 0 { "no limit".into() } else { format!("{} MiB allowed", max >> 20) };
+    Check {
+        name: "memory".into(),
+        ok,
+        detail: format!("{} MiB used, {limit}, policy {}", used >> 20, server.get("maxmemory_policy")),
+        fix: (!ok).then(|| {
+            "raise its limit with 'redis-cli CONFIG SET maxmemory', or let tasks be kept for a shorter time".into()
+        }),
+    }
+}
+
+fn stale_workers(stale: u64) -> Check {
+    Check {
+        name: "stale workers".into(),
+        ok: stale == 0,
+        detail: format!("{stale} without a valid lease"),
+        fix: (stale > 0).then(|| "start a worker: it takes their tasks back by itself".into()),
+    }
+}

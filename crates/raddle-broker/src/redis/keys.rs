@@ -1,0 +1,210 @@
+//! The names of everything this engine keeps. One hash tag per namespace, so that on a cluster all of it is in one place and scripts can
+//! reach it.
+
+use raddle_core::{CapSet, QueueName, Spec, Tid, queue_name::Port};
+
+use crate::{Fence, Stream};
+
+/// What one can wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Topic {
+    /// A control message is on its way to a worker.
+    Control,
+    /// The log or an attempt's output has grown.
+    Log,
+    /// A queue has a new message.
+    Queue,
+}
+
+/// What a worker must serve and offer, and how urgent: the tasks that share one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) priority: u8,
+    pub(super) queue: String,
+    pub(super) needs: CapSet,
+}
+
+/// Where the messages of a queue are.
+pub(super) struct Place {
+    pub(super) key: String,
+    /// What its members begin with, where it shares a key with others.
+    pub(super) prefix: String,
+    /// Its name in the list of queues, where it is not found otherwise.
+    pub(super) listed: String,
+    /// `words`, where a worker is to be woken.
+    pub(super) mark: &'static str,
+}
+
+/// The names in one namespace.
+pub(super) struct Keys {
+    prefix: String,
+    fixed: Vec<String>,
+}
+
+/// What every script may touch and what it is, in the order in which `common.lua` names them, but for the first.
+const FIXED: [(&str, &str); 22] = [
+    ("meta", "hash"),
+    ("spec", "hash"),
+    ("task", "hash"),
+    ("done", "hash"),
+    ("born", "stream"),
+    ("log", "stream"),
+    ("count", "hash"),
+    ("waiting", "hash"),
+    ("due", "zset"),
+    ("owned", "zset"),
+    ("lease", "zset"),
+    ("words", "zset"),
+    ("ports", "zset"),
+    ("expiry", "zset"),
+    ("dead", "set"),
+    ("uniques", "hash"),
+    ("parts", "set"),
+    ("queues", "set"),
+    ("workers", "hash"),
+    ("beats", "hash"),
+    ("output", "hash"),
+    ("own", "set"),
+];
+
+impl Keys {
+    pub(super) fn new(namespace: &str) -> Self {
+        let prefix = format!("raddle:{{{namespace}}}:");
+        let fixed = FIXED.iter().map(|(name, _)| format!("{prefix}{name}")).collect();
+        Self { prefix, fixed }
+    }
+
+    /// All that scripts declare before their own keys, after the one for their answer.
+    pub(super) fn fixed(&self) -> &[String] {
+        &self.fixed
+    }
+
+    /// The types of those keys.
+    pub(super) fn types() -> impl Iterator<Item = &'static str> {
+        FIXED.iter().map(|(_, kind)| *kind)
+    }
+
+    /// One of the keys that every script may touch.
+    pub(super) fn of(&self, name: &str) -> &str {
+        let index = FIXED.iter().position(|(known, _)| *known == name).expect("only names from the list are asked for");
+        &self.fixed[index]
+    }
+
+    /// What the names of channels begin with.
+    pub(super) fn bells(&self) -> String {
+        format!("{}bell:", self.prefix)
+    }
+
+    /// The channel of a topic.
+    pub(super) fn bell(&self, topic: Topic) -> String {
+        let name = match topic {
+            Topic::Control => "control",
+            Topic::Log => "log",
+            Topic::Queue => "queue",
+        };
+        self.bells() + name
+    }
+
+    /// Where the answer of a call is remembered.
+    pub(super) fn once(&self, client: u64, slot: u32) -> String {
+        format!("{}once:{client:016x}:{slot}", self.prefix)
+    }
+
+    /// A partition's stream, those of its tasks that came back, and those that are delayed.
+    pub(super) fn part(&self, part: &str) -> [String; 3] {
+        ["ready", "back", "delayed"].map(|name| format!("{}{name}:{part}", self.prefix))
+    }
+
+    /// The stream by which one worker alone is woken.
+    pub(super) fn wake(&self, worker: &str) -> String {
+        format!("{}wake:{worker}", self.prefix)
+    }
+
+    /// What operators see of a worker.
+    pub(super) fn worker(&self, worker: Tid) -> String {
+        format!("{}worker:{worker}", self.prefix)
+    }
+
+    /// Output that is written while its attempt runs.
+    pub(super) fn output(&self, fence: Fence, stream: Stream) -> String {
+        format!("{}out:{}", self.prefix, output_field(fence, stream))
+    }
+
+    /// Where the messages of a queue are.
+    pub(super) fn queue(&self, queue: &QueueName) -> Place {
+        match queue {
+            // Those of tasks share a key each, so that scripts reach them whatever task they are about to end.
+            QueueName::Task(tid, Port::CtrlIn) => {
+                Place { key: self.of("words").into(), prefix: format!("{tid}:"), listed: String::new(), mark: "words" }
+            }
+            QueueName::Task(tid, _) => {
+                let name = queue.to_string();
+                let port = name.rsplit('.').next().unwrap_or_default();
+                Place {
+                    key: self.of("ports").into(),
+                    prefix: format!("{tid}.{port}:"),
+                    listed: String::new(),
+                    mark: "",
+                }
+            }
+            _ => {
+                let name = queue.to_string();
+                Place { key: format!("{}queue:{name}", self.prefix), prefix: String::new(), listed: name, mark: "" }
+            }
+        }
+    }
+}
+
+/// Where the output of an attempt stands among all that came whole.
+pub(super) fn output_field(fence: Fence, stream: Stream) -> String {
+    format!("{}:{}:{}", fence.tid, fence.attempt, stream as u8)
+}
+
+/// An id as it stands in a stream: its slot of 4096 ns, and the counter in it.
+pub(super) fn stream_id(id: u64) -> String {
+    format!("{}-{}", id >> 12, id & 4095)
+}
+
+/// The id that a stream's entry stands for.
+pub(super) fn from_stream_id(text: &str) -> Option<u64> {
+    let (slot, counter) = text.split_once('-')?;
+    slot.parse::<u64>().ok()?.checked_mul(4096)?.checked_add(counter.parse().ok()?)
+}
+
+impl Part {
+    /// The name of the partition that a task belongs to.
+    pub(super) fn name_of(spec: &Spec) -> String {
+        format!("{}|{}|{}", spec.priority.min(9), spec.queue, spec.needs())
+    }
+
+    /// Reads a partition's name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let mut fields = name.splitn(3, '|');
+        let priority = fields.next()?.parse().ok()?;
+        let (queue, needs) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?);
+        Some(Self { name: name.to_owned(), priority, queue, needs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_survives_the_way_through_a_stream() {
+        for id in [1_500_000_000_000_000_001, 1_763_248_964_000_004_095, i64::MAX as u64] {
+            assert_eq!(from_stream_id(&stream_id(id)), Some(id));
+        }
+        assert_eq!(from_stream_id("7"), None);
+    }
+
+    #[test]
+    fn a_partition_is_read_from_its_name() {
+        let spec =
+            Spec { queue: "mail".into(), priority: 7, requires: "gpu,cpu".parse().unwrap(), ..Spec::command(["x"]) };
+        let part = Part::parse(&Part::name_of(&spec)).unwrap();
+        assert_eq!((part.name.as_str(), part.priority, part.queue.as_str()), ("7|mail|cpu,gpu", 7, "mail"));
+        assert_eq!(part.needs, spec.needs());
+    }
+}

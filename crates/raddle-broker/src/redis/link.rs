@@ -1,0 +1,302 @@
+//! The connection that calls go over. It is made anew when it breaks, and a call whose outcome is not known is sent again under the same
+//! number: the scripts remember what they answered.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{Value, aio::MultiplexedConnection};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    fault::{Fault, explain},
+    keys::Keys,
+    open::{self, Server},
+    script::Script,
+    target::Target,
+    url::Options,
+};
+use crate::{Error, Result};
+
+/// How long an answer is remembered after the last call in its slot. Longer than any call goes on.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// What is sent.
+pub(super) enum Request {
+    /// A script, with the keys it adds to those that all have.
+    Eval { script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>> },
+    /// Commands that change nothing, or nothing more when they come twice.
+    Pipe(redis::Pipeline),
+}
+
+/// How sure an answer has to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sure {
+    /// Done on the server.
+    Done,
+    /// As durable as the URL asks for.
+    Durable,
+}
+
+/// One connection, made again as often as it takes.
+pub(super) struct Link {
+    pub(super) target: Arc<Target>,
+    pub(super) keys: Arc<Keys>,
+    live: tokio::sync::Mutex<Option<Live>>,
+    patience: Duration,
+    /// How long one answer may take.
+    answers_within: Duration,
+    /// Sets the calls of this handle apart from those of all others.
+    client: u64,
+    slots: Mutex<Slots>,
+    next: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    server: Arc<Server>,
+    generation: u64,
+}
+
+/// Places for answers. One that is free again is used again, so there are no more than calls at the same time.
+#[derive(Default)]
+struct Slots {
+    free: Vec<u32>,
+    made: u32,
+}
+
+/// Pauses that grow, with some chance in them so that clients that lost a server together do not return together.
+pub(super) struct Backoff {
+    pause: Duration,
+    max: Duration,
+    until: Instant,
+}
+
+impl Link {
+    /// Makes the first connection, and looks at the server.
+    pub(super) async fn open(target: Arc<Target>, keys: Arc<Keys>) -> Result<Self> {
+        let options = &target.address.options;
+        let (patience, answers_within) = (options.give_up_after, options.response_timeout);
+        let link = Self::lazy(target, keys, patience, answers_within);
+        // Whoever names a server that is not there wants to know it now.
+        link.live().await.map_err(|fault| link.give_up(fault))?;
+        Ok(link)
+    }
+
+    /// A link that connects with its first call.
+    pub(super) fn lazy(target: Arc<Target>, keys: Arc<Keys>, patience: Duration, answers_within: Duration) -> Self {
+        Self {
+            target,
+            keys,
+            live: tokio::sync::Mutex::default(),
+            patience,
+            answers_within,
+            client: random(),
+            slots: Mutex::default(),
+            next: AtomicU64::new(1),
+        }
+    }
+
+    /// What is known of the server.
+    pub(super) async fn server(&self) -> Result<Arc<Server>> {
+        self.live().await.map(|live| live.server).map_err(|fault| self.give_up(fault))
+    }
+
+    /// Runs a script that changes something.
+    pub(super) async fn change(
+        &self,
+        script: &'static Script,
+        keys: Vec<String>,
+        args: Vec<Vec<u8>>,
+        sure: Sure,
+    ) -> Result<Value> {
+        let slot = self.take_slot();
+        let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        let head =
+            vec![self.keys.bells().into_bytes(), number.into_bytes(), REMEMBERED.as_millis().to_string().into_bytes()];
+        let request = self.eval(script, self.keys.once(self.client, slot), keys, head, args);
+        let answer = self.ask(&request, sure).await;
+        // Not reached when the caller has gone: the call may still be under way, and its slot must not be used by another.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+        answer
+    }
+
+    /// Runs a script that changes nothing, or nothing more when it comes twice.
+    pub(super) async fn look(&self, script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>>) -> Result<Value> {
+        let head = vec![self.keys.bells().into_bytes(), Vec::new(), b"1".to_vec()];
+        self.ask(&self.eval(script, self.keys.once(self.client, 0), keys, head, args), Sure::Done).await
+    }
+
+    /// Sends commands, and gives their answers in order.
+    pub(super) async fn pipe(&self, pipe: redis::Pipeline) -> Result<Vec<Value>> {
+        match self.ask(&Request::Pipe(pipe), Sure::Done).await? {
+            Value::Array(answers) => Ok(answers),
+            other => Err(self.odd(&other)),
+        }
+    }
+
+    /// An answer that nobody understands.
+    pub(super) fn odd(&self, answer: &Value) -> Error {
+        Error::Server { place: self.target.place(), reason: format!("an answer that is not understood: {answer:.80?}") }
+    }
+
+    fn eval(
+        &self,
+        script: &'static Script,
+        once: String,
+        keys: Vec<String>,
+        head: Vec<Vec<u8>>,
+        args: Vec<Vec<u8>>,
+    ) -> Request {
+        let keys = std::iter::once(once).chain(self.keys.fixed().iter().cloned()).chain(keys).collect();
+        Request::Eval { script, keys, args: head.into_iter().chain(args).collect() }
+    }
+
+    /// Sends a request until it is answered, or until the server has been away for too long.
+    async fn ask(&self, request: &Request, sure: Sure) -> Result<Value> {
+        let mut backoff = Backoff::new(&self.target.address.options, self.patience);
+        loop {
+            let fault = match self.live().await {
+                Ok(live) => match self.send(&live, request, sure).await {
+                    Ok(answer) => return Ok(answer),
+                    Err(fault) => {
+                        if matches!(fault, Fault::Away(_)) {
+                            self.forget(live.generation).await;
+                        }
+                        fault
+                    }
+                },
+                Err(fault) => fault,
+            };
+            match fault {
+                Fault::Away(_) if backoff.pause().await => {}
+                fault => return Err(self.give_up(fault)),
+            }
+        }
+    }
+
+    async fn send(&self, live: &Live, request: &Request, sure: Sure) -> Result<Value, Fault> {
+        let mut connection = live.connection.clone();
+        let place = || self.target.place();
+        let answer = match request {
+            Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
+            Request::Eval { script, keys, args } => {
+                let sent = command("EVALSHA", &script.hash, keys, args).query_async::<Value>(&mut connection).await;
+                match sent {
+                    // A server that was started anew, or whose scripts were flushed, has to be told again.
+                    Err(error) if error.code() == Some("NOSCRIPT") => {
+                        command("EVAL", &script.text, keys, args).query_async(&mut connection).await
+                    }
+                    sent => sent,
+                }
+            }
+        };
+        let answer = answer.map_err(|error| explain(&error, place()))?;
+        if sure == Sure::Durable {
+            self.wait_for_copies(&mut connection).await?;
+        }
+        Ok(answer)
+    }
+
+    /// Waits until what this connection wrote is where the URL wants it to be.
+    async fn wait_for_copies(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
+        let options = &self.target.address.options;
+        let millis = u64::try_from(options.response_timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
+        let replicas = options.wait_replicas;
+        let (have, synced) = if options.wait_aof {
+            let mut wait = redis::cmd("WAITAOF");
+            wait.arg(1).arg(replicas).arg(millis);
+            let (synced, have): (u32, u32) =
+                wait.query_async(connection).await.map_err(|error| explain(&error, self.target.place()))?;
+            (have, synced > 0)
+        } else if replicas > 0 {
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(replicas).arg(millis);
+            (wait.query_async(connection).await.map_err(|error| explain(&error, self.target.place()))?, true)
+        } else {
+            return Ok(());
+        };
+        if have >= replicas && synced {
+            return Ok(());
+        }
+        // Sent again it finds the answer of the first time, and waits once more.
+        Err(Fault::Away(format!(
+            "{have} of {replicas} replicas have the write{}",
+            if synced { "" } else { ", and it is not synced" }
+        )))
+    }
+
+    /// The connection, made if there is none.
+    async fn live(&self) -> Result<Live, Fault> {
+        let mut held = self.live.lock().await;
+        if let Some(live) = &*held {
+            return Ok(live.clone());
+        }
+        let connecting = self.target.connect(Some(self.answers_within));
+        let Ok(connected) = timeout(self.patience, connecting).await else {
+            return Err(Fault::Away("no connection in time".into()));
+        };
+        let mut connection = connected?;
+        let server = open::inspect(&mut connection, &self.target, &self.keys).await?;
+        let live = Live { connection, server: Arc::new(server), generation: random() };
+        *held = Some(live.clone());
+        Ok(live)
+    }
+
+    async fn forget(&self, generation: u64) {
+        let mut held = self.live.lock().await;
+        held.take_if(|live| live.generation == generation);
+    }
+
+    fn give_up(&self, fault: Fault) -> Error {
+        match fault {
+            Fault::Final(error) => *error,
+            Fault::Away(reason) => Error::Unreachable { place: self.target.place(), reason },
+        }
+    }
+
+    fn take_slot(&self) -> u32 {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.free.pop().unwrap_or_else(|| {
+            slots.made += 1;
+            slots.made
+        })
+    }
+}
+
+fn command(name: &str, script: &str, keys: &[String], args: &[Vec<u8>]) -> redis::Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(keys.len()).arg(keys).arg(args);
+    command
+}
+
+impl Backoff {
+    /// Pauses as the URL has them, for `patience` from now.
+    pub(super) fn new(options: &Options, patience: Duration) -> Self {
+        Self { pause: options.initial, max: options.max, until: Instant::now() + patience }
+    }
+
+    /// Waits before the next try; `false` if there is to be none.
+    pub(super) async fn pause(&mut self) -> bool {
+        let now = Instant::now();
+        if now >= self.until {
+            return false;
+        }
+        let share = 0.5 + (random() >> 11) as f64 / (1u64 << 54) as f64;
+        tokio::time::sleep(self.pause.mul_f64(share).min(self.until - now)).await;
+        self.pause = (self.pause * 2).min(self.max);
+        true
+    }
+}
+
+/// A number that nobody else has.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()))
+}

@@ -1,0 +1,164 @@
+//! The event log. An entry stands for one event of each of its tasks; an entry of the index of tasks stands for their `created` events.
+
+use std::{collections::HashSet, time::Duration};
+
+use async_trait::async_trait;
+use raddle_core::{Event, EventKind, Tid};
+use redis::Value;
+
+use super::{
+    Redis,
+    keys::{Topic, from_stream_id, stream_id},
+    link::Link,
+    value::{at_nanos, entries, number},
+};
+use crate::{Log, Result};
+
+/// How many entries one look reads at most when it looks for the events of one task among those of all.
+const SCAN: u32 = 2000;
+
+/// A stretch of the log.
+pub(super) struct Stretch {
+    pub(super) events: Vec<Event>,
+    /// The last id that was looked at, whether it fitted or not.
+    pub(super) scanned: u64,
+    /// Whether there are more that were not looked at.
+    pub(super) more: bool,
+}
+
+#[async_trait]
+impl Log for Redis {
+    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
+        let mut after = after;
+        let mut wait = self.wait(Topic::Log, wait).await;
+        loop {
+            let stretch = match tid {
+                None => of_all(self.link(), after, max).await?,
+                Some(tid) => of_one(self.link(), tid, after).await?,
+            };
+            let mut events = stretch.events;
+            after = after.max(stretch.scanned);
+            // Entries of other tasks may fill a whole look: the next one goes on behind them, at once.
+            let goes_on = events.is_empty() && (stretch.more || wait.again(None).await);
+            if !goes_on {
+                events.truncate(max as usize);
+                return Ok(events);
+            }
+        }
+    }
+}
+
+/// Events after `after`, of all tasks. Those of tasks that have been purged are passed over.
+async fn of_all(link: &Link, after: u64, max: u32) -> Result<Stretch> {
+    let mut pipe = redis::pipe();
+    // Both are read in one moment: an event between two looks would be passed over for ever.
+    pipe.atomic();
+    read(&mut pipe, link.keys.of("born"), after, max);
+    read(&mut pipe, link.keys.of("log"), after, max);
+    let [born_before, born, log_before, log] = <[Value; 4]>::try_from(link.pipe(pipe).await?).unwrap_or_default();
+    let mut events: Vec<Event> = [born_before, born].into_iter().flat_map(created).collect();
+    events.extend([log_before, log].into_iter().flat_map(logged));
+    events.retain(|event| event.id.as_u64() > after);
+    events.sort_by_key(|event| event.id);
+    events.truncate(max as usize);
+    let scanned = events.last().map_or(after, |event| event.id.as_u64());
+    let more = !events.is_empty();
+    let known = known(link, events.iter().map(|event| event.tid)).await?;
+    events.retain(|event| known.contains(&event.tid));
+    Ok(Stretch { events, scanned, more })
+}
+
+/// Events of one task after `after`, from the next `SCAN` entries.
+pub(super) async fn of_one(link: &Link, tid: Tid, after: u64) -> Result<Stretch> {
+    let from = after.max(tid.as_u64() - 1);
+    let mut pipe = redis::pipe();
+    pipe.atomic().cmd("HEXISTS").arg(link.keys.of("spec")).arg(tid.to_string());
+    read(&mut pipe, link.keys.of("log"), from, SCAN);
+    let [exists, before, log] = <[Value; 3]>::try_from(link.pipe(pipe).await?).unwrap_or_default();
+    if number(exists) == 0 {
+        return Ok(Stretch { events: Vec::new(), scanned: after, more: false });
+    }
+    let (before, entries) = (entries(before), entries(log));
+    let more = entries.len() == SCAN as usize;
+    let mut events = Vec::new();
+    if from < tid.as_u64() {
+        events.push(created_event(tid));
+    }
+    let mut scanned = from.max(tid.as_u64());
+    for event in before.iter().chain(&entries).flat_map(|(id, fields)| expand(id, fields)) {
+        if event.id.as_u64() <= from {
+            continue;
+        }
+        scanned = scanned.max(event.id.as_u64());
+        if event.tid == tid {
+            events.push(event);
+        }
+    }
+    Ok(Stretch { events, scanned, more })
+}
+
+/// Reads what comes after an id: the entry before it may stand for more than one, and go beyond it.
+fn read(pipe: &mut redis::Pipeline, key: &str, after: u64, max: u32) {
+    let from = stream_id(after.min(i64::MAX as u64));
+    pipe.cmd("XREVRANGE").arg(key).arg(&from).arg("-").arg("COUNT").arg(1);
+    pipe.cmd("XRANGE").arg(key).arg(format!("({from}")).arg("+").arg("COUNT").arg(max);
+}
+
+/// The `created` events that entries of the index of tasks stand for.
+fn created(value: Value) -> Vec<Event> {
+    entries(value).iter().flat_map(|(id, fields)| born(id, fields)).map(created_event).collect()
+}
+
+/// The tasks that an entry of their index stands for.
+pub(super) fn born(id: &str, fields: &[String]) -> Vec<Tid> {
+    let (Some(first), Some(count)) = (from_stream_id(id), fields.get(1).and_then(|n| n.parse::<u64>().ok())) else {
+        return Vec::new();
+    };
+    (first..first.saturating_add(count)).filter_map(Tid::from_u64).collect()
+}
+
+fn logged(value: Value) -> Vec<Event> {
+    entries(value).iter().flat_map(|(id, fields)| expand(id, fields)).collect()
+}
+
+/// The events that one entry stands for. One that is not ours stands for none.
+fn expand(id: &str, fields: &[String]) -> Vec<Event> {
+    let field = |name: &str| fields.chunks_exact(2).find(|pair| pair[0] == name).map(|pair| pair[1].as_str());
+    let parse = || {
+        let (first, kind) = (from_stream_id(id)?, EventKind::from_u8(field("k")?.parse().ok()?)?);
+        let worker = field("w").and_then(|worker| worker.parse().ok());
+        let detail = field("d").filter(|detail| !detail.is_empty());
+        let one = |(offset, task): (usize, &str)| {
+            let (tid, attempt) = task.split_once(':')?;
+            let id = Tid::from_u64(first + offset as u64)?;
+            Some(Event {
+                id,
+                tid: tid.parse().ok()?,
+                event: kind,
+                at: at_nanos(id.as_i64()),
+                attempt: attempt.parse().ok()?,
+                worker,
+                detail: detail.map(Into::into),
+            })
+        };
+        Some(field("t")?.split(' ').enumerate().filter_map(one).collect())
+    };
+    parse().unwrap_or_default()
+}
+
+fn created_event(tid: Tid) -> Event {
+    let at = at_nanos(tid.as_i64());
+    Event { id: tid, tid, event: EventKind::Created, at, attempt: 0, worker: None, detail: None }
+}
+
+/// Those of the tasks that are there.
+pub(super) async fn known(link: &Link, tids: impl Iterator<Item = Tid>) -> Result<HashSet<Tid>> {
+    let tids: Vec<Tid> = tids.collect::<HashSet<_>>().into_iter().collect();
+    if tids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let mut pipe = redis::pipe();
+    tids.iter().for_each(|tid| _ = pipe.cmd("HEXISTS").arg(link.keys.of("spec")).arg(tid.to_string()));
+    let there = link.pipe(pipe).await?.into_iter().map(number);
+    Ok(tids.into_iter().zip(there).filter(|(_, there)| *there == 1).map(|(tid, _)| tid).collect())
+}

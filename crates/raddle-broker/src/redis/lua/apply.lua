@@ -1,0 +1,117 @@
+-- Moves tasks from one place to another, as the caller has decided from what it read: each only if it is still as it was then.
+-- KEYS: what the changes name by number. ARGV: the changes as JSON, then bytes of output that they name by number.
+local cap, margin = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1])
+local changes = cjson.decode(ARGV[FIRST + 2])
+local BYTES = FIRST + 2
+local reply = {}
+
+local function is_gone(owner)
+  local lease = call('ZSCORE', LEASE, owner)
+  return lease and tonumber(lease) < now_ms - margin
+end
+
+-- Why a change cannot be made, or nothing.
+local function obstacle(it)
+  if call('HEXISTS', SPEC, it.tid) == 0 then return 'missing' end
+  if (call('HGET', TASK, it.tid) or '') ~= it.from then return 'changed' end
+  if it.from == '' and call('HEXISTS', DONE, it.tid) == 1 then return 'changed' end
+  if it.words and words_of(it.tid) ~= it.words then return 'changed' end
+  if it.gone and not is_gone(it.gone) then return 'alive' end
+  if it.leaves and call('ZLEXCOUNT', OWNED, '[' .. it.tid .. ':', '(' .. it.tid .. ';') > 0 then return 'changed' end
+end
+
+local function leave(it, f)
+  local place = f and f[1] or 'r'
+  if place == 'r' then
+    call('XDEL', KEYS[FIXED + it.stream], it.id)
+    count('back:' .. it.part, -call('ZREM', KEYS[FIXED + it.stream + 1], it.tid))
+    call('HINCRBY', READY, it.part, -1)
+  elseif place == 'd' then
+    call('ZREM', KEYS[FIXED + it.stream + 2], it.tid)
+    fix_due(it.part, KEYS[FIXED + it.stream + 2])
+    count('d', -1)
+  elseif place == 'h' then
+    count('h', -1)
+  elseif not is_service(f) then
+    call('ZREM', OWNED, f[6] .. ':' .. it.tid)
+    count(place == 's' and '1' or '2', -1)
+  end
+end
+
+local function enter(it)
+  local f = fields(it.to)
+  local place = f[1]
+  if place == 'r' then
+    call('ZADD', KEYS[FIXED + it.stream + 1], string.sub(it.tid, 1, 15), it.tid)
+    call('HINCRBY', READY, it.part, 1)
+    count('back:' .. it.part, 1)
+    nudge(KEYS[FIXED + it.stream])
+  elseif place == 'd' then
+    local delayed = KEYS[FIXED + it.stream + 2]
+    call('ZADD', delayed, it.due, it.tid)
+    fix_due(it.part, delayed)
+    count('d', 1)
+    if call('ZRANGE', delayed, 0, 0)[1] == it.tid then nudge(KEYS[FIXED + it.stream]) end
+  elseif place == 'h' then
+    count('h', 1)
+  elseif not is_service(f) then
+    call('ZADD', OWNED, 0, f[6] .. ':' .. it.tid)
+    count(place == 's' and '1' or '2', 1)
+  end
+  call('HSET', TASK, it.tid, it.to)
+end
+
+local function finish(it, f)
+  call('HDEL', TASK, it.tid)
+  call('HSET', DONE, it.tid, it.done)
+  call('ZADD', EXPIRY, it.expires, it.tid)
+  if not (f and is_service(f)) then count(tostring(it.state), 1) end
+  if it.dead then call('SADD', DEAD, it.tid) end
+  if f and is_active(f) then dismiss(f[6]) end
+  if it.key and call('HGET', UNIQUES, it.key) == it.tid then call('HDEL', UNIQUES, it.key) end
+  if it.leaves then
+    call('HDEL', WORKERS, it.tid)
+    call('HDEL', BEATS, it.tid)
+    call('ZREM', LEASE, it.tid)
+    call('DEL', KEYS[FIXED + it.leaves])
+  end
+end
+
+for i = 1, #changes do
+  local it = changes[i]
+  local why = obstacle(it)
+  if why then
+    reply[i] = why
+  else
+    local f = it.from ~= '' and fields(it.from)
+    for j = 1, #it.output do
+      local out = it.output[j]
+      if out.key then
+        local key, bytes = KEYS[FIXED + out.key], ARGV[BYTES + out.bytes]
+        local room = cap - call('STRLEN', key)
+        if room > 0 then call('APPEND', key, string.sub(bytes, 1, room)) end
+      else
+        call('HSET', OUT, out.field, ARGV[BYTES + out.bytes])
+      end
+    end
+    if it.moves then
+      leave(it, f)
+      if it.done then finish(it, f) else enter(it) end
+    else
+      call('HSET', TASK, it.tid, it.to)
+    end
+    if it.clears or it.done then
+      call('ZREMRANGEBYLEX', WORDS, '[' .. it.tid .. ':', '(' .. it.tid .. ';')
+    end
+    for j = 1, #it.events do
+      local e = it.events[j]
+      event(e.kind, e.worker, it.tid .. ':' .. e.attempt, 1, e.detail)
+    end
+    for j = 1, #it.replies do
+      call('ZADD', PORTS, 0, it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
+      ring('queue')
+    end
+    reply[i] = 'ok'
+  end
+end
+return answer(reply)

@@ -1,0 +1,31 @@
+-- Notes that targets have begun. ARGV for each: task, attempt, process. An attempt that is not the latest is passed over.
+local n = (#ARGV - FIRST + 1) / 3
+local tids = {}
+for i = 1, n do
+  tids[i] = ARGV[FIRST + (i - 1) * 3]
+end
+local records = call_many('HMGET', TASK, tids)
+local changed, began, order, seen = {}, {}, {}, {}
+for i = 1, n do
+  local a = FIRST + (i - 1) * 3
+  local tid = ARGV[a]
+  local f = records[i] and not seen[tid] and fields(records[i])
+  if f and f[1] == 's' and f[2] == ARGV[a + 1] then
+    seen[tid] = true
+    f[1], f[8] = 'x', ARGV[a + 2]
+    changed[#changed + 1] = tid
+    changed[#changed + 1] = record(f)
+    if not began[f[6]] then
+      began[f[6]] = {}
+      order[#order + 1] = f[6]
+    end
+    table.insert(began[f[6]], tid .. ':' .. f[2])
+    count('1', -1)
+    count('2', 1)
+  end
+end
+call_many('HSET', TASK, changed)
+for i = 1, #order do
+  event(RUNNING, order[i], table.concat(began[order[i]], ' '), #began[order[i]])
+end
+return answer({})

@@ -1,0 +1,15 @@
+-- Takes the control words to what a worker has, itself included. ARGV: the worker.
+local owner = ARGV[FIRST]
+if call('ZCARD', WORDS) == 0 then return answer({}) end
+local held = call('ZRANGEBYLEX', OWNED, '[' .. owner .. ':', '(' .. owner .. ';')
+local reply = {}
+held[#held + 1] = owner .. ':' .. owner
+for i = 1, #held do
+  local tid = string.sub(held[i], #owner + 2)
+  local words = call('ZRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
+  for j = 1, #words do
+    reply[#reply + 1] = words[j]
+  end
+end
+call_many('ZREM', WORDS, reply)
+return answer(reply)

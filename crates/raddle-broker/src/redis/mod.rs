@@ -1,0 +1,97 @@
+//! The engine for many machines: a Redis server, version 6.2 or newer.
+//!
+//! Every step that changes more than one thing is one script, so it happens whole or not at all. A script remembers its last
+//! answer for each caller: a call whose answer was lost is sent again and changes nothing twice. Where a task stands is in a few hashes, by its
+//! id; a stream for each queue, set of needs and priority holds the ids of those that can be claimed, in order. A worker that waits blocks
+//! in one `XREADGROUP` over the streams it may take from: a new entry wakes exactly one worker, whose claim then takes the best there is. The
+//! stream is only the index and the bell, so an entry that was given to a worker that died in that moment is still there for the next.
+//!
+//! What follows from the end of an attempt is decided here, from what was read, by the same function that all engines use; the script
+//! then makes the change only if the task is still as it was read.
+
+mod apply;
+mod bell;
+mod change;
+mod claim;
+mod control;
+mod fault;
+mod finish;
+mod health;
+mod keys;
+mod link;
+mod log;
+mod messages;
+mod open;
+mod output;
+mod purge;
+mod reader;
+mod reclaim;
+mod record;
+mod registry;
+mod script;
+mod submit;
+mod target;
+mod tasks;
+mod url;
+mod value;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use crate::Result;
+use bell::{Bell, Wait};
+use keys::{Keys, Part, Topic};
+use link::Link;
+use reader::Readers;
+use target::Target;
+
+pub use url::Address;
+
+/// A broker on a Redis server.
+pub struct Redis {
+    core: Arc<Core>,
+}
+
+/// What the calls of one handle share.
+struct Core {
+    link: Link,
+    keys: Arc<Keys>,
+    bell: Bell,
+    readers: Readers,
+    /// The partitions there are, as far as this handle knows.
+    parts: Mutex<Arc<Vec<Part>>>,
+}
+
+/// Waits end at least this often and look again. Wake-ups do not depend on it: it bounds the harm of one that was lost, as when a
+/// process is killed between being woken and claiming.
+const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
+/// Longer than any wait that is meant, and short enough to be added to a clock.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+impl Redis {
+    /// Connects to the server at `address`, and looks whether tasks can be kept there.
+    pub async fn open(address: Address) -> Result<Self> {
+        let keys = Arc::new(Keys::new(&address.namespace));
+        let target = Target::new(address)?;
+        let link = Link::open(target, Arc::clone(&keys)).await?;
+        Ok(Self { core: Arc::new(Core::new(link, keys)) })
+    }
+
+    fn link(&self) -> &Link {
+        &self.core.link
+    }
+
+    /// A wait for `topic`, which listens from now on.
+    async fn wait(&self, topic: Topic, wait: Duration) -> Wait {
+        self.core.bell.wait(topic, wait).await
+    }
+}
+
+impl Core {
+    fn new(link: Link, keys: Arc<Keys>) -> Self {
+        let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
+        Self { link, keys, bell, readers: Readers::default(), parts: Mutex::default() }
+    }
+}

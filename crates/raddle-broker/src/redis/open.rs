@@ -1,0 +1,152 @@
+//! Looking at a server before anything is entrusted to it.
+
+use std::collections::HashMap;
+
+use redis::{Value, aio::MultiplexedConnection};
+
+use super::{fault::Fault, keys::Keys, script, target::Target};
+use crate::Error;
+
+/// The oldest server that has all that is used.
+const OLDEST: (u32, u32) = (6, 2);
+/// The first that can be asked to wait for its disk.
+const WAITS_FOR_DISK: (u32, u32) = (7, 2);
+/// How long workers have to come back after the server was away, in milliseconds: as long as a lease is by default.
+const GRACE_MILLIS: u32 = 3000;
+
+/// What a server said of itself when it was connected to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Server {
+    info: HashMap<String, String>,
+    /// When it saves all it has, if that could be asked.
+    pub(super) save: Option<String>,
+    /// How often its log is synced, if that could be asked.
+    pub(super) appendfsync: Option<String>,
+}
+
+impl Server {
+    /// One line of `INFO`.
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.info.get(name).map_or("", String::as_str)
+    }
+
+    pub(super) fn has_aof(&self) -> bool {
+        self.get("aof_enabled") == "1"
+    }
+
+    /// Whether it keeps anything on disk at all, as far as can be known.
+    pub(super) fn is_volatile(&self) -> bool {
+        !self.has_aof() && self.save.as_deref().is_some_and(str::is_empty)
+    }
+
+    fn version(&self) -> (u32, u32) {
+        let mut numbers = self.get("redis_version").split('.').map(|number| number.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+}
+
+/// Asks a server what it is, refuses one that would lose tasks, and gives workers time after it was away.
+pub(super) async fn inspect(
+    connection: &mut MultiplexedConnection,
+    target: &Target,
+    keys: &Keys,
+) -> Result<Server, Fault> {
+    let explain = |error: redis::RedisError| target.explain(&error);
+    let mut ask = redis::pipe();
+    ask.cmd("INFO");
+    for key in keys.fixed() {
+        ask.cmd("TYPE").arg(key);
+    }
+    let (info, types) = match ask.query_async::<Vec<Value>>(connection).await.map_err(explain)?.split_first() {
+        Some((info, types)) => (text(info), types.iter().map(text).collect::<Vec<_>>()),
+        None => return Err(Fault::Away("it did not say what it is".into())),
+    };
+    let mut server = Server { info: parse(&info), ..Server::default() };
+    let mut config = redis::pipe();
+    config.cmd("CONFIG").arg("GET").arg("save").cmd("CONFIG").arg("GET").arg("appendfsync");
+    // Where it is hosted by others, this may not be asked.
+    if let Ok(found) = config.query_async::<Vec<Vec<String>>>(connection).await {
+        server.save = found.first().and_then(|pair| pair.get(1)).cloned();
+        server.appendfsync = found.get(1).and_then(|pair| pair.get(1)).cloned();
+    }
+    check(&server, target)?;
+    check_types(&types, target)?;
+    settle_in(connection, &server, keys).await.map_err(explain)?;
+    Ok(server)
+}
+
+/// Refuses a server that cannot do what is needed, or would lose what it is given.
+fn check(server: &Server, target: &Target) -> Result<(), Fault> {
+    let options = &target.address.options;
+    let refused =
+        |reason: String, fix: &str| Err(Error::Refused { place: target.place(), reason, fix: fix.into() }.into());
+    let version = server.version();
+    if version < OLDEST {
+        return refused(format!("is version {}", server.get("redis_version")), "use Redis 6.2 or newer");
+    }
+    if server.get("loading") == "1" {
+        return Err(Fault::Away("it is loading its data".into()));
+    }
+    if server.get("role") == "slave" {
+        // After a failover a sentinel may still name the old master for a moment.
+        if matches!(target.address.place, super::url::Place::Sentinel { .. }) {
+            return Err(Fault::Away("the sentinel named a replica".into()));
+        }
+        let (host, port) = (server.get("master_host"), server.get("master_port"));
+        return refused("is a read-only replica".into(), &format!("name its master, {host}:{port}"));
+    }
+    let policy = server.get("maxmemory_policy");
+    if policy != "noeviction" && !policy.is_empty() {
+        return refused(
+            format!("throws keys away when memory runs short (maxmemory-policy {policy}), and tasks with them"),
+            "run 'redis-cli CONFIG SET maxmemory-policy noeviction', and set it in its configuration file",
+        );
+    }
+    if server.is_volatile() && !options.volatile {
+        return refused(
+            "keeps nothing on disk".into(),
+            "run 'redis-cli CONFIG SET appendonly yes', and set it in its configuration file; or add ?volatile=yes to the URL if \
+             losing all tasks with the server is acceptable",
+        );
+    }
+    if options.wait_aof && version < WAITS_FOR_DISK {
+        return refused(
+            format!("is version {} and cannot be asked to wait for its disk", server.get("redis_version")),
+            "use Redis 7.2 or newer, or 'appendfsync always' instead of ?wait_aof=yes",
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a namespace in which something else lives.
+fn check_types(types: &[String], target: &Target) -> Result<(), Fault> {
+    let is_ours = types.iter().zip(Keys::types()).all(|(found, expected)| found == "none" || found == expected);
+    if is_ours { Ok(()) } else { Err(Error::Taken { place: target.place() }.into()) }
+}
+
+/// Notes which run of the server this is.
+async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys: &Keys) -> redis::RedisResult<()> {
+    let run = server.get("run_id");
+    let known: Option<String> = redis::cmd("HGET").arg(keys.of("meta")).arg("run").query_async(connection).await?;
+    if known.as_deref() == Some(run) {
+        return Ok(());
+    }
+    let mut boot = redis::cmd("EVAL");
+    boot.arg(&script::BOOT.text).arg(keys.fixed().len() + 1).arg(keys.once(0, 0)).arg(keys.fixed());
+    boot.arg(keys.bells()).arg("").arg("1").arg(run).arg(GRACE_MILLIS);
+    boot.query_async(connection).await
+}
+
+fn parse(info: &str) -> HashMap<String, String> {
+    let pairs = info.lines().filter_map(|line| line.trim().split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::VerbatimString { text, .. } => text.clone(),
+        _ => String::new(),
+    }
+}

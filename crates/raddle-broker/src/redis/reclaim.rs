@@ -1,0 +1,115 @@
+//! Taking back what belongs to workers that are gone.
+
+use std::time::Duration;
+
+use raddle_core::{EventKind, Exit, State, Tid, settle::UNCHARGED_ATTEMPTS};
+
+use super::{
+    apply::{Applied, apply, snapshots},
+    change::{Draft, Snapshot},
+    link::{Link, Sure},
+    record::Place,
+    script,
+    value::{arg, list, tid},
+};
+use crate::{Reclaimed, Result, Verdict};
+
+/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
+pub(super) const TAKEOVER_MARGIN: Duration = Duration::from_millis(250);
+
+/// Why a worker is left without its tasks.
+pub(super) enum Leaving {
+    /// Its lease has run out.
+    Gone,
+    /// It leaves in good order, or says what went wrong.
+    Left(Option<String>),
+}
+
+/// Takes back the tasks of every worker whose lease has run out.
+pub(super) async fn reclaim(link: &Link) -> Result<Vec<Reclaimed>> {
+    let args = vec![arg(TAKEOVER_MARGIN.as_millis()), Vec::new()];
+    let gone = list(link.look(&script::GONE, Vec::new(), args).await?);
+    let mut reclaimed = Vec::new();
+    for worker in gone {
+        if let Some(worker) = list(worker).into_iter().next().and_then(tid) {
+            reclaimed.extend(take_from(link, worker, &Leaving::Gone).await?);
+        }
+    }
+    Ok(reclaimed)
+}
+
+/// Takes every task from a worker, and then takes the worker out of the registry.
+pub(super) async fn take_from(link: &Link, worker: Tid, why: &Leaving) -> Result<Vec<Reclaimed>> {
+    let mut reclaimed = Vec::new();
+    loop {
+        let held = held_by(link, worker).await?;
+        if !held.is_empty() {
+            let tasks = snapshots(link, &held).await?;
+            let tasks: Vec<&Snapshot> = held.iter().filter_map(|tid| tasks.get(tid)).collect();
+            let owned: Vec<_> = tasks.into_iter().filter(|task| task.record.owner == Some(worker)).collect();
+            let (mut drafts, mut verdicts) = (Vec::new(), Vec::new());
+            for task in &owned {
+                let mut draft = Draft::new(task);
+                let verdict = decide(task, &mut draft, worker, why);
+                verdicts.push(Reclaimed { fence: task.fence(), owner: worker, verdict });
+                drafts.push(draft);
+            }
+            let applied = apply(link, &drafts, Sure::Done).await?;
+            if applied.contains(&Applied::Alive) {
+                return Ok(reclaimed);
+            }
+            reclaimed.extend(verdicts.into_iter().zip(applied).filter(|(_, a)| *a == Applied::Made).map(|(r, _)| r));
+            continue;
+        }
+        let Some(task) = snapshots(link, &[worker]).await?.remove(&worker) else {
+            let margin = match why {
+                Leaving::Gone => arg(TAKEOVER_MARGIN.as_millis()),
+                Leaving::Left(_) => Vec::new(),
+            };
+            link.change(&script::DISMISS, Vec::new(), vec![arg(worker), margin], Sure::Done).await?;
+            return Ok(reclaimed);
+        };
+        if task.done.is_some() || !task.is_service() {
+            return Ok(reclaimed);
+        }
+        let mut draft = Draft::new(&task);
+        let (state, exit) = match why {
+            Leaving::Gone => {
+                draft.gone = Some(worker);
+                (State::Failed, Exit::Lost { message: format!("worker {worker} is gone") })
+            }
+            Leaving::Left(Some(message)) => (State::Failed, Exit::Lost { message: message.clone() }),
+            Leaving::Left(None) => (State::Completed, Exit::Code { code: 0 }),
+        };
+        draft.finish(state, false, task.report(exit), None);
+        match apply(link, &[draft], Sure::Done).await?[..] {
+            [Applied::Changed] => {}
+            _ => return Ok(reclaimed),
+        }
+    }
+}
+
+fn decide(task: &Snapshot, draft: &mut Draft<'_>, worker: Tid, why: &Leaving) -> Verdict {
+    match why {
+        Leaving::Left(_) => draft.give_back(EventKind::Released, format!("worker {worker} has left")),
+        Leaving::Gone => {
+            draft.gone = Some(worker);
+            if task.record.place == Place::Running || task.record.tally.attempt > UNCHARGED_ATTEMPTS {
+                draft.settle(task.report(Exit::Lost { message: format!("worker {worker} is gone") }))
+            } else {
+                // Nothing of it is known to have run, so its worker will have died of something else.
+                draft.give_back(EventKind::Reclaimed, "its worker was gone before it began".into())
+            }
+        }
+    }
+}
+
+/// The tasks that a worker has.
+async fn held_by(link: &Link, worker: Tid) -> Result<Vec<Tid>> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("ZRANGEBYLEX").arg(link.keys.of("owned")).arg(format!("[{worker}:")).arg(format!("({worker};"));
+    let held = link.pipe(pipe).await?.pop().unwrap_or_default();
+    let prefix = format!("{worker}:");
+    let task = |member: redis::Value| super::value::text(member).strip_prefix(&prefix).and_then(|tid| tid.parse().ok());
+    Ok(list(held).into_iter().filter_map(task).collect())
+}

@@ -1,0 +1,284 @@
+//! What is stored of a task, as text that people can read with `redis-cli`.
+
+use std::fmt;
+
+use raddle_core::{Report, Spec, State, Tally, Tid};
+
+use super::keys::Part;
+use crate::{Error, Result};
+
+/// Beyond this a number is not exact in a script.
+const EXACT: u64 = (1 << 53) - 1;
+
+/// Where a task is before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Ready,
+    Delayed,
+    Held,
+    Spawning,
+    Running,
+}
+
+/// Where a task stands before its end. One that has never been anything but ready has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) place: Place,
+    pub(super) tally: Tally,
+    /// The partition it belongs to. Workers have none.
+    pub(super) part: Option<String>,
+    pub(super) owner: Option<Tid>,
+    /// In microseconds since the epoch.
+    pub(super) claimed_at: Option<i64>,
+    pub(super) pid: Option<u32>,
+    pub(super) paused: bool,
+    /// In nanoseconds since the epoch.
+    pub(super) run_at: Option<i64>,
+    /// How long the task's record is kept, in milliseconds.
+    pub(super) ttl: u64,
+    /// The unique key to be given free, or nothing.
+    pub(super) key: String,
+}
+
+/// A spec as it is stored, with what scripts need to know of it before it.
+pub(super) struct Stored<'a> {
+    pub(super) part: Option<&'a str>,
+    pub(super) ttl: u64,
+    pub(super) parent: Option<Tid>,
+    pub(super) key: &'a str,
+    pub(super) json: &'a str,
+}
+
+/// How a task ended.
+pub(super) struct Done {
+    pub(super) state: State,
+    pub(super) dead: bool,
+    pub(super) owner: Option<Tid>,
+    pub(super) tally: Tally,
+    /// In microseconds since the epoch.
+    pub(super) finished_at: i64,
+    pub(super) service: bool,
+    pub(super) report: String,
+}
+
+/// Writes a spec as it is stored.
+pub(super) fn stored(spec: &Spec, parent: Option<Tid>, service: bool, ttl: std::time::Duration, json: &str) -> String {
+    let part = if service { "-".into() } else { Part::name_of(spec) };
+    let ttl = millis(ttl);
+    let parent = parent.map_or("-".into(), |parent| parent.to_string());
+    format!("{part} {ttl} {parent} {}\n{json}", key_of(spec))
+}
+
+/// A duration as scripts add it to a time.
+pub(super) fn millis(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).min(EXACT / 2)
+}
+
+/// The unique key of a task as it is stored: in one line.
+pub(super) fn key_of(spec: &Spec) -> String {
+    spec.unique_key.as_ref().map_or(String::new(), |key| serde_json::to_string(key).expect("a string serializes"))
+}
+
+pub(super) fn unreadable(tid: Tid, reason: impl fmt::Display) -> Error {
+    Error::Record { tid, reason: reason.to_string() }
+}
+
+impl Stored<'_> {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<Stored<'_>> {
+        let parse = || {
+            let (head, json) = text.split_once('\n')?;
+            let mut fields = head.splitn(4, ' ');
+            let part = optional(fields.next()?);
+            let ttl = fields.next()?.parse().ok()?;
+            let parent = optional(fields.next()?).and_then(|text| text.parse().ok());
+            Some(Stored { part, ttl, parent, key: fields.next()?, json })
+        };
+        parse().ok_or_else(|| unreadable(tid, "its head is not as it was written"))
+    }
+
+    pub(super) fn spec(&self, tid: Tid) -> Result<Spec> {
+        serde_json::from_str(self.json).map_err(|e| unreadable(tid, e))
+    }
+
+    /// The record of a task that has none.
+    pub(super) fn untouched(&self) -> Record {
+        Record {
+            place: Place::Ready,
+            tally: Tally::default(),
+            part: self.part.map(Into::into),
+            owner: None,
+            claimed_at: None,
+            pid: None,
+            paused: false,
+            run_at: None,
+            ttl: self.ttl,
+            key: self.key.into(),
+        }
+    }
+}
+
+impl Record {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
+        let parse = || {
+            let mut fields = text.splitn(12, ' ');
+            Some(Self {
+                place: Place::parse(fields.next()?)?,
+                tally: Tally {
+                    attempt: fields.next()?.parse().ok()?,
+                    failures: fields.next()?.parse().ok()?,
+                    losses: fields.next()?.parse().ok()?,
+                },
+                part: optional(fields.next()?).map(Into::into),
+                owner: optional(fields.next()?).and_then(|text| text.parse().ok()),
+                claimed_at: optional(fields.next()?).and_then(|text| text.parse().ok()),
+                pid: optional(fields.next()?).and_then(|text| text.parse().ok()),
+                paused: fields.next()? == "1",
+                run_at: optional(fields.next()?).and_then(|text| text.parse().ok()),
+                ttl: fields.next()?.parse().ok()?,
+                key: fields.next()?.into(),
+            })
+        };
+        parse().ok_or_else(|| unreadable(tid, "its place is not as it was written"))
+    }
+
+    pub(super) fn is_active(&self) -> bool {
+        matches!(self.place, Place::Spawning | Place::Running)
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self.place {
+            Place::Ready | Place::Delayed | Place::Held => State::Created,
+            Place::Spawning => State::Spawning,
+            Place::Running => State::Running,
+        }
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { attempt, failures, losses } = self.tally;
+        let dash = || "-".to_owned();
+        write!(
+            f,
+            "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
+            self.place.as_str(),
+            self.part.as_deref().unwrap_or("-"),
+            self.owner.map_or_else(dash, |owner| owner.to_string()),
+            self.claimed_at.map_or_else(dash, |at| at.to_string()),
+            self.pid.map_or_else(dash, |pid| pid.to_string()),
+            u8::from(self.paused),
+            self.run_at.map_or_else(dash, |at| at.to_string()),
+            self.ttl,
+            self.key,
+        )
+    }
+}
+
+impl Done {
+    pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
+        let parse = || {
+            let (head, report) = text.split_once('\n')?;
+            let mut fields = head.splitn(8, ' ');
+            Some(Self {
+                state: State::from_u8(fields.next()?.parse().ok()?)?,
+                dead: fields.next()? == "1",
+                owner: optional(fields.next()?).and_then(|text| text.parse().ok()),
+                tally: Tally {
+                    attempt: fields.next()?.parse().ok()?,
+                    failures: fields.next()?.parse().ok()?,
+                    losses: fields.next()?.parse().ok()?,
+                },
+                finished_at: fields.next()?.parse().ok()?,
+                service: fields.next()? == "1",
+                report: report.into(),
+            })
+        };
+        parse().ok_or_else(|| unreadable(tid, "its end is not as it was written"))
+    }
+
+    pub(super) fn report(&self, tid: Tid) -> Result<Report> {
+        serde_json::from_str(&self.report).map_err(|e| unreadable(tid, e))
+    }
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { attempt, failures, losses } = self.tally;
+        let owner = self.owner.map_or("-".into(), |owner| owner.to_string());
+        let (state, dead, service) = (self.state as u8, u8::from(self.dead), u8::from(self.service));
+        write!(
+            f,
+            "{state} {dead} {owner} {attempt} {failures} {losses} {} {service}\n{}",
+            self.finished_at, self.report
+        )
+    }
+}
+
+impl Place {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "r",
+            Self::Delayed => "d",
+            Self::Held => "h",
+            Self::Spawning => "s",
+            Self::Running => "x",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Ready, Self::Delayed, Self::Held, Self::Spawning, Self::Running].into_iter().find(|p| p.as_str() == text)
+    }
+}
+
+fn optional(text: &str) -> Option<&str> {
+    Some(text).filter(|text| *text != "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tid() -> Tid {
+        Tid::from_u64(1_763_248_964_000_000_000).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let plain = Record {
+            place: Place::Ready,
+            tally: Tally { attempt: 3, failures: 1, losses: 2 },
+            part: Some("5|default|".into()),
+            owner: None,
+            claimed_at: None,
+            pid: None,
+            paused: false,
+            run_at: None,
+            ttl: 1000,
+            key: String::new(),
+        };
+        let full = Record {
+            place: Place::Running,
+            owner: Some(tid()),
+            claimed_at: Some(1_763_248_964_000_000),
+            pid: Some(7),
+            paused: true,
+            run_at: Some(1_763_248_964_000_000_001),
+            key: "\"a key with blanks\"".into(),
+            ..plain.clone()
+        };
+        for record in [plain, full] {
+            assert_eq!(Record::parse(tid(), &record.to_string()).unwrap(), record);
+        }
+        assert!(Record::parse(tid(), "r 1 2").is_err());
+    }
+
+    #[test]
+    fn a_spec_is_read_as_it_was_written() {
+        let spec = Spec { unique_key: Some("two\nlines".into()), ..Spec::command(["x"]) };
+        let json = serde_json::to_string(&spec).unwrap();
+        let text = stored(&spec, Some(tid()), false, std::time::Duration::from_secs(1), &json);
+        let read = Stored::parse(tid(), &text).unwrap();
+        assert_eq!((read.part, read.ttl, read.parent), (Some("5|default|"), 1000, Some(tid())));
+        assert_eq!((read.key, read.spec(tid()).unwrap()), ("\"two\\nlines\"", spec));
+    }
+}

@@ -1,0 +1,190 @@
+//! Tasks in.
+
+use std::{collections::HashMap, time::Duration};
+
+use raddle_core::{Spec, Target, Tid, worker::WorkerInfo};
+
+use super::{
+    Redis,
+    keys::{Part, from_stream_id},
+    link::Sure,
+    reclaim::reclaim,
+    record::{key_of, millis, stored},
+    script,
+    value::{arg, list, text, tid},
+};
+use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Submitted};
+
+/// How long the record of a worker that has left is kept.
+const WORKER_KEPT: Duration = Duration::from_secs(86_400);
+/// Beyond this a time is not exact in a script. Nobody lives to see it.
+const FARTHEST_MICROS: u64 = 1 << 52;
+
+/// A batch of tasks, written out as the script takes them.
+struct Batch {
+    parts: Vec<String>,
+    args: Vec<Vec<u8>>,
+    tasks: usize,
+}
+
+/// What a batch is submitted for.
+enum Mode {
+    Plain,
+    /// The task that is submitted once more.
+    Again(Tid),
+    /// The worker that is to run the only task.
+    Own(WorkerInfo, Duration),
+}
+
+/// What the script answered.
+struct Stored {
+    submitted: Vec<Submitted>,
+    owner: Option<Tid>,
+    claimed: Option<Tid>,
+}
+
+impl Redis {
+    pub(super) async fn submit_batch(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.store(batch, Mode::Plain).await?.submitted)
+    }
+
+    pub(super) async fn submit_again(&self, old: Tid, task: Submit) -> Result<Tid> {
+        let stored = self.store(vec![task], Mode::Again(old)).await?;
+        stored.submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)
+    }
+
+    pub(super) async fn submit_for(&self, request: OwnRequest) -> Result<Own> {
+        let OwnRequest { task, worker, lease, yields } = request;
+        // Where nobody stays, those that are gone have nobody else to find them.
+        reclaim(self.link()).await?;
+        let left_to_others = yields && self.workers().await?.iter().any(|entry| entry.would_take(&task.spec));
+        let spec = task.spec.clone();
+        let mode = if left_to_others { Mode::Plain } else { Mode::Own(worker.clone(), lease) };
+        let stored = self.store(vec![task], mode).await?;
+        let claim = stored.claimed.map(|tid| Claim { fence: Fence { tid, attempt: 1 }, spec });
+        if let Some(owner) = stored.owner {
+            self.show_worker(owner, &worker).await;
+        }
+        let submitted = *stored.submitted.first().ok_or(Error::Closed)?;
+        Ok(Own { submitted, worker: stored.owner, claim })
+    }
+
+    async fn store(&self, tasks: Vec<Submit>, mode: Mode) -> Result<Stored> {
+        let batch = Batch::new(&tasks)?;
+        let keys = batch.parts.iter().flat_map(|part| self.core.keys.part(part)).collect();
+        let mut args = vec![arg(batch.parts.len())];
+        args.extend(batch.parts.into_iter().map(String::into_bytes));
+        args.push(arg(batch.tasks));
+        args.extend(batch.args);
+        args.extend(mode.args());
+        let answer = self.link().change(&script::SUBMIT, keys, args, Sure::Durable).await?;
+        let odd =
+            || Error::Server { place: self.link().target.place(), reason: "a submission was not answered".into() };
+        let [first, existing, fresh, owner, claimed] = <[_; 5]>::try_from(list(answer)).map_err(|_| odd())?;
+        let fresh: Vec<String> = list(fresh).into_iter().map(text).collect();
+        if !fresh.is_empty() {
+            self.tell_of_parts().await;
+        }
+        let mut others: HashMap<usize, Tid> = HashMap::new();
+        let mut existing = list(existing).into_iter();
+        while let (Some(index), Some(holder)) = (existing.next(), existing.next()) {
+            others.extend(tid(holder).map(|holder| (super::value::number(index) as usize, holder)));
+        }
+        let mut next = from_stream_id(&text(first)).unwrap_or(0);
+        let mut submitted = Vec::with_capacity(batch.tasks);
+        for index in 1..=batch.tasks {
+            submitted.push(match others.get(&index) {
+                Some(holder) => Submitted::Existing(*holder),
+                None => {
+                    let tid = Tid::from_u64(next).ok_or_else(odd)?;
+                    next += 1;
+                    Submitted::New(tid)
+                }
+            });
+        }
+        Ok(Stored { submitted, owner: tid(owner), claimed: tid(claimed) })
+    }
+
+    /// Lets all workers look at the partitions anew: they wait on those they know of.
+    async fn tell_of_parts(&self) {
+        let tell = async || -> Result<()> {
+            let mut pipe = redis::pipe();
+            pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
+            let workers = self.link().pipe(pipe).await?.pop().unwrap_or_default();
+            let mut pipe = redis::pipe();
+            for worker in list(workers) {
+                let wake = self.core.keys.wake(&text(worker));
+                pipe.cmd("XADD").arg(wake).arg("NOMKSTREAM").arg("MAXLEN").arg("~").arg(16).arg("*").arg("m").arg("");
+            }
+            if !pipe.is_empty() {
+                self.link().pipe(pipe).await?;
+            }
+            Ok(())
+        };
+        // Workers look by themselves within the safety interval.
+        if let Err(error) = tell().await {
+            tracing::debug!(%error, "workers were not told of a new partition");
+        }
+    }
+}
+
+impl Batch {
+    fn new(tasks: &[Submit]) -> Result<Self> {
+        let mut batch = Self { parts: Vec::new(), args: Vec::with_capacity(tasks.len() * 5), tasks: tasks.len() };
+        let mut known: HashMap<String, usize> = HashMap::new();
+        for task in tasks {
+            let json = task.written()?;
+            let Submit { spec, parent } = task;
+            let name = Part::name_of(spec);
+            let part = *known.entry(name).or_insert_with_key(|name| {
+                batch.parts.push(name.clone());
+                batch.parts.len()
+            });
+            let (due, due_nanos) = due(spec);
+            batch.args.extend([arg(part), due.into_bytes(), due_nanos.into_bytes(), key_of(spec).into_bytes()]);
+            batch.args.push(stored(spec, *parent, false, spec.result_ttl().0, &json).into_bytes());
+        }
+        Ok(batch)
+    }
+}
+
+impl Mode {
+    fn args(self) -> Vec<Vec<u8>> {
+        match self {
+            Self::Plain => vec![Vec::new()],
+            Self::Again(old) => vec![arg("again"), arg(old)],
+            Self::Own(worker, lease) => vec![arg("own"), info_arg(&worker), arg(millis(lease))],
+        }
+    }
+}
+
+/// A worker, written out as the scripts take it.
+pub(super) fn worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 5] {
+    let spec = Spec { name: Some(worker.name.clone()), ..Spec::new(Target::Service(worker.kind.clone())) };
+    let json = serde_json::to_string(&spec).expect("a spec has only string keys");
+    let text = stored(&spec, None, true, WORKER_KEPT, &json).into_bytes();
+    [text, info_arg(worker), arg(worker.pid), arg(millis(lease)), arg(millis(WORKER_KEPT))]
+}
+
+fn info_arg(worker: &WorkerInfo) -> Vec<u8> {
+    serde_json::to_vec(worker).expect("worker info has only string keys")
+}
+
+/// When a task may begin, as the script takes it: on the server's clock.
+fn due(spec: &Spec) -> (String, String) {
+    match (spec.delay, spec.run_at) {
+        (Some(delay), _) => {
+            let micros = u64::try_from(delay.0.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(FARTHEST_MICROS);
+            (micros.to_string(), String::new())
+        }
+        (None, Some(at)) => {
+            let nanos = i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX);
+            let micros = (nanos.saturating_add(999) / 1000).min(FARTHEST_MICROS as i64);
+            (format!("@{micros}"), nanos.to_string())
+        }
+        (None, None) => (String::new(), String::new()),
+    }
+}

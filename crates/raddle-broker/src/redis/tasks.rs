@@ -1,0 +1,309 @@
+//! Tasks as others see them, and the way of a task through the files beside this one.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use raddle_core::{
+    Control, State, TaskView, Tid,
+    tid::{SHORT_MODULUS, ShortTid},
+};
+use serde_json::Value as Json;
+
+use super::{
+    Redis,
+    change::Snapshot,
+    finish,
+    keys::{Topic, stream_id},
+    log::{born, known},
+    reclaim,
+    record::Place,
+    script,
+    value::{arg, at_micros, at_nanos, entries, list, maybe, number, text, tids},
+};
+use crate::{
+    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+    Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+};
+
+/// How many tasks are read at once for a list.
+const PAGE: usize = 200;
+
+#[async_trait]
+impl Tasks for Redis {
+    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
+        self.submit_batch(batch).await
+    }
+
+    async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
+        self.submit_for(request).await
+    }
+
+    /// What a script has changed is as durable as it is going to be when the script's answer is there.
+    async fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
+        self.claim_for(request).await
+    }
+
+    async fn started(&self, batch: Vec<Started>) -> Result<()> {
+        self.note_started(batch).await
+    }
+
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
+        self.note_paused(fence, paused).await
+    }
+
+    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
+        self.finish_batch(batch).await
+    }
+
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
+        finish::release(self.link(), batch).await
+    }
+
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> {
+        reclaim::reclaim(self.link()).await
+    }
+
+    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> {
+        self.send_word(tid, message).await
+    }
+
+    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>> {
+        let mut wait = self.wait(Topic::Control, wait).await;
+        loop {
+            let deliveries = self.take_words(owner).await?;
+            if !deliveries.is_empty() || !wait.again(None).await {
+                return Ok(deliveries);
+            }
+        }
+    }
+
+    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
+        let old = self.task(tid).await?.ok_or(Error::NotFound(tid))?;
+        if !old.state.is_terminal() {
+            return Err(Error::Unfinished(tid, old.state));
+        }
+        let mut spec = old.spec;
+        (spec.delay, spec.run_at) = (None, None);
+        spec.metadata.insert("retry_of".into(), Json::String(tid.to_string()));
+        self.submit_again(tid, Submit { spec, parent: old.parent }).await
+    }
+
+    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
+        self.snapshot(tid).await?.map(|task| view(&task)).transpose()
+    }
+
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
+        self.list(&filter).await
+    }
+
+    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        self.complete_short(short).await
+    }
+
+    async fn ahead_of(&self, tid: Tid) -> Result<u64> {
+        let task = self.snapshot(tid).await?.ok_or(Error::NotFound(tid))?;
+        let Some(part) = task.record.part.as_deref().filter(|_| is_ready(&task)) else { return Ok(0) };
+        // The same queue and needs, and more urgent.
+        let priority = part.split('|').next().and_then(|number| number.parse::<u8>().ok()).unwrap_or(0);
+        let rest = part.split_once('|').map_or("", |(_, rest)| rest);
+        let mut pipe = redis::pipe();
+        for priority in priority + 1..=9 {
+            pipe.cmd("HGET").arg(self.core.keys.of("waiting")).arg(format!("{priority}|{rest}"));
+        }
+        let before: u64 = match pipe.is_empty() {
+            true => 0,
+            false => self.link().pipe(pipe).await?.into_iter().map(number).sum(),
+        };
+        let [stream, back, _] = self.core.keys.part(part);
+        let args = vec![arg(stream_id(tid.as_u64())), arg(tid)];
+        let answer = self.link().look(&script::AHEAD, vec![stream, back], args).await?;
+        Ok(before + list(answer).into_iter().next().map_or(0, number))
+    }
+
+    async fn summary(&self) -> Result<Summary> {
+        let keys = &self.core.keys;
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("HGETALL").arg(keys.of("count")).cmd("HGETALL").arg(keys.of("waiting"));
+        pipe.cmd("SCARD").arg(keys.of("dead")).cmd("HGET").arg(keys.of("meta")).arg("stale");
+        let [counts, waiting, dead, stale] =
+            <[_; 4]>::try_from(self.link().pipe(pipe).await?).map_err(|_| Error::Closed)?;
+        let mut summary = Summary {
+            dead: number(dead),
+            stale_writes: maybe(stale).and_then(|n| n.parse().ok()).unwrap_or(0),
+            ..Summary::default()
+        };
+        for pair in list(waiting).chunks_exact(2) {
+            let (part, waiting) = (text(pair[0].clone()), number(pair[1].clone()));
+            let queue = part.split('|').nth(1).unwrap_or_default().to_owned();
+            if waiting > 0 {
+                *summary.ready.entry(queue).or_default() += waiting;
+            }
+        }
+        for pair in list(counts).chunks_exact(2) {
+            let (what, tasks) = (text(pair[0].clone()), number(pair[1].clone()));
+            match what.as_str() {
+                "d" => summary.delayed = tasks,
+                "h" => summary.paused = tasks,
+                state => {
+                    if let Some(state) = state.parse().ok().and_then(State::from_u8)
+                        && tasks > 0
+                    {
+                        summary.states.insert(state, tasks);
+                    }
+                }
+            }
+        }
+        let waiting = summary.ready.values().sum::<u64>() + summary.delayed + summary.paused;
+        if waiting > 0 {
+            summary.states.insert(State::Created, waiting);
+        }
+        Ok(summary)
+    }
+
+    async fn purge(&self) -> Result<Purged> {
+        self.purge_expired().await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        self.ask_health().await
+    }
+}
+
+impl Redis {
+    /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without
+    /// reading a million finished ones.
+    async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
+        let are_all = |is: fn(&State) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
+        let few = if filter.dead {
+            Some(self.dead().await?)
+        } else if are_all(|state| matches!(state, State::Spawning | State::Running)) {
+            Some(self.active().await?)
+        } else {
+            None
+        };
+        let mut found = Vec::new();
+        if let Some(tids) = few {
+            for page in tids.chunks(PAGE) {
+                self.add_fitting(&mut found, page, filter).await?;
+            }
+            return Ok(found);
+        }
+        let mut before = "+".to_owned();
+        while found.len() < filter.limit as usize {
+            let mut pipe = redis::pipe();
+            pipe.cmd("XREVRANGE").arg(self.core.keys.of("born")).arg(&before).arg("-").arg("COUNT").arg(PAGE);
+            let entries = entries(self.link().pipe(pipe).await?.pop().unwrap_or_default());
+            let Some((last, _)) = entries.last() else { break };
+            before = format!("({last}");
+            let tids: Vec<Tid> = entries.iter().flat_map(|(id, fields)| born(id, fields).into_iter().rev()).collect();
+            for page in tids.chunks(PAGE) {
+                self.add_fitting(&mut found, page, filter).await?;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn add_fitting(&self, found: &mut Vec<TaskView>, tids: &[Tid], filter: &TaskFilter) -> Result<()> {
+        if found.len() >= filter.limit as usize {
+            return Ok(());
+        }
+        let tasks = self.snapshots(tids).await?;
+        for task in tids.iter().filter_map(|tid| tasks.get(tid)) {
+            if !filter.states.is_empty() && !filter.states.contains(&task.state()) {
+                continue;
+            }
+            // One record that cannot be read must not hide the others.
+            let Ok(task) = view(task) else { continue };
+            if filter.admits(&task) && found.len() < filter.limit as usize {
+                found.push(task);
+            }
+        }
+        Ok(())
+    }
+
+    async fn dead(&self) -> Result<Vec<Tid>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("SMEMBERS").arg(self.core.keys.of("dead"));
+        let mut dead = self.link().pipe(pipe).await?.pop().map_or(Vec::new(), tids);
+        dead.sort_by(|a, b| b.cmp(a));
+        Ok(dead)
+    }
+
+    /// Tasks that workers have, and the workers.
+    async fn active(&self) -> Result<Vec<Tid>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANGE")
+            .arg(self.core.keys.of("owned"))
+            .arg(0)
+            .arg(-1)
+            .cmd("HKEYS")
+            .arg(self.core.keys.of("workers"));
+        let mut answers = self.link().pipe(pipe).await?.into_iter();
+        let owned = answers.next().map_or(Vec::new(), list).into_iter().map(text);
+        let mut active: Vec<Tid> = owned.filter_map(|pair| pair.split_once(':')?.1.parse().ok()).collect();
+        active.extend(answers.next().map_or(Vec::new(), tids));
+        active.sort_by(|a, b| b.cmp(a));
+        Ok(active)
+    }
+
+    /// Ids with the same last digits lie at fixed distances, so each is one look: no index is needed for them.
+    async fn complete_short(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        let key = self.core.keys.of("born");
+        let mut pipe = redis::pipe();
+        pipe.cmd("XRANGE").arg(key).arg("-").arg("+").arg("COUNT").arg(1);
+        pipe.cmd("XREVRANGE").arg(key).arg("+").arg("-").arg("COUNT").arg(1);
+        let mut ends = self.link().pipe(pipe).await?.into_iter().map(entries);
+        let ids = |entries: Option<Vec<(String, Vec<String>)>>| {
+            entries.unwrap_or_default().first().map(|(id, fields)| born(id, fields)).unwrap_or_default()
+        };
+        let (first, last) = (ids(ends.next()), ids(ends.next()));
+        let (Some(low), Some(high)) = (first.first(), last.last()) else { return Ok(Vec::new()) };
+        let (low, high) = (low.as_u64(), high.as_u64());
+        let highest = high - high % SHORT_MODULUS + short.as_u64();
+        let candidates = std::iter::successors(Some(highest), |id| id.checked_sub(SHORT_MODULUS));
+        let candidates: Vec<Tid> =
+            candidates.take_while(|id| *id >= low).filter(|id| *id <= high).filter_map(Tid::from_u64).collect();
+        let mut found = Vec::new();
+        for page in candidates.chunks(5000) {
+            let known = known(self.link(), page.iter().copied()).await?;
+            found.extend(page.iter().copied().filter(|tid| known.contains(tid)));
+        }
+        Ok(found)
+    }
+}
+
+fn is_ready(task: &Snapshot) -> bool {
+    task.done.is_none() && task.record.place == Place::Ready
+}
+
+/// Everything about one task.
+fn view(task: &Snapshot) -> Result<TaskView> {
+    let tid = task.tid;
+    let stored = super::record::Stored::parse(tid, &task.stored)?;
+    let (record, done) = (&task.record, task.done.as_ref());
+    let tally = done.map_or(record.tally, |done| done.tally);
+    let active = Some(record).filter(|record| done.is_none() && record.is_active());
+    let owner = done.map_or(record.owner, |done| done.owner);
+    Ok(TaskView {
+        tid,
+        spec: stored.spec(tid)?,
+        state: task.state(),
+        attempt: tally.attempt,
+        failures: tally.failures,
+        losses: tally.losses,
+        paused: done.is_none() && (record.place == Place::Held || record.paused),
+        dead: done.is_some_and(|done| done.dead),
+        run_at: record.run_at.filter(|_| done.is_none()).map(at_nanos),
+        parent: stored.parent,
+        worker: owner.filter(|owner| *owner != tid),
+        pid: active.and_then(|record| record.pid),
+        created_at: at_nanos(tid.as_i64()),
+        claimed_at: active.and_then(|record| record.claimed_at).map(at_micros),
+        finished_at: done.map(|done| at_micros(done.finished_at)),
+        report: done.map(|done| done.report(tid)).transpose()?,
+    })
+}

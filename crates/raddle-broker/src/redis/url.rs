@@ -1,0 +1,331 @@
+//! Where a server is, and how to deal with it. What is written here is what the documentation of `--queue-url` says.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+/// Where a server is, and how to deal with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// As it was written, password and all.
+    whole: Password,
+    pub(super) place: Place,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Password>,
+    pub(super) database: i64,
+    /// What keeps systems that share a server apart.
+    pub(super) namespace: String,
+    pub(super) options: Options,
+}
+
+/// Where to connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Tcp { host: String, port: u16 },
+    Tls { host: String, port: u16, ca: Option<PathBuf> },
+    Unix(PathBuf),
+    Sentinel { hosts: Vec<(String, u16)>, master: String },
+}
+
+/// How to deal with a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// The first pause before connecting again, and the longest.
+    pub(super) initial: Duration,
+    pub(super) max: Duration,
+    /// How long a call waits for a server that is away.
+    pub(super) give_up_after: Duration,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_timeout: Duration,
+    /// How many replicas have to have a submission or a result before it is acknowledged.
+    pub(super) wait_replicas: u32,
+    /// Whether it has to be synced to the server's disk, too.
+    pub(super) wait_aof: bool,
+    /// Whether a server that keeps nothing on disk will do.
+    pub(super) volatile: bool,
+}
+
+/// A password. It is shown to nobody.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Password(pub(super) String);
+
+const PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26379;
+const DEFAULT_NAMESPACE: &str = "default";
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(50),
+            max: Duration::from_secs(2),
+            give_up_after: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            response_timeout: Duration::from_secs(10),
+            wait_replicas: 0,
+            wait_aof: false,
+            volatile: false,
+        }
+    }
+}
+
+impl Address {
+    /// Reads a URL. `None` if its scheme is not one of ours; the reason if the rest is wrong, without what may be a password.
+    pub(crate) fn parse(text: &str) -> Option<Result<Self, String>> {
+        let (scheme, rest) = text.split_once(':')?;
+        let parse: fn(&str) -> Result<Self, String> = match scheme {
+            "redis" => |rest| network(rest, false),
+            "rediss" => |rest| network(rest, true),
+            "redis+sentinel" => sentinel,
+            "redis+unix" => unix,
+            _ => return None,
+        };
+        Some(parse(rest).map(|address| Self { whole: Password(text.into()), ..address }))
+    }
+
+    /// The URL as it was written, password and all.
+    pub(crate) fn secret(&self) -> &str {
+        &self.whole.0
+    }
+
+    fn new(place: Place) -> Self {
+        let namespace = DEFAULT_NAMESPACE.into();
+        let whole = Password(String::new());
+        Self { whole, place, user: None, password: None, database: 0, namespace, options: Options::default() }
+    }
+
+    fn with_user(mut self, user: Option<&str>) -> Result<Self, String> {
+        let Some(user) = user else { return Ok(self) };
+        let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
+        self.user = Some(decode(name)?).filter(|name| !name.is_empty());
+        self.password = password.map(decode).transpose()?.map(Password);
+        Ok(self)
+    }
+
+    fn with_database(mut self, path: &str) -> Result<Self, String> {
+        if !path.is_empty() {
+            self.database = database(path)?;
+        }
+        Ok(self)
+    }
+
+    fn with_query(mut self, query: Option<&str>) -> Result<Self, String> {
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) =
+                pair.split_once('=').ok_or_else(|| "a parameter has no value: write name=value".to_owned())?;
+            self.set(name, decode(value)?)?;
+        }
+        Ok(self)
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<(), String> {
+        let options = &mut self.options;
+        match name {
+            "namespace" => self.namespace = namespace(value)?,
+            "db" => self.database = database(&value)?,
+            "user" => self.user = Some(value),
+            "password" => self.password = Some(Password(value)),
+            "ca" => match &mut self.place {
+                Place::Tls { ca, .. } => *ca = Some(value.into()),
+                _ => return Err("ca is for rediss://".into()),
+            },
+            "initial" => options.initial = span(name, &value)?,
+            "max" => options.max = span(name, &value)?,
+            "give_up_after" => options.give_up_after = span(name, &value)?,
+            "connect_timeout" => options.connect_timeout = span(name, &value)?,
+            "response_timeout" => options.response_timeout = span(name, &value)?,
+            "wait_replicas" => {
+                options.wait_replicas =
+                    value.parse().map_err(|_| "wait_replicas is a number of replicas".to_owned())?;
+            }
+            "wait_aof" => options.wait_aof = yes(name, &value)?,
+            "volatile" => options.volatile = yes(name, &value)?,
+            _ => {
+                let known = "namespace, db, user, password, ca, initial, max, give_up_after, connect_timeout, response_timeout, \
+                             wait_replicas, wait_aof, volatile";
+                return Err(format!("'{name}' is not a parameter: there are {known}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `//[user[:password]@]host[:port][/db][?…]`.
+fn network(rest: &str, tls: bool) -> Result<Address, String> {
+    let (authority, path, query) = split(rest)?;
+    let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+    let (host, port) = host_and_port(host, PORT)?;
+    let place = if tls { Place::Tls { host, port, ca: None } } else { Place::Tcp { host, port } };
+    Address::new(place).with_user(user)?.with_database(path)?.with_query(query)
+}
+
+/// `//[user[:password]@]host[:port][,host[:port]…]/master[/db][?…]`.
+fn sentinel(rest: &str) -> Result<Address, String> {
+    let (authority, path, query) = split(rest)?;
+    let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+    let hosts = hosts.split(',').map(|host| host_and_port(host, SENTINEL_PORT)).collect::<Result<Vec<_>, _>>()?;
+    let (master, database) = path.split_once('/').unwrap_or((path, ""));
+    if master.is_empty() {
+        return Err("the name of the master is missing: redis+sentinel://HOST:PORT/MASTER".into());
+    }
+    let place = Place::Sentinel { hosts, master: decode(master)? };
+    Address::new(place).with_user(user)?.with_database(database)?.with_query(query)
+}
+
+/// `PATH[?…]`.
+fn unix(rest: &str) -> Result<Address, String> {
+    let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
+    let path = decode(path.strip_prefix("//").unwrap_or(path))?;
+    if path.is_empty() {
+        return Err("the path of the socket is missing: redis+unix:PATH".into());
+    }
+    Address::new(Place::Unix(path.into())).with_query(query)
+}
+
+fn split(rest: &str) -> Result<(&str, &str, Option<&str>), String> {
+    let rest = rest.strip_prefix("//").ok_or("two slashes are missing after the scheme")?;
+    let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    Ok((authority, path.trim_end_matches('/'), query))
+}
+
+fn host_and_port(text: &str, default: u16) -> Result<(String, u16), String> {
+    let no_port = || "the port is not a number from 1 to 65535".to_owned();
+    // An IPv6 address stands in brackets, because of its colons.
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or_else(no_port)?)),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map_or(Ok(default), |port| port.parse().map_err(|_| no_port()))?;
+    if host.is_empty() || port == 0 {
+        return Err("the host is missing: redis://HOST:PORT".into());
+    }
+    Ok((host.into(), port))
+}
+
+fn database(text: &str) -> Result<i64, String> {
+    text.parse::<u16>().map(i64::from).map_err(|_| "the database is not a number: redis://HOST:PORT/NUMBER".into())
+}
+
+fn namespace(text: String) -> Result<String, String> {
+    let fits = (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    if fits { Ok(text) } else { Err("the namespace is not 1 to 64 letters, digits, and . _ -".into()) }
+}
+
+fn span(name: &str, text: &str) -> Result<Duration, String> {
+    let span: raddle_core::Span = text.parse().map_err(|_| format!("{name} is not a time: write 500ms, 5s or 2m"))?;
+    Ok(span.0)
+}
+
+fn yes(name: &str, text: &str) -> Result<bool, String> {
+    match text {
+        "yes" | "true" | "1" => Ok(true),
+        "no" | "false" | "0" => Ok(false),
+        _ => Err(format!("{name} is yes or no")),
+    }
+}
+
+/// Undoes percent-encoding.
+fn decode(text: &str) -> Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
+        let (high, low) = (digit(), digit());
+        let (Some(high), Some(low)) = (high, low) else {
+            return Err("a % is not followed by two hexadecimal digits: write %25 for it".into());
+        };
+        bytes.push((high * 16 + low) as u8);
+    }
+    String::from_utf8(bytes).map_err(|_| "what is percent-encoded is not UTF-8".into())
+}
+
+/// Without the password: this is what logs, errors and people see.
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = |(host, port): (&String, u16)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        let user = self.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
+        match &self.place {
+            Place::Tcp { host: name, port } => write!(f, "redis://{user}{}/{}", host((name, *port)), self.database)?,
+            Place::Tls { host: name, port, .. } => {
+                write!(f, "rediss://{user}{}/{}", host((name, *port)), self.database)?
+            }
+            Place::Unix(path) => write!(f, "redis+unix:{}", path.display())?,
+            Place::Sentinel { hosts, master } => {
+                let hosts: Vec<_> = hosts.iter().map(|(name, port)| host((name, *port))).collect();
+                write!(f, "redis+sentinel://{user}{}/{master}/{}", hosts.join(","), self.database)?;
+            }
+        }
+        write!(f, "?namespace={}", self.namespace)
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(a password)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Address {
+        Address::parse(text).expect("a scheme of ours").unwrap_or_else(|reason| panic!("{text}: {reason}"))
+    }
+
+    #[test]
+    fn every_form_is_read() {
+        for (text, shown) in [
+            ("redis://127.0.0.1", "redis://127.0.0.1:6379/0?namespace=default"),
+            ("redis://me:pass@host:7000/3?namespace=x", "redis://me@host:7000/3?namespace=x"),
+            ("redis://:p%40ss@[::1]:7000/", "redis://[::1]:7000/0?namespace=default"),
+            ("rediss://host/1?ca=/etc/ca.pem", "rediss://host:6379/1?namespace=default"),
+            ("redis+sentinel://a,b:7/main/2", "redis+sentinel://a:26379,b:7/main/2?namespace=default"),
+            ("redis+unix:/run/redis.sock?db=4", "redis+unix:/run/redis.sock?namespace=default"),
+        ] {
+            assert_eq!(parse(text).to_string(), shown, "{text}");
+        }
+        let address = parse("redis://:p%40ss@host?give_up_after=2m&wait_replicas=1&volatile=yes");
+        assert_eq!((address.user, address.password), (None, Some(Password("p@ss".into()))));
+        assert_eq!(address.options.give_up_after, Duration::from_secs(120));
+        assert!(address.options.volatile && address.options.wait_replicas == 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, word) in [
+            ("redis:host", "slashes"),
+            ("redis://", "host"),
+            ("redis://host:port", "port"),
+            ("redis://host/a", "database"),
+            ("redis://host?namespace=a b", "namespace"),
+            ("redis://host?size=3", "not a parameter"),
+            ("redis://host?max=soon", "not a time"),
+            ("redis://host?ca=x", "rediss"),
+            ("redis://a%4@host", "%25"),
+            ("redis+sentinel://host", "master"),
+            ("redis+unix:", "socket"),
+        ] {
+            let refused = Address::parse(text).expect("a scheme of ours").expect_err(text);
+            assert!(refused.contains(word), "{text}: {refused}");
+        }
+        assert!(Address::parse("http://host").is_none());
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for text in ["redis://me:secret@host", "rediss://:secret@host", "redis+unix:/x?password=secret"] {
+            let address = parse(text);
+            assert!(!format!("{address} {address:?}").contains("secret"), "{address:?}");
+        }
+        for text in ["redis://me:secret@host:port", "redis:me:secret@host"] {
+            assert!(!Address::parse(text).unwrap().unwrap_err().contains("secret"));
+        }
+    }
+}

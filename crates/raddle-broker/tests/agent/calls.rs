@@ -1,0 +1,231 @@
+//! Calls that are given up, answers that are lost, servers that are replaced.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use raddle_broker::{Broker, Error, Pulse, agent::Options};
+use raddle_core::{State, Tid, worker::Beat};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn a_claim_that_is_given_up_takes_nothing() {
+    for engine in [Engine::Memory, Engine::Sqlite] {
+        let served = Served::start(engine);
+        let (one, other) = (remote(served.path()).await, remote(served.path()).await);
+        let (impatient, patient) =
+            (one.register(info(), TTL).await.unwrap(), other.register(info(), TTL).await.unwrap());
+        for _ in 0..20 {
+            // Long enough to be waiting on the server, where nothing but the cancel can end it.
+            let claim = one.claim(request(impatient, TTL));
+            assert!(tokio::time::timeout(Duration::from_millis(3), claim).await.is_err());
+            let tid = submit(&*other).await;
+            let claims = other.claim(request(patient, SOON)).await.unwrap();
+            assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), [tid], "{engine:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn errors_are_those_of_the_engine() {
+    let served = Served::start(Engine::Sqlite);
+    let broker = remote(served.path()).await;
+    let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+    let error = broker.resubmit(nobody).await.unwrap_err();
+    assert!(matches!(error, Error::NotFound(tid) if tid == nobody));
+    assert!(error.is_callers() && !error.is_retryable());
+    let tid = submit(&*broker).await;
+    assert!(matches!(broker.resubmit(tid).await, Err(Error::Unfinished(_, State::Created))));
+    let health = broker.health().await.unwrap();
+    assert!(health.engine.starts_with("sqlite"));
+    assert!(health.checks[0].detail.contains(&std::process::id().to_string()), "{:?}", health.checks[0]);
+}
+
+#[tokio::test]
+async fn calls_beyond_the_bound_wait_for_their_turn() {
+    let mut options = Options::default();
+    options.in_flight = 2;
+    let served = Served::start_with(Engine::Memory, options);
+    let broker = remote(served.path()).await;
+    let owner = broker.register(info(), TTL).await.unwrap();
+    let wait = || {
+        let broker = broker.clone();
+        tokio::spawn(async move { broker.controls(owner, TTL).await })
+    };
+    let (first, _second) = (wait(), wait());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let summary = broker.summary();
+    let mut summary = std::pin::pin!(summary);
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut summary).await.is_err());
+    first.abort();
+    tokio::time::timeout(SOON, summary).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_replaced_is_found_again() {
+    let mut served = Served::start(Engine::Sqlite);
+    let broker = remote(served.path()).await;
+    let owner = broker.register(info(), TTL).await.unwrap();
+    let mut heart = broker.heart(owner, TTL);
+    assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
+    let waiting = {
+        let broker = broker.clone();
+        tokio::spawn(async move { broker.claim(request(owner, TTL)).await })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    served.stop();
+    let error = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(matches!(error, Error::AgentGone { .. }) && error.is_retryable(), "{error}");
+    let error = broker.summary().await.unwrap_err();
+    assert!(error.is_retryable() && error.to_string().contains("nobody serves there"), "{error}");
+    assert!(heart.beat(Beat::default()).unwrap_err().is_retryable());
+
+    served.resume(Engine::Sqlite);
+    let tid = submit(&*broker).await;
+    assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
+    assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.tid, tid);
+    // Between two beats, so that the heart finds its connection closed and makes another within one.
+    served.stop();
+    served.resume(Engine::Sqlite);
+    assert!(matches!(heart.beat(Beat::default()), Ok(Pulse::Alive(_))));
+}
+
+#[tokio::test]
+async fn a_call_that_is_under_way_may_end_when_the_server_does() {
+    let mut served = Served::start(Engine::Sqlite);
+    let broker = remote(served.path()).await;
+    for _ in 0..5 {
+        let submitting = {
+            let broker = broker.clone();
+            tokio::spawn(async move {
+                broker.submit(vec![raddle_broker::Submit::new(raddle_core::Spec::command(["true"]))]).await
+            })
+        };
+        tokio::task::yield_now().await;
+        served.stop();
+        served.resume(Engine::Sqlite);
+        // Either way it is told, and what it was told is true.
+        match tokio::time::timeout(SOON, submitting).await.unwrap().unwrap() {
+            Ok(stored) => assert_eq!(state(&*broker, stored[0].tid()).await, State::Created),
+            Err(error) => assert!(error.is_retryable(), "{error}"),
+        }
+    }
+}
+
+/// A socket in front of another, which can lose what the server says.
+struct Lossy {
+    path: PathBuf,
+    deaf: Arc<AtomicBool>,
+}
+
+impl Lossy {
+    fn before(server: PathBuf, folder: &Path) -> Self {
+        let path = folder.join("lossy.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let deaf = Arc::new(AtomicBool::new(false));
+        let is_deaf = Arc::clone(&deaf);
+        // Ends with the test's process.
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, server) = (client.unwrap(), UnixStream::connect(&server).unwrap());
+                let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+                thread::spawn(move || pass(from, to, &AtomicBool::new(false)));
+                let is_deaf = Arc::clone(&is_deaf);
+                thread::spawn(move || pass(server, client, &is_deaf));
+            }
+        });
+        Self { path, deaf }
+    }
+}
+
+/// Passes bytes on until one side closes; closes both when it is to lose them.
+fn pass(mut from: UnixStream, mut to: UnixStream, lose: &AtomicBool) {
+    let mut buf = [0; 4096];
+    while let Ok(len @ 1..) = from.read(&mut buf) {
+        if lose.load(Ordering::SeqCst) || to.write_all(&buf[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = (from.shutdown(std::net::Shutdown::Both), to.shutdown(std::net::Shutdown::Both));
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_goes_back_though_its_owner_lives() {
+    for engine in [Engine::Memory, Engine::Sqlite] {
+        let served = Served::start(engine);
+        let lossy = Lossy::before(served.path(), served.folder());
+        let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
+        let owner = broker.register(info(), TTL).await.unwrap();
+        let kept = submit(&*other).await;
+        assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.tid, kept);
+
+        let lost = submit(&*other).await;
+        lossy.deaf.store(true, Ordering::SeqCst);
+        let error = broker.claim(request(owner, SOON)).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        assert_eq!(
+            state(&*other, lost).await,
+            State::Spawning,
+            "{engine:?}: it was committed for somebody who does not know"
+        );
+
+        lossy.deaf.store(false, Ordering::SeqCst);
+        let claims = broker.claim(request(owner, SOON)).await.unwrap();
+        assert_eq!((claims[0].fence.tid, claims[0].fence.attempt), (lost, 2));
+        assert_eq!(state(&*other, kept).await, State::Spawning, "what it knows of is not touched");
+        assert_eq!(other.task(kept).await.unwrap().unwrap().attempt, 1);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_given_back() {
+    let served = Served::start(Engine::Memory);
+    let (one, other) = (remote(served.path()).await, remote(served.path()).await);
+    let owner = one.register(info(), TTL).await.unwrap();
+    for _ in 0..20 {
+        let tid = submit(&*other).await;
+        {
+            // Sent with the first poll; the answer arrives while nobody polls, and is found by the connection's task.
+            let mut claim = std::pin::pin!(one.claim(request(owner, SOON)));
+            let polled = futures_poll_once(&mut claim).await;
+            assert!(!polled);
+            until("the server has claimed it", async || (state(&*other, tid).await == State::Spawning).then_some(()))
+                .await;
+        }
+        until("it is back", async || (state(&*other, tid).await == State::Created).then_some(())).await;
+        let claims = one.claim(request(owner, SOON)).await.unwrap();
+        assert_eq!(claims[0].fence.tid, tid);
+    }
+}
+
+/// Polls once; whether that was enough.
+async fn futures_poll_once<F: std::future::Future + Unpin>(future: &mut F) -> bool {
+    std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_ready()))
+        .await
+}
+
+#[tokio::test]
+async fn an_agent_can_be_served_by_another() {
+    let served = Served::start(Engine::Sqlite);
+    let path = served.folder().join("second.sock");
+    let inner: Arc<dyn Broker> = remote(served.path()).await;
+    let agent = raddle_broker::agent::Agent::bind(&path, inner).await.unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(agent.run(async { drop(stopped.await) }));
+    let broker = remote(&path).await;
+    let tid = submit(&*broker).await;
+    let owner = broker.register(info(), TTL).await.unwrap();
+    assert_eq!(broker.claim(request(owner, SOON)).await.unwrap()[0].fence.tid, tid);
+    drop(stop);
+    tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
+    assert!(!path.exists());
+}

@@ -1,0 +1,142 @@
+//! A served broker, and what the tests have in common.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use raddle_broker::{
+    Broker, ClaimRequest, Submit, Url,
+    agent::{Agent, Options, Remote},
+    conformance, connect,
+};
+use raddle_core::{CapSet, Spec, State, Tid, worker::WorkerInfo};
+use tokio::sync::oneshot;
+
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const TTL: Duration = Duration::from_secs(120);
+
+/// What is behind the socket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Engine {
+    Memory,
+    Sqlite,
+}
+
+/// An agent with a thread and a runtime of its own, as in a worker: a client that blocks its own thread does not hold it up.
+pub(crate) struct Served {
+    folder: tempfile::TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    fn url(self, folder: &Path) -> Url {
+        match self {
+            Self::Memory => Url::Memory,
+            Self::Sqlite => Url::Sqlite(folder.join("broker.db")),
+        }
+    }
+}
+
+impl Served {
+    pub(crate) fn start(engine: Engine) -> Self {
+        Self::start_with(engine, Options::default())
+    }
+
+    pub(crate) fn start_with(engine: Engine, options: Options) -> Self {
+        let mut served = Self { folder: tempfile::tempdir().unwrap(), stop: None, thread: None };
+        served.resume_with(engine, options);
+        served
+    }
+
+    /// Serves the same folder again.
+    pub(crate) fn resume(&mut self, engine: Engine) {
+        self.resume_with(engine, Options::default());
+    }
+
+    fn resume_with(&mut self, engine: Engine, options: Options) {
+        let (path, url) = (self.socket(), engine.url(self.folder.path()));
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let serve = move || {
+            runtime().block_on(async move {
+                let broker = connect(&url).await.unwrap();
+                let agent = Agent::bind_with(&path, broker, options).await.unwrap();
+                ready.send(()).unwrap();
+                agent.run(async { drop(stopped.await) }).await;
+            });
+        };
+        self.thread = Some(thread::spawn(serve));
+        self.stop = Some(stop);
+        is_ready.recv_timeout(SOON).unwrap();
+    }
+
+    /// Ends it, and waits until nothing is left of it.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let outcome = thread.join();
+            assert!(outcome.is_ok() || thread::panicking(), "the agent has panicked");
+        }
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("agent.sock")
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.socket()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop();
+        if !thread::panicking() {
+            assert!(!self.path().exists(), "the socket is left");
+        }
+    }
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+pub(crate) async fn remote(path: impl AsRef<Path>) -> Arc<dyn Broker> {
+    Arc::new(Remote::connect(path.as_ref()).await.unwrap())
+}
+
+pub(crate) fn info() -> WorkerInfo {
+    conformance::info("worker")
+}
+
+pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
+    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait }
+}
+
+pub(crate) async fn submit(broker: &dyn Broker) -> Tid {
+    broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap()[0].tid()
+}
+
+pub(crate) async fn state(broker: &dyn Broker, tid: Tid) -> State {
+    broker.task(tid).await.unwrap().unwrap().state
+}
+
+/// Tries again until `found` gives something.
+pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(found) = found().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} takes too long");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,190 @@
+//! A server that goes away and comes back, and connections that break.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use raddle_broker::{Error, Pulse, Started, TaskFilter, Verdict};
+use raddle_core::{State, worker::Beat};
+
+use super::{proxy::Proxy, redis_server::Server, support::*};
+
+/// Nothing that was accepted is lost, and nothing is there twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn submissions_survive_a_server_that_is_killed() {
+    let server = Arc::new(Server::start());
+    let url = server.url("x");
+    let mut submitters = tokio::task::JoinSet::new();
+    for _ in 0..3 {
+        let broker = open(&url).await.unwrap();
+        submitters.spawn(async move {
+            let (mut accepted, began) = (Vec::new(), Instant::now());
+            while began.elapsed() < Duration::from_millis(1500) {
+                let stored = broker.submit((0..20).map(|_| task("task")).collect()).await.unwrap();
+                accepted.extend(stored.iter().map(|stored| stored.tid()));
+            }
+            accepted
+        });
+    }
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let server = Arc::clone(&server);
+        tokio::task::spawn_blocking(move || {
+            server.kill();
+            server.restart();
+        })
+        .await
+        .unwrap();
+    }
+    let accepted: Vec<_> = submitters.join_all().await.concat();
+    let there = open(&url).await.unwrap().tasks(TaskFilter::default()).await.unwrap();
+    let there: BTreeSet<_> = there.into_iter().map(|task| task.tid).collect();
+    assert_eq!(accepted.len(), there.len());
+    assert_eq!(accepted.into_iter().collect::<BTreeSet<_>>(), there);
+}
+
+/// Its worker could not renew the lease, and nobody could have taken over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_outlives_a_server_that_is_started_anew() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let lease = Duration::from_millis(400);
+    let worker = broker.register(info(), lease).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
+    broker.started(vec![Started { fence, pid: None }]).await.unwrap();
+    server.kill();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    server.restart();
+    assert!(broker.reclaim().await.unwrap().is_empty(), "the worker has time to come back");
+    let mut heart = broker.heart(worker, lease);
+    let pulse = tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await.unwrap().unwrap();
+    assert_eq!(pulse, Pulse::Alive(Vec::new()));
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Stale]);
+}
+
+/// A worker that waits is woken over a new connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_waits_survives_a_server_that_is_started_anew() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    let waiting = tokio::spawn({
+        let broker = Arc::clone(&broker);
+        async move { broker.claim(request(worker, 1)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.kill();
+    server.restart();
+    let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
+    let claims = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(claims[0].fence.tid, tid);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_connections_are_made_again() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    for _ in 0..5 {
+        let waiting = tokio::spawn({
+            let broker = Arc::clone(&broker);
+            async move { broker.claim(request(worker, 1)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        server.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        server.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
+        let claims = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap().unwrap();
+        assert_eq!(claims[0].fence.tid, tid);
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_sent_again() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    for _ in 0..3 {
+        server.ask(&["SCRIPT", "FLUSH"]);
+        let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
+        server.ask(&["SCRIPT", "FLUSH"]);
+        let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
+        assert_eq!(fence.tid, tid);
+        server.ask(&["SCRIPT", "FLUSH"]);
+        assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    }
+}
+
+/// Carried out, and the answer lost: sent again, it is not carried out again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_changes_nothing_twice() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port).await;
+    let broker = open(&format!("redis://127.0.0.1:{}?namespace=x", proxy.port)).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    for n in 0..5 {
+        proxy.cut_next_answer();
+        let stored = broker.submit(vec![task("one"), task("two")]).await.unwrap();
+        assert!(proxy.has_cut() && stored.len() == 2);
+        proxy.cut_next_answer();
+        let fences: Vec<_> = broker
+            .claim(request(worker, 2))
+            .await
+            .unwrap()
+            .iter()
+            .map(|claim| (claim.fence, claim.spec.clone()))
+            .collect();
+        assert!(proxy.has_cut());
+        let tids: Vec<_> = stored.iter().map(|stored| stored.tid()).collect();
+        assert_eq!(fences.iter().map(|(fence, _)| fence.tid).collect::<Vec<_>>(), tids, "round {n}");
+        assert!(fences.iter().all(|(fence, _)| fence.attempt == 1));
+        proxy.cut_next_answer();
+        let verdicts = broker.finish(fences.iter().map(|(fence, _)| success(*fence)).collect()).await.unwrap();
+        assert!(proxy.has_cut());
+        assert_eq!(verdicts, [Verdict::Done(State::Completed); 2]);
+        proxy.cut_next_answer();
+        let queue = "jobs".parse().unwrap();
+        let put = broker.put(&queue, vec!["x".into()]).await.unwrap();
+        proxy.cut_next_answer();
+        let taken = broker.take(&queue, 9, Duration::ZERO).await.unwrap();
+        assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), put);
+    }
+    let summary = broker.summary().await.unwrap();
+    assert_eq!(summary.states, [(State::Completed, 10)].into());
+    assert_eq!(summary.stale_writes, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_stays_away_is_given_up() {
+    let server = Server::start();
+    let url = format!("{}&give_up_after=400ms&max=100ms", server.url("x"));
+    let broker = open(&url).await.unwrap();
+    server.kill();
+    let began = Instant::now();
+    let error = broker.submit(vec![task("one")]).await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }) && error.is_retryable(), "{error}");
+    assert!(began.elapsed() >= Duration::from_millis(400) && began.elapsed() < Duration::from_secs(10));
+    server.restart();
+    broker.submit(vec![task("two")]).await.unwrap();
+    assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
+}
+
+/// A worker that was held up for longer than its lease learns that it is gone, also when it was waiting for tasks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_was_taken_for_dead_is_told_while_it_waits() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), Duration::from_millis(300)).await.unwrap();
+    let waiting = tokio::spawn({
+        let broker = Arc::clone(&broker);
+        async move { broker.claim(request(worker, 1)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    open(&server.url("x")).await.unwrap().reclaim().await.unwrap();
+    let told = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap();
+    assert!(matches!(told, Err(Error::NotFound(tid)) if tid == worker), "{told:?}");
+}

@@ -1,0 +1,96 @@
+//! The ways to name a server.
+
+use std::{fs, process::Command, time::Duration};
+
+use raddle_broker::{Error, TaskFilter};
+
+use super::{redis_server::Server, support::*};
+
+#[tokio::test]
+async fn namespaces_and_databases_are_kept_apart() {
+    let server = Server::start();
+    let mut brokers = Vec::new();
+    for place in ["0?namespace=a", "0?namespace=b", "1?namespace=a"] {
+        brokers.push(open(&format!("redis://127.0.0.1:{}/{place}", server.port)).await.unwrap());
+    }
+    let worker = brokers[0].register(info(), Duration::from_secs(60)).await.unwrap();
+    brokers[1].submit(vec![task("b")]).await.unwrap();
+    brokers[2].submit(vec![task("c")]).await.unwrap();
+    let mut at_once = request(worker, 5);
+    at_once.wait = Duration::ZERO;
+    assert!(brokers[0].claim(at_once).await.unwrap().is_empty());
+    for (broker, tasks) in brokers.iter().zip([0, 1, 1]) {
+        assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), tasks);
+    }
+    assert!(brokers[1].workers().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_socket_file_will_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let path = socket.to_str().unwrap();
+    let _server = Server::with(&["--unixsocket", path, "--appendonly", "yes"]);
+    let broker = open(&format!("redis+unix:{path}?namespace=x")).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    assert!(broker.health().await.unwrap().location.starts_with("redis+unix:"));
+}
+
+#[tokio::test]
+async fn a_sentinel_is_asked_for_the_master() {
+    let server = Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("sentinel.conf");
+    fs::write(&config, format!("sentinel monitor main 127.0.0.1 {} 1\n", server.port)).unwrap();
+    let sentinel = Server::sentinel(&config);
+    let hosts = format!("127.0.0.1:1,127.0.0.1:{}", sentinel.port);
+    let broker = open(&format!("redis+sentinel://{hosts}/main/0?namespace=x")).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    assert!(server.ask(&["EXISTS", "raddle:{x}:spec"]).ends_with('1'));
+    let error = refusal(&format!("redis+sentinel://{hosts}/other")).await;
+    assert!(matches!(error, Error::Unreachable { .. }) && error.to_string().contains("'other'"), "{error}");
+}
+
+#[tokio::test]
+async fn an_encrypted_connection_trusts_only_its_authority() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, cert) = (folder.path().join("key.pem"), folder.path().join("cert.pem"));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args([
+            "-subj",
+            "/CN=raddle",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+        ])
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&cert)
+        .output()
+        .expect("openssl is installed");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let (key, cert) = (key.to_str().unwrap(), cert.to_str().unwrap());
+    let tls = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = tls.to_string();
+    let _server = Server::with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        cert,
+        "--tls-key-file",
+        key,
+        "--tls-ca-cert-file",
+        cert,
+        "--tls-auth-clients",
+        "no",
+        "--appendonly",
+        "yes",
+    ]);
+    let broker = open(&format!("rediss://127.0.0.1:{port}?namespace=x&ca={cert}")).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let error = refusal(&format!("rediss://127.0.0.1:{port}?namespace=x")).await;
+    assert!(matches!(error, Error::Unreachable { .. } | Error::Server { .. }), "{error}");
+}

@@ -1,0 +1,78 @@
+//! A way to a server that can be cut: after a request has been carried out, and before its answer has come.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+/// A proxy on a port of its own.
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    cuts: Arc<AtomicU32>,
+    listening: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
+        let own = listener.local_addr().expect("it is bound").port();
+        let cuts = Arc::new(AtomicU32::new(0));
+        let listening = tokio::spawn({
+            let cuts = Arc::clone(&cuts);
+            async move {
+                while let Ok((client, _)) = listener.accept().await {
+                    if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
+                        tokio::spawn(carry(client, server, Arc::clone(&cuts)));
+                    }
+                }
+            }
+        });
+        Self { port: own, cuts, listening }
+    }
+
+    /// Cuts the connection instead of carrying the next answer.
+    pub(crate) fn cut_next_answer(&self) {
+        self.cuts.store(1, Ordering::SeqCst);
+    }
+
+    /// Whether the cut has been made.
+    pub(crate) fn has_cut(&self) -> bool {
+        self.cuts.load(Ordering::SeqCst) == 0
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+async fn carry(mut client: TcpStream, mut server: TcpStream, cuts: Arc<AtomicU32>) {
+    let (mut question, mut answer) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut question) => match read {
+                Ok(read) if read > 0 && server.write_all(&question[..read]).await.is_ok() => {}
+                _ => return,
+            },
+            read = server.read(&mut answer) => match read {
+                Ok(read) if read > 0 => {
+                    let cut = cuts.compare_exchange(1, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                    if cut || client.write_all(&answer[..read]).await.is_err() {
+                        return;
+                    }
+                }
+                _ => return,
+            },
+        }
+    }
+}

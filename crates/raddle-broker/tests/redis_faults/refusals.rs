@@ -1,0 +1,144 @@
+//! Servers that are not fit to keep tasks: each is refused in words that say what to do.
+
+use std::{io::Write, net::TcpListener, time::Instant};
+
+use raddle_broker::{Error, TaskFilter};
+
+use super::{redis_server::Server, support::*};
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_said_at_once() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let began = Instant::now();
+    let error = refusal(&format!("redis://me:secret@127.0.0.1:{port}")).await;
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.is_retryable() && began.elapsed() < std::time::Duration::from_secs(5));
+    assert!(error.to_string().contains(&port.to_string()) && !error.to_string().contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_not_repeated() {
+    let server = Server::with(&["--requirepass", "right", "--appendonly", "yes"]);
+    for user in ["", ":secret@", "nobody:secret@"] {
+        let error = refusal(&format!("redis://{user}127.0.0.1:{}", server.port)).await;
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("password") && !text.contains("secret"), "{text}");
+    }
+    let broker = open(&format!("redis://:right@127.0.0.1:{}", server.port)).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let health = broker.health().await.unwrap();
+    assert!(!format!("{health:?}").contains("right"), "{health:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_refused_with_the_command_that_helps() {
+    let server = Server::with(&["--maxmemory-policy", "allkeys-lru", "--appendonly", "yes"]);
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    let error = refusal(&url).await.to_string();
+    assert!(error.contains("allkeys-lru") && error.contains("CONFIG SET maxmemory-policy noeviction"), "{error}");
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    open(&url).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_with_the_name_of_its_master() {
+    let server = Server::with(&["--replicaof", "127.0.0.1 1", "--appendonly", "yes"]);
+    let error = refusal(&format!("redis://127.0.0.1:{}", server.port)).await.to_string();
+    assert!(error.contains("replica") && error.contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_nothing_is_refused_unless_that_is_wanted() {
+    let server = Server::with(&["--appendonly", "no"]);
+    let url = format!("redis://127.0.0.1:{}", server.port);
+    let error = refusal(&url).await.to_string();
+    assert!(error.contains("appendonly yes") && error.contains("volatile=yes"), "{error}");
+    let broker = open(&format!("{url}?volatile=yes")).await.unwrap();
+    let health = broker.health().await.unwrap();
+    assert!(health.durability.contains("gone with the server"), "{}", health.durability);
+    assert!(health.checks.iter().any(|check| !check.ok && check.fix.is_some()));
+}
+
+#[tokio::test]
+async fn waiting_for_the_disk_needs_a_server_that_can() {
+    let server = Server::start();
+    let version = server.ask(&["INFO", "server"]);
+    let url = format!("{}&wait_aof=yes", server.url("x"));
+    if version.contains("redis_version:7.0") || version.contains("redis_version:6") {
+        let error = refusal(&url).await.to_string();
+        assert!(error.contains("7.2") && error.contains("appendfsync always"), "{error}");
+    } else {
+        open(&url).await.unwrap().submit(vec![task("one")]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_of_another_program_is_left_alone() {
+    let server = Server::start();
+    server.ask(&["SET", "raddle:{x}:spec", "theirs"]);
+    let error = refusal(&server.url("x")).await;
+    assert!(matches!(error, Error::Taken { .. }), "{error}");
+    assert!(error.to_string().contains("?namespace="), "{error}");
+    assert!(server.ask(&["GET", "raddle:{x}:spec"]).ends_with("theirs"));
+    let broker = open(&server.url("y")).await.unwrap();
+    server.ask(&["SET", "raddle:{y}:ready:5|default|", "theirs"]);
+    let error = broker.submit(vec![task("one")]).await.unwrap_err();
+    assert!(matches!(error, Error::Taken { .. }), "{error}");
+    server.ask(&["DEL", "raddle:{y}:ready:5|default|"]);
+}
+
+#[tokio::test]
+async fn a_server_without_memory_takes_nothing_and_loses_nothing() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let kept = broker.submit(vec![task("kept")]).await.unwrap()[0].tid();
+    server.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    let error = broker.submit(vec![task("one"), task("two")]).await.unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(error.is_retryable() && error.to_string().contains("maxmemory"), "{error}");
+    let health = broker.health().await.unwrap();
+    assert_eq!(health.engine.split(' ').next(), Some("redis"));
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    let later = broker.submit(vec![task("later")]).await.unwrap()[0].tid();
+    let there: Vec<_> = broker.tasks(TaskFilter::default()).await.unwrap().iter().map(|task| task.tid).collect();
+    assert_eq!(there, [later, kept]);
+}
+
+/// A server that answers everything with the same line.
+fn parrot(answer: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    // It ends with the process: nobody else knows of it.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || speak(stream, answer));
+        }
+    });
+    port
+}
+
+fn speak(mut stream: std::net::TcpStream, answer: &str) {
+    let mut text = vec![0; 64 * 1024];
+    while let Ok(read) = std::io::Read::read(&mut stream, &mut text) {
+        // Commands are arrays, which begin with a star at the beginning of a line.
+        let commands = text[..read].windows(2).filter(|pair| *pair == b"\n*").count() + usize::from(read > 0);
+        if read == 0 || (0..commands).any(|_| stream.write_all(answer.as_bytes()).is_err()) {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_says_where_the_namespace_is() {
+    let port = parrot("-MOVED 3999 127.0.0.1:6381\r\n");
+    let error = refusal(&format!("redis://127.0.0.1:{port}")).await.to_string();
+    assert!(error.contains("cluster") && error.contains("127.0.0.1:6381"), "{error}");
+}
+
+#[tokio::test]
+async fn an_old_server_is_refused() {
+    let port = parrot("$21\r\nredis_version:6.0.16\n\r\n");
+    let error = refusal(&format!("redis://127.0.0.1:{port}")).await.to_string();
+    assert!(error.contains("6.0.16") && error.contains("6.2"), "{error}");
+}

@@ -1,0 +1,38 @@
+//! What these tests have in common.
+
+use std::{sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, ClaimRequest, Error, Fence, Finish, Submit, conformance, connect};
+use raddle_core::{CapSet, Exit, Spec, Tid, worker::WorkerInfo};
+
+/// A deadline for what has to happen.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) async fn open(url: &str) -> Result<Arc<dyn Broker>, Error> {
+    connect(&url.parse().expect("a URL as documented")).await
+}
+
+/// Why a URL cannot be opened.
+pub(crate) async fn refusal(url: &str) -> Error {
+    match tokio::time::timeout(SOON, open(url)).await.expect("it is refused in time") {
+        Ok(_) => panic!("{url} was opened"),
+        Err(error) => error,
+    }
+}
+
+pub(crate) fn task(name: &str) -> Submit {
+    Submit::new(Spec { name: Some(name.into()), ..Spec::command(["true"]) })
+}
+
+pub(crate) fn info() -> WorkerInfo {
+    conformance::info("worker")
+}
+
+pub(crate) fn request(owner: Tid, max: u32) -> ClaimRequest {
+    let queues = vec!["default".into()];
+    ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max, wait: SOON }
+}
+
+pub(crate) fn success(fence: Fence) -> Finish {
+    conformance::finish(fence, Exit::Code { code: 0 })
+}

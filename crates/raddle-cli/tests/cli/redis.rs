@@ -1,0 +1,104 @@
+//! The same commands on a Redis server.
+
+use crate::world::World;
+
+/// Starts a server on a socket in this world, with a password, and stops it at the end.
+const SERVER: &str = r#"
+set -eu
+serve() {
+    setpriv --pdeathsig KILL redis-server --port 0 --unixsocket "$PWD/redis.sock" --dir "$PWD" --appendonly yes \
+        --save '' --requirepass geheim >server.log &
+    server=$!
+    for _ in $(seq 2000); do
+        # Ready when a command is answered: the socket is there before its data is.
+        raddle status >/dev/null 2>&1 && return
+        sleep 0.01
+    done
+    exit 99
+}
+stop_workers() {
+    pids=$(raddle worker list --json | jq '.[].pid')
+    raddle worker stop --all | cut -d' ' -f2
+    for pid in $pids; do while kill -0 "$pid" 2>/dev/null; do sleep 0.01; done; done
+}
+stop_server() { kill -9 $server; wait $server 2>/dev/null || true; }
+export QUEUE_URL="redis+unix:$PWD/redis.sock?password=geheim&namespace=cli"
+serve
+trap stop_server EXIT
+"#;
+
+fn on_a_server(script: &str) -> String {
+    let world = World::new();
+    world.bash(&format!("{SERVER}{script}")).ok().text().to_owned()
+}
+
+#[test]
+fn tasks_run_with_and_without_a_worker() {
+    let told = on_a_server(
+        r#"
+raddle run -- echo inline
+raddle run -- sh -c 'exit 3' || echo "code $?"
+pid=$(raddle worker start --json | jq .pid)
+grep -c geheim "/proc/$pid/cmdline" || true
+tid=$(raddle submit -- sh -c 'echo by a worker')
+raddle wait "$tid" | cut -d' ' -f2
+raddle result "$tid"
+raddle doctor | grep -c geheim || true
+stop_workers
+"#,
+    );
+    assert_eq!(told, "inline\ncode 3\n0\ncompleted\nby a worker\n0\ncompleted\n");
+}
+
+#[test]
+fn a_task_goes_on_while_the_server_is_started_anew() {
+    let told = on_a_server(
+        r#"
+raddle worker start >worker
+tid=$(raddle submit -- sh -c 'sleep 1.5; echo survived')
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+stop_server
+serve
+raddle wait "$tid" | cut -d' ' -f2
+raddle result "$tid"
+raddle task status --json "$tid" | jq .attempt
+stop_workers
+"#,
+    );
+    assert_eq!(told, "completed\nsurvived\n1\ncompleted\n");
+}
+
+#[test]
+fn a_worker_that_is_killed_loses_nothing() {
+    let told = on_a_server(
+        r#"
+pid=$(raddle worker start --json | jq .pid)
+tid=$(raddle submit -- sh -c 'sleep 0.3; echo again')
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+kill -9 "$pid"
+raddle worker start >worker
+raddle wait "$tid" | cut -d' ' -f2
+raddle task status --json "$tid" | jq -c '[.attempt, .losses]'
+stop_workers
+"#,
+    );
+    assert_eq!(told, "completed\n[2,1]\ncompleted\n");
+}
+
+#[test]
+fn a_worker_ends_when_its_server_stays_away() {
+    let told = on_a_server(
+        r#"
+QUEUE_URL="$QUEUE_URL&give_up_after=500ms" raddle worker start --no-detach >worker 2>words &
+worker=$!
+until [ -s worker ]; do sleep 0.02; done
+stop_server
+code=0; wait $worker || code=$?
+echo "code $code"
+grep -c 'cannot reach' words | sed 's/^[1-9].*/said why/'
+grep -c geheim words || true
+serve
+"#,
+    );
+    assert_eq!(told, "code 125\nsaid why\n0\n");
+}
