@@ -6,19 +6,21 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 17] = [
+const PROGRAMS: [(&str, &str); 19] = [
     ("bash", "bash"),
     ("xargs", "findutils"),
     ("jq", "jq"),
     ("awk", "mawk"),
     ("mount", "mount"),
     ("umount", "mount"),
+    ("openssl", "openssl"),
     ("kill", "procps"),
     ("pgrep", "procps"),
     ("pkill", "procps"),
     ("ps", "procps"),
     ("top", "procps"),
     ("python3", "python3"),
+    ("redis-server", "redis-server"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
     ("setpriv", "util-linux"),

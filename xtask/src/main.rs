@@ -1,4 +1,4 @@
-//! The chores of this repository: `cargo xtask test` and `cargo xtask bench`. Users of Raddle need none of it.
+//! The chores of this repository: `cargo xtask test`, `cargo xtask bench` and `cargo xtask chaos`. Users of Raddle need none of it.
 
 mod count;
 mod install;
@@ -7,6 +7,7 @@ mod test;
 
 use std::{
     env,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
@@ -20,11 +21,13 @@ Commands:
   test [--filter EXPR] [--quick]   install what the tests need, then check and test everything
   bench [--quick] [--rounds N] [NAME…]
                                    measure against the floor of this machine, in release mode
+  chaos [--engine NAME] [--tasks N] [--seed S] [--minutes M] [--kills K] …
+                                   break things while tasks run, and check that none is lost; see chaos --help
   help                             show this
 
 Options of test:
   --filter EXPR   run only the tests that this nextest expression selects: 'package(raddle-core)'
-  --quick         leave out the documentation and its examples
+  --quick         leave out the documentation, its examples and the chaos campaigns
 ";
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
             Err(message) => usage(&message),
         },
         Some((command, rest)) if command == "bench" => bench(rest),
+        Some((command, rest)) if command == "chaos" => chaos(rest),
         Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -54,29 +58,49 @@ fn main() -> ExitCode {
 
 /// Builds the binary and the benchmarks in release mode, then runs them. A program of its own, so that the tests need not build it.
 fn bench(args: &[String]) -> ExitCode {
-    let build = ["build", "--release", "-p", "raddle-cli", "-p", "xtask", "--features", "xtask/bench", "--bins"];
-    let mut build = step::cargo(&build);
+    match build("bench", "raddle-bench", true) {
+        Ok(program) => become_program(Command::new(program).args(args)),
+        Err(code) => code,
+    }
+}
+
+/// Builds the binary and the chaos campaign, for development unless `--release` is given, then runs it.
+fn chaos(args: &[String]) -> ExitCode {
+    let (release, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--release");
+    match build("chaos", "raddle-chaos", !release.is_empty()) {
+        Ok(program) => become_program(Command::new(program).args(args)),
+        Err(code) => code,
+    }
+}
+
+/// Builds the binary `raddle` and a program of this package that needs a feature. Returns where that is; `raddle` is beside it.
+pub(crate) fn build(feature: &str, name: &str, release: bool) -> Result<PathBuf, ExitCode> {
+    let mut build = step::cargo(&["build", "--locked", "-p", "raddle-cli", "-p", "xtask", "--bins", "--features"]);
+    build.arg(format!("xtask/{feature}"));
+    if release {
+        build.arg("--release");
+    }
     // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
     build.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     let built = match build.output() {
         Ok(built) if built.status.success() => String::from_utf8_lossy(&built.stdout).into_owned(),
-        Ok(_) => return ExitCode::FAILURE,
+        Ok(_) => return Err(ExitCode::FAILURE),
         Err(error) => {
             eprintln!("xtask: cannot run cargo: {error}");
-            return ExitCode::from(125);
+            return Err(ExitCode::from(125));
         }
     };
-    let Some(program) = built_program(&built, "raddle-bench") else {
-        eprintln!("xtask: cargo does not say where it has built the benchmarks");
-        return ExitCode::from(125);
-    };
-    match Command::new(program).args(args).status() {
-        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(125)),
-        Err(error) => {
-            eprintln!("xtask: the benchmarks could not be started: {error}");
-            ExitCode::from(125)
-        }
-    }
+    built_program(&built, name).ok_or_else(|| {
+        eprintln!("xtask: cargo does not say where it has built {name}");
+        ExitCode::from(125)
+    })
+}
+
+/// Runs a program in place of this one, so that Ctrl-C is for it alone and nobody returns before it has cleaned up.
+fn become_program(command: &mut Command) -> ExitCode {
+    let error = command.exec();
+    eprintln!("xtask: {} could not be started: {error}", command.get_program().display());
+    ExitCode::from(125)
 }
 
 /// Where cargo has put the program of this name, from what it said while it built: one JSON object a line.

@@ -1,11 +1,20 @@
 //! `cargo xtask test`: everything that must hold before a change lands.
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    process::{Command, ExitCode},
+    time::Duration,
+};
 
 use crate::{
+    build,
     count::{self, Count},
     install, step,
 };
+
+/// What the tests of this package need on top of what it needs to run them.
+const FEATURES: &str = "xtask/chaos";
+/// A short campaign: half a minute of breaking and settling.
+const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
 /// What to run.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -42,7 +51,20 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     run.check("needed programs", install::programs());
     run.check("cargo-nextest", install::nextest());
     run.step("format", step::cargo(&["fmt", "--all", "--check"]));
-    run.step("clippy", step::cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]));
+    run.step(
+        "clippy",
+        step::cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--features",
+            FEATURES,
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    );
     if !options.quick {
         let mut doc = step::cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
@@ -51,8 +73,17 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     deny(&mut run);
 
     let profile = if install::is_ci() { "ci" } else { "default" };
-    let mut nextest =
-        step::cargo(&["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--profile", profile]);
+    let mut nextest = step::cargo(&[
+        "nextest",
+        "run",
+        "--workspace",
+        "--locked",
+        "--features",
+        FEATURES,
+        "--no-fail-fast",
+        "--profile",
+        profile,
+    ]);
     if let Some(filter) = &options.filter {
         nextest.args(["--filterset", filter]);
     }
@@ -64,7 +95,31 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             &run.step("doctests", step::cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"])),
         )
     };
-    run.close(tested + shown)
+    let broken = if options.quick || options.filter.is_some() { Count::default() } else { chaos(&mut run) };
+    run.close(tested + shown + broken)
+}
+
+/// Two short campaigns on each engine: a plan that is known, so that what breaks it is a change, and one that nobody has tried.
+fn chaos(run: &mut Run) -> Count {
+    let Ok(program) = build("chaos", "raddle-chaos", false) else {
+        run.check("chaos", false);
+        return Count { passed: 0, failed: 1 };
+    };
+    let campaigns = [
+        ("chaos, sqlite, the known plan", "--engine sqlite --seed 1"),
+        ("chaos, sqlite, a new plan", "--engine sqlite"),
+        ("chaos, redis, the known plan", "--engine redis --seed 1"),
+        ("chaos, redis, a new plan", "--engine redis"),
+    ];
+    let mut count = Count::default();
+    for (name, args) in campaigns {
+        let mut campaign = Command::new(&program);
+        campaign.args(CAMPAIGN.split(' ')).args(args.split(' '));
+        let failed_before = run.failed.len();
+        run.step(name, campaign);
+        if run.failed.len() == failed_before { count.passed += 1 } else { count.failed += 1 }
+    }
+    count
 }
 
 /// Licences, bans and sources. Nobody has to build the tool for a look at their own change; continuous integration does.

@@ -8,6 +8,7 @@ mod claim;
 mod floor;
 mod idle;
 mod queue;
+mod redis;
 mod run;
 mod spawn;
 mod stats;
@@ -27,18 +28,19 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 6] = [
+const BENCHES: [(&str, Bench); 7] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
     ("run", run::bench),
     ("idle", idle::bench),
     ("claim", claim::bench),
+    ("redis", redis::bench),
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,324 @@
+//! The Redis engine against the server itself: what a client can get out of it that does nothing but move bytes.
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    process::{Child, Command, Stdio},
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use raddle_broker::{Broker, ClaimRequest, Submit, connect};
+use raddle_core::{CapSet, Spec, worker::WorkerInfo};
+use redis::{Commands, Connection, streams::StreamReadReply};
+
+use crate::{
+    Plan,
+    bed::Bed,
+    queue::{enqueue, finish, payload, register, request, work_off},
+    stats::{Verdict, median, micros, rate, ratio, show},
+};
+
+/// As deep as `redis-benchmark -P 16` is asked to go.
+const DEPTH: usize = 16;
+const GROUP: usize = 100;
+/// Distinct sets of capabilities.
+const SETS: usize = 200;
+/// Waits timed in each round.
+const WAITS: usize = 300;
+
+pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+    let tasks = if plan.quick { 5_000 } else { 50_000 };
+    let mut verdicts = throughput(plan, tasks);
+    verdicts.extend(latency(plan));
+    verdicts.extend(crowd(plan));
+    verdicts.extend(sets(plan));
+    verdicts
+}
+
+fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
+    let (mut xadd, mut bare, mut submitted, mut finished) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.rounds {
+        let bed = Bed::new();
+        let server = Server::start(&bed);
+        xadd.push(server.pipelined_xadd(tasks));
+        bare.push(rate(tasks, bare_loop(&mut server.connection(), tasks)));
+        let broker = server.broker(&bed);
+        submitted.push(rate(tasks, enqueue(&bed, &*broker, tasks)));
+        let owner = bed.wait(register(&*broker));
+        let began = Instant::now();
+        bed.wait(async { tokio::join!(work_off(&*broker, owner), work_off(&*broker, owner)) });
+        finished.push(rate(tasks, began.elapsed()));
+    }
+    show("pipelined XADD (redis-benchmark -P 16)", "/s", &xadd);
+    show("bare XREADGROUP + XACK + XDEL, 16 in a pipeline", "/s", &bare);
+    show("submit, batches of 100", "/s", &submitted);
+    show("claim + finish, batches of 100", "/s", &finished);
+    vec![
+        Verdict::at_least("redis: submit, of pipelined XADD", ratio(&submitted, &xadd), 0.5),
+        Verdict::at_least("redis: claim + finish, of the bare loop", ratio(&finished, &bare), 0.35),
+    ]
+}
+
+/// From a submit to the moment that a worker has the task, which was waiting for it.
+fn latency(plan: &Plan) -> Vec<Verdict> {
+    let bed = Bed::new();
+    let server = Server::start(&bed);
+    let (mut bare, mut ours) = (Vec::new(), Vec::new());
+    let broker = server.broker(&bed);
+    for _ in 0..plan.rounds {
+        bare.push(bare_wake_up(&server));
+        ours.push(wake_up(&bed, &server, &*broker));
+    }
+    show("bare blocked XREADGROUP wake-up, p50", "us", &bare);
+    show("submit to claim, worker waiting, p50", "us", &ours);
+    vec![Verdict::at_most("redis: submit to start, of the bare wake-up", ratio(&ours, &bare), 3.0)]
+}
+
+/// What a task costs with few and with many others waiting.
+fn crowd(plan: &Plan) -> Vec<Verdict> {
+    let many = if plan.quick { 100_000 } else { 1_000_000 };
+    let (bed, other) = (Bed::new(), Bed::new());
+    let (calm, crowded) = (Server::start(&bed), Server::start(&other));
+    let (few, lots) = (calm.broker(&bed), crowded.broker(&other));
+    enqueue(&bed, &*few, 1_000);
+    println!("submitting {many} tasks took {:.1} s", enqueue(&other, &*lots, many).as_secs_f64());
+    let (mut light, mut heavy) = (Vec::new(), Vec::new());
+    for _ in 0..plan.rounds.max(3) {
+        light.push(cost(&bed, &*few, || Spec::command(["/bin/true"])));
+        heavy.push(cost(&other, &*lots, || Spec::command(["/bin/true"])));
+    }
+    show("task in and out, 1,000 waiting", "us", &light);
+    show("task in and out, 1,000,000 waiting", "us", &heavy);
+    vec![Verdict::at_most("redis: a task with a million waiting, of one with 1,000", ratio(&heavy, &light), 1.3)]
+}
+
+/// What a task costs when the tasks need many different things.
+fn sets(plan: &Plan) -> Vec<Verdict> {
+    let (bed, other) = (Bed::new(), Bed::new());
+    let (plain, motley) = (Server::start(&bed), Server::start(&other));
+    let (one, many) = (plain.broker(&bed), motley.broker(&other));
+    let mut next = 0;
+    let mut various = move || {
+        next += 1;
+        let requires = caps(next % SETS);
+        Spec { requires, ..Spec::command(["/bin/true"]) }
+    };
+    // All of them wait, all the time.
+    for _ in 0..10 {
+        submit(&other, &*many, (0..SETS).map(|_| various()).collect());
+        submit(&bed, &*one, (0..SETS).map(|_| Spec::command(["/bin/true"])).collect());
+    }
+    let (mut alike, mut unlike) = (Vec::new(), Vec::new());
+    for _ in 0..plan.rounds.max(3) {
+        alike.push(cost(&bed, &*one, || Spec::command(["/bin/true"])));
+        unlike.push(cost(&other, &*many, &mut various));
+    }
+    show("task in and out, one set of capabilities", "us", &alike);
+    show("task in and out, 200 sets of capabilities", "us", &unlike);
+    vec![Verdict::at_most("redis: a task among 200 sets, of one set", ratio(&unlike, &alike), 1.3)]
+}
+
+fn caps(set: usize) -> CapSet {
+    format!("cap{set}").parse().expect("a capability's name")
+}
+
+/// The time one task takes to be submitted, claimed and finished, in groups; as many wait afterwards as before.
+fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> Spec) -> f64 {
+    const TASKS: usize = 5_000;
+    let capabilities: CapSet =
+        (0..SETS).map(|set| format!("cap{set}")).collect::<Vec<_>>().join(",").parse().expect("names");
+    bed.wait(async {
+        let info = WorkerInfo {
+            name: "bench".into(),
+            kind: "bench".into(),
+            capabilities: capabilities.clone(),
+            queues: vec!["default".into()],
+            concurrency: 1,
+            pid: std::process::id(),
+            host: "bench".into(),
+        };
+        let owner = broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register");
+        let began = Instant::now();
+        for _ in 0..TASKS / GROUP {
+            let batch = (0..GROUP).map(|_| Submit::new(spec())).collect();
+            broker.submit(batch).await.expect("there is room");
+            let wanted = ClaimRequest { caps: capabilities.clone(), ..request(owner, GROUP as u32) };
+            let claims = broker.claim(wanted).await.expect("the broker answers");
+            assert_eq!(claims.len(), GROUP);
+            broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
+        }
+        let took = micros(began.elapsed()) / TASKS as f64;
+        broker.deregister(owner, None).await.expect("it was registered");
+        took
+    })
+}
+
+fn submit(bed: &Bed, broker: &dyn Broker, specs: Vec<Spec>) {
+    bed.wait(broker.submit(specs.into_iter().map(Submit::new).collect())).expect("there is room");
+}
+
+/// A client that reads, acknowledges and deletes, and does nothing else.
+fn bare_loop(connection: &mut Connection, tasks: usize) -> Duration {
+    let body = payload();
+    let () = redis::cmd("DEL").arg("bare").query(connection).expect("the server answers");
+    let () =
+        redis::cmd("XGROUP").arg(&["CREATE", "bare", "g", "0", "MKSTREAM"]).query(connection).expect("a new group");
+    for _ in 0..tasks / GROUP {
+        let mut pipe = redis::pipe();
+        for _ in 0..GROUP {
+            pipe.cmd("XADD").arg("bare").arg("*").arg("d").arg(&body).ignore();
+        }
+        let () = pipe.query(connection).expect("the server answers");
+    }
+    let began = Instant::now();
+    let mut left = tasks;
+    while left > 0 {
+        let mut pipe = redis::pipe();
+        for _ in 0..DEPTH.min(left) {
+            pipe.cmd("XREADGROUP").arg(&["GROUP", "g", "c", "COUNT", "1", "STREAMS", "bare", ">"]);
+        }
+        let read: Vec<StreamReadReply> = pipe.query(connection).expect("the server answers");
+        let mut pipe = redis::pipe();
+        for entry in read.iter().flat_map(|reply| &reply.keys).flat_map(|key| &key.ids) {
+            pipe.cmd("XACK").arg("bare").arg("g").arg(&entry.id).ignore();
+            pipe.cmd("XDEL").arg("bare").arg(&entry.id).ignore();
+            left -= 1;
+        }
+        let () = pipe.query(connection).expect("the server answers");
+    }
+    began.elapsed()
+}
+
+/// The median time from an XADD to the return of an XREADGROUP that was blocked.
+fn bare_wake_up(server: &Server) -> f64 {
+    let mut writer = server.connection();
+    let () = redis::cmd("DEL").arg("wake").query(&mut writer).expect("the server answers");
+    let () =
+        redis::cmd("XGROUP").arg(&["CREATE", "wake", "g", "0", "MKSTREAM"]).query(&mut writer).expect("a new group");
+    let mut reader = server.connection();
+    let (tell, woken) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        for _ in 0..WAITS {
+            let read: StreamReadReply = redis::cmd("XREADGROUP")
+                .arg(&["GROUP", "g", "c", "COUNT", "1", "BLOCK", "10000", "STREAMS", "wake", ">"])
+                .query(&mut reader)
+                .expect("the server answers");
+            let now = Instant::now();
+            assert_eq!(read.keys.len(), 1, "it was woken");
+            let _ = tell.send(now);
+        }
+    });
+    let body = payload();
+    let times: Vec<f64> = (0..WAITS)
+        .map(|_| {
+            // So that the other side is blocked again.
+            thread::sleep(Duration::from_millis(2));
+            let began = Instant::now();
+            let _: String = writer.xadd("wake", "*", &[("d", &body)]).expect("the server answers");
+            micros(woken.recv_timeout(Duration::from_secs(10)).expect("it is woken").saturating_duration_since(began))
+        })
+        .collect();
+    thread.join().expect("the reader does not panic");
+    median(&times)
+}
+
+fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
+    let url = server.url();
+    let (tell, woken) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        runtime.block_on(async {
+            let broker = connect(&url.parse().expect("a URL")).await.expect("the server answers");
+            let owner = register(&*broker).await;
+            for _ in 0..WAITS {
+                let wait = Duration::from_secs(10);
+                let claims =
+                    broker.claim(ClaimRequest { wait, ..request(owner, 1) }).await.expect("the broker answers");
+                let _ = tell.send(Instant::now());
+                broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
+            }
+            broker.deregister(owner, None).await.expect("it was registered");
+        });
+    });
+    // Until it has registered and waits.
+    thread::sleep(Duration::from_millis(200));
+    let times: Vec<f64> = (0..WAITS)
+        .map(|_| {
+            thread::sleep(Duration::from_millis(4));
+            let began = Instant::now();
+            submit(bed, broker, vec![Spec::command(["/bin/true"])]);
+            micros(woken.recv_timeout(Duration::from_secs(10)).expect("it is woken").saturating_duration_since(began))
+        })
+        .collect();
+    thread.join().expect("the worker does not panic");
+    median(&times)
+}
+
+/// A server of our own, gone with the benchmark.
+struct Server {
+    port: u16,
+    process: Child,
+}
+
+impl Server {
+    fn start(bed: &Bed) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        drop(listener);
+        let process = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"])
+            .args(["--appendfsync", "everysec", "--dir"])
+            .arg(bed.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let server = Self { port, process };
+        let began = Instant::now();
+        while redis::Client::open(server.address()).and_then(|client| client.get_connection()).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(10), "redis-server starts");
+            thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+
+    fn address(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    fn url(&self) -> String {
+        self.address() + "?namespace=bench"
+    }
+
+    fn connection(&self) -> Connection {
+        redis::Client::open(self.address()).and_then(|client| client.get_connection()).expect("the server is up")
+    }
+
+    fn broker(&self, bed: &Bed) -> Arc<dyn Broker> {
+        bed.wait(connect(&self.url().parse().expect("a URL"))).expect("the server takes tasks")
+    }
+
+    /// What `redis-benchmark` makes of it, per second.
+    fn pipelined_xadd(&self, count: usize) -> f64 {
+        let output = Command::new("redis-benchmark")
+            .args(["-p", &self.port.to_string(), "-P", &DEPTH.to_string(), "-n", &count.to_string(), "--csv"])
+            .args(["XADD", "floor", "*", "d", &payload()])
+            .output()
+            .expect("redis-benchmark comes with the server");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let last = text.lines().last().unwrap_or_default();
+        let figure = last.rsplit("\",\"").nth(6).and_then(|figure| figure.trim_matches('"').parse().ok());
+        let rate = figure.unwrap_or_else(|| panic!("redis-benchmark says something else: {text}"));
+        let () = redis::cmd("DEL").arg("floor").query(&mut self.connection()).expect("the server answers");
+        rate
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

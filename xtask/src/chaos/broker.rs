@@ -1,0 +1,106 @@
+//! What the broker says, asked for with the command line as any user would.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File},
+    io,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use raddle_core::{Event, Tid};
+use serde_json::Value;
+
+use crate::site::Site;
+
+/// Reading the log of 200,000 tasks takes some seconds.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The broker's own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Census {
+    /// Tasks that are not over.
+    pub(crate) unfinished: u64,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
+    pub(crate) killed: u64,
+    /// `timeout` and `cancelled`, which no task of ours should be.
+    pub(crate) others: u64,
+    pub(crate) stale_writes: u64,
+}
+
+impl Census {
+    pub(crate) fn total(&self) -> u64 {
+        self.unfinished + self.completed + self.failed + self.killed + self.others
+    }
+}
+
+/// Runs `raddle` to its end and returns what it printed.
+pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, String> {
+    let shown = args.join(" ");
+    let run = || -> io::Result<(bool, String, String)> {
+        let (out, err) = (site.file("answer.out"), site.file("answer.err"));
+        let mut command = site.raddle(args);
+        command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+        let mut child = command.spawn()?;
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                child.kill()?;
+                break child.wait()?;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let said = fs::read(err)?;
+        Ok((status.success(), fs::read_to_string(out)?, String::from_utf8_lossy(&said).trim().to_owned()))
+    };
+    match run() {
+        Ok((true, answer, _)) => Ok(answer),
+        Ok((false, _, said)) => Err(format!("'raddle {shown}' failed: {said}")),
+        Err(error) => Err(format!("cannot run 'raddle {shown}': {error}")),
+    }
+}
+
+pub(crate) fn census(site: &Site) -> Result<Census, String> {
+    let answer = ask(site, &["status", "--json"])?;
+    let status: Value = serde_json::from_str(&answer).map_err(|error| format!("status is no JSON: {error}"))?;
+    let in_state = |state: &str| status["tasks"][state].as_u64().ok_or(format!("status does not count '{state}'"));
+    Ok(Census {
+        unfinished: in_state("created")? + in_state("spawning")? + in_state("running")?,
+        completed: in_state("completed")?,
+        failed: in_state("failed")?,
+        killed: in_state("killed")?,
+        others: in_state("timeout")? + in_state("cancelled")?,
+        stale_writes: status["stale_writes"].as_u64().ok_or("status does not count refused writes")?,
+    })
+}
+
+/// The whole log, in its order.
+pub(crate) fn events(site: &Site) -> Result<Vec<Event>, String> {
+    let log = ask(site, &["queue", "peek", "raddle.tasks.log", "--all"])?;
+    log.lines()
+        .map(|line| serde_json::from_str(line).map_err(|error| format!("the log has '{line}': {error}")))
+        .collect()
+}
+
+/// The tasks that are stored under names that begin so, by the number of their batch.
+pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>, String> {
+    let answer = ask(site, &["task", "list", "--json", "--limit", "100000000", "--name", &format!("{name}*")])?;
+    let tasks: Vec<Value> = serde_json::from_str(&answer).map_err(|error| format!("the list is no JSON: {error}"))?;
+    let mut stored: HashMap<usize, Vec<Tid>> = HashMap::new();
+    for task in &tasks {
+        let batch = task["name"].as_str().and_then(|name| name[1..].split_once('-')?.0.parse().ok());
+        let tid = task["tid"].as_str().and_then(|tid| tid.parse().ok());
+        let (Some(batch), Some(tid)) = (batch, tid) else { return Err(format!("the list has {task}")) };
+        stored.entry(batch).or_default().push(tid);
+    }
+    Ok(stored)
+}
+
+/// What an attempt wrote to its standard output.
+pub(crate) fn output(site: &Site, tid: Tid, attempt: u32) -> Result<String, String> {
+    ask(site, &["logs", &tid.to_string(), "--attempt", &attempt.to_string(), "--stdout"])
+}

@@ -1,0 +1,374 @@
+//! From what tasks said of themselves and what the broker says to a verdict. Pure.
+//!
+//! Nothing the broker says is believed by itself: its log is held against the side file, and both against what was done.
+
+mod fault;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
+    time::Duration,
+};
+
+use raddle_core::{Event, EventKind, Tid};
+
+pub(crate) use fault::Fault;
+
+use crate::{
+    broker::Census,
+    ledger::{Line, Mark},
+    monkey::Deed,
+    plan::{Class, What},
+    procs::Survivor,
+};
+
+/// Of each such group of a submit, all or none are stored.
+const GROUP: usize = 1000;
+/// How long after the end of its task a process may still have been seen: the log's clock is not that of the side file.
+const CLOCK_SLACK: u64 = 500_000_000;
+
+/// What is known after a campaign.
+#[derive(Debug, Default)]
+pub(crate) struct Evidence {
+    pub(crate) lines: Vec<Line>,
+    pub(crate) batches: Vec<Submitted>,
+    /// The broker's log, in its order.
+    pub(crate) events: Vec<Event>,
+    pub(crate) census: Census,
+    pub(crate) deeds: Vec<Deed>,
+    pub(crate) survivors: Vec<Survivor>,
+    /// What happened to processes that should not have.
+    pub(crate) remarks: Vec<String>,
+    /// Tasks whose output was looked at and is not what they wrote.
+    pub(crate) garbled: Vec<Tid>,
+    /// What `CLOCK_MONOTONIC` is behind the time of day.
+    pub(crate) clock_offset: u64,
+}
+
+/// One process that submitted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Submitted {
+    pub(crate) index: usize,
+    pub(crate) planned: usize,
+    /// It was a `run`, which prints no id.
+    pub(crate) is_run: bool,
+    /// It ended and said that all is well.
+    pub(crate) is_whole: bool,
+    /// What it printed.
+    pub(crate) accepted: Vec<Tid>,
+    /// What the broker has of it, looked up where it did not end well and where it was a `run`.
+    pub(crate) stored: Vec<Tid>,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Figures {
+    /// Tasks whose id was printed.
+    pub(crate) accepted: usize,
+    /// Tasks that are stored though their submitter was killed before it could say so, and those of `run`.
+    pub(crate) unannounced: usize,
+    pub(crate) completed: usize,
+    pub(crate) failed: usize,
+    pub(crate) killed: usize,
+    /// Attempts that began.
+    pub(crate) attempts: usize,
+    /// Tasks of which more attempts began than their own failures explain.
+    pub(crate) ran_again: usize,
+    /// Tasks of which more than one attempt came to its good end.
+    pub(crate) ended_again: usize,
+    /// Overlaps where worker and runner were both stopped, which is documented.
+    pub(crate) allowed_overlaps: usize,
+    pub(crate) stale_refused: u64,
+    /// From the kill of a worker until the broker took the task back.
+    pub(crate) taken_back: Vec<Duration>,
+    /// From the kill of a worker until the next attempt began.
+    pub(crate) running_again: Vec<Duration>,
+    /// Attempts that were taken from a worker to which nothing was done: its lease ran out for another reason, such as a lock whose
+    /// holder was stopped.
+    pub(crate) taken_from_the_unhurt: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) figures: Figures,
+    pub(crate) faults: Vec<Fault>,
+}
+
+pub(crate) fn check(evidence: &Evidence) -> Verdict {
+    let histories = histories(evidence);
+    let mut verdict = Verdict { figures: Figures::default(), faults: Vec::new() };
+    let (figures, faults) = (&mut verdict.figures, &mut verdict.faults);
+    let doubly_stopped = doubly_stopped(&evidence.deeds);
+    for (tid, history) in &histories {
+        history.check_end(*tid, figures, faults);
+        history.check_log(*tid, faults);
+        history.check_attempts(*tid, &doubly_stopped, figures, faults);
+        history.check_kin(*tid, evidence.clock_offset, faults);
+    }
+    figures.unannounced = histories.len() - figures.accepted;
+    let runners_killed = evidence.deeds.iter().filter(|deed| deed.what == What::KillRunner).count();
+    if figures.killed > runners_killed {
+        let text = format!("{} tasks are 'killed', and only {runners_killed} runners were", figures.killed);
+        faults.push(Fault::Process(text));
+    }
+    figures.stale_refused = evidence.census.stale_writes;
+    (figures.taken_back, figures.running_again) = reclaims(evidence, &histories);
+    figures.taken_from_the_unhurt = taken_from_the_unhurt(evidence, &histories);
+    faults.extend(evidence.batches.iter().filter_map(torn));
+    faults.extend(miscounted(&evidence.census, figures, &histories));
+    faults.extend(evidence.garbled.iter().map(|tid| Fault::Garbled(*tid)));
+    faults.extend(evidence.survivors.iter().cloned().map(Fault::Survivor));
+    faults.extend(evidence.remarks.iter().cloned().map(Fault::Process));
+    verdict
+}
+
+/// All that is known of one task.
+#[derive(Default)]
+struct History<'a> {
+    is_accepted: bool,
+    attempts: BTreeMap<u32, Attempt>,
+    events: Vec<&'a Event>,
+    class: Option<Class>,
+}
+
+/// What one attempt said.
+#[derive(Default)]
+struct Attempt {
+    /// When it began, and under which runner.
+    begun: Option<(u64, u32)>,
+    begins: u32,
+    /// When it, or what it left behind, was seen last.
+    last: u64,
+    last_kin: Option<u64>,
+    has_ended: bool,
+    has_failed: bool,
+}
+
+fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
+    let mut histories: BTreeMap<Tid, History<'_>> = BTreeMap::new();
+    for batch in &evidence.batches {
+        for tid in &batch.stored {
+            histories.entry(*tid).or_default();
+        }
+        batch.accepted.iter().for_each(|tid| histories.entry(*tid).or_default().is_accepted = true);
+    }
+    for line in &evidence.lines {
+        let history = histories.entry(line.tid).or_default();
+        history.class = Some(line.class);
+        let attempt = history.attempts.entry(line.attempt).or_default();
+        attempt.last = attempt.last.max(line.at);
+        match line.what {
+            Mark::Begin => {
+                attempt.begins += 1;
+                attempt.begun.get_or_insert((line.at, line.ppid));
+            }
+            Mark::Kin => attempt.last_kin = Some(line.at.max(attempt.last_kin.unwrap_or(0))),
+            Mark::End => attempt.has_ended = true,
+            Mark::Fail => attempt.has_failed = true,
+            Mark::Tick => {}
+        }
+    }
+    for event in &evidence.events {
+        // Workers are tasks too, and not ours.
+        if let Some(history) = histories.get_mut(&event.tid) {
+            history.events.push(event);
+        }
+    }
+    histories
+}
+
+impl History<'_> {
+    fn end(&self) -> Option<&Event> {
+        self.events.iter().find(|event| event.event.is_terminal()).copied()
+    }
+
+    /// It was stored, it is over, and in the way it should be.
+    fn check_end(&self, tid: Tid, figures: &mut Figures, faults: &mut Vec<Fault>) {
+        figures.accepted += usize::from(self.is_accepted);
+        if !self.events.iter().any(|event| event.event == EventKind::Created) {
+            faults.push(Fault::NotStored(tid));
+            return;
+        }
+        let Some(end) = self.end() else {
+            faults.push(Fault::NotFinished(tid));
+            return;
+        };
+        match end.event {
+            EventKind::Completed => {
+                figures.completed += 1;
+                if !self.attempts.get(&end.attempt).is_some_and(|attempt| attempt.has_ended) {
+                    faults.push(Fault::NeverRan(tid, end.attempt));
+                }
+            }
+            EventKind::Failed => figures.failed += 1,
+            EventKind::Killed => figures.killed += 1,
+            _ => {}
+        }
+        let is_right = match end.event {
+            EventKind::Completed => self.class != Some(Class::Broken),
+            // One that always fails, and none else: all others may fail and be lost many times over.
+            EventKind::Failed => self.class == Some(Class::Broken),
+            // Somebody killed its runner.
+            EventKind::Killed => true,
+            _ => false,
+        };
+        if !is_right {
+            faults.push(Fault::WrongEnd(tid, end.event));
+        }
+    }
+
+    /// The log of a task has one end and nothing after it, and every entry is of what was then the latest attempt.
+    fn check_log(&self, tid: Tid, faults: &mut Vec<Fault>) {
+        let (mut latest, mut is_over) = (0, false);
+        for event in &self.events {
+            match event.event {
+                EventKind::Created | EventKind::StaleWrite | EventKind::ControlIgnored => continue,
+                _ if is_over => {
+                    faults.push(Fault::SecondEnd(tid));
+                    return;
+                }
+                EventKind::Spawning if event.attempt > latest => latest = event.attempt,
+                EventKind::Spawning => faults.push(Fault::StaleWrite(tid, event.event, event.attempt)),
+                // Its number tells which attempt wrote it: an older one was fenced off when the latest was claimed.
+                kind if event.attempt != latest => faults.push(Fault::StaleWrite(tid, kind, event.attempt)),
+                kind => is_over = kind.is_terminal(),
+            }
+        }
+    }
+
+    /// No two attempts at once, and none twice.
+    fn check_attempts(&self, tid: Tid, doubly_stopped: &HashSet<u32>, figures: &mut Figures, faults: &mut Vec<Fault>) {
+        let begun = self.attempts.values().filter(|attempt| attempt.begun.is_some()).count();
+        let failed = self.attempts.values().filter(|attempt| attempt.has_failed).count();
+        figures.attempts += begun;
+        // One more than have failed, unless it fails always.
+        let due = failed + usize::from(self.class != Some(Class::Broken));
+        figures.ran_again += usize::from(begun > due);
+        figures.ended_again += usize::from(self.attempts.values().filter(|attempt| attempt.has_ended).count() > 1);
+        // The one before that was seen last.
+        let mut before: Option<(u32, &Attempt)> = None;
+        for (number, attempt) in &self.attempts {
+            if attempt.begins > 1 {
+                faults.push(Fault::BegunTwice(tid, *number));
+            }
+            if let (Some((earlier, last)), Some((begun, _))) = (before, attempt.begun)
+                && last.last > begun
+            {
+                if last.begun.is_some_and(|(_, runner)| doubly_stopped.contains(&runner)) {
+                    figures.allowed_overlaps += 1;
+                } else {
+                    faults.push(Fault::Overlap(tid, earlier, *number, Duration::from_nanos(last.last - begun)));
+                }
+            }
+            if before.is_none_or(|(_, last)| last.last < attempt.last) {
+                before = Some((*number, attempt));
+            }
+        }
+    }
+
+    /// Nothing of the last attempt is seen after the end of the task.
+    fn check_kin(&self, tid: Tid, clock_offset: u64, faults: &mut Vec<Fault>) {
+        let Some(end) = self.end() else { return };
+        let over = end.at.as_nanosecond() as u64 - clock_offset + CLOCK_SLACK;
+        let kin = self.attempts.get(&end.attempt).and_then(|attempt| attempt.last_kin);
+        if let Some(kin) = kin.filter(|kin| *kin > over) {
+            faults.push(Fault::Outlived(tid, Duration::from_nanos(kin - over)));
+        }
+    }
+}
+
+/// When which worker was stopped.
+fn worker_stops(deeds: &[Deed]) -> Vec<(u32, Range<u64>)> {
+    let stop = |deed: &Deed| match deed.what {
+        What::StopWorker(time) => Some((deed.worker, deed.at..deed.at + time.as_nanos() as u64)),
+        _ => None,
+    };
+    deeds.iter().filter_map(stop).collect()
+}
+
+/// The runners that were stopped while their worker was stopped too.
+fn doubly_stopped(deeds: &[Deed]) -> HashSet<u32> {
+    let stops = worker_stops(deeds);
+    let is_doubly = |deed: &&Deed| match deed.what {
+        What::StopRunner(time) => {
+            let end = deed.at + time.as_nanos() as u64;
+            stops.iter().any(|(pid, stop)| *pid == deed.worker && stop.start < end && deed.at < stop.end)
+        }
+        _ => false,
+    };
+    deeds.iter().filter(is_doubly).flat_map(|deed| deed.runners.iter().copied()).collect()
+}
+
+/// How long what ran on killed workers took to be taken back, and to run again.
+fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>) -> (Vec<Duration>, Vec<Duration>) {
+    let mut by_runner: HashMap<u32, Vec<(u64, Tid, u32)>> = HashMap::new();
+    for line in evidence.lines.iter().filter(|line| line.what == Mark::Begin) {
+        by_runner.entry(line.ppid).or_default().push((line.at, line.tid, line.attempt));
+    }
+    let (mut taken, mut again) = (Vec::new(), Vec::new());
+    // One that was stopped at the time had been missed before it was killed.
+    let stops = worker_stops(&evidence.deeds);
+    let is_awake = |deed: &&Deed| !stops.iter().any(|(pid, stop)| *pid == deed.worker && stop.contains(&deed.at));
+    for deed in evidence.deeds.iter().filter(|deed| deed.what == What::KillWorker).filter(is_awake) {
+        for runner in &deed.runners {
+            // What a runner began last before its worker was killed.
+            let begun = by_runner.get(runner).into_iter().flatten();
+            let Some((_, tid, attempt)) = begun.filter(|(at, ..)| *at < deed.at).max() else { continue };
+            let history = &histories[tid];
+            let reclaimed =
+                history.events.iter().find(|event| event.event == EventKind::Reclaimed && event.attempt == *attempt);
+            // Not there if it had ended, and was recorded.
+            let Some(reclaimed) = reclaimed else { continue };
+            taken.push(Duration::from_nanos((reclaimed.at.as_nanosecond() as u64).saturating_sub(deed.wall)));
+            let next = history.attempts.range(attempt + 1..).find_map(|(_, next)| next.begun);
+            again.extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(deed.at))));
+        }
+    }
+    taken.sort_unstable();
+    again.sort_unstable();
+    (taken, again)
+}
+
+/// How many attempts were taken from a worker to which nothing was done.
+fn taken_from_the_unhurt(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>) -> usize {
+    let hurts_worker = |what| matches!(what, What::KillWorker | What::StopWorker(_) | What::Drain | What::GiveBack);
+    let hurt = evidence.deeds.iter().filter(|deed| hurts_worker(deed.what));
+    let hurt: HashSet<u32> = hurt.flat_map(|deed| deed.runners.iter().copied()).collect();
+    // A `run` that was killed was its own worker.
+    let runs: HashSet<Tid> =
+        evidence.batches.iter().filter(|batch| batch.is_run).flat_map(|batch| batch.stored.iter().copied()).collect();
+    let taken =
+        evidence.events.iter().filter(|event| event.event == EventKind::Reclaimed && !runs.contains(&event.tid));
+    let runner = |event: &Event| histories.get(&event.tid)?.attempts.get(&event.attempt)?.begun;
+    taken.filter_map(runner).filter(|(_, runner)| !hurt.contains(runner)).count()
+}
+
+/// Whether a submit was stored in part.
+fn torn(batch: &Submitted) -> Option<Fault> {
+    let fault = |stored| Some(Fault::Torn { batch: batch.index, planned: batch.planned, stored });
+    if batch.is_whole {
+        let known = if batch.is_run { batch.stored.len() } else { batch.accepted.len() };
+        return if known == batch.planned { None } else { fault(known) };
+    }
+    let stored = batch.stored.len();
+    if stored == batch.planned || stored.is_multiple_of(GROUP) && stored < batch.planned { None } else { fault(stored) }
+}
+
+/// Whether the broker counts other tasks than its log shows of ours.
+fn miscounted(census: &Census, figures: &Figures, histories: &BTreeMap<Tid, History<'_>>) -> Vec<Fault> {
+    let counts = [
+        ("tasks", census.total(), histories.len()),
+        ("completed tasks", census.completed, figures.completed),
+        ("failed tasks", census.failed, figures.failed),
+        ("killed tasks", census.killed, figures.killed),
+    ];
+    let differ = counts.into_iter().filter(|(_, counted, known)| *counted != *known as u64);
+    differ
+        .map(|(what, counted, known)| {
+            Fault::Miscounted(format!("the broker counts {counted} {what}, there are {known}"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

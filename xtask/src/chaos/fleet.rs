@@ -1,0 +1,331 @@
+//! The processes of a campaign: workers, which are started again when they end, and submitters, which come and go.
+
+use std::{
+    fs::{self, File},
+    io,
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
+
+use raddle_core::Tid;
+
+use crate::{
+    ledger,
+    plan::{Batch, Class, How},
+    procs,
+    site::Site,
+};
+
+/// The queue that no worker serves while things are broken: a `run` there runs its task itself.
+pub(crate) const INLINE_QUEUE: &str = "inline";
+/// What names begin with: see [`name`].
+pub(crate) const ANNOUNCED: &str = "b";
+pub(crate) const UNANNOUNCED: &str = "u";
+/// How many processes submit at the same time.
+const SUBMITTERS: usize = 8;
+/// No submitter needs this long, not even while the holder of a lock is stopped.
+const SUBMITTER_LIFE: Duration = Duration::from_secs(120);
+const CONCURRENCY: &str = "3";
+
+/// A worker's place in the fleet.
+pub(crate) struct Place {
+    pub(crate) state: State,
+    /// When it is continued, if it is stopped.
+    pub(crate) stopped_until: Option<Instant>,
+    /// When one of its runners was killed last.
+    pub(crate) runner_hit: Option<Instant>,
+}
+
+pub(crate) enum State {
+    Up {
+        child: Child,
+        /// The signal with which it was killed or told to leave.
+        ending: Option<i32>,
+    },
+    Down {
+        until: Instant,
+    },
+}
+
+impl Place {
+    /// The pid of a worker that is there and has not been told to leave.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match &self.state {
+            State::Up { child, ending: None } => Some(child.id()),
+            _ => None,
+        }
+    }
+
+    /// The pid of a worker that has been told to leave, and is at it.
+    pub(crate) fn leaving(&self) -> Option<u32> {
+        match &self.state {
+            State::Up { child, ending: Some(libc::SIGTERM) } => Some(child.id()),
+            _ => None,
+        }
+    }
+}
+
+struct Submitter {
+    child: Child,
+    batch: usize,
+    kill_at: Option<Instant>,
+    deadline: Instant,
+    was_killed: bool,
+}
+
+/// How a submitter ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) batch: usize,
+    /// Killed by us, in time.
+    pub(crate) was_killed: bool,
+    pub(crate) code: Option<i32>,
+}
+
+pub(crate) struct Fleet<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) places: Vec<Place>,
+    submitters: Vec<Submitter>,
+    pub(crate) ended: Vec<Ended>,
+    /// What should not have happened to processes.
+    pub(crate) remarks: Vec<String>,
+    /// Submitters that were killed while they were at it.
+    pub(crate) submitters_killed: u32,
+    /// A child of this process that somebody else waits for.
+    pub(crate) foreign: Option<u32>,
+    queues: &'static str,
+    last_reap: Instant,
+}
+
+impl<'a> Fleet<'a> {
+    pub(crate) fn new(site: &'a Site, workers: usize) -> Self {
+        let now = Instant::now();
+        let place = || Place { state: State::Down { until: now }, stopped_until: None, runner_hit: None };
+        Self {
+            site,
+            places: (0..workers).map(|_| place()).collect(),
+            submitters: Vec::new(),
+            ended: Vec::new(),
+            remarks: Vec::new(),
+            submitters_killed: 0,
+            foreign: None,
+            queues: "default",
+            last_reap: now,
+        }
+    }
+
+    /// Sees to what has ended and what is due.
+    pub(crate) fn tick(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        for index in 0..self.places.len() {
+            self.tend(index, now)?;
+        }
+        self.tend_submitters(now)?;
+        if now.duration_since(self.last_reap) > Duration::from_millis(200) {
+            self.last_reap = now;
+            self.reap_orphans();
+        }
+        Ok(())
+    }
+
+    fn tend(&mut self, index: usize, now: Instant) -> io::Result<()> {
+        let place = &mut self.places[index];
+        match &mut place.state {
+            State::Up { child, ending } => {
+                if let Some(status) = child.try_wait()? {
+                    // Without a server a worker is told to say so and to leave.
+                    let log = fs::read_to_string(self.site.file(format!("worker-{index}.log"))).unwrap_or_default();
+                    let has_said_why = log.lines().next_back().is_some_and(|line| line.contains("cannot reach"));
+                    if ending.is_none() && !has_said_why {
+                        self.remarks.push(format!("worker {index} (pid {}) left by itself: {status}", child.id()));
+                    }
+                    (place.stopped_until, place.runner_hit) = (None, None);
+                    // Not at once: for a while the fleet is smaller, as it is when a machine starts one again.
+                    place.state = State::Down { until: now + Duration::from_millis(100 + 150 * index as u64) };
+                }
+            }
+            State::Down { until } if *until <= now => {
+                let child = self.start_worker(index)?;
+                self.places[index].state = State::Up { child, ending: None };
+            }
+            State::Down { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn start_worker(&self, index: usize) -> io::Result<Child> {
+        let log = File::options().append(true).create(true).open(self.site.file(format!("worker-{index}.log")))?;
+        let args = ["worker", "start", "--no-detach", "--concurrency", CONCURRENCY, "--queues", self.queues];
+        self.site.raddle(&args).stdout(log.try_clone()?).stderr(log).spawn()
+    }
+
+    /// Sends a signal to a worker. One that ends it makes room for the next.
+    pub(crate) fn signal_worker(&mut self, index: usize, signal: i32) {
+        if let State::Up { child, ending } = &mut self.places[index].state {
+            if matches!(signal, libc::SIGKILL | libc::SIGTERM) {
+                *ending = Some(signal);
+            }
+            // SAFETY: has no memory effects; the child was not waited for, so the pid is its own.
+            unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        }
+    }
+
+    /// Whether another submitter may be started.
+    pub(crate) fn has_room(&self) -> bool {
+        self.submitters.len() < SUBMITTERS
+    }
+
+    pub(crate) fn is_submitting(&self) -> bool {
+        !self.submitters.is_empty()
+    }
+
+    /// Starts the process that submits a batch.
+    pub(crate) fn submit(&mut self, index: usize, batch: &Batch) -> io::Result<()> {
+        let name = format!("{}{{}}", name(index, batch));
+        let task = [self.site.chaos.display().to_string(), "task".into(), "{}".into()];
+        let retry = "--retry 60 --backoff constant --retry-base 0.05".split(' ').map(str::to_owned);
+        let input = self.site.file(format!("batch-{index}.in"));
+        let shown = input.display().to_string();
+        let mut args: Vec<String> = Vec::new();
+        match &batch.how {
+            How::Lines(classes) => {
+                fs::write(&input, classes.iter().map(|class| format!("{}\n", class.name())).collect::<String>())?;
+                args.extend(["submit".into(), "--each-line".into(), shown, "--name".into(), name]);
+                args.extend(retry.chain(["--".into()]).chain(task));
+            }
+            How::Array(count) => {
+                args.extend(["submit".into(), "--array".into(), format!("1-{count}"), "--name".into(), name]);
+                args.extend(retry.chain(["--".into()]).chain(task.map(|word| word.replace("{}", "quick"))));
+            }
+            How::File(classes) => {
+                fs::write(&input, specs(&name, classes, &task[0]))?;
+                args.extend(["submit".into(), "--file".into(), shown]);
+            }
+            How::Inline(class) => {
+                let name = name.replace("{}", class.name());
+                args.extend(["run".into(), "--queue".into(), INLINE_QUEUE.into(), "--name".into(), name]);
+                args.extend(retry.chain(["--".into()]).chain(task.map(|word| word.replace("{}", class.name()))));
+            }
+        }
+        let out = File::create(self.site.file(format!("batch-{index}.out")))?;
+        let err = File::create(self.site.file(format!("batch-{index}.err")))?;
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let child = self.site.raddle(&args).stdout(out).stderr(err).stdin(Stdio::null()).spawn()?;
+        let now = Instant::now();
+        self.submitters.push(Submitter {
+            child,
+            batch: index,
+            kill_at: batch.killed_after.map(|life| now + life),
+            deadline: now + SUBMITTER_LIFE,
+            was_killed: false,
+        });
+        Ok(())
+    }
+
+    fn tend_submitters(&mut self, now: Instant) -> io::Result<()> {
+        let mut still = Vec::new();
+        for mut one in std::mem::take(&mut self.submitters) {
+            match one.child.try_wait()? {
+                Some(status) => {
+                    use std::os::unix::process::ExitStatusExt;
+                    let was_killed = one.was_killed && status.signal() == Some(libc::SIGKILL);
+                    self.submitters_killed += u32::from(was_killed);
+                    self.ended.push(Ended { batch: one.batch, was_killed, code: status.code() });
+                    continue;
+                }
+                None if one.was_killed => {}
+                None if one.kill_at.is_some_and(|at| at <= now) => {
+                    one.was_killed = true;
+                    one.child.kill()?;
+                }
+                None if one.deadline <= now => {
+                    self.remarks.push(format!("the submitter of batch {} hung and was killed", one.batch));
+                    one.was_killed = true;
+                    one.child.kill()?;
+                }
+                None => {}
+            }
+            still.push(one);
+        }
+        self.submitters = still;
+        Ok(())
+    }
+
+    /// From now on workers serve every queue. Those that do not are told to leave.
+    pub(crate) fn serve_all(&mut self) {
+        self.queues = "default,inline";
+        (0..self.places.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
+    }
+
+    /// Tells all workers to leave, and waits. Those that do not in time are killed, and remarked upon.
+    pub(crate) fn disband(&mut self, patience: Duration) -> io::Result<()> {
+        (0..self.places.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
+        let deadline = Instant::now() + patience;
+        for (index, place) in self.places.iter_mut().enumerate() {
+            let State::Up { child, .. } = &mut place.state else { continue };
+            while child.try_wait()?.is_none() {
+                if Instant::now() > deadline {
+                    self.remarks.push(format!("worker {index} (pid {}) did not leave when told to", child.id()));
+                    child.kill()?;
+                    child.wait()?;
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        self.places.clear();
+        self.reap_orphans();
+        Ok(())
+    }
+
+    /// What the killed leave behind comes to this process; the dead among it must not fill the table of processes.
+    fn reap_orphans(&self) {
+        let up = self.places.iter().filter_map(|place| match &place.state {
+            State::Up { child, .. } => Some(child.id()),
+            State::Down { .. } => None,
+        });
+        let own: Vec<u32> = up.chain(self.submitters.iter().map(|one| one.child.id())).chain(self.foreign).collect();
+        for pid in procs::children(std::process::id()).into_iter().filter(|pid| !own.contains(pid)) {
+            // SAFETY: asks without waiting, and for no status.
+            unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::WNOHANG) };
+        }
+    }
+
+    /// The ids that the submitter of a batch has printed.
+    pub(crate) fn accepted(&self, batch: usize) -> io::Result<Vec<Tid>> {
+        Ok(ledger::accepted(&fs::read_to_string(self.site.file(format!("batch-{batch}.out")))?))
+    }
+}
+
+impl Drop for Fleet<'_> {
+    fn drop(&mut self) {
+        let up = self.places.iter_mut().filter_map(|place| match &mut place.state {
+            State::Up { child, .. } => Some(child),
+            State::Down { .. } => None,
+        });
+        for child in up.chain(self.submitters.iter_mut().map(|one| &mut one.child)) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What the names of a batch's tasks begin with.
+///
+/// Those that are not announced have names of their own, so that the broker can be asked for all of them at once.
+fn name(index: usize, batch: &Batch) -> String {
+    format!("{}{index}-", if batch.is_announced() { ANNOUNCED } else { UNANNOUNCED })
+}
+
+/// Specs as JSON. Those that fail always are given up after the second time.
+fn specs(name: &str, classes: &[Class], program: &str) -> String {
+    let spec = |class: &Class| {
+        let attempts = if *class == Class::Broken { 2 } else { 60 };
+        serde_json::json!({
+            "name": name.replace("{}", class.name()),
+            "target": { "command": [program, "task", class.name()] },
+            "retry": { "attempts": attempts, "backoff": "constant", "base": "50ms" },
+        })
+    };
+    serde_json::Value::Array(classes.iter().map(spec).collect()).to_string()
+}

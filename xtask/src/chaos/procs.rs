@@ -1,0 +1,190 @@
+//! Processes as `/proc` shows them: who is below whom, and who belongs to a campaign.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use crate::task::MARKER;
+
+/// A process that is there and should not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Survivor {
+    pub(crate) pid: u32,
+    pub(crate) what: String,
+}
+
+/// The children of a process, in the order of their pids.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let mut children: Vec<u32> = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| list.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<_>>())
+        .collect();
+    children.sort_unstable();
+    children
+}
+
+/// The children of a process that run this program.
+pub(crate) fn children_of_program(pid: u32, program: &Path) -> Vec<u32> {
+    let mut children = children(pid);
+    children.retain(|child| fs::read_link(format!("/proc/{child}/exe")).is_ok_and(|exe| exe == program));
+    children
+}
+
+/// A process that keeps its pid for as long as this is held: a signal through it reaches nobody else.
+pub(crate) struct Grip {
+    pub(crate) pid: u32,
+    handle: OwnedFd,
+}
+
+impl Grip {
+    /// Takes hold of a process, if it is still a child of `parent`.
+    pub(crate) fn new(pid: u32, parent: u32) -> Option<Self> {
+        // SAFETY: opens a descriptor and touches no memory.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        // SAFETY: the descriptor was opened just now, and nobody else has it.
+        let handle = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Looked at after the grip: had the pid been given away before, the parent would be another.
+        (stat(pid)?.ppid == parent).then_some(Self { pid, handle })
+    }
+
+    pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
+        let fd = self.handle.as_raw_fd();
+        // SAFETY: passes no pointers but a null one, which is allowed.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, std::ptr::null::<libc::siginfo_t>(), 0) };
+        if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+struct Stat {
+    name: String,
+    state: char,
+    ppid: u32,
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may hold some itself.
+    let (head, tail) = text.rsplit_once(") ")?;
+    let mut fields = tail.split(' ');
+    let state = fields.next()?.chars().next()?;
+    Some(Stat { name: head.split_once('(')?.1.to_owned(), state, ppid: fields.next()?.parse().ok()? })
+}
+
+/// The processes of the campaign in this folder, but for this one.
+///
+/// A process belongs to it if its program is one of those in the folder, if the campaign's marker is in its environment, or if it
+/// stands in the folder. No single one would do: a title overwrites the environment, and a command may be any program.
+pub(crate) fn of_campaign(folder: &Path) -> Vec<Survivor> {
+    let own = std::process::id();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut found = Vec::new();
+    for pid in pids.filter(|pid| *pid != own && belongs(*pid, folder)) {
+        // One that is dead and not waited for is somebody's to reap, and holds nothing.
+        if let Some(stat) = stat(pid).filter(|stat| !matches!(stat.state, 'Z' | 'X')) {
+            let what = format!("{} (state {}, child of {})", stat.name, stat.state, stat.ppid);
+            found.push(Survivor { pid, what });
+        }
+    }
+    found
+}
+
+fn belongs(pid: u32, folder: &Path) -> bool {
+    let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
+    let is_inside = |name: &str| link(name).is_ok_and(|path| path.starts_with(folder));
+    let is_marked = || {
+        let marker = [MARKER.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == marker))
+    };
+    is_inside("exe") || is_inside("cwd") || is_marked()
+}
+
+/// Kills every process of the campaign, and what they start meanwhile. Returns how many there were at first.
+pub(crate) fn kill_campaign(folder: &Path) -> usize {
+    let mut first = None;
+    for _ in 0..100 {
+        let left = of_campaign(folder);
+        first.get_or_insert(left.len());
+        if left.is_empty() {
+            break;
+        }
+        for one in left {
+            // SAFETY: has no memory effects. The pid was read a moment ago and belongs to the campaign.
+            unsafe { libc::kill(one.pid as libc::pid_t, libc::SIGKILL) };
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        reap_adopted();
+    }
+    first.unwrap_or(0)
+}
+
+/// Waits for children that have ended, whoever started them: orphans come to this process.
+///
+/// Only to be called when nobody waits for a child by its handle any more.
+fn reap_adopted() {
+    // SAFETY: asks without waiting, and for no status.
+    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+}
+
+/// Makes this process the one that orphans below it come to.
+pub(crate) fn adopt_orphans() {
+    // SAFETY: has no memory effects.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    fn sleeper(folder: &Path, marked: bool) -> std::process::Child {
+        let mut command = Command::new("sleep");
+        command.arg("60").stdin(Stdio::null());
+        if marked {
+            command.env(MARKER, folder)
+        } else {
+            command.current_dir(folder)
+        };
+        command.spawn().unwrap()
+    }
+
+    #[test]
+    fn processes_are_found_by_marker_and_by_folder_and_no_others() {
+        let (ours, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut children = [sleeper(ours.path(), true), sleeper(ours.path(), false), sleeper(other.path(), true)];
+        let mut found: Vec<u32> = of_campaign(ours.path()).into_iter().map(|one| one.pid).collect();
+        found.sort_unstable();
+        let mut expected = [children[0].id(), children[1].id()];
+        expected.sort_unstable();
+        let all: Vec<u32> = super::children(std::process::id());
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(found, expected);
+        assert!(children.iter().all(|child| all.contains(&child.id())), "{all:?}");
+        assert_eq!(of_campaign(ours.path()), []);
+    }
+
+    #[test]
+    fn a_grip_holds_children_alone() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let own = std::process::id();
+        assert!(Grip::new(child.id(), own + 1).is_none());
+        let grip = Grip::new(child.id(), own).unwrap();
+        grip.signal(libc::SIGKILL).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert!(grip.signal(libc::SIGKILL).is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! A Redis server of the campaign's own: on a free port, with every write on disk, killed and started again.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command},
+    time::{Duration, Instant},
+};
+
+/// How long a server may take until it answers, with what it has to load.
+const START: Duration = Duration::from_secs(30);
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// The server. When it is dropped, it is killed.
+pub(crate) struct Server {
+    make: Box<dyn Fn() -> Command>,
+    folder: PathBuf,
+    address: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// Starts a server that keeps its data in this folder. `make` gives the bare command, `redis-server`.
+    pub(crate) fn start(folder: PathBuf, make: impl Fn() -> Command + 'static) -> Result<Self, String> {
+        let address = free_port().map_err(|error| format!("no free port: {error}"))?;
+        let mut server = Self { make: Box::new(make), folder, address, child: None };
+        server.launch().map_err(|error| format!("cannot start redis-server: {error}"))?;
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    /// Kills it with -9.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again, with the data it has on disk. Does not wait until it is ready.
+    pub(crate) fn launch(&mut self) -> io::Result<()> {
+        let log = File::options().append(true).create(true).open(self.folder.join("redis.log"))?;
+        let mut command = (self.make)();
+        // Every write is synced before it is answered, so that a kill takes nothing that was answered.
+        command.args(["--bind", "127.0.0.1", "--port", &self.address.port().to_string()]);
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"]);
+        command.args(["--maxmemory-policy", "noeviction", "--dir"]).arg(&self.folder);
+        self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
+        Ok(())
+    }
+
+    /// Waits until it answers.
+    pub(crate) fn wait_until_ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + START;
+        loop {
+            if ask(self.address, "PING\r\n").is_ok_and(|answer| answer.starts_with("+PONG")) {
+                return Ok(());
+            }
+            let has_ended = |child: &mut Child| child.try_wait().ok().flatten();
+            if let Some(status) = self.child.as_mut().and_then(has_ended) {
+                let log = std::fs::read_to_string(self.folder.join("redis.log")).unwrap_or_default();
+                let last = log.lines().last().unwrap_or_default();
+                return Err(format!("redis-server ended: {status}; {last}"));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("redis-server does not answer within {START:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends a command on a connection of its own, and returns the beginning of the answer.
+pub(crate) fn ask(address: SocketAddr, command: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER)?;
+    stream.set_read_timeout(Some(ANSWER))?;
+    stream.set_write_timeout(Some(ANSWER))?;
+    stream.write_all(command.as_bytes())?;
+    let mut answer = [0; 512];
+    match stream.read(&mut answer)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => Ok(String::from_utf8_lossy(&answer[..count]).into_owned()),
+    }
+}
+
+fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_answered_survives_a_kill() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = Server::start(folder.path().to_owned(), || Command::new("redis-server")).unwrap();
+        let first = server.pid().unwrap();
+        for n in 0..50 {
+            assert_eq!(ask(server.address(), &format!("SET k{n} {n}\r\n")).unwrap(), "+OK\r\n");
+        }
+        server.kill();
+        assert!(ask(server.address(), "PING\r\n").is_err());
+        server.launch().unwrap();
+        server.wait_until_ready().unwrap();
+        assert_ne!(server.pid().unwrap(), first);
+        assert_eq!(ask(server.address(), "DBSIZE\r\n").unwrap(), ":50\r\n");
+        let pid = server.pid().unwrap();
+        drop(server);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_server_that_cannot_start_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Server::start(folder.path().to_owned(), || Command::new("false")).err().unwrap();
+        assert!(error.contains("redis-server ended"), "{error}");
+    }
+}
