@@ -11,7 +11,7 @@ use raddle_core::{Spec, Target, Tid, spec::MAX_SPEC_BYTES};
 use serde_json::Value;
 
 use crate::{
-    args::SpecArgs,
+    args::{SpecArgs, TargetArgs},
     error::{Failure, Outcome},
 };
 
@@ -21,6 +21,17 @@ const PLACEHOLDER: &str = "{}";
 const ITEM: &str = "RADDLE_ITEM";
 /// The variable in which a task finds its own id: the parent of what it submits.
 const TID: &str = "RADDLE_TID";
+
+/// The spec of what the words of a command line say: a command, or arguments for something else.
+pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> Spec {
+    let target = match (&target.routine, &target.handler) {
+        (Some(name), _) => Target::Routine(name.clone()),
+        (None, Some(name)) => Target::Handler(name.clone()),
+        (None, None) => return Spec::command(words.iter().cloned()),
+    };
+    let argument = |word: &String| serde_json::from_str(word).unwrap_or_else(|_| Value::String(word.clone()));
+    Spec { args: words.iter().map(argument).collect(), ..Spec::new(target) }
+}
 
 /// Lays what the flags say over `spec`, and checks the whole.
 pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
@@ -41,7 +52,10 @@ pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set_option(&mut spec.limits.max_fds, &flags.max_fds);
     set_option(&mut spec.limits.max_procs, &flags.max_procs);
     spec.env.extend(flags.env.iter().map(|pair| (pair.key.clone(), pair.value.clone())));
-    spec.cwd = Some(start_folder(flags.cwd.clone().or(spec.cwd.map(PathBuf::from)))?);
+    let folder = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
+    // What is no command has a place of its own to run in, unless it is given another.
+    let needs_folder = matches!(spec.target, Target::Command(_)) || folder.is_some();
+    spec.cwd = needs_folder.then(|| start_folder(folder)).transpose()?;
     if flags.stdin {
         spec.stdin = Some(read_text(io::stdin().lock(), "standard input")?);
     }

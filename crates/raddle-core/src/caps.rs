@@ -81,7 +81,12 @@ impl CapSet {
 }
 
 fn is_valid(tag: &str) -> bool {
-    (1..=64).contains(&tag.len()) && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:@".contains(&b))
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"._-:@".contains(&b);
+    if tag.starts_with(IMPLIED) {
+        // It may hold the name of a routine or a handler.
+        return tag.len() <= 160 && tag.bytes().all(|b| is_plain(b) || b == b'/');
+    }
+    (1..=64).contains(&tag.len()) && tag.bytes().all(is_plain)
 }
 
 /// Comma-separated tags, as in `WORKER_CAPS`; blanks around a tag and empty tags are passed over.

@@ -47,6 +47,26 @@ pub enum Exit {
         /// What the system said.
         message: String,
     },
+    /// A routine or handler said that it has failed.
+    Error {
+        /// What it said.
+        message: String,
+        /// Whether it would fail again, so that there is no use in another attempt.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        permanent: bool,
+    },
+    /// A routine panicked.
+    Panicked {
+        /// What it said.
+        message: String,
+        /// Where in its code.
+        location: String,
+    },
+    /// A handler did not answer as handlers do.
+    Garbled {
+        /// What was wrong.
+        message: String,
+    },
     /// The worker that ran it is gone.
     Lost {
         /// What is known of it.
@@ -105,6 +125,8 @@ impl Exit {
             Self::Code { code } => *code,
             Self::Signal { signal } => 128 + signal,
             Self::Timeout => 124,
+            Self::Error { .. } | Self::Garbled { .. } => 1,
+            Self::Panicked { .. } => 101,
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
             Self::SpawnFailed { .. } | Self::Lost { .. } => 125,
@@ -126,7 +148,8 @@ impl fmt::Display for Exit {
             Self::NotFound { message } | Self::NotExecutable { message } | Self::SpawnFailed { message } => {
                 f.write_str(message)
             }
-            Self::Lost { message } => f.write_str(message),
+            Self::Lost { message } | Self::Error { message, .. } | Self::Garbled { message } => f.write_str(message),
+            Self::Panicked { message, location } => write!(f, "panicked at {location}: {message}"),
             Self::Cancelled => f.write_str("stopped on request"),
             Self::Killed => f.write_str("killed on request"),
         }

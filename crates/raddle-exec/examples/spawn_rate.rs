@@ -9,10 +9,10 @@ use std::{
 };
 
 use raddle_core::{Limits, Tid};
-use raddle_exec::{Notice, Request, Runner, RunnerOptions};
+use raddle_exec::{Notice, Program, Request, Runner, RunnerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    raddle_exec::runner_main_if_asked();
+    raddle_exec::runner_main_if_asked(None);
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u32>());
     let tasks = arguments.next().transpose()?.unwrap_or(1000);
     let rounds = arguments.next().transpose()?.unwrap_or(7);
@@ -66,7 +66,7 @@ async fn through(runner: &mut Runner, tasks: u32) -> Result<Duration, Box<dyn st
         tid: Tid::from_u64(1_700_000_000_000_000_000).ok_or("no tid")?,
         attempt: 1,
         name: "true".into(),
-        argv: vec!["/bin/true".into()],
+        program: Program::Command(vec!["/bin/true".into()]),
         env: vec![("RADDLE_TID".into(), "1700000000000000000".into()), ("RADDLE_ATTEMPT".into(), "1".into())],
         cwd: None,
         stdin: None,

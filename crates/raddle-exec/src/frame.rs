@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use raddle_core::{Exit, Limits, Tid, Usage};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Done, Notice, Order, Request, Stream};
+use crate::message::{Done, Notice, Order, Program, Request, Stream};
 
 /// Said in every frame that carries a structure. A runner is started from its worker's own file, so that another version on
 /// the other side is an accident, and is refused.
@@ -17,7 +17,7 @@ pub(crate) const VERSION: u8 = 1;
 const HEADER: usize = 5;
 /// The longest frame that a worker may send: arguments and environment of a command, which the kernel bounds as well.
 pub(crate) const MAX_TO_RUNNER: usize = 16 << 20;
-/// The longest frame that a runner may send: a `Done` with what is left of both streams.
+/// The longest frame that a runner may send: a `Done` with what is left of the streams.
 pub(crate) const MAX_TO_WORKER: usize = 1 << 20;
 /// Input is cut into frames of this size.
 const STDIN_CHUNK: usize = 1 << 20;
@@ -31,6 +31,7 @@ const STARTED: u8 = 16;
 const STDOUT: u8 = 17;
 const STDERR: u8 = 18;
 const DONE: u8 = 19;
+const REPLY: u8 = 20;
 
 /// What can be wrong with a frame.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +66,7 @@ pub(crate) struct Start {
     pub(crate) tid: Tid,
     pub(crate) attempt: u32,
     pub(crate) name: String,
-    pub(crate) argv: Vec<String>,
+    pub(crate) program: Program,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: Option<String>,
     pub(crate) has_stdin: bool,
@@ -82,6 +83,8 @@ struct Account {
     stderr_bytes: u64,
     /// How much of what follows is standard output.
     stdout_len: u32,
+    /// And how much of the rest is standard error.
+    stderr_len: u32,
     /// Nanoseconds since the epoch.
     started_at: Option<i64>,
     ended_at: i64,
@@ -100,7 +103,7 @@ pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) -> Result<(), &'
         tid: request.tid,
         attempt: request.attempt,
         name: request.name.clone(),
-        argv: request.argv.clone(),
+        program: request.program.clone(),
         env: request.env.clone(),
         cwd: request.cwd.clone(),
         has_stdin: request.stdin.is_some(),
@@ -132,7 +135,12 @@ pub(crate) fn put_started(out: &mut Vec<u8>, pid: u32) {
 }
 
 pub(crate) fn put_output(out: &mut Vec<u8>, stream: Stream, bytes: &[u8]) {
-    put_raw(out, if stream == Stream::Stdout { STDOUT } else { STDERR }, bytes);
+    let kind = match stream {
+        Stream::Stdout => STDOUT,
+        Stream::Stderr => STDERR,
+        Stream::Reply => REPLY,
+    };
+    put_raw(out, kind, bytes);
 }
 
 pub(crate) fn put_done(out: &mut Vec<u8>, done: &Done) {
@@ -143,6 +151,7 @@ pub(crate) fn put_done(out: &mut Vec<u8>, done: &Done) {
         stdout_bytes: done.stdout_bytes,
         stderr_bytes: done.stderr_bytes,
         stdout_len: done.stdout.len() as u32,
+        stderr_len: done.stderr.len() as u32,
         started_at: done.started_at.map(nanos),
         ended_at: nanos(done.ended_at),
     };
@@ -154,6 +163,7 @@ pub(crate) fn put_done(out: &mut Vec<u8>, done: &Done) {
         out[at..at + 4].copy_from_slice(&len.to_le_bytes());
         out.extend_from_slice(&done.stdout);
         out.extend_from_slice(&done.stderr);
+        out.extend_from_slice(&done.reply);
     });
 }
 
@@ -182,6 +192,7 @@ pub(crate) fn take_to_worker(buf: &mut Vec<u8>) -> Result<Option<Notice>, Malfor
             }
             STDOUT => output(Stream::Stdout),
             STDERR => output(Stream::Stderr),
+            REPLY => output(Stream::Reply),
             DONE => done(payload).map(|done| Notice::Done(Box::new(done))),
             _ => Err(Malformed::UnknownType(kind)),
         }
@@ -193,7 +204,8 @@ fn done(payload: &[u8]) -> Result<Done, Malformed> {
     let (len, rest) = payload.split_first_chunk::<4>().ok_or_else(short)?;
     let (head, tail) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or_else(short)?;
     let account: Account = structure(DONE, head)?;
-    let (stdout, stderr) = tail.split_at_checked(account.stdout_len as usize).ok_or_else(short)?;
+    let (stdout, tail) = tail.split_at_checked(account.stdout_len as usize).ok_or_else(short)?;
+    let (stderr, reply) = tail.split_at_checked(account.stderr_len as usize).ok_or_else(short)?;
     let time = |nanos: i64| Timestamp::from_nanosecond(nanos.into()).map_err(|_| short());
     Ok(Done {
         exit: account.exit,
@@ -202,6 +214,7 @@ fn done(payload: &[u8]) -> Result<Done, Malformed> {
         stderr_bytes: account.stderr_bytes,
         stdout: stdout.to_vec(),
         stderr: stderr.to_vec(),
+        reply: reply.to_vec(),
         started_at: account.started_at.map(time).transpose()?,
         ended_at: time(account.ended_at)?,
     })
@@ -264,6 +277,7 @@ mod tests {
             stderr_bytes: 20,
             stdout: b"out\xff".to_vec(),
             stderr: b"err".to_vec(),
+            reply: b"reply".to_vec(),
             started_at: None,
             ended_at: Timestamp::UNIX_EPOCH,
         }
@@ -275,7 +289,7 @@ mod tests {
             tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
             attempt: 3,
             name: "n".into(),
-            argv: vec!["a".into(), "".into()],
+            program: Program::Command(vec!["a".into(), "".into()]),
             env: vec![("K".into(), "v=w".into())],
             cwd: Some("/".into()),
             stdin: Some(vec![7; STDIN_CHUNK + 1]),
@@ -296,7 +310,7 @@ mod tests {
         };
         assert_eq!(Some(stdin), request.stdin);
         assert!(start.has_stdin);
-        assert_eq!((start.tid, start.argv, start.env), (request.tid, request.argv, request.env));
+        assert_eq!((start.tid, start.program, start.env), (request.tid, request.program, request.env));
         assert_eq!((start.timeout, start.limits), (request.timeout, request.limits));
         assert!(matches!(take_to_runner(&mut buf), Ok(Some(ToRunner::Order(Order::Resume)))));
         assert!(buf.is_empty());
@@ -320,6 +334,7 @@ mod tests {
         };
         assert_eq!(bytes, b"\x00\xff");
         assert_eq!((&done.exit, &done.stdout, &done.stderr), (&a_done().exit, &a_done().stdout, &a_done().stderr));
+        assert_eq!(done.reply, a_done().reply);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! # async fn example(request: raddle_exec::Request) -> Result<(), Box<dyn std::error::Error>> {
 //! use raddle_exec::{Notice, Runner, RunnerOptions};
 //!
-//! raddle_exec::runner_main_if_asked();
+//! raddle_exec::runner_main_if_asked(None);
 //! let mut runner = Runner::spawn(&RunnerOptions::default()).await?;
 //! runner.start(&request).await?;
 //! loop {
@@ -42,7 +42,7 @@ mod tree;
 
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
-pub use message::{Done, Notice, Order, Request, Stream};
+pub use message::{Done, Notice, Order, Program, Request, Stream};
 pub use orphans::{become_subreaper, children, is_ignored, reap_orphans, setsid_self};
 pub use prefork::Prefork;
-pub use runner::runner_main_if_asked;
+pub use runner::{Call, runner_main_if_asked};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_core::{Exit, Limits, Tid, Usage};
+use serde::{Deserialize, Serialize};
 
 /// One attempt to be run.
 #[derive(Clone, Debug)]
@@ -14,13 +15,14 @@ pub struct Request {
     pub attempt: u32,
     /// The task's name, for the process title.
     pub name: String,
-    /// The program and its arguments. A program without a slash is searched in the `PATH` of the attempt's environment.
-    pub argv: Vec<String>,
+    /// What to run.
+    pub program: Program,
     /// Set on top of the environment that the runner inherited from its worker.
     pub env: Vec<(String, String)>,
     /// The folder to run in; the worker's own when absent.
     pub cwd: Option<String>,
-    /// Written to standard input, which is then closed; at most 1 GiB, which the runner holds in memory. Without it standard input is empty.
+    /// Written to a command's standard input, which is then closed, or handed to a function; at most 1 GiB, which the runner holds in
+    /// memory. Without it the input is empty.
     pub stdin: Option<Vec<u8>>,
     /// How long the attempt may run. The time it spends paused does not count.
     pub timeout: Option<Duration>,
@@ -28,6 +30,16 @@ pub struct Request {
     pub limits: Limits,
     /// How long it has between SIGTERM and SIGKILL.
     pub grace: Duration,
+}
+
+/// What an attempt runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Program {
+    /// A program and its arguments. One without a slash is searched in the `PATH` of the attempt's environment.
+    Command(Vec<String>),
+    /// A function of the runner's own program, by the name that its [`crate::Call`] knows. It runs in a process forked from the runner,
+    /// which has nothing in it but what every run begins with.
+    Function(String),
 }
 
 /// An order about the attempt that is running. One that comes when nothing runs is ignored: it crossed the attempt's end.
@@ -79,6 +91,8 @@ pub struct Done {
     pub stdout: Vec<u8>,
     /// The end of standard error, not sent as [`Notice::Output`].
     pub stderr: Vec<u8>,
+    /// The end of what a function answered, not sent as [`Notice::Output`].
+    pub reply: Vec<u8>,
     /// When the command began to run; absent when it could not be started.
     pub started_at: Option<Timestamp>,
     /// When it was over.
@@ -95,17 +109,20 @@ impl Done {
             stderr_bytes: 0,
             stdout: Vec::new(),
             stderr: Vec::new(),
+            reply: Vec::new(),
             started_at: None,
             ended_at: Timestamp::now(),
         }
     }
 }
 
-/// An output stream of a command.
+/// What an attempt writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// File descriptor 1.
     Stdout,
     /// File descriptor 2.
     Stderr,
+    /// What a function answers, apart from what it prints.
+    Reply,
 }

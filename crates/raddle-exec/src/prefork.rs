@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::{FencePage, orphans, runner, sys};
+use crate::{Call, FencePage, orphans, runner, sys};
 
 /// A runner that waits to be used, by whoever asks first. Dropped unused, it ends.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ pub(crate) struct Forked {
 const LINKS_OF_ONE_THREAD: u64 = 3;
 
 impl Prefork {
-    /// Forks a runner. Refused when this process has more than one thread.
-    pub fn new() -> io::Result<Self> {
+    /// Forks a runner, which runs the functions of `call` as well as commands. Refused when this process has more than one thread.
+    pub fn new(call: Option<Call>) -> io::Result<Self> {
         if fs::metadata("/proc/self/task")?.nlink() != LINKS_OF_ONE_THREAD {
             return Err(io::Error::other("a process with threads cannot be forked safely"));
         }
@@ -42,7 +42,7 @@ impl Prefork {
         match sys::check(unsafe { libc::fork() })? {
             0 => {
                 drop(ours);
-                become_runner(&theirs, &fence)
+                become_runner(&theirs, &fence, call)
             }
             pid => {
                 let pid = pid as u32;
@@ -72,7 +72,7 @@ impl Prefork {
 }
 
 /// The child's part: from here on it is a runner like any other.
-fn become_runner(socket: &UnixStream, fence: &FencePage) -> ! {
+fn become_runner(socket: &UnixStream, fence: &FencePage, call: Option<Call>) -> ! {
     let set_up = || -> io::Result<()> {
         // SAFETY: plain integers. A group of its own: a Ctrl-C at the terminal is for the parent, who passes it on.
         sys::check(unsafe { libc::setpgid(0, 0) })?;
@@ -80,7 +80,7 @@ fn become_runner(socket: &UnixStream, fence: &FencePage) -> ! {
         sys::dup_onto(fence.as_fd(), 1)
     };
     let code = match set_up() {
-        Ok(()) => runner::forked_main(),
+        Ok(()) => runner::forked_main(call),
         Err(_) => 125,
     };
     // SAFETY: ends the process without running what the parent has registered for its own end.

@@ -3,6 +3,9 @@
 //! Nothing here knows which engine the broker is, and nothing here runs a target itself: attempts run in processes of their
 //! own, through `raddle-exec`.
 
+pub mod handler;
+pub mod routine;
+pub mod wait;
 pub mod worker;
 
 pub use worker::{Ended, Options, Outcome, Shutdown, Worker};

@@ -8,7 +8,7 @@
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // First of all, while there is one thread: runners are this same program, started again, and do not get past this line.
-//!     raddle::exec::runner_main_if_asked();
+//!     raddle::exec::runner_main_if_asked(None);
 //!     raddle::exec::title::init();
 //!     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run())
 //! }
@@ -27,6 +27,28 @@
 //!     Ok(())
 //! }
 //! ```
+
+pub use async_trait::async_trait;
+pub use raddle_fabric::{
+    handler::{self, Handler},
+    routine::{Handle, Task, TaskError, log, progress},
+};
+pub use raddle_macros::{main, routine};
+
+/// Registers a handler with this program: a value of a type that has the trait [`Handler`], made anew for each task.
+#[macro_export]
+macro_rules! handler {
+    ($handler:expr) => {
+        const _: () = {
+            $crate::__private::inventory::submit! {
+                $crate::__private::Entry { make: || ::std::boxed::Box::new($handler) }
+            }
+        };
+    };
+}
+
+#[doc(hidden)]
+pub mod __private;
 
 pub use raddle_broker as broker;
 pub use raddle_core as core;

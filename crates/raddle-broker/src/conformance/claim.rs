@@ -123,7 +123,7 @@ pub async fn a_target_implies_needs(store: &dyn Fixture) -> Result<()> {
     let owner = worker(broker).await?;
     submit(broker, Spec::new(Target::Routine("sum".into()))).await?;
     assert!(claim(broker, owner, 1).await?.is_empty());
-    let able = ClaimRequest { caps: caps("@routine"), ..request(owner) };
+    let able = ClaimRequest { caps: caps("@routine:sum"), ..request(owner) };
     assert_eq!(claim_names(broker, able).await?, ["sum"]);
     Ok(())
 }

@@ -11,7 +11,7 @@ use raddle_core::{Span, tid::TidArg};
 
 pub(crate) use queue::{Amount, QueueCommand};
 pub(crate) use spec::SpecArgs;
-pub(crate) use submit::{RunArgs, SubmitArgs};
+pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};
 pub(crate) use task::{ListArgs, RetryArgs, TaskCommand, Words};
 pub(crate) use worker::{StartArgs, StopArgs, WorkerCommand};
 

@@ -21,11 +21,24 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_wait: bool,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
+    #[arg(value_name = "CMD", required_unless_present_any = ["routine", "handler"], trailing_var_arg = true)]
     pub(crate) command: Vec<String>,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
     // Last, because its heading holds for all that follows.
     #[command(flatten)]
     pub(crate) spec: SpecArgs,
+}
+
+/// What to run instead of a program.
+#[derive(Debug, Default, Args)]
+pub(crate) struct TargetArgs {
+    /// Call this routine, with CMD as its arguments: each is JSON, or else text
+    #[arg(long, value_name = "NAME")]
+    pub(crate) routine: Option<String>,
+    /// Give CMD to this handler, or to the first that fits if it is 'any': each word is JSON, or else text
+    #[arg(long, value_name = "NAME", conflicts_with = "routine")]
+    pub(crate) handler: Option<String>,
 }
 
 /// Submit tasks without waiting for them.
@@ -34,6 +47,7 @@ pub(crate) struct RunArgs {
   raddle submit -- make test             prints the task's id
   raddle submit --file spec.toml         flags given as well win over the file
   raddle submit --array 1-1000 -- ./render --frame {}
+  raddle submit --handler word-count -- \"some text\"
   find . -name '*.png' | raddle submit --each-line - -- optipng {}
 
 With --each-line and --array, {} in the command, in --name and in --unique-key is the line or
@@ -50,8 +64,10 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "NUMBERS")]
     pub(crate) array: Option<Numbers>,
     /// The program and its arguments
-    #[arg(value_name = "CMD", required_unless_present = "file", trailing_var_arg = true)]
+    #[arg(value_name = "CMD", required_unless_present_any = ["file", "routine", "handler"], trailing_var_arg = true)]
     pub(crate) command: Vec<String>,
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
     // Last, because its heading holds for all that follows.
     #[command(flatten)]
     pub(crate) spec: SpecArgs,

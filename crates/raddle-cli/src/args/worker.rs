@@ -48,6 +48,12 @@ pub(crate) struct StartArgs {
     /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
+    /// A folder of handlers: NAME.handler.toml with name, provides and command
+    #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) handlers: Option<PathBuf>,
+    /// Of the handlers there are, only these
+    #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
+    pub(crate) plugins: Option<Vec<String>>,
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,

@@ -23,7 +23,7 @@ mod workers;
 
 use raddle_broker::Url;
 use raddle_core::Word;
-use raddle_exec::Prefork;
+use raddle_exec::{Call, Prefork};
 
 use crate::{
     args::{Cli, Command, TaskCommand, WorkerCommand},
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Does what was asked for; returns the exit code.
-pub(crate) fn execute(cli: Cli) -> Outcome {
+pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let Cli { global, command } = cli;
     let is_worker = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.no_detach);
     logging::start(&global, is_worker.then_some("warn"));
@@ -52,7 +52,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
     }
     // While there is one thread, and only then, a runner can be forked instead of started.
     let prefork = match &command {
-        Command::Run(args) if !args.no_wait => Prefork::new().ok(),
+        Command::Run(args) if !args.no_wait => Prefork::new(call).ok(),
         _ => None,
     };
     // One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.

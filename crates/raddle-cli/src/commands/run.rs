@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Delivered, Error, Finish, Progress, Stream, Submitted};
 use raddle_core::{
-    Control, EventKind, Spec, State, Target, TaskView, Tid, Word,
+    Control, EventKind, Spec, State, Target, Tid, Word,
     spec::{Isolation, Reserved},
 };
 use raddle_exec::Prefork;
@@ -28,7 +28,7 @@ const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefork>) -> Outcome {
-    let spec = spec::complete(Spec::command(args.command.iter().cloned()), &args.spec)?;
+    let spec = spec::complete(spec::of_words(&args.target, &args.command), &args.spec)?;
     if args.no_wait {
         return submit::one(context, spec).await;
     }
@@ -36,7 +36,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     let interrupts = Interrupts::catch()?;
     let broker = context.broker().await?;
     let task = spec::submission(spec.clone());
-    let (submitted, worker) = if spec.isolation == Isolation::Process {
+    let (submitted, worker) = if may_run_here(&spec) {
         // The usual way of a task in a folder without workers, and the shortest. A task that waits for another must not wait for
         // the slot that it has itself.
         let yields = task.parent.is_none();
@@ -202,7 +202,7 @@ impl Run<'_> {
         }
         let Some(task) = self.broker.task(self.tid).await? else { return Ok(()) };
         match task.state {
-            State::Created if !able && may_run_here(&task) => self.work_here().await,
+            State::Created if !able && may_run_here(&task.spec) => self.work_here().await,
             _ => follow::take_from_the_dead(&*self.broker, &task).await,
         }
     }
@@ -296,6 +296,6 @@ fn is_all(outcome: &raddle_fabric::Outcome) -> bool {
 
 /// Whether this process can run the task. An inline worker takes its task whatever that needs, so what it cannot give is refused
 /// here: a task that asks for a sandbox must not run without.
-fn may_run_here(task: &TaskView) -> bool {
-    matches!(task.spec.target, Target::Command(_)) && task.spec.isolation == Isolation::Process
+fn may_run_here(spec: &Spec) -> bool {
+    matches!(spec.target, Target::Command(_)) && spec.isolation == Isolation::Process
 }

@@ -16,7 +16,7 @@ use std::{
 
 use raddle_broker::{Broker, Url, agent::Agent};
 use raddle_core::Tid;
-use raddle_fabric::{Options, Shutdown, Worker, worker::EndReason};
+use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -24,7 +24,7 @@ use super::interrupt::Interrupts;
 use crate::{
     args::{Global, StartArgs},
     context::Context,
-    error::{Failure, Outcome},
+    error::{Failure, Outcome, USAGE},
     output,
 };
 
@@ -42,7 +42,7 @@ pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> 
     let heard = first_line(&mut child);
     let tid = match heard.recv_timeout(START_WITHIN) {
         Ok(Some(tid)) => tid,
-        Ok(None) => return Err(Failure::Raddle(last_words(child))),
+        Ok(None) => return Err(last_words(child)),
         Err(_) => {
             // It holds nothing that is not taken back from a worker that dies.
             let _ = child.kill();
@@ -81,6 +81,12 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
     if let Some(path) = serve_at(args)? {
         command.arg("--serve").arg(path);
     }
+    if let Some(folder) = &args.handlers {
+        command.arg("--handlers").arg(folder);
+    }
+    if let Some(plugins) = &args.plugins {
+        command.args(["--plugins", &plugins.join(",")]);
+    }
     if global.quiet {
         command.arg("--quiet");
     }
@@ -110,15 +116,16 @@ fn first_line(child: &mut Child) -> mpsc::Receiver<Option<Tid>> {
 }
 
 /// What a background process that could not start had to say.
-fn last_words(mut child: Child) -> String {
+fn last_words(mut child: Child) -> Failure {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
         let _ = stderr.read_to_string(&mut text);
     }
-    let _ = child.wait();
+    let code = child.wait().ok().and_then(|status| status.code());
     let text = text.trim();
     let message = text.strip_prefix("raddle: ").unwrap_or(text);
-    if message.is_empty() { "the worker ended before it had started".into() } else { message.to_owned() }
+    let message = if message.is_empty() { "the worker ended before it had started" } else { message }.to_owned();
+    if code == Some(USAGE.into()) { Failure::Usage(message) } else { Failure::Raddle(message) }
 }
 
 /// Works in this process until it is told to stop.
@@ -136,7 +143,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
-    let worker = Worker::register(broker, options(args, serve.as_deref())).await?;
+    let worker = Worker::register(broker, options(context, args, serve.as_deref())?).await?;
     let tid = worker.tid();
     announce(context, tid, is_detached, &serve)?;
     let shutdown = Shutdown::new();
@@ -192,18 +199,29 @@ fn serve_at(args: &StartArgs) -> Outcome<Option<PathBuf>> {
     args.serve.as_ref().map(absolute).transpose()
 }
 
-fn options(args: &StartArgs, serve: Option<&Path>) -> Options {
+fn options(context: &Context, args: &StartArgs, serve: Option<&Path>) -> Outcome<Options> {
+    let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
+    let plugins = Plugins::load(args.handlers.as_deref(), args.plugins.as_deref());
+    let plugins = plugins.map_err(|error| Failure::Usage(error.to_string()))?;
+    let caps = args.caps.clone().unwrap_or_default();
+    for offer in plugins.unusable(&caps) {
+        let (name, provides) = (&offer.name, &offer.provides);
+        context.note(format!(
+            "handler '{name}' will run nothing: it provides {provides}, and the worker does not offer all of it"
+        ));
+    }
     let resident = Options::resident();
     let url = serve.map(|path| (QUEUE_URL.to_owned(), Url::Unix(path.into()).to_string()));
-    Options {
+    let options = Options {
         name: args.name.clone(),
-        caps: args.caps.clone().unwrap_or_default(),
+        caps,
         queues: args.queues.clone(),
         concurrency: args.concurrency.unwrap_or(resident.concurrency),
         idle_exit: args.idle_exit.map(|idle| idle.0),
         env: url.into_iter().collect(),
         ..resident
-    }
+    };
+    Ok(options.offering(&routines, plugins))
 }
 
 /// Says the id, and turns to the log where nobody will be reading.

@@ -27,7 +27,7 @@ type Items = Box<dyn Iterator<Item = Outcome<String>>>;
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
     let templates = match &args.file {
         Some(path) => spec::read_file(path)?,
-        None => vec![Spec::command(args.command.iter().cloned())],
+        None => vec![spec::of_words(&args.target, &args.command)],
     };
     let templates: Vec<Spec> =
         templates.into_iter().map(|template| spec::complete(template, &args.spec)).collect::<Outcome<_>>()?;

@@ -9,6 +9,7 @@ mod database;
 mod durability;
 mod emergency;
 mod faults;
+mod handlers;
 mod help;
 mod queue;
 mod redis;

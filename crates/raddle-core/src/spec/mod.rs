@@ -14,10 +14,12 @@ use serde_json::Value;
 use crate::{CapSet, Limits, Retry, Span};
 
 pub use parse::ParseSpecError;
-pub use validate::{InvalidSpec, MAX_SPEC_BYTES};
+pub use validate::{InvalidSpec, MAX_SPEC_BYTES, is_label};
 
 /// The queue of tasks that name none.
 pub const DEFAULT_QUEUE: &str = "default";
+/// The handler of tasks that leave the choice to the worker: the first that provides what they require.
+pub const ANY_HANDLER: &str = "any";
 /// The priority of tasks that name none: in the middle, so that others can stand on either side.
 pub const DEFAULT_PRIORITY: u8 = 5;
 /// How long the record of a finished task is kept when it does not say.
@@ -193,8 +195,8 @@ impl Spec {
         };
         match &self.target {
             Target::Command(_) => {}
-            Target::Routine(_) => imply("@routine"),
-            Target::Handler(_) => imply("@handler"),
+            Target::Routine(name) => imply(&routine_tag(name)),
+            Target::Handler(name) => imply(&handler_tag(name)),
             Target::Service(_) => imply("@service"),
         }
         match self.isolation {
@@ -209,6 +211,16 @@ impl Spec {
     pub fn result_ttl(&self) -> Span {
         self.result_ttl.unwrap_or(DEFAULT_RESULT_TTL)
     }
+}
+
+/// What a worker offers that has this routine.
+pub fn routine_tag(name: &str) -> String {
+    format!("@routine:{name}")
+}
+
+/// What a worker offers that has this handler. Every worker with handlers has [`ANY_HANDLER`].
+pub fn handler_tag(name: &str) -> String {
+    format!("@handler:{name}")
 }
 
 impl Reserved {

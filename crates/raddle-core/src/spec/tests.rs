@@ -229,7 +229,7 @@ fn numbers_have_their_rules() {
 fn targets_and_isolation_imply_what_a_worker_must_offer() {
     let needs = |target, isolation| Spec { isolation, ..Spec::new(target) }.needs().to_string();
     assert_eq!(needs(Target::Command(vec!["true".into()]), Isolation::Process), "");
-    assert_eq!(needs(Target::Routine("r".into()), Isolation::Process), "@routine");
-    assert_eq!(needs(Target::Handler("h".into()), Isolation::Docker), "@docker,@handler");
+    assert_eq!(needs(Target::Routine("r".into()), Isolation::Process), "@routine:r");
+    assert_eq!(needs(Target::Handler("h".into()), Isolation::Docker), "@docker,@handler:h");
     assert_eq!(needs(Target::Service("s".into()), Isolation::Sandbox), "@sandbox,@service");
 }

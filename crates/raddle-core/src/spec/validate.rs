@@ -92,7 +92,8 @@ impl Spec {
     }
 }
 
-fn is_label(text: &str) -> bool {
+/// Whether a text can be the name of a queue, a kind, a routine or a handler.
+pub fn is_label(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:@/".contains(&b))
 }
 

@@ -13,12 +13,13 @@ use super::{
     capture::{Capture, Feed},
     child::{self, Plan},
     control::Hangup,
-    program::Program,
+    function,
+    program::Prepared,
     watch::{self, Verdict, Watch},
 };
 use crate::{
     frame::{self, Malformed, Start, ToRunner},
-    message::{Done, Stream},
+    message::{Done, Program, Stream},
     sys, tree,
 };
 
@@ -55,8 +56,8 @@ pub(super) struct Attempt<'a> {
     /// There may be more children that have ended.
     pub(super) reap_again: bool,
     pub(super) started_due: Option<Duration>,
-    pub(super) out: Capture,
-    pub(super) err: Capture,
+    /// Standard output and error, and what a function answers.
+    pub(super) captures: Vec<Capture>,
     pub(super) feed: Option<Feed>,
     pub(super) watch: Option<Watch>,
     pub(super) usage: Usage,
@@ -71,23 +72,26 @@ impl<'a> Attempt<'a> {
         if fence_deadline(runner).is_some_and(|deadline| deadline <= now) {
             return Err(lease_ran_out());
         }
-        let program = Program::prepare(start, &runner.inherited)?;
-        let [out, err] = &mut runner.buffers;
-        let out = Capture::new(Stream::Stdout, std::mem::take(out)).map_err(refused)?;
-        let err = Capture::new(Stream::Stderr, std::mem::take(err)).map_err(refused)?;
+        let prepared = Prepared::new(start, &runner.inherited)?;
+        let mut open = |stream| Capture::new(stream, runner.buffers.pop().unwrap_or_default()).map_err(refused);
+        let mut captures = vec![open(Stream::Stdout)?, open(Stream::Stderr)?];
+        let call = match &start.program {
+            Program::Command(_) => None,
+            Program::Function(name) => {
+                captures.push(open(Stream::Reply)?);
+                Some((runner.call.ok_or_else(|| no_functions(name))?, name))
+            }
+        };
+        // A function is handed its input; only a command reads it from a pipe.
+        let (stdin, input) = if call.is_some() { (None, stdin) } else { (stdin, None) };
         let (feed, reader) = stdin.map(Feed::new).transpose().map_err(refused)?.unzip();
         let watch = if start.limits.is_empty() { None } else { runner.watch(start, now) };
         let rlimits = watch::rlimits(&start.limits, watch.as_ref().map(Watch::enforced).unwrap_or_default());
         let plan = Plan {
-            path: &program.path,
-            argv: &program.argv(),
-            envp: &program.envp(),
-            cwd: program.cwd.as_deref(),
-            stdio: [
-                reader.as_ref().map_or(runner.null.as_raw_fd(), AsRawFd::as_raw_fd),
-                out.command_end(),
-                err.command_end(),
-            ],
+            envp: &prepared.envp(),
+            cwd: prepared.cwd.as_deref(),
+            stdin: reader.as_ref().map_or(runner.null.as_raw_fd(), AsRawFd::as_raw_fd),
+            outputs: &captures.iter().map(Capture::command_end).collect::<Vec<_>>(),
             rlimits: &rlimits,
             cgroup: watch.as_ref().and_then(Watch::join),
         };
@@ -98,9 +102,14 @@ impl<'a> Attempt<'a> {
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
-        let pid = child::spawn(&mut runner.stack, &plan).map_err(|(step, error)| {
+        let spawned = match (call, &prepared.executable) {
+            (Some((call, name)), _) => function::fork(&plan, call, name, input.unwrap_or_default()),
+            (None, Some(executable)) => child::spawn(&mut runner.stack, &plan, executable),
+            (None, None) => unreachable!("what is no function was found as a command"),
+        };
+        let pid = spawned.map_err(|(step, error)| {
             sys::set_urgent(false);
-            program.failure(start, step, &error)
+            prepared.failure(start, step, &error)
         })?;
         frame::put_started(&mut runner.control.outgoing, pid);
         let mut attempt = Self {
@@ -117,8 +126,7 @@ impl<'a> Attempt<'a> {
             next_kill: None,
             reap_again: false,
             started_due: Some(now + STARTED_LINGER),
-            out,
-            err,
+            captures,
             feed,
             watch,
             usage: Usage::default(),
@@ -151,19 +159,20 @@ impl<'a> Attempt<'a> {
         let mut fds = [
             runner.control.pollfd(),
             libc::pollfd { fd: runner.signals.raw_fd(), events: libc::POLLIN, revents: 0 },
-            self.out.pollfd(reading),
-            self.err.pollfd(reading),
             self.feed.as_ref().map_or(nothing, Feed::pollfd),
+            nothing,
+            nothing,
+            nothing,
         ];
+        for (fd, capture) in fds[3..].iter_mut().zip(&self.captures) {
+            *fd = capture.pollfd(reading);
+        }
         let deadline = self.deadline(runner);
         sys::poll(&mut fds, deadline.map(|at| at.saturating_sub(now))).map_err(|_| Hangup::Closed)?;
-        let [control, signals, out, err, feed] = fds.map(|fd| fd.revents);
+        let [control, signals, feed, outputs @ ..] = fds.map(|fd| fd.revents);
         let now = sys::now();
-        if out != 0 {
-            self.out.read(now);
-        }
-        if err != 0 {
-            self.err.read(now);
+        for (capture, _) in self.captures.iter_mut().zip(outputs).filter(|(_, events)| *events != 0) {
+            capture.read(now);
         }
         if feed != 0 {
             self.feed();
@@ -208,8 +217,7 @@ impl<'a> Attempt<'a> {
             self.watch.as_ref().and_then(Watch::due).filter(|_| self.is_sampled()),
             self.next_kill.filter(|_| self.phase != Phase::Draining),
             self.started_due,
-            self.out.due().filter(|_| !full),
-            self.err.due().filter(|_| !full),
+            self.captures.iter().filter_map(Capture::due).min().filter(|_| !full),
         ]
         .into_iter()
         .flatten()
@@ -274,8 +282,9 @@ impl<'a> Attempt<'a> {
         let control = &mut runner.control;
         let mut send = self.started_due.is_some_and(|at| at <= now);
         if !control.is_full() {
-            send |= self.out.send_if_due(now, &mut control.outgoing);
-            send |= self.err.send_if_due(now, &mut control.outgoing);
+            for capture in &mut self.captures {
+                send |= capture.send_if_due(now, &mut control.outgoing);
+            }
         }
         if send {
             self.started_due = None;
@@ -286,11 +295,8 @@ impl<'a> Attempt<'a> {
     /// Reads what the pipes still hold, as far as the worker takes it. Returns whether nothing is left.
     fn drained(&mut self, runner: &mut Runner, now: Duration) -> bool {
         while !runner.control.is_full() {
-            match (self.out.at_end(), self.err.at_end()) {
-                (true, true) => return true,
-                (false, _) => self.out.read(now),
-                (true, false) => self.err.read(now),
-            }
+            let Some(capture) = self.captures.iter_mut().find(|capture| !capture.at_end()) else { return true };
+            capture.read(now);
             self.send(runner, now);
         }
         false
@@ -313,17 +319,22 @@ impl<'a> Attempt<'a> {
                 Exit::Code { code: libc::WEXITSTATUS(self.status) }
             }
         });
-        let (stdout_bytes, stdout) = self.out.finish();
-        let (stderr_bytes, stderr) = self.err.finish();
+        let mut captured = self.captures.into_iter().map(Capture::finish);
+        let mut next = || captured.next().unwrap_or_default();
+        let ((stdout_bytes, stdout), (stderr_bytes, stderr), (_, reply)) = (next(), next(), next());
         let ended_at = Timestamp::now();
         let started_at = Some(self.started_at);
-        Done { exit, usage: self.usage, stdout_bytes, stderr_bytes, stdout, stderr, started_at, ended_at }
+        Done { exit, usage: self.usage, stdout_bytes, stderr_bytes, stdout, stderr, reply, started_at, ended_at }
     }
 }
 
 fn fence_deadline(runner: &Runner) -> Option<Duration> {
     let deadline = runner.fence.as_ref()?.deadline();
     (deadline != 0).then(|| Duration::from_nanos(deadline))
+}
+
+fn no_functions(name: &str) -> Exit {
+    Exit::SpawnFailed { message: format!("this program has no functions that tasks could run, so no '{name}' either") }
 }
 
 fn lease_ran_out() -> Exit {

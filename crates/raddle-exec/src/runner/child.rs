@@ -11,19 +11,20 @@ use std::{
     ptr,
 };
 
+use super::program::Executable;
+
 /// More than the child's few calls need; only the pages that are touched cost memory.
 const STACK_SIZE: usize = 64 * 1024;
 
-/// All that the child needs to become the command.
+/// All that the child needs to become the attempt, whatever it runs.
 pub(crate) struct Plan<'a> {
-    pub(crate) path: &'a CStr,
-    /// Ends with a null pointer.
-    pub(crate) argv: &'a [*const c_char],
     /// Ends with a null pointer.
     pub(crate) envp: &'a [*const c_char],
     pub(crate) cwd: Option<&'a CStr>,
-    /// What become descriptors 0, 1 and 2. None of them may be below 3.
-    pub(crate) stdio: [RawFd; 3],
+    /// What becomes descriptor 0.
+    pub(crate) stdin: RawFd,
+    /// What become descriptors 1, 2 and, for a function, 3. None of them may be below 3.
+    pub(crate) outputs: &'a [RawFd],
     pub(crate) rlimits: &'a [(Resource, u64)],
     /// An open `cgroup.procs` to join.
     pub(crate) cgroup: Option<RawFd>,
@@ -54,6 +55,8 @@ pub(crate) struct Stack(*mut c_void);
 
 struct Shared<'a> {
     plan: &'a Plan<'a>,
+    path: &'a CStr,
+    argv: &'a [*const c_char],
     parent: libc::pid_t,
     failure: Option<(Step, c_int)>,
 }
@@ -81,9 +84,11 @@ impl Drop for Stack {
 
 /// Starts the command and returns its pid, or the step that failed and why. Signals must be blocked, so that no handler of ours
 /// can run in the child.
-pub(crate) fn spawn(stack: &mut Stack, plan: &Plan<'_>) -> Result<u32, (Step, io::Error)> {
+pub(crate) fn spawn(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable) -> Result<u32, (Step, io::Error)> {
+    let argv = executable.argv();
     // SAFETY: getpid cannot fail.
-    let mut shared = Shared { plan, parent: unsafe { libc::getpid() }, failure: None };
+    let parent = unsafe { libc::getpid() };
+    let mut shared = Shared { plan, path: &executable.path, argv: &argv, parent, failure: None };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack is ours alone (`&mut`) and grows down from its end. CLONE_VFORK suspends this thread, the only one of the
     // process, until the child has exec'd or exited, so that `shared` and the plan outlive the child's use of them.
@@ -118,29 +123,46 @@ extern "C" fn become_command(shared: *mut c_void) -> c_int {
 /// # Safety
 /// Only for the child of a vfork-like clone: it rearranges the process and makes nothing but system calls.
 unsafe fn exec(shared: &Shared<'_>) -> Step {
-    let plan = shared.plan;
+    // SAFETY: as above; the pointers are kept alive by `spawn`.
+    unsafe {
+        if let Err(step) = set_up(shared.plan, shared.parent) {
+            return step;
+        }
+        libc::execve(shared.path.as_ptr(), shared.argv.as_ptr(), shared.plan.envp.as_ptr());
+    }
+    Step::Exec
+}
+
+/// Makes the child of `parent` what the plan says, but for what it runs.
+///
+/// # Safety
+/// Only for a child: it rearranges the process. It makes nothing but system calls.
+pub(super) unsafe fn set_up(plan: &Plan<'_>, parent: libc::pid_t) -> Result<(), Step> {
     // SAFETY: plain system calls on integers and on pointers that the plan keeps alive.
     unsafe {
         libc::setpgid(0, 0);
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         // The parent may have died before the request was in place.
-        if libc::getppid() != shared.parent {
+        if libc::getppid() != parent {
             libc::_exit(127);
         }
         if let Some(procs) = plan.cgroup
             && libc::write(procs, c"0".as_ptr().cast(), 1) < 0
         {
-            return Step::Setup;
+            return Err(Step::Setup);
         }
-        for (target, fd) in (0..).zip(plan.stdio) {
-            if libc::dup2(fd, target) < 0 {
-                return Step::Setup;
+        if libc::dup2(plan.stdin, 0) < 0 {
+            return Err(Step::Setup);
+        }
+        for (target, fd) in (1..).zip(plan.outputs) {
+            if libc::dup2(*fd, target) < 0 {
+                return Err(Step::Setup);
             }
         }
         if let Some(cwd) = plan.cwd
             && libc::chdir(cwd.as_ptr()) < 0
         {
-            return Step::Chdir;
+            return Err(Step::Chdir);
         }
         for &(resource, value) in plan.rlimits {
             let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
@@ -150,7 +172,6 @@ unsafe fn exec(shared: &Shared<'_>) -> Step {
         let mut none = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, ptr::null_mut());
-        libc::execve(plan.path.as_ptr(), plan.argv.as_ptr(), plan.envp.as_ptr());
     }
-    Step::Exec
+    Ok(())
 }

@@ -7,6 +7,7 @@ use raddle_core::{Exit, stop::Stage};
 use super::{
     Runner,
     attempt::{Attempt, Phase},
+    capture::Capture,
     watch::Verdict,
 };
 use crate::{
@@ -122,8 +123,7 @@ impl Attempt<'_> {
                     if self.phase == Phase::Sweeping {
                         self.phase = Phase::Draining;
                         self.feed = None;
-                        self.out.close_command_end();
-                        self.err.close_command_end();
+                        self.captures.iter_mut().for_each(Capture::close_command_end);
                     }
                     return;
                 }

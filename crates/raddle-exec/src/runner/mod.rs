@@ -8,6 +8,7 @@ mod capture;
 mod child;
 mod control;
 mod ending;
+mod function;
 mod program;
 mod settings;
 mod signals;
@@ -41,8 +42,8 @@ use crate::{
     sys, title,
 };
 
-pub(crate) use self::settings::ARGUMENT;
-pub(crate) use self::settings::arguments;
+pub use self::function::Call;
+pub(crate) use self::settings::{ARGUMENT, arguments};
 
 /// What outlives an attempt.
 pub(crate) struct Runner {
@@ -53,8 +54,10 @@ pub(crate) struct Runner {
     null: File,
     stack: Stack,
     inherited: Vec<CString>,
-    /// The buffers of the two output streams, used again and again.
-    buffers: [Vec<u8>; 2],
+    /// The functions of this program, if it has any.
+    call: Option<Call>,
+    /// The buffers of output streams, used again and again.
+    buffers: Vec<Vec<u8>>,
     title_idle: String,
     /// Looked for when the first attempt with limits comes.
     delegation: Option<Option<Delegation>>,
@@ -65,8 +68,9 @@ type Work = (Box<Start>, Option<Vec<u8>>);
 
 /// Runs a runner and exits, if that is what this process was started for; else returns at once.
 ///
-/// To be called first thing in `main`, before threads exist and before arguments are parsed.
-pub fn runner_main_if_asked() {
+/// To be called first thing in `main`, before threads exist and before arguments are parsed. A program that has functions of its own for
+/// tasks to run gives the one that calls them.
+pub fn runner_main_if_asked(call: Option<Call>) {
     let mut arguments = std::env::args_os();
     let title = arguments.next();
     if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
@@ -74,7 +78,7 @@ pub fn runner_main_if_asked() {
     }
     let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
     let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
-    match Runner::set_up(title, fenced) {
+    match Runner::set_up(title, fenced, call) {
         Ok(runner) => process::exit(runner.run()),
         Err(error) => {
             eprintln!("raddle: cannot run as a runner, which only a worker can start: {error}");
@@ -85,8 +89,8 @@ pub fn runner_main_if_asked() {
 
 /// Runs a runner in a process that was forked for it, with its socket and its fence where a new process has them. Returns the exit
 /// code.
-pub(crate) fn forked_main() -> i32 {
-    match Runner::set_up(settings::FORKED_TITLE.into(), true) {
+pub(crate) fn forked_main(call: Option<Call>) -> i32 {
+    match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
         Ok(runner) => runner.run(),
         Err(error) => {
             eprintln!("raddle: the runner could not be set up: {error}");
@@ -96,7 +100,7 @@ pub(crate) fn forked_main() -> i32 {
 }
 
 impl Runner {
-    fn set_up(title_idle: String, fenced: bool) -> io::Result<Self> {
+    fn set_up(title_idle: String, fenced: bool, call: Option<Call>) -> io::Result<Self> {
         title::init();
         title::set(&title_idle);
         // From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
@@ -123,7 +127,8 @@ impl Runner {
             null,
             stack: Stack::new()?,
             inherited: inherited_environment(),
-            buffers: [Vec::new(), Vec::new()],
+            call,
+            buffers: Vec::new(),
             title_idle,
             delegation: None,
         })
@@ -179,7 +184,7 @@ impl Runner {
     }
 
     fn attempt(&mut self, start: &Start, stdin: Option<Vec<u8>>) -> Result<(), Hangup> {
-        let mut done = match Attempt::begin(self, start, stdin) {
+        let done = match Attempt::begin(self, start, stdin) {
             Ok(attempt) => attempt.run(self)?,
             Err(exit) => Done::without_start(exit),
         };
@@ -187,9 +192,10 @@ impl Runner {
         frame::put_done(&mut self.control.outgoing, &done);
         self.control.flush();
         title::set(&self.title_idle);
-        for (buffer, used) in self.buffers.iter_mut().zip([&mut done.stdout, &mut done.stderr]) {
+        self.buffers.clear();
+        for mut used in [done.stdout, done.stderr, done.reply] {
             used.clear();
-            *buffer = std::mem::take(used);
+            self.buffers.push(used);
         }
         self.control.trim();
         Ok(())

@@ -12,19 +12,25 @@ use std::{
 use raddle_core::Exit;
 
 use super::child::Step;
-use crate::frame::Start;
+use crate::{frame::Start, message::Program};
 
 /// Variables that carry news from a worker to its own processes; commands do not see them.
 const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
 /// Where a shell looks when there is no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A command ready to be executed.
-pub(crate) struct Program {
-    pub(crate) path: CString,
+/// An attempt ready to begin.
+pub(crate) struct Prepared {
+    /// What a command is; a function needs nothing.
+    pub(crate) executable: Option<Executable>,
     pub(crate) cwd: Option<CString>,
-    argv: Vec<CString>,
     env: Vec<CString>,
+}
+
+/// A command's file and arguments.
+pub(crate) struct Executable {
+    pub(crate) path: CString,
+    argv: Vec<CString>,
 }
 
 /// The environment that every command of this runner inherits.
@@ -35,31 +41,46 @@ pub(crate) fn inherited_environment() -> Vec<CString> {
         .collect()
 }
 
-impl Program {
-    /// Finds the program. The error says how the attempt ends without having begun.
-    pub(crate) fn prepare(start: &Start, inherited: &[CString]) -> Result<Self, Exit> {
-        let Some(name) = start.argv.first() else {
+impl Executable {
+    /// Finds the program.
+    fn find(argv: &[String], env: &[CString], cwd: Option<&str>) -> Result<Self, Exit> {
+        let Some(name) = argv.first() else {
             return Err(failed("the command is empty: give a program to run"));
         };
-        let argv = start.argv.iter().enumerate();
+        let argv = argv.iter().enumerate();
         let argv = argv.map(|(n, arg)| c_string(arg, || format!("argument {n}"))).collect::<Result<Vec<_>, _>>()?;
-        let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
-        let env = environment(start, inherited)?;
         let path = if name.contains('/') {
             argv[0].clone()
         } else {
-            search(name, &env, start.cwd.as_deref()).map_err(|exit| match start.cwd.as_deref() {
+            search(name, env, cwd).map_err(|exit| match cwd {
                 // A shell would have failed to enter the folder before it looked for the program.
                 Some(cwd) => unusable_folder(cwd).unwrap_or(exit),
                 None => exit,
             })?
         };
-        Ok(Self { path, cwd, argv, env })
+        Ok(Self { path, argv })
     }
 
     /// The arguments, ended by a null pointer.
     pub(crate) fn argv(&self) -> Vec<*const c_char> {
         pointers(&self.argv)
+    }
+}
+
+impl Prepared {
+    /// Finds what is to be run. The error says how the attempt ends without having begun.
+    pub(crate) fn new(start: &Start, inherited: &[CString]) -> Result<Self, Exit> {
+        let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
+        let env = environment(start, inherited)?;
+        let executable = match &start.program {
+            Program::Command(argv) => Some(Executable::find(argv, &env, start.cwd.as_deref())?),
+            // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
+            Program::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
+                Some(exit) => return Err(exit),
+                None => None,
+            },
+        };
+        Ok(Self { executable, cwd, env })
     }
 
     /// The environment, ended by a null pointer.
@@ -69,7 +90,10 @@ impl Program {
 
     /// How an attempt ends whose command could not be started.
     pub(crate) fn failure(&self, start: &Start, step: Step, error: &io::Error) -> Exit {
-        let name = start.argv.first().map_or("", String::as_str);
+        let name = match &start.program {
+            Program::Command(argv) => argv.first().map_or("", String::as_str),
+            Program::Function(name) => name,
+        };
         match step {
             Step::Clone => failed(format!("the system refused a process: {error}")),
             Step::Setup => failed(format!("the process could not be set up: {error}")),
@@ -81,7 +105,8 @@ impl Program {
             }
             Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
                 // The file may well be there: then it is the interpreter that its first line names which is not.
-                if in_folder(start.cwd.as_deref(), &self.path).exists() {
+                let path = self.executable.as_ref().map(|executable| in_folder(start.cwd.as_deref(), &executable.path));
+                if path.is_some_and(|path| path.exists()) {
                     Exit::NotExecutable { message: format!("cannot execute {name}: its interpreter is missing") }
                 } else {
                     Exit::NotFound { message: format!("command not found: {name}") }
@@ -195,7 +220,7 @@ mod tests {
             tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
             attempt: 1,
             name: String::new(),
-            argv: argv.iter().map(ToString::to_string).collect(),
+            program: Program::Command(argv.iter().map(ToString::to_string).collect()),
             env: env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
             cwd: None,
             has_stdin: false,
@@ -205,8 +230,8 @@ mod tests {
         }
     }
 
-    fn prepare(start: &Start) -> Result<Program, Exit> {
-        Program::prepare(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
+    fn prepare(start: &Start) -> Result<Prepared, Exit> {
+        Prepared::new(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
     }
 
     #[test]
@@ -216,7 +241,10 @@ mod tests {
         let tool = folder.path().join("tool");
         fs::write(&tool, "").unwrap();
         fs::create_dir(folder.path().join("sub")).unwrap();
-        let found = |name: &str| prepare(&start(&[name], &[("PATH", path)])).map(|p| p.path.into_string().unwrap());
+        let found = |name: &str| {
+            prepare(&start(&[name], &[("PATH", path)]))
+                .map(|found| found.executable.unwrap().path.into_string().unwrap())
+        };
         assert!(matches!(found("tool"), Err(Exit::NotExecutable { message }) if message.contains("tool")));
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(found("tool"), Ok(format!("{path}/tool")));
@@ -231,7 +259,7 @@ mod tests {
         let program = prepare(&start(&["true"], &[("A", "1"), ("KEEP", "2"), ("A", "3")])).map_err(drop).unwrap();
         let env: Vec<_> = program.env.iter().map(|e| e.to_str().unwrap()).collect();
         assert_eq!(env, ["KEEP=2", "A=3", "PATH=/usr/bin:/bin"]);
-        assert_eq!(program.argv().len(), 2);
+        assert_eq!(program.executable.as_ref().unwrap().argv().len(), 2);
         assert!(program.envp().last().unwrap().is_null());
     }
 

@@ -4,6 +4,7 @@
 
 mod basics;
 mod fence;
+mod functions;
 mod limits;
 mod loss;
 mod output;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use raddle_core::{Exit, Limits, Tid};
-use raddle_exec::{Done, Notice, Request, Runner, RunnerGone, RunnerOptions, Stream};
+use raddle_exec::{Done, Notice, Program, Request, Runner, RunnerGone, RunnerOptions, Stream};
 
 /// No test takes longer than this for any one step.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
@@ -28,6 +28,7 @@ pub(crate) struct Outcome {
     pub(crate) pid: Option<u32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
+    pub(crate) reply: String,
 }
 
 pub(crate) fn options() -> RunnerOptions {
@@ -74,7 +75,7 @@ impl Rig {
             tid: Tid::from_u64(1_763_000_123_456_789_012).unwrap(),
             attempt: 1,
             name: "test".into(),
-            argv: argv.iter().map(ToString::to_string).collect(),
+            program: Program::Command(argv.iter().map(ToString::to_string).collect()),
             env: vec![(MARK.into(), self.mark.clone())],
             cwd: None,
             stdin: None,
@@ -82,6 +83,10 @@ impl Rig {
             limits: Limits::default(),
             grace: Duration::from_secs(20),
         }
+    }
+
+    pub(crate) fn function(&self, name: &str, input: &str) -> Request {
+        Request { program: Program::Function(name.into()), stdin: Some(input.into()), ..self.command(&[]) }
     }
 
     pub(crate) fn sh(&self, script: &str) -> Request {
@@ -116,18 +121,21 @@ impl Rig {
 
     /// Collects everything up to the end.
     pub(crate) async fn end(&mut self) -> Outcome {
-        let (mut pid, mut stdout, mut stderr) = (None, Vec::new(), Vec::new());
+        let (mut pid, mut stdout, mut stderr, mut reply) = (None, Vec::new(), Vec::new(), Vec::new());
         loop {
             match self.next().await.unwrap() {
                 Notice::Started { pid: started } => pid = Some(started),
                 Notice::Output { stream: Stream::Stdout, bytes } => stdout.extend(bytes),
                 Notice::Output { stream: Stream::Stderr, bytes } => stderr.extend(bytes),
+                Notice::Output { stream: Stream::Reply, bytes } => reply.extend(bytes),
                 Notice::Done(done) => {
                     stdout.extend_from_slice(&done.stdout);
                     stderr.extend_from_slice(&done.stderr);
+                    reply.extend_from_slice(&done.reply);
+                    let reply = String::from_utf8(reply).unwrap();
                     // No process of it is left: that is what the end of an attempt means.
                     assert_eq!(self.left(), Vec::<String>::new());
-                    return Outcome { done: *done, pid, stdout, stderr };
+                    return Outcome { done: *done, pid, stdout, stderr, reply };
                 }
                 other => panic!("unexpected {other:?}"),
             }

@@ -14,10 +14,12 @@
 //! ```
 
 mod backlog;
+mod conversation;
 mod ledger;
 mod life;
 mod obey;
 mod options;
+mod order;
 mod pulse;
 mod service;
 mod shutdown;

@@ -1,9 +1,15 @@
 //! How a worker behaves.
 
-use std::{collections::BTreeMap, path::PathBuf, thread, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duration};
 
-use raddle_core::{CapSet, Tid, spec::DEFAULT_QUEUE, worker::WorkerInfo};
+use raddle_core::{
+    CapSet, Tid,
+    spec::{DEFAULT_QUEUE, routine_tag},
+    worker::WorkerInfo,
+};
 use raddle_exec::Prefork;
+
+use crate::{handler::Plugins, routine::Routines};
 
 /// How a worker behaves.
 #[derive(Clone, Debug)]
@@ -26,6 +32,8 @@ pub struct Options {
     pub grace: Duration,
     /// What is in the environment of tasks whose spec does not set it otherwise.
     pub env: BTreeMap<String, String>,
+    /// The handlers it has.
+    pub plugins: Arc<Plugins>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
     pub runner: PathBuf,
     /// A runner that is there already, for the first task.
@@ -57,9 +65,20 @@ impl Options {
             lease: LEASE,
             grace: GRACE,
             env: BTreeMap::new(),
+            plugins: Arc::default(),
             runner: "/proc/self/exe".into(),
             prefork: None,
         }
+    }
+
+    /// Offers these routines and handlers to tasks.
+    pub fn offering(mut self, routines: &Routines, plugins: Plugins) -> Self {
+        for tag in routines.names().map(routine_tag).chain(plugins.tags()) {
+            // A name that is no label has no task either.
+            let _ = self.caps.insert(&tag);
+        }
+        self.plugins = Arc::new(plugins);
+        self
     }
 
     pub(super) fn info(&self) -> WorkerInfo {

@@ -119,6 +119,8 @@ impl Service {
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
             env: options.env.clone(),
+            caps: options.caps.clone(),
+            plugins: Arc::clone(&options.plugins),
             strangers: Arc::clone(strangers),
         });
         let (tell, news) = mpsc::unbounded_channel();

@@ -4,13 +4,16 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
-use raddle_core::{Exit, Report, Spec, Target, Usage, spec::Isolation};
+use raddle_core::{CapSet, Exit, Report, Usage};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
-/// What a task finds of itself in its environment.
-const TID: &str = "RADDLE_TID";
-const ATTEMPT: &str = "RADDLE_ATTEMPT";
+use super::{
+    conversation::{Conversation, Heard},
+    order,
+};
+use crate::handler::Plugins;
+
 /// How long output waits for room: as long as a person may need to make some, and no longer, because orders to the task wait with it.
 const OUTPUT_TRIES: u32 = 40;
 const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
@@ -27,6 +30,9 @@ pub(super) struct Equipment {
     pub(super) grace: Duration,
     /// For tasks whose spec does not set it otherwise.
     pub(super) env: BTreeMap<String, String>,
+    /// The capabilities of the worker, and its handlers.
+    pub(super) caps: CapSet,
+    pub(super) plugins: Arc<Plugins>,
     /// The children that this process had before it was a worker: they have nothing to do with tasks.
     pub(super) strangers: Arc<[u32]>,
 }
@@ -110,10 +116,11 @@ impl Occupant {
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
         let Claim { fence, spec } = claim;
-        let request = match self.request(fence, spec) {
-            Ok(request) => request,
+        let (request, answers_on) = match order::of(&self.equipment, fence, spec) {
+            Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };
+        let mut conversation = answers_on.map(Conversation::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
@@ -121,14 +128,14 @@ impl Occupant {
                 return ended(fence, Exit::SpawnFailed { message });
             }
         };
-        match self.watch(&mut runner, &request, fence, queue).await {
+        match self.watch(&mut runner, &request, fence, queue, &mut conversation).await {
             Ok(done) => {
                 if self.equipment.one_shot {
                     self.leaving = Some(tokio::spawn(runner.close()));
                 } else {
                     self.runner = Some(runner);
                 }
-                finish(fence, *done)
+                finish(fence, *done, conversation)
             }
             Err(gone) => {
                 tracing::warn!(tid = %fence.tid, %gone, "the runner was killed, and its task with it");
@@ -166,6 +173,7 @@ impl Occupant {
         request: &Request,
         fence: Fence,
         queue: &mut mpsc::UnboundedReceiver<Job>,
+        conversation: &mut Option<Conversation>,
     ) -> Result<Box<Done>, RunnerGone> {
         runner.start(request).await?;
         if self.equipment.one_shot
@@ -179,7 +187,18 @@ impl Occupant {
             tokio::select! {
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
-                    Notice::Output { stream, bytes } => self.keep(fence, stream, bytes).await,
+                    Notice::Output { stream, bytes } => match conversation {
+                        Some(with) if with.is_on(stream) => {
+                            let Heard { log, progress: _, is_garbled } = with.hear(&bytes);
+                            if !log.is_empty() {
+                                self.keep(fence, raddle_exec::Stream::Stderr, log).await;
+                            }
+                            if is_garbled {
+                                runner.send(Order::Kill).await?;
+                            }
+                        }
+                        _ => self.keep(fence, stream, bytes).await,
+                    },
                     Notice::Done(done) => return Ok(done),
                     _ => {}
                 },
@@ -202,6 +221,7 @@ impl Occupant {
         let stream = match stream {
             raddle_exec::Stream::Stdout => Stream::Stdout,
             raddle_exec::Stream::Stderr => Stream::Stderr,
+            raddle_exec::Stream::Reply => return,
         };
         for _ in 0..OUTPUT_TRIES {
             match self.equipment.broker.append_output(fence, stream, bytes.clone()).await {
@@ -220,42 +240,30 @@ impl Occupant {
         tracing::error!(tid = %fence.tid, "output was lost, for there was no room for too long");
     }
 
-    fn request(&self, fence: Fence, spec: Spec) -> Result<Request, Exit> {
-        if spec.isolation != Isolation::Process {
-            // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
-            return Err(Exit::SpawnFailed { message: "this worker cannot isolate it as asked".into() });
-        }
-        let name = spec.display_name().to_owned();
-        let Target::Command(argv) = spec.target else {
-            return Err(Exit::SpawnFailed { message: "this worker runs commands only".into() });
-        };
-        let mut env = self.equipment.env.clone();
-        env.extend(spec.env);
-        let mut env: Vec<(String, String)> = env.into_iter().collect();
-        env.push((TID.into(), fence.tid.to_string()));
-        env.push((ATTEMPT.into(), fence.attempt.to_string()));
-        Ok(Request {
-            tid: fence.tid,
-            attempt: fence.attempt,
-            name,
-            argv,
-            env,
-            cwd: spec.cwd,
-            stdin: spec.stdin.map(String::into_bytes),
-            timeout: spec.timeout.map(|timeout| timeout.0),
-            limits: spec.limits,
-            grace: self.equipment.grace,
-        })
-    }
-
     fn tell(&self, fence: Fence, what: What) {
         let _ = self.news.send(News { slot: self.number, fence, what });
     }
 }
 
-fn finish(fence: Fence, done: Done) -> Finish {
-    let Done { exit, usage, stdout_bytes, stderr_bytes, stdout, stderr, started_at, ended_at } = done;
-    let report = Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value: None };
+fn finish(fence: Fence, done: Done, conversation: Option<Conversation>) -> Finish {
+    let Done { exit, usage, mut stdout_bytes, mut stderr_bytes, mut stdout, mut stderr, reply, .. } = done;
+    let (exit, value) = match conversation {
+        None => (exit, None),
+        Some(mut with) => {
+            // What a handler says to us is no output of its task; what it wants in the log is.
+            let rest = if with.is_on(raddle_exec::Stream::Stdout) {
+                stdout_bytes = 0;
+                std::mem::take(&mut stdout)
+            } else {
+                reply
+            };
+            stderr.extend(with.hear(&rest).log);
+            stderr_bytes += with.logged();
+            with.conclude(exit)
+        }
+    };
+    let (started_at, ended_at) = (done.started_at, done.ended_at);
+    let report = Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value };
     Finish { fence, report, stdout, stderr }
 }
 

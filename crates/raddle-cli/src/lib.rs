@@ -1,0 +1,41 @@
+//! The command line of Raddle: arguments in, library calls, text or JSON out. What a task is, where it is kept and how it is run is
+//! decided in the libraries; here it is asked for and shown.
+//!
+//! It is a library so that a user's program can be its own worker: `myapp worker start` is this, with the routines of `myapp`.
+
+mod args;
+mod commands;
+mod context;
+mod error;
+mod follow;
+mod format;
+mod logging;
+mod output;
+mod progress;
+mod project;
+mod result;
+mod spec;
+mod table;
+mod tid;
+mod worker;
+
+/// Runs the command line of this process, and returns its exit code. To be called while there is one thread, by a program whose runners
+/// know the functions of `call`.
+pub fn run(call: Option<raddle_exec::Call>) -> u8 {
+    raddle_exec::title::init();
+    let cli = match args::Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to stdout and may meet a closed pipe, which is not an error.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(error::USAGE);
+        }
+    };
+    match commands::execute(cli, call) {
+        Ok(code) => code,
+        Err(failure) => {
+            failure.print();
+            failure.code()
+        }
+    }
+}

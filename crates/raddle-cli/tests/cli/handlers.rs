@@ -1,0 +1,116 @@
+//! Handlers that are programs of their own: what they answer, and what they do wrong.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::world::World;
+
+/// A world with a handler that is a shell script, and a worker that has it.
+fn with_handler(script: &str) -> World {
+    let world = World::new();
+    handler(&world, "test", "", script);
+    world.worker(&["--handlers", ".", "--concurrency", "1"]);
+    world
+}
+
+fn handler(world: &World, name: &str, provides: &str, script: &str) {
+    world.file(&format!("{name}.sh"), script);
+    let text = format!("name = '{name}'\nprovides = [{provides}]\ncommand = ['sh', '{name}.sh']\n");
+    world.file(&format!("{name}.handler.toml"), text);
+}
+
+/// How a task for this handler ends: its exit, as JSON has it.
+fn exit_of(world: &World, args: &[&str]) -> serde_json::Value {
+    let tid = world.submit(&[&["--handler", "test"], args].concat());
+    world.raddle(["wait", "--timeout", "30", &tid]);
+    world.task(&tid)["report"]["exit"].clone()
+}
+
+#[test]
+fn the_example_counts_words() {
+    let world = World::new();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/handlers");
+    world.worker(&["--handlers", examples.to_str().unwrap()]);
+    let tid = world.submit(&["--handler", "word-count", "--", "one two", "three"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    let task = world.task(&tid);
+    assert_eq!(task["report"]["value"], json!({ "words": 3, "each": [2, 1] }));
+    let logs = world.raddle(["logs", &tid]).ok();
+    assert!(logs.stderr.contains(&format!("task {tid}, attempt 1")) || logs.text().contains("attempt 1"), "{logs:?}");
+    let tid = world.submit(&["--retry", "5", "--handler", "any"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).code(1);
+    let task = world.task(&tid);
+    assert_eq!(
+        (&task["attempt"], &task["report"]["exit"]["message"]),
+        (&json!(1), &json!("give me at least one text"))
+    );
+}
+
+#[test]
+fn a_handler_is_told_its_task() {
+    let world = with_handler("read task; echo \"{\\\"result\\\": $task}\"");
+    let tid = world.submit(&["--handler", "test", "--meta", "k=v", "--", "7", "{\"a\": [null]}", "text"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    let told = world.task(&tid)["report"]["value"].clone();
+    assert_eq!((&told["tid"], &told["attempt"]), (&json!(tid), &json!(1)));
+    assert_eq!(told["spec"]["args"], json!([7, { "a": [null] }, "text"]));
+    assert_eq!(told["spec"]["metadata"]["k"], "v");
+}
+
+#[test]
+fn garbage_is_the_tasks_own_failure() {
+    let world = with_handler(
+        "read task
+         case $RADDLE_CASE in
+           garbage) echo 'Hello, world'; exec sleep 600 ;;
+           silence) ;;
+           twice) echo '{\"result\":1}'; echo '{\"result\":2}' ;;
+           flood) yes | tr -d '\\n' ;;
+           dies) kill -9 $$ ;;
+           code) exit 7 ;;
+           good) echo '{\"result\":\"fine\"}' ;;
+         esac",
+    );
+    let exit = |case: &str| exit_of(&world, &["--env", &format!("RADDLE_CASE={case}")]);
+    let garbled = |case: &str, said: &str| {
+        let exit = exit(case);
+        assert!(exit["kind"] == "garbled" && exit["message"].as_str().unwrap().contains(said), "{case}: {exit}");
+    };
+    garbled("garbage", "Hello, world");
+    garbled("silence", "without an answer");
+    garbled("twice", "answered twice");
+    garbled("flood", "more than");
+    assert_eq!(exit("dies"), json!({ "kind": "signal", "signal": 9 }));
+    assert_eq!(exit("code"), json!({ "kind": "code", "code": 7 }));
+    assert_eq!(exit("good"), json!({ "kind": "code", "code": 0 }), "the worker's next task is fine");
+}
+
+#[test]
+fn a_handler_that_hangs_is_stopped_by_its_timeout() {
+    let world = with_handler("exec sleep 600");
+    assert_eq!(exit_of(&world, &["--timeout", "300ms"]), json!({ "kind": "timeout" }));
+}
+
+#[test]
+fn an_error_is_retried_unless_it_says_not_to() {
+    let world = with_handler(
+        "echo x >> ran; if test $RADDLE_ATTEMPT = 2; then echo '{\"result\":1}'; else echo '{\"error\":\"not yet\"}'; fi",
+    );
+    let tid = world.submit(&["--handler", "test", "--retry", "3", "--retry-base", "10ms"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    assert_eq!(world.task(&tid)["attempt"], 2);
+    assert_eq!(std::fs::read_to_string(world.path().join("ran")).unwrap(), "x\nx\n");
+}
+
+#[test]
+fn handlers_that_cannot_be_had_are_named() {
+    let world = World::new();
+    world.raddle(["worker", "start", "--handlers", "nowhere"]).code(2).says("nowhere cannot be read");
+    world.file("bad.handler.toml", "name = 'x'\ncomand = ['y']");
+    world.raddle(["worker", "start", "--handlers", "."]).code(2).says("bad.handler.toml describes no handler");
+    std::fs::remove_file(world.path().join("bad.handler.toml")).unwrap();
+    handler(&world, "a", "'gpu'", "");
+    let allow = ["worker", "start", "--handlers", ".", "--plugins", "b"];
+    world.raddle(allow).code(2).says("there is no handler 'b' to allow: there are a");
+}

@@ -1,0 +1,47 @@
+//! What the tests let a runner call.
+
+use std::{fs::File, io::Write, time::Duration};
+
+pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
+    let text = String::from_utf8(input).expect("the tests send text");
+    let mut answer = |text: &str| reply.write_all(text.as_bytes()).expect("somebody listens");
+    match name {
+        "echo" => {
+            // Without an end of line: what is still in a buffer must come out all the same.
+            print!("printed {text}");
+            eprintln!("complained");
+            answer(&format!("answered {text}"));
+            0
+        }
+        "look" => {
+            let open: Vec<_> = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
+            let here = std::env::current_dir().expect("there is a folder");
+            let tid = std::env::var("TASK").unwrap_or_default();
+            answer(&format!("{} {tid} {}", here.display(), open.len()));
+            0
+        }
+        "count" => {
+            // Were the process not new, the second call would see the first one's.
+            static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+            answer(&CALLS.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_string());
+            0
+        }
+        "threads" => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads can be had");
+            let sum = runtime.block_on(async { tokio::spawn(async { 40 + 2 }).await.expect("it does not panic") });
+            answer(&sum.to_string());
+            0
+        }
+        "flood" => {
+            answer(&text.repeat(1 << 20));
+            0
+        }
+        "sleep" => {
+            answer("asleep\n");
+            std::thread::sleep(Duration::from_secs(600));
+            0
+        }
+        "abort" => std::process::abort(),
+        _ => 3,
+    }
+}

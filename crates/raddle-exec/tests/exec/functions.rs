@@ -1,0 +1,69 @@
+//! Functions of the runner's own program, each in a process of its own.
+
+use std::time::Duration;
+
+use raddle_core::Exit;
+use raddle_exec::Order;
+
+use crate::support::{Rig, code};
+
+#[tokio::test]
+async fn a_function_prints_and_answers_apart() {
+    let mut rig = Rig::new().await;
+    let ran = rig.run(&rig.function("echo", "x")).await;
+    assert_eq!((ran.reply.as_str(), &ran.done.exit), ("answered x", &code(0)));
+    assert_eq!((ran.stdout.as_slice(), ran.stderr.as_slice()), (&b"printed x"[..], &b"complained\n"[..]));
+    assert_eq!((ran.done.stdout_bytes, ran.done.stderr_bytes), (9, 11), "an answer is not output");
+}
+
+#[tokio::test]
+async fn each_call_has_a_process_of_its_own() {
+    let mut rig = Rig::new().await;
+    for _ in 0..3 {
+        assert_eq!(rig.run(&rig.function("count", "")).await.reply, "0");
+    }
+    assert_eq!(rig.run(&rig.sh("echo still a command")).await.stdout, b"still a command\n");
+}
+
+#[tokio::test]
+async fn a_function_finds_its_folder_and_its_environment_and_nothing_of_the_runner() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.function("look", "");
+    request.cwd = Some("/usr".into());
+    request.env.push(("TASK".into(), "t1".into()));
+    // Its standard descriptors, the answer's, and the one that lists them.
+    assert_eq!(rig.run(&request).await.reply, "/usr t1 5");
+    request.cwd = Some("/no/such/folder".into());
+    let done = rig.run(&request).await.done;
+    assert!(matches!(&done.exit, Exit::SpawnFailed { message } if message.contains("/no/such/folder")), "{done:?}");
+}
+
+#[tokio::test]
+async fn a_function_may_have_threads() {
+    let mut rig = Rig::new().await;
+    assert_eq!(rig.run(&rig.function("threads", "")).await.reply, "42");
+}
+
+#[tokio::test]
+async fn a_long_answer_arrives_whole() {
+    let mut rig = Rig::new().await;
+    assert_eq!(rig.run(&rig.function("flood", "0123456789")).await.reply, "0123456789".repeat(1 << 20));
+}
+
+#[tokio::test]
+async fn a_function_is_stopped_and_timed_like_a_command() {
+    let mut rig = Rig::new().await;
+    let mut request = rig.function("sleep", "");
+    rig.start_until_output(&request).await;
+    rig.runner.send(Order::Stop).await.unwrap();
+    assert_eq!(rig.end().await.done.exit, Exit::Cancelled);
+    request.timeout = Some(Duration::from_millis(50));
+    assert_eq!(rig.run(&request).await.done.exit, Exit::Timeout);
+}
+
+#[tokio::test]
+async fn a_function_that_fails_takes_nobody_along() {
+    let mut rig = Rig::new().await;
+    assert_eq!(rig.run(&rig.function("abort", "")).await.done.exit, Exit::Signal { signal: libc::SIGABRT });
+    assert_eq!(rig.run(&rig.function("unheard of", "")).await.done.exit, code(3));
+}

@@ -1,0 +1,52 @@
+//! `NAME.handler.toml`: a handler that is a program of its own.
+
+use std::{fs, io, path::Path};
+
+use raddle_core::{CapSet, handler::Offer};
+use serde::Deserialize;
+
+use super::plugins::{LoadError, Plugin, Way};
+
+const SUFFIX: &str = ".handler.toml";
+
+/// What the file says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    #[serde(default)]
+    provides: Vec<String>,
+    command: Vec<String>,
+}
+
+/// The handlers in a folder, in the order of their files' names.
+pub(super) fn in_folder(folder: &Path) -> Result<Vec<Plugin>, LoadError> {
+    let unreadable = |source: io::Error| LoadError::Folder { path: folder.into(), source };
+    let folder = std::path::absolute(folder).map_err(unreadable)?;
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(SUFFIX)) {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    paths.iter().map(|path| read(path, &folder)).collect()
+}
+
+fn read(path: &Path, folder: &Path) -> Result<Plugin, LoadError> {
+    let wrong = |reason: String| LoadError::File { path: path.into(), reason };
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let File { name, provides, mut command } = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let provides = CapSet::from_people(&provides.join(",")).map_err(|error| wrong(format!("provides: {error}")))?;
+    match command.first_mut() {
+        Some(program) if !program.is_empty() => {
+            // A path counts from the folder of the file that names it, wherever the worker was started.
+            if program.contains('/') {
+                *program = folder.join(&*program).to_string_lossy().into_owned();
+            }
+        }
+        _ => return Err(wrong("command is empty: name a program to run".into())),
+    }
+    Ok(Plugin { offer: Offer { name, provides }, way: Way::Command { argv: command, folder: folder.into() } })
+}

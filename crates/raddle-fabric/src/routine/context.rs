@@ -1,0 +1,41 @@
+//! What a function can say while it runs.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    sync::{Mutex, PoisonError},
+};
+
+use raddle_core::{
+    Progress, Reply,
+    reply::{Level, Remark},
+};
+
+/// The answer of the task that this process runs, if it runs one.
+static REPLY: Mutex<Option<File>> = Mutex::new(None);
+
+pub(super) fn open(reply: File) {
+    *REPLY.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
+}
+
+/// One line of the answer. Outside of a task it goes nowhere.
+pub(super) fn say(reply: &Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    // Written under the lock and at once, so that lines of several threads stay whole.
+    match REPLY.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        Some(file) => file.write_all(&line),
+        None => Ok(()),
+    }
+}
+
+/// Says how far the task has come, from 0 to 100. It is shown by `task status`; outside of a task it goes nowhere.
+pub fn progress(percent: f32, message: impl Into<String>) {
+    // Whether anybody listens does not matter to the task.
+    let _ = say(&Reply::Progress(Progress { percent: Some(percent), message: message.into() }));
+}
+
+/// Writes a line to the task's log.
+pub fn log(level: Level, message: impl Into<String>) {
+    let _ = say(&Reply::Log(Remark { level, message: message.into() }));
+}

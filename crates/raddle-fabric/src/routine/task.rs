@@ -1,0 +1,104 @@
+//! A call of a routine as a task: described, then submitted.
+
+use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, Error, Result, Submit};
+use raddle_core::{CapSet, Span, Spec, Target};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Handle;
+
+/// A task that will run a routine and give back a `T`.
+#[must_use = "a task that is not submitted never runs"]
+pub struct Task<T> {
+    spec: Spec,
+    /// An argument that cannot be written down.
+    refused: Option<String>,
+    result: PhantomData<fn() -> T>,
+}
+
+impl<T> Task<T> {
+    /// A task for the routine of this name.
+    pub fn new(routine: &str) -> Self {
+        Self { spec: Spec::new(Target::Routine(routine.into())), refused: None, result: PhantomData }
+    }
+
+    /// Adds an argument, which the routine calls `name`.
+    pub fn argument(mut self, name: &str, value: &impl Serialize) -> Self {
+        match serde_json::to_value(value) {
+            Ok(value) => self.spec.args.push(value),
+            Err(error) => {
+                self.spec.args.push(Value::Null);
+                self.refused.get_or_insert(format!("the argument '{name}' cannot be written as JSON: {error}"));
+            }
+        }
+        self
+    }
+
+    /// How often it may be tried.
+    pub fn retry(self, attempts: u32) -> Self {
+        self.with(|spec| spec.retry.attempts = attempts)
+    }
+
+    /// The queue it waits in.
+    pub fn queue(self, queue: impl Into<String>) -> Self {
+        self.with(|spec| spec.queue = queue.into())
+    }
+
+    /// From 0 to 9; higher runs first.
+    pub fn priority(self, priority: u8) -> Self {
+        self.with(|spec| spec.priority = priority)
+    }
+
+    /// How long one attempt may take.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|spec| spec.timeout = Some(Span(timeout)))
+    }
+
+    /// How long to wait before the first attempt.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.with(|spec| spec.delay = Some(Span(delay)))
+    }
+
+    /// What a worker must offer.
+    pub fn requires(self, caps: CapSet) -> Self {
+        self.with(|spec| spec.requires = caps)
+    }
+
+    /// While a task with this key is not finished, submitting another gives the first.
+    pub fn unique_key(self, key: impl Into<String>) -> Self {
+        self.with(|spec| spec.unique_key = Some(key.into()))
+    }
+
+    /// Changes anything else.
+    pub fn with(mut self, change: impl FnOnce(&mut Spec)) -> Self {
+        change(&mut self.spec);
+        self
+    }
+
+    /// What it is to do.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Stores it. When this returns, the task will run.
+    pub fn submit(self, broker: &Arc<dyn Broker>) -> impl Future<Output = Result<Handle<T>>> + use<T> {
+        let broker = Arc::clone(broker);
+        async move {
+            if let Some(reason) = self.refused {
+                let path = "args".into();
+                return Err(Error::Invalid(raddle_core::spec::InvalidSpec { path, reason }));
+            }
+            let submitted = broker.submit(vec![Submit::new(self.spec)]).await?;
+            let tid = submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)?;
+            Ok(Handle::new(broker, tid))
+        }
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}

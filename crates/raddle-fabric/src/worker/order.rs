@@ -1,0 +1,68 @@
+//! From a claimed task to what a runner is asked to do.
+
+use raddle_broker::Fence;
+use raddle_core::{Exit, Job, Spec, Target, spec::Isolation};
+use raddle_exec::{Program, Request, Stream};
+
+use super::slot::Equipment;
+use crate::handler::Way;
+
+/// What a task finds of itself in its environment.
+const TID: &str = "RADDLE_TID";
+const ATTEMPT: &str = "RADDLE_ATTEMPT";
+
+/// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
+pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
+    if spec.isolation != Isolation::Process {
+        // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
+        return Err(failed("this worker cannot isolate it as asked".into()));
+    }
+    let mut env = equipment.env.clone();
+    env.extend(spec.env.clone());
+    let mut env: Vec<(String, String)> = env.into_iter().collect();
+    env.push((TID.into(), fence.tid.to_string()));
+    env.push((ATTEMPT.into(), fence.attempt.to_string()));
+    let mut request = Request {
+        tid: fence.tid,
+        attempt: fence.attempt,
+        name: spec.display_name().to_owned(),
+        program: Program::Command(Vec::new()),
+        env,
+        cwd: spec.cwd.clone(),
+        stdin: None,
+        timeout: spec.timeout.map(|timeout| timeout.0),
+        limits: spec.limits.clone(),
+        grace: equipment.grace,
+    };
+    let answers = match spec.target {
+        Target::Command(argv) => {
+            request.program = Program::Command(argv);
+            request.stdin = spec.stdin.map(String::into_bytes);
+            return Ok((request, None));
+        }
+        Target::Routine(ref name) => {
+            request.program = Program::Function(name.clone());
+            Stream::Reply
+        }
+        Target::Handler(_) => match equipment.plugins.pick(&spec, &equipment.caps) {
+            Ok((name, Way::Function)) => {
+                request.program = Program::Function(crate::handler::function_name(name));
+                Stream::Reply
+            }
+            Ok((_, Way::Command { argv, folder })) => {
+                request.program = Program::Command(argv.clone());
+                request.cwd.get_or_insert_with(|| folder.to_string_lossy().into_owned());
+                Stream::Stdout
+            }
+            Err(none) => return Err(failed(none.to_string())),
+        },
+        _ => return Err(failed("this worker cannot run such a target".into())),
+    };
+    let job = Job { tid: fence.tid, attempt: fence.attempt, spec };
+    request.stdin = Some(serde_json::to_vec(&job).map_err(|error| failed(error.to_string()))?);
+    Ok((request, Some(answers)))
+}
+
+fn failed(message: String) -> Exit {
+    Exit::SpawnFailed { message }
+}

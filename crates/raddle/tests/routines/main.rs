@@ -1,0 +1,97 @@
+//! Routines and handlers of a real program, run by workers that are this program again.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+};
+
+const APP: &str = env!("CARGO_BIN_EXE_raddle-test-app");
+
+/// A database and a worker on it, which ends with the test.
+struct World {
+    folder: tempfile::TempDir,
+    worker: Child,
+}
+
+impl World {
+    fn new(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let worker = app(folder.path())
+            .args(["worker", "start", "--no-detach", "--quiet"])
+            .args(flags)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { folder, worker }
+    }
+
+    fn call(&self, name: &str) -> Output {
+        app(self.folder.path()).args(["call", name]).output().unwrap()
+    }
+
+    fn says(&self, name: &str) -> String {
+        let output = self.call(name);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn fails(&self, name: &str) -> String {
+        let output = self.call(name);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // SAFETY: the worker is our child and has not been waited for.
+        unsafe { libc::kill(self.worker.id() as i32, libc::SIGTERM) };
+        let _ = self.worker.wait();
+    }
+}
+
+fn app(folder: &Path) -> Command {
+    let mut command = Command::new(APP);
+    command.env("QUEUE_URL", format!("sqlite:{}", folder.join("work.db").display())).current_dir(folder);
+    command
+}
+
+#[test]
+fn a_routine_is_called_and_answers_with_its_type() {
+    let world = World::new(&[]);
+    assert_eq!(world.says("add"), "3");
+    assert_eq!(world.says("mirror"), "2 1");
+    assert_eq!(world.says("name"), "raddle_test_app::add");
+}
+
+#[test]
+fn each_call_runs_in_a_process_of_its_own() {
+    let world = World::new(&["--concurrency", "1"]);
+    let pids = world.says("pids");
+    let mut pids: Vec<_> = pids.lines().collect();
+    pids.dedup();
+    assert_eq!(pids.len(), 3);
+}
+
+#[test]
+fn what_goes_wrong_is_told() {
+    let world = World::new(&[]);
+    assert!(world.fails("sorry").contains("failed: sorry, you"));
+    let panicked = world.fails("explode");
+    assert!(
+        panicked.contains("panicked at") && panicked.contains("app.rs:") && panicked.contains("bang"),
+        "{panicked}"
+    );
+    assert!(world.fails("sleep").contains("ran past its timeout"));
+    assert_eq!(world.says("add"), "3", "the worker is as it was");
+}
+
+#[test]
+fn two_routines_of_one_name_do_not_start() {
+    let output = Command::new(env!("CARGO_BIN_EXE_raddle-test-clash")).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b""[..]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("two routines are called 'twice'") && said.contains("clash.rs:3"), "{said}");
+}
