@@ -15,6 +15,7 @@
 
 mod backlog;
 mod conversation;
+mod keeping;
 mod ledger;
 mod life;
 mod obey;

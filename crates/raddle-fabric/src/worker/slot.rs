@@ -3,20 +3,17 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Claim, Fence, Finish, Stream};
+use raddle_broker::{Broker, Claim, Fence, Finish};
 use raddle_core::{CapSet, Exit, Report, Usage};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
-use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
+use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     conversation::{Conversation, Heard},
+    keeping::{Orders, store},
     order,
 };
 use crate::handler::Plugins;
-
-/// How long output waits for room: as long as a person may need to make some, and no longer, because orders to the task wait with it.
-const OUTPUT_TRIES: u32 = 40;
-const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
 
 /// What every slot of a worker needs.
 pub(super) struct Equipment {
@@ -58,7 +55,7 @@ pub(super) struct Slot {
 }
 
 /// What a slot can be told. At most one claim and a few orders are ever under way, so the channel needs no bound.
-enum Job {
+pub(super) enum Job {
     Run(Box<Claim>),
     Order(Order),
 }
@@ -182,7 +179,8 @@ impl Occupant {
             // Nobody was told that it would last, and what becomes of it is written with the same care.
             tracing::warn!(tid = %fence.tid, %error, "a power cut would lose this task");
         }
-        let mut forsaken = false;
+        let mut orders = Orders::new(queue);
+        let broker = &*self.equipment.broker;
         loop {
             tokio::select! {
                 notice = runner.next() => match notice? {
@@ -191,53 +189,21 @@ impl Occupant {
                         Some(with) if with.is_on(stream) => {
                             let Heard { log, progress: _, is_garbled } = with.hear(&bytes);
                             if !log.is_empty() {
-                                self.keep(fence, raddle_exec::Stream::Stderr, log).await;
+                                let storing = store(broker, fence, raddle_exec::Stream::Stderr, log);
+                                orders.obey_while(storing, fence, runner).await?;
                             }
                             if is_garbled {
                                 runner.send(Order::Kill).await?;
                             }
                         }
-                        _ => self.keep(fence, stream, bytes).await,
+                        _ => orders.obey_while(store(broker, fence, stream, bytes), fence, runner).await?,
                     },
                     Notice::Done(done) => return Ok(done),
                     _ => {}
                 },
-                job = queue.recv(), if !forsaken => match job {
-                    Some(Job::Order(order)) => runner.send(order).await?,
-                    Some(Job::Run(claim)) => {
-                        tracing::error!(tid = %claim.fence.tid, "a task was given to a slot that is in use");
-                    }
-                    // The worker is gone without waiting for us: nobody wants to know how this ends.
-                    None => {
-                        forsaken = true;
-                        runner.send(Order::Kill).await?;
-                    }
-                },
+                job = orders.next() => orders.obey(job, runner).await?,
             }
         }
-    }
-
-    async fn keep(&self, fence: Fence, stream: raddle_exec::Stream, bytes: Vec<u8>) {
-        let stream = match stream {
-            raddle_exec::Stream::Stdout => Stream::Stdout,
-            raddle_exec::Stream::Stderr => Stream::Stderr,
-            raddle_exec::Stream::Reply => return,
-        };
-        for _ in 0..OUTPUT_TRIES {
-            match self.equipment.broker.append_output(fence, stream, bytes.clone()).await {
-                Ok(()) => return,
-                // The command waits too, when its pipe is full: better late than never.
-                Err(error) if error.is_retryable() => {
-                    tracing::error!(tid = %fence.tid, %error, "output cannot be kept yet");
-                    sleep(OUTPUT_PAUSE).await;
-                }
-                Err(error) => {
-                    tracing::error!(tid = %fence.tid, %error, "output was lost");
-                    return;
-                }
-            }
-        }
-        tracing::error!(tid = %fence.tid, "output was lost, for there was no room for too long");
     }
 
     fn tell(&self, fence: Fence, what: What) {

@@ -1,0 +1,104 @@
+//! Output of an attempt on its way to the broker, and the orders that come meanwhile on theirs to the runner: neither waits for the other.
+
+use std::{future::Future, time::Duration};
+
+use raddle_broker::{Broker, Fence, Stream};
+use raddle_exec::{Order, Runner, RunnerGone};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::slot::Job;
+
+/// How long output waits for room, or for a server: as long as a person may need to make some, and no longer, because the task waits with it.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long when the task has been killed.
+const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
+const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Orders about an attempt, on their way to its runner.
+pub(super) struct Orders<'a> {
+    queue: &'a mut mpsc::UnboundedReceiver<Job>,
+    killed: bool,
+    /// The worker is gone without waiting for us: nobody wants to know how this ends.
+    forsaken: bool,
+    /// There was no time left for output.
+    output_lost: bool,
+}
+
+impl<'a> Orders<'a> {
+    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<Job>) -> Self {
+        Self { queue, killed: false, forsaken: false, output_lost: false }
+    }
+
+    /// The next one. Dropping it in between loses nothing.
+    pub(super) async fn next(&mut self) -> Option<Job> {
+        if self.forsaken { std::future::pending().await } else { self.queue.recv().await }
+    }
+
+    pub(super) async fn obey(&mut self, job: Option<Job>, runner: &mut Runner) -> Result<(), RunnerGone> {
+        let order = match job {
+            Some(Job::Order(order)) => order,
+            Some(Job::Run(claim)) => {
+                tracing::error!(tid = %claim.fence.tid, "a task was given to a slot that is in use");
+                return Ok(());
+            }
+            None => {
+                self.forsaken = true;
+                Order::Kill
+            }
+        };
+        self.killed |= order == Order::Kill;
+        runner.send(order).await
+    }
+
+    /// Obeys while output is being kept, and gives the output up when that takes too long.
+    pub(super) async fn obey_while(
+        &mut self,
+        storing: impl Future<Output = ()>,
+        fence: Fence,
+        runner: &mut Runner,
+    ) -> Result<(), RunnerGone> {
+        tokio::pin!(storing);
+        let began = Instant::now();
+        while !self.output_lost {
+            let patience = if self.killed { LAST_OUTPUT_PATIENCE } else { OUTPUT_PATIENCE };
+            tokio::select! {
+                biased;
+                () = &mut storing => return Ok(()),
+                job = self.next() => self.obey(job, runner).await?,
+                () = sleep_until(began + patience) => {
+                    tracing::error!(tid = %fence.tid, "output was lost, for it could not be kept for too long");
+                    // Of one that is killed, nothing more is waited for.
+                    self.output_lost = self.killed;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds to the output of an attempt, and tries again what may succeed later.
+pub(super) async fn store(broker: &dyn Broker, fence: Fence, stream: raddle_exec::Stream, bytes: Vec<u8>) {
+    let stream = match stream {
+        raddle_exec::Stream::Stdout => Stream::Stdout,
+        raddle_exec::Stream::Stderr => Stream::Stderr,
+        raddle_exec::Stream::Reply => return,
+    };
+    loop {
+        match broker.append_output(fence, stream, bytes.clone()).await {
+            Ok(()) => return,
+            // The command waits too, when its pipe is full: better late than never.
+            Err(error) if error.is_retryable() => {
+                tracing::error!(tid = %fence.tid, %error, "output cannot be kept yet");
+                sleep(OUTPUT_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::error!(tid = %fence.tid, %error, "output was lost");
+                return;
+            }
+        }
+    }
+}
