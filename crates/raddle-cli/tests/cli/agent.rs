@@ -101,6 +101,29 @@ fn a_worker_outlives_the_agent_it_works_through() {
 }
 
 #[test]
+fn a_worker_whose_agent_is_gone_can_be_stopped() {
+    let world = World::new();
+    let first = world.raddle(["worker", "start", "--json", "--serve", "agent.sock", "--queues", "none"]).ok().json();
+    let url = first["serves"].as_str().unwrap().to_owned();
+    let worker = world.start(["worker", "start", "--no-detach", "--queue-url", &url]);
+    let tid = world.submit(&["--", "sh", "-c", "echo ran >> ran; while ! test -e go; do sleep 0.02; done"]);
+    world.until_state(&tid, "running");
+    // SAFETY: the pid is the first worker's, which nobody has waited for or stopped.
+    unsafe { libc::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    world.file("go", "");
+    until("it has a result", || worker.stderr().contains("results cannot be written yet"));
+    for times in 1..=3 {
+        worker.signal(libc::SIGTERM);
+        until("it has heard", || worker.stderr().matches("stopping:").count() == times);
+    }
+    let ran = worker.finish().ok();
+    assert!(ran.stderr.contains("it will run again") && ran.stderr.contains(&tid), "{}", ran.stderr);
+    world.worker(&[]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap().lines().count(), 2);
+}
+
+#[test]
 fn memory_can_be_served() {
     let world = World::new();
     let worker = world.start(["worker", "start", "--no-detach", "--queue-url", "mem://", "--serve", "agent.sock"]);

@@ -109,3 +109,51 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
     assert_eq!((lines[0], lines[2]), ("125", "there is room again"), "{ran:?}");
     assert!(lines[1].parse::<usize>().unwrap() >= accepted && accepted > 0, "{accepted} were accepted: {ran:?}");
 }
+
+#[test]
+fn a_worker_with_a_result_for_which_there_is_no_room_can_be_stopped() {
+    let world = World::new();
+    fs::create_dir(world.path().join("small")).unwrap();
+    let script = r#"
+        set -eu
+        mount -t tmpfs -o size=8m none small; cd small
+        raddle worker start --no-detach >../worker 2>../words &
+        worker=$!
+        tid=$(raddle submit -- sh -c 'echo ran >>../ran; while ! [ -e ../go ]; do sleep 0.01; done; head -c 60000 /dev/zero')
+        until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+        dd if=/dev/zero of=filler bs=1k 2>/dev/null || true
+        touch ../go
+        until grep -q 'cannot be written yet' ../words; do sleep 0.02; done
+        for signal in TERM TERM TERM; do kill -$signal $worker; sleep 0.2; done
+        timeout 20 tail --pid=$worker -f /dev/null
+        grep -q "could not be written: it will run again tid=$tid" ../words && echo "named it"
+        rm filler
+        raddle worker start >../again
+        raddle wait --timeout 30 "$tid" | cut -d' ' -f2
+        wc -l <../ran"#;
+    assert_eq!(world.bash_apart(script).ok().text(), "named it\ncompleted\n2\n");
+}
+
+#[test]
+fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        raddle worker start --no-detach >worker 2>words &
+        worker=$!
+        tid=$(raddle submit -- sh -c 'echo ran >>ran; while ! [ -e go ]; do sleep 0.01; done')
+        until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+        exec 9<.raddle/raddle.db-bell
+        flock 9
+        touch go
+        # Long enough for the task to end: what is then under way stands still in the kernel.
+        sleep 0.5
+        for signal in TERM TERM TERM; do kill -$signal $worker; sleep 0.2; done
+        timeout 20 tail --pid=$worker -f /dev/null && echo "left"
+        exec 9<&-
+        grep -q "could not be written: it will run again tid=$tid" words && echo "named it"
+        raddle worker start >again
+        raddle wait --timeout 30 "$tid" | cut -d' ' -f2
+        wc -l <ran"#;
+    assert_eq!(world.bash(script).ok().text(), "left\nnamed it\ncompleted\n2\n");
+}

@@ -102,3 +102,57 @@ serve
     );
     assert_eq!(told, "code 125\nsaid why\n0\n");
 }
+
+/// A worker in the foreground, as `$worker`, that has a result which it cannot write: its task ended while the server was away.
+const UNWRITTEN: &str = r#"
+hold() {
+    raddle worker start --no-detach >worker 2>words &
+    worker=$!
+    tid=$(raddle submit -- sh -c 'echo ran >>ran; while ! [ -e go ]; do sleep 0.01; done')
+    until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+    stop_server
+    touch go
+}
+again() {
+    serve
+    raddle worker start >again
+    raddle wait --timeout 30 "$tid" | cut -d' ' -f2
+    wc -l <ran
+    stop_workers
+}
+"#;
+
+#[test]
+fn a_worker_with_a_result_ends_when_its_server_stays_away() {
+    let told = on_a_server(&format!(
+        r#"{UNWRITTEN}
+URL=$QUEUE_URL
+export QUEUE_URL="$URL&give_up_after=1s"
+hold
+code=0; timeout 20 tail --pid=$worker -f /dev/null; wait $worker || code=$?
+echo "code $code"
+grep -q "could not be written: it will run again tid=$tid" words && echo "named it"
+again
+"#
+    ));
+    assert_eq!(told, "code 125\nnamed it\ncompleted\n2\ncompleted\n");
+}
+
+#[test]
+fn a_worker_with_a_result_that_cannot_be_written_can_be_stopped() {
+    // It would wait for the server for half a minute, and begin anew.
+    let told = on_a_server(&format!(
+        r#"{UNWRITTEN}
+hold
+sleep 0.5
+for signal in TERM TERM TERM; do kill -$signal $worker; sleep 0.2; done
+begun=$(date +%s)
+timeout 20 tail --pid=$worker -f /dev/null
+[ $(($(date +%s) - begun)) -lt 12 ] && echo "in time"
+wait $worker && echo "left"
+grep -q "could not be written: it will run again tid=$tid" words && echo "named it"
+again
+"#
+    ));
+    assert_eq!(told, "in time\nleft\nnamed it\ncompleted\n2\ncompleted\n");
+}

@@ -3,6 +3,9 @@
 //! A slot does not wait until its last task is on disk: the lease covers it meanwhile. What comes in while one batch is being
 //! committed makes up the next. When there is more to come, a batch also waits a moment for company, because a commit costs the
 //! same for one as for many.
+//!
+//! What cannot be written yet is tried again, for the lease covers it and a full disk may be emptied. When the worker has no time left it is
+//! tried once more, and then given up: its task runs again.
 
 use std::{
     collections::HashSet,
@@ -15,23 +18,26 @@ use std::{
 };
 
 use raddle_broker::{Broker, Error, Fence, Finish, Release, Started, Verdict};
+use raddle_core::Exit;
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
     time::{Instant, sleep, timeout_at},
 };
 
+use super::{event::Event, pace::Pace, slot::ended};
+
 /// One thing to be written.
+#[derive(Debug)]
 pub(super) enum Entry {
     Started(Started),
-    Finish(Finish),
+    Finish(Box<Finish>),
+    /// The end of an attempt that has not begun.
+    Unbegun {
+        fence: Fence,
+        exit: Exit,
+    },
     Release(Release),
-}
-
-/// What the broker made of an entry that ended an attempt.
-pub(super) struct Settled {
-    pub(super) fence: Fence,
-    pub(super) verdict: Verdict,
 }
 
 /// The writing end. The ledger is complete once [`close`](Self::close) returns.
@@ -46,13 +52,15 @@ const LINGER: Duration = Duration::from_millis(6);
 /// How long the start of an attempt may go unwritten. Most short attempts are over by then, and one write tells both.
 const START_LINGER: Duration = Duration::from_millis(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
+pub(super) const GIVEN_UP: &str = "what became of this task could not be written: it will run again";
 
 impl Ledger {
-    /// Entries come from the worker's slots, one or two for each attempt, so the channel is bounded by the number of slots in effect.
-    pub(super) fn start(broker: Arc<dyn Broker>, settled: mpsc::UnboundedSender<Settled>) -> Self {
+    /// Entries come from the worker's slots, one or two for each attempt, so the channel is bounded by the number of slots in effect. What it
+    /// tells is one event for each, or one for each pause between two tries.
+    pub(super) fn start(broker: Arc<dyn Broker>, events: mpsc::UnboundedSender<Event>, pace: Pace) -> Self {
         let (entries, queue) = mpsc::unbounded_channel();
         let busy = Arc::new(AtomicBool::new(false));
-        let task = tokio::spawn(keep(broker, queue, settled, Arc::clone(&busy)));
+        let task = tokio::spawn(Keeper { broker, events, pace }.keep(queue, Arc::clone(&busy)));
         Self { entries, task, busy }
     }
 
@@ -85,7 +93,8 @@ impl Batch {
     fn add(&mut self, entry: Entry) {
         match entry {
             Entry::Started(started) => self.started.push(started),
-            Entry::Finish(finish) => self.finish.push(finish),
+            Entry::Finish(finish) => self.finish.push(*finish),
+            Entry::Unbegun { fence, exit } => self.finish.push(ended(fence, exit)),
             Entry::Release(release) => self.release.push(release),
         }
     }
@@ -102,18 +111,115 @@ impl Batch {
     }
 }
 
-async fn keep(
+/// The task that writes.
+struct Keeper {
     broker: Arc<dyn Broker>,
-    mut queue: mpsc::UnboundedReceiver<Entry>,
-    settled: mpsc::UnboundedSender<Settled>,
-    busy: Arc<AtomicBool>,
-) {
-    while let Some(first) = queue.recv().await {
-        let mut batch = Batch::default();
-        batch.add(first);
-        gather(&mut batch, &mut queue, &busy).await;
-        batch.condense();
-        write(&*broker, batch, &settled).await;
+    events: mpsc::UnboundedSender<Event>,
+    pace: Pace,
+}
+
+/// Why entries were not written.
+enum Unwritten {
+    /// The broker does not take them.
+    Refused(Error),
+    /// There was no time left.
+    GivenUp(Option<Error>),
+}
+
+impl Keeper {
+    async fn keep(self, mut queue: mpsc::UnboundedReceiver<Entry>, busy: Arc<AtomicBool>) {
+        while let Some(first) = queue.recv().await {
+            let mut batch = Batch::default();
+            batch.add(first);
+            gather(&mut batch, &mut queue, &busy).await;
+            batch.condense();
+            self.write(batch).await;
+        }
+    }
+
+    async fn write(&self, batch: Batch) {
+        let Batch { started, finish, release } = batch;
+        let ended: Vec<Fence> = finish.iter().map(|finish| finish.fence).collect();
+        let given_back: Vec<Fence> = release.iter().map(|release| release.fence).collect();
+        // Asked for together, so that the engine can do them together.
+        tokio::join!(
+            self.note(started),
+            self.persist(ended, finish, |finish| self.broker.finish(finish)),
+            self.persist(given_back, release, |release| self.broker.release(release)),
+        );
+    }
+
+    async fn note(&self, started: Vec<Started>) {
+        if !started.is_empty()
+            && let Some(Err(error)) = self.pace.clone().bound(self.broker.started(started)).await
+        {
+            tracing::warn!(%error, "the start of attempts could not be noted");
+        }
+    }
+
+    /// Writes entries, and settles each whatever happens. What cannot be written is found one by one, so that it takes no other with it; its
+    /// task runs again when this worker is gone.
+    async fn persist<T, W>(&self, fences: Vec<Fence>, entries: Vec<T>, write: impl Fn(Vec<T>) -> W)
+    where
+        T: Clone,
+        W: Future<Output = Result<Vec<Verdict>, Error>>,
+    {
+        if entries.is_empty() {
+            return;
+        }
+        match self.insist(&entries, &write).await {
+            Ok(verdicts) => fences.into_iter().zip(verdicts).for_each(|(fence, verdict)| self.settle(fence, verdict)),
+            Err(Unwritten::GivenUp(error)) => fences.into_iter().for_each(|fence| self.give_up(fence, error.as_ref())),
+            Err(Unwritten::Refused(_)) => {
+                for (fence, entry) in fences.into_iter().zip(&entries) {
+                    match self.insist(std::slice::from_ref(entry), &write).await {
+                        Ok(verdicts) => verdicts.into_iter().for_each(|verdict| self.settle(fence, verdict)),
+                        Err(Unwritten::GivenUp(error)) => self.give_up(fence, error.as_ref()),
+                        Err(Unwritten::Refused(error)) => self.give_up(fence, Some(&error)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tries again what may succeed later, for as long as there is time.
+    async fn insist<T, W>(&self, entries: &[T], write: &impl Fn(Vec<T>) -> W) -> Result<Vec<Verdict>, Unwritten>
+    where
+        T: Clone,
+        W: Future<Output = Result<Vec<Verdict>, Error>>,
+    {
+        let mut pace = self.pace.clone();
+        loop {
+            let is_last = pace.is_hasty();
+            let error = match pace.bound(write(entries.to_vec())).await {
+                Some(Ok(verdicts)) => return Ok(verdicts),
+                Some(Err(error)) if error.is_retryable() => error,
+                Some(Err(error)) => return Err(Unwritten::Refused(error)),
+                None => return Err(Unwritten::GivenUp(None)),
+            };
+            if is_last {
+                return Err(Unwritten::GivenUp(Some(error)));
+            }
+            tracing::error!(%error, "results cannot be written yet");
+            let _ = self.events.send(Event::Unwritten(error));
+            tokio::select! {
+                () = sleep(RETRY_PAUSE) => {}
+                () = pace.haste() => {}
+            }
+        }
+    }
+
+    fn settle(&self, fence: Fence, verdict: Verdict) {
+        if verdict == Verdict::Stale {
+            tracing::warn!(tid = %fence.tid, attempt = fence.attempt, "what became of it was not taken");
+        }
+        let _ = self.events.send(Event::Settled { fence, verdict: Some(verdict) });
+    }
+
+    fn give_up(&self, fence: Fence, error: Option<&Error>) {
+        let reason = error.map_or_else(|| "the broker does not answer".into(), Error::to_string);
+        tracing::error!(tid = %fence.tid, attempt = fence.attempt, %reason, "{GIVEN_UP}");
+        let _ = self.events.send(Event::Settled { fence, verdict: None });
     }
 }
 
@@ -131,67 +237,6 @@ async fn gather(batch: &mut Batch, queue: &mut mpsc::UnboundedReceiver<Entry>, b
         match timeout_at(began + linger, queue.recv()).await {
             Ok(Some(entry)) => batch.add(entry),
             Ok(None) | Err(_) => return,
-        }
-    }
-}
-
-async fn write(broker: &dyn Broker, batch: Batch, settled: &mpsc::UnboundedSender<Settled>) {
-    let Batch { started, finish, release } = batch;
-    let fences: Vec<Fence> =
-        finish.iter().map(|finish| finish.fence).chain(release.iter().map(|release| release.fence)).collect();
-    // Asked for together, so that the engine can do them together.
-    let (begun, finished, released) = tokio::join!(
-        async { if started.is_empty() { Ok(()) } else { broker.started(started).await } },
-        persist(finish, |finish| broker.finish(finish)),
-        persist(release, |release| broker.release(release)),
-    );
-    if let Err(error) = begun {
-        tracing::warn!(%error, "the start of attempts could not be noted");
-    }
-    for (fence, verdict) in fences.into_iter().zip(finished.into_iter().chain(released)) {
-        if verdict == Verdict::Stale {
-            tracing::warn!(tid = %fence.tid, attempt = fence.attempt, "what became of it was not taken");
-        }
-        let _ = settled.send(Settled { fence, verdict });
-    }
-}
-
-/// Writes entries, and gives a verdict for each whatever happens. What cannot be written is found one by one, so that it takes no other
-/// with it; its task runs again when this worker is gone.
-async fn persist<T, W>(entries: Vec<T>, write: impl Fn(Vec<T>) -> W) -> Vec<Verdict>
-where
-    T: Clone,
-    W: Future<Output = Result<Vec<Verdict>, Error>>,
-{
-    if entries.is_empty() {
-        return Vec::new();
-    }
-    if let Ok(verdicts) = insist(entries.clone(), &write).await {
-        return verdicts;
-    }
-    let mut verdicts = Vec::with_capacity(entries.len());
-    for entry in entries {
-        verdicts.extend(insist(vec![entry], &write).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "what became of a task cannot be written");
-            vec![Verdict::Stale]
-        }));
-    }
-    verdicts
-}
-
-/// Tries again what may succeed later, for as long as it takes: the lease covers these tasks meanwhile, and a full disk may be emptied.
-async fn insist<T, W>(entries: Vec<T>, write: &impl Fn(Vec<T>) -> W) -> Result<Vec<Verdict>, Error>
-where
-    T: Clone,
-    W: Future<Output = Result<Vec<Verdict>, Error>>,
-{
-    loop {
-        match write(entries.clone()).await {
-            Err(error) if error.is_retryable() => {
-                tracing::error!(%error, "results cannot be written yet");
-                sleep(RETRY_PAUSE).await;
-            }
-            outcome => return outcome,
         }
     }
 }

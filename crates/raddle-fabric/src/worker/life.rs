@@ -9,10 +9,9 @@ use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Result, Submi
 use raddle_core::{State, Tid};
 use raddle_exec::{FencePage, Prefork};
 
-use super::{
-    Options, Shutdown,
-    service::{ERROR_PAUSE, End, Service},
-};
+use tokio::time::{Instant, sleep};
+
+use super::{Options, Shutdown, core::ERROR_PAUSE, event::End, pace::LAST_TRY, service::Service};
 
 /// A registered worker, not running yet.
 pub struct Worker {
@@ -65,6 +64,9 @@ pub enum EndReason {
 const TIDY_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
+
+/// How many requests to stop mean: at once.
+const KILLED_AFTER: u32 = 3;
 
 /// The children that this process has and that have nothing to do with tasks.
 fn strangers(options: &Options) -> Arc<[u32]> {
@@ -122,43 +124,86 @@ impl Worker {
         loop {
             let service = Service::start(&mut self, Arc::clone(&spawned), &shutdown)?;
             let tid = self.tid;
-            match service.run().await {
+            let (end, is_hasty) = service.run().await;
+            let ended = |reason, outcome| Ended { tasks: spawned.load(Ordering::Relaxed), reason, outcome };
+            match end {
                 Ok(End::Left(reason, outcome)) => {
                     if !self.own || outcome.is_none() {
-                        self.broker.deregister(tid, None).await?;
+                        self.leave(None, is_hasty, &shutdown).await?;
                     }
                     // Where nobody but such workers comes, one in many does what a resident does every minute.
-                    if self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN) {
+                    let is_tidy = self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN);
+                    if is_tidy && !is_hasty {
                         let _ = self.broker.purge().await;
                     }
-                    return Ok(Ended { tasks: spawned.load(Ordering::Relaxed), reason, outcome });
+                    return Ok(ended(reason, outcome));
                 }
                 Ok(End::LeaseLost) => {
                     tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
-                    self = self.register_anew().await?;
+                    let anew = tokio::select! {
+                        anew = self.register_anew() => anew?,
+                        // It has nothing that would have to be given back.
+                        () = shutdown.asked(1) => return Ok(ended(EndReason::Stopped, None)),
+                    };
+                    self = anew;
                     tracing::warn!(was = %tid, now = %self.tid, "registered anew");
                 }
                 // Nobody is there to be told.
-                Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(error @ (Error::Unreachable { .. } | Error::AgentGone { .. })) => return Err(error),
                 Err(error) => {
-                    let _ = self.broker.deregister(tid, Some(error.to_string())).await;
+                    let _ = self.leave(Some(error.to_string()), is_hasty, &shutdown).await;
                     return Err(error);
                 }
             }
         }
     }
 
-    /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
-    async fn register_anew(self) -> Result<Self> {
-        let Self { broker, options, strangers, .. } = self;
-        loop {
-            match Self::register(Arc::clone(&broker), options.clone()).await {
-                Err(error) if error.is_retryable() && !matches!(error, Error::Unreachable { .. }) => {
-                    tracing::error!(%error, "cannot register anew yet");
-                    tokio::time::sleep(ERROR_PAUSE).await;
-                }
-                outcome => return outcome.map(|worker| Self { strangers, ..worker }),
+    /// Leaves the registry. Who is killed, or was and still is here, does not wait for long: what it has is taken back from it when its lease has
+    /// run out.
+    async fn leave(&self, failure: Option<String>, is_hasty: bool, shutdown: &Shutdown) -> Result<()> {
+        let out_of_time = async {
+            if !is_hasty {
+                shutdown.asked(KILLED_AFTER).await;
+            }
+            sleep(LAST_TRY).await;
+        };
+        let left = tokio::select! {
+            left = self.broker.deregister(self.tid, failure) => Some(left),
+            () = out_of_time => None,
+        };
+        match left {
+            Some(Err(error)) if is_hasty => tracing::warn!(%error, "left without a word: the lease will run out"),
+            Some(left) => return left,
+            None => {
+                tracing::warn!("left without a word, for the broker does not answer: the lease will run out");
+                // An engine's thread that stands still in the kernel cannot be joined; it ends with the process.
+                std::mem::forget(Arc::clone(&self.broker));
             }
         }
+        Ok(())
+    }
+
+    /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
+    async fn register_anew(&self) -> Result<Self> {
+        let Self { broker, options, strangers, .. } = self;
+        let give_up_at = Instant::now() + options.give_up_after;
+        loop {
+            match Self::register(Arc::clone(broker), options.clone()).await {
+                Err(error) if may_pass(&error, give_up_at) => {
+                    tracing::error!(%error, "cannot register anew yet");
+                    sleep(ERROR_PAUSE).await;
+                }
+                outcome => return outcome.map(|worker| Self { strangers: Arc::clone(strangers), ..worker }),
+            }
+        }
+    }
+}
+
+/// Whether to try again. The engine itself has tried for long enough when it calls a server unreachable.
+fn may_pass(error: &Error, give_up_at: Instant) -> bool {
+    match error {
+        Error::Unreachable { .. } => false,
+        Error::AgentGone { .. } => Instant::now() < give_up_at,
+        error => error.is_retryable(),
     }
 }

@@ -12,20 +12,26 @@
 //!    ▲
 //!    └──── pulse (own thread): renews the lease, moves the runners' fence
 //! ```
+//!
+//! What the service does about what it hears is decided in `core`, without I/O or a clock.
 
 mod backlog;
 mod conversation;
+mod core;
+mod event;
 mod keeping;
 mod ledger;
 mod life;
 mod obey;
 mod options;
 mod order;
+mod pace;
 mod pulse;
 mod service;
 mod shutdown;
 mod slot;
 mod stopping;
+mod words;
 
 pub use life::{EndReason, Ended, Outcome, Worker};
 pub use options::Options;

@@ -30,6 +30,8 @@ pub struct Options {
     pub lease: Duration,
     /// How long what is told to end may take before it is killed.
     pub grace: Duration,
+    /// How long the agent that it reaches its broker through may be away before it ends. Redis has a bound of its own, in its URL.
+    pub give_up_after: Duration,
     /// What is in the environment of tasks whose spec does not set it otherwise.
     pub env: BTreeMap<String, String>,
     /// The handlers it has.
@@ -45,6 +47,8 @@ const LEASE: Duration = Duration::from_secs(3);
 /// The name and kind of a worker for one task.
 const INLINE: &str = "inline";
 const GRACE: Duration = Duration::from_secs(5);
+/// As long as a server on another machine may be away: whoever started the one started the other.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
 impl Options {
     /// A worker that takes tasks as they come, one per core at a time.
@@ -64,6 +68,7 @@ impl Options {
             only: tid,
             lease: LEASE,
             grace: GRACE,
+            give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
             plugins: Arc::default(),
             runner: "/proc/self/exe".into(),

@@ -21,6 +21,12 @@ impl Shutdown {
         self.requests.send_modify(|count| *count += 1);
     }
 
+    /// Returns when it has been asked for so many times.
+    pub(super) async fn asked(&self, times: u32) {
+        // Cannot fail: this is the other end.
+        let _ = self.watch().wait_for(|count| *count >= times).await;
+    }
+
     pub(super) fn watch(&self) -> watch::Receiver<u32> {
         self.requests.subscribe()
     }

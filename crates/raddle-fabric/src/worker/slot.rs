@@ -68,8 +68,8 @@ impl Slot {
     }
 
     /// Runs an attempt. The slot must be free.
-    pub(super) fn run(&self, claim: Claim) {
-        let _ = self.jobs.send(Job::Run(Box::new(claim)));
+    pub(super) fn run(&self, claim: Box<Claim>) {
+        let _ = self.jobs.send(Job::Run(claim));
     }
 
     /// Passes on an order about what runs; ignored when nothing does.

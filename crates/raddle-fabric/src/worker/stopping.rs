@@ -1,53 +1,82 @@
-//! Stopping in stages, and giving back what was not done.
+//! Stopping in stages, and giving back what was not done. Decisions only.
 
-use raddle_broker::{Fence, Release};
+use std::time::Duration;
+
+use raddle_broker::{Error, Fence, Release};
 use raddle_core::stop::Stage;
 use raddle_exec::Order;
 
-use super::{ledger::Entry, service::Service};
+use super::{core::Core, event::Effect, ledger::Entry};
 
-impl Service {
+/// How long a worker that kills waits for what it kills, and for what became of it to be written. Longer than a runner is given to end.
+pub(super) const KILL_WITHIN: Duration = Duration::from_secs(12);
+
+impl Core {
     /// Goes as many stages further as it was asked to since the last time.
-    pub(super) fn heed(&mut self) {
-        let asked = *self.asked.borrow_and_update();
+    pub(super) fn heed(&mut self, asked: u32, now: Duration) {
         for _ in self.heeded..asked {
-            self.stop_further();
+            self.stop_further(now);
         }
         self.heeded = asked;
     }
 
-    pub(super) fn stop_further(&mut self) {
-        let stage = self.stop.request(self.began.elapsed());
-        self.carry_out(stage);
+    pub(super) fn stop_further(&mut self, now: Duration) {
+        let stage = self.stop.request(now);
+        self.enter(stage, now);
     }
 
-    pub(super) fn carry_out(&mut self, stage: Stage) {
-        for claim in self.backlog.drain() {
-            self.give_back(claim.fence, "its worker is stopping");
-        }
+    pub(super) fn kill(&mut self, now: Duration) {
+        let stage = self.stop.kill(now);
+        self.enter(stage, now);
+    }
+
+    /// Ends for a reason that others should know.
+    pub(super) fn fail(&mut self, error: Error, now: Duration) {
+        self.failure.get_or_insert(error);
+        self.kill(now);
+    }
+
+    pub(super) fn enter(&mut self, stage: Stage, now: Duration) {
+        self.return_backlog("its worker is stopping");
         let order = match stage {
             Stage::Running | Stage::Draining => return,
             Stage::Terminating => Order::Stop,
             Stage::Killing => Order::Kill,
         };
-        for (slot, running) in self.slots.iter().zip(&mut self.running) {
-            if let Some(running) = running {
+        if stage == Stage::Killing && self.leave_by.is_none() {
+            self.leave_by = Some(now.saturating_add(KILL_WITHIN));
+            self.act(Effect::Haste);
+        }
+        for slot in 0..self.slots.len() {
+            if let Some(running) = &mut self.slots[slot] {
                 // Who was told to end by name ends; the others go on elsewhere.
                 running.give_back |= running.told.is_none();
-                slot.order(order);
+                self.act(Effect::Order { slot, order });
             }
+        }
+    }
+
+    pub(super) fn return_backlog(&mut self, reason: &str) {
+        for claim in self.backlog.drain() {
+            self.give_back(claim.fence, reason);
         }
     }
 
     pub(super) fn give_back(&mut self, fence: Fence, reason: &str) {
         self.unsettled.insert(fence);
-        self.ledger.write(Entry::Release(Release { fence, reason: reason.into() }));
+        self.act(Effect::Write(Entry::Release(Release { fence, reason: reason.into() })));
     }
 
     pub(super) fn lose_lease(&mut self) {
         self.lease_lost = true;
         // Others have these by now; what is still written about them is refused by their fences.
-        self.backlog.drain();
-        self.slots.iter().for_each(|slot| slot.order(Order::Kill));
+        for claim in self.backlog.drain() {
+            self.act(Effect::Forsake(claim.fence));
+        }
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].is_some() {
+                self.act(Effect::Order { slot, order: Order::Kill });
+            }
+        }
     }
 }

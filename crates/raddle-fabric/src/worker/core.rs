@@ -1,0 +1,391 @@
+//! What a worker decides: which tasks to claim, where they run, what is written of them, when it stops and why it leaves.
+//!
+//! [`Core::on`] takes what has happened and says what to do about it. It does no I/O and reads no clock: `now` is the worker's age. The
+//! service carries the effects out, in their order. Words are in `obey.rs`, the stages of a stop in `stopping.rs`.
+//!
+//! Every claim that comes in ends in exactly one of [`Entry::Finish`], [`Entry::Unbegun`], [`Entry::Release`] and [`Effect::Forsake`].
+
+use std::{collections::HashSet, time::Duration};
+
+use raddle_broker::{Claim, Error, Fence, Finish, Release, Result, Verdict};
+use raddle_core::{
+    Control, Exit, Tid,
+    stop::{Stage, Stop, StopPolicy},
+    worker::WorkerStatus,
+};
+
+use super::{
+    EndReason, Options, Outcome,
+    backlog::{Backlog, PATIENCE},
+    event::{Effect, End, Event, Found},
+    ledger::Entry,
+    words::Errand,
+};
+
+/// How long one wait for tasks or words lasts before it is begun again. Nothing depends on it.
+pub(super) const WAIT: Duration = Duration::from_secs(3600);
+/// How long a worker for one task waits for it between two looks at whether it is over.
+const LOOK: Duration = Duration::from_millis(250);
+/// How often a resident worker removes what has expired.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// After an error of the broker, before the next try.
+pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a worker is like.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    pub(super) tid: Tid,
+    pub(super) slots: u32,
+    pub(super) only: Option<Tid>,
+    pub(super) idle_exit: Option<Duration>,
+    pub(super) grace: Duration,
+    /// How long an agent may be away.
+    pub(super) give_up_after: Duration,
+}
+
+/// An attempt in a slot.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) fence: Fence,
+    began: Duration,
+    /// What ends by a stop goes back to the queue instead of counting as cancelled.
+    pub(super) give_back: bool,
+    pub(super) paused: bool,
+    /// The word that is to end it.
+    pub(super) told: Option<Control>,
+}
+
+pub(super) struct Core {
+    pub(super) policy: Policy,
+    pub(super) slots: Vec<Option<Running>>,
+    pub(super) backlog: Backlog,
+    pub(super) stop: Stop,
+    /// How many of the requests to stop have been carried out.
+    pub(super) heeded: u32,
+    /// When it leaves, whatever is still to be done: it kills.
+    pub(super) leave_by: Option<Duration>,
+    /// Why it cannot go on.
+    pub(super) failure: Option<Error>,
+    pub(super) paused: bool,
+    pub(super) lease_lost: bool,
+    /// Attempts that are over here, and not yet in the broker.
+    pub(super) unsettled: HashSet<Fence>,
+    /// Words that came when their attempt was already over. If the task waits again they are for the task.
+    pub(super) late: Vec<(Tid, Control)>,
+    /// The one task this worker is for has reached its end.
+    only_done: bool,
+    /// The last attempt of that task, when it was here.
+    last: Option<Finish>,
+    /// How that task ended, if it did here.
+    outcome: Option<Box<Outcome>>,
+    /// The last look at the queue found nothing.
+    nothing_waits: bool,
+    idle_since: Duration,
+    /// Whether tasks are being asked for.
+    claiming: bool,
+    /// Not before this.
+    claim_at: Duration,
+    /// Since when the agent has not answered.
+    away_since: Option<Duration>,
+    purge_at: Duration,
+    effects: Vec<Effect>,
+}
+
+impl Policy {
+    pub(super) fn new(tid: Tid, options: &Options) -> Self {
+        Self {
+            tid,
+            slots: options.concurrency.max(1),
+            only: options.only,
+            idle_exit: options.idle_exit,
+            grace: options.grace,
+            give_up_after: options.give_up_after,
+        }
+    }
+}
+
+impl Core {
+    /// A worker that is about to begin, with what it has claimed already.
+    pub(super) fn new(policy: Policy, claims: Vec<Claim>) -> Self {
+        let mut backlog = Backlog::new(policy.slots);
+        backlog.push(claims, Duration::ZERO);
+        Self {
+            slots: (0..policy.slots).map(|_| None).collect(),
+            backlog,
+            stop: Stop::new(StopPolicy::drain(policy.grace)),
+            heeded: 0,
+            leave_by: None,
+            failure: None,
+            paused: false,
+            lease_lost: false,
+            unsettled: HashSet::new(),
+            late: Vec::new(),
+            only_done: false,
+            last: None,
+            outcome: None,
+            nothing_waits: false,
+            idle_since: Duration::ZERO,
+            claiming: false,
+            claim_at: Duration::ZERO,
+            away_since: None,
+            purge_at: PURGE_EVERY,
+            effects: Vec::new(),
+            policy,
+        }
+    }
+
+    /// What to do about it. After [`Effect::End`] there is nothing more to say.
+    pub(super) fn on(&mut self, event: Event, now: Duration) -> Vec<Effect> {
+        match event {
+            Event::Time => self.tick(now),
+            Event::Asked(times) => self.heed(times, now),
+            Event::Claimed(found) => self.claimed(found, now),
+            Event::Started(started) => self.act(Effect::Write(Entry::Started(started))),
+            Event::Ended { slot, finish } => self.ended(slot, finish, now),
+            Event::Settled { fence, verdict } => self.settled(fence, verdict),
+            Event::Unwritten(error) => self.away(error, now),
+            Event::Told { tid, message } => self.obey(tid, message, now),
+            Event::LeaseLost => self.lose_lease(),
+        }
+        self.go_on(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When to be told that time has passed, if nothing happens before.
+    pub(super) fn wake_at(&self) -> Option<Duration> {
+        let idle = self.policy.idle_exit.filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
+        [
+            self.policy.only.is_none().then_some(self.purge_at),
+            self.backlog.oldest().map(|since| since + PATIENCE),
+            self.stop.deadline(),
+            self.leave_by,
+            idle.map(|patience| self.idle_since.saturating_add(patience)),
+            self.wants().map(|_| self.claim_at),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    // -- what others see of it
+
+    pub(super) fn status(&self) -> &'static str {
+        match self.stop.stage() {
+            Stage::Running if self.paused => "paused",
+            Stage::Running if self.busy() == 0 => "listening",
+            Stage::Running => "running",
+            Stage::Draining => "draining",
+            Stage::Terminating | Stage::Killing => "stopping",
+        }
+    }
+
+    pub(super) fn registered_status(&self) -> WorkerStatus {
+        match self.stop.stage() {
+            Stage::Running if self.paused => WorkerStatus::Paused,
+            Stage::Running => WorkerStatus::Active,
+            _ => WorkerStatus::Draining,
+        }
+    }
+
+    pub(super) fn busy(&self) -> u32 {
+        self.slots.iter().flatten().count() as u32
+    }
+
+    /// Whether tasks are at hand that will begin, and so end, soon.
+    pub(super) fn has_more(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// The attempts whose end is not known to the broker.
+    pub(super) fn open(&self) -> impl Iterator<Item = Fence> {
+        self.slots.iter().flatten().map(|running| running.fence).chain(self.unsettled.iter().copied())
+    }
+
+    // -- intake
+
+    /// The one place that says whether tasks are begun: a worker that retires stops here.
+    fn takes_tasks(&self) -> bool {
+        !self.paused && !self.lease_lost && !self.only_done && self.stop.stage() == Stage::Running
+    }
+
+    /// How many tasks to ask for, if any: a worker that may take only so many is bounded here.
+    fn wants(&self) -> Option<u32> {
+        if self.claiming || !self.takes_tasks() {
+            return None;
+        }
+        let free = self.policy.slots - self.busy();
+        let max = match self.policy.only {
+            Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
+            Some(_) => 0,
+            None => self.backlog.wants(free),
+        };
+        (max > 0).then_some(max)
+    }
+
+    fn claimed(&mut self, found: Result<Found>, now: Duration) {
+        self.claiming = false;
+        if found.is_ok() {
+            self.away_since = None;
+        }
+        match found {
+            Ok(Found::Tasks(claims)) if self.takes_tasks() => self.backlog.push(claims, now),
+            Ok(Found::Tasks(claims)) => {
+                claims.into_iter().for_each(|claim| self.give_back(claim.fence, "its worker takes no tasks"));
+            }
+            Ok(Found::Nothing) => self.nothing_waits = true,
+            Ok(Found::Over) => self.only_done = true,
+            Err(Error::NotFound(owner)) if owner == self.policy.tid => self.lose_lease(),
+            Err(error) if error.is_retryable() => {
+                self.claim_at = now + ERROR_PAUSE;
+                self.away(error, now);
+            }
+            Err(error) => self.fail(error, now),
+        }
+    }
+
+    /// The broker could not do what it was asked to. Whether that may go on depends on why: a full disk may be emptied, and somebody who
+    /// is there is needed for that; a server that has been away for long enough is taken for gone.
+    fn away(&mut self, error: Error, now: Duration) {
+        let is_over = match error {
+            // The engine has tried for as long as its URL says.
+            Error::Unreachable { .. } => true,
+            Error::AgentGone { .. } => {
+                let since = *self.away_since.get_or_insert(now);
+                now.saturating_sub(since) >= self.policy.give_up_after
+            }
+            _ => false,
+        };
+        if is_over {
+            self.fail(error, now);
+        }
+    }
+
+    fn fill_slots(&mut self, now: Duration) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].is_some() {
+                continue;
+            }
+            let Some(claim) = self.backlog.pop() else { return };
+            let fence = claim.fence;
+            self.slots[slot] = Some(Running { fence, began: now, give_back: false, paused: false, told: None });
+            self.act(Effect::Run { slot, claim: Box::new(claim) });
+        }
+    }
+
+    // -- what slots and ledger tell
+
+    fn ended(&mut self, slot: usize, finish: Box<Finish>, now: Duration) {
+        let Some(running) = self.slots[slot].take_if(|running| running.fence == finish.fence) else { return };
+        let fence = finish.fence;
+        let obeyed = matches!(finish.report.exit, Exit::Cancelled | Exit::Killed);
+        self.late.extend(running.told.filter(|_| !obeyed).map(|word| (fence.tid, word)));
+        self.backlog.ran_for(now.saturating_sub(running.began));
+        self.idle_since = now;
+        self.nothing_waits = false;
+        self.unsettled.insert(fence);
+        // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
+        let entry = if (running.give_back || self.lease_lost) && obeyed {
+            Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
+        } else {
+            self.last = self.policy.only.map(|_| (*finish).clone());
+            Entry::Finish(finish)
+        };
+        self.act(Effect::Write(entry));
+    }
+
+    fn settled(&mut self, fence: Fence, verdict: Option<Verdict>) {
+        self.unsettled.remove(&fence);
+        // It may be one that waits again.
+        self.nothing_waits = false;
+        if verdict.is_some() {
+            self.away_since = None;
+        }
+        if let Some(Verdict::Done(state)) = verdict
+            && self.policy.only == Some(fence.tid)
+        {
+            self.only_done = true;
+            self.outcome = self.last.take().map(|finish| Box::new(Outcome { state, finish }));
+        }
+        for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == fence.tid) {
+            if let Some(Verdict::Again(_)) = verdict {
+                self.effects.push(Effect::Errand(Errand::PassOn { tid, message }));
+            }
+        }
+    }
+
+    // -- time, and what follows
+
+    fn tick(&mut self, now: Duration) {
+        for claim in self.backlog.overdue(now) {
+            self.give_back(claim.fence, "it waited too long for a slot");
+        }
+        if let Some(stage) = self.stop.tick(now) {
+            self.enter(stage, now);
+        }
+    }
+
+    /// What is to be done whatever has happened.
+    fn go_on(&mut self, now: Duration) {
+        if self.takes_tasks() {
+            self.fill_slots(now);
+        }
+        if let Some(end) = self.end(now) {
+            return self.act(Effect::End(end));
+        }
+        if self.claiming && !self.takes_tasks() {
+            self.claiming = false;
+            self.act(Effect::Unclaim);
+        }
+        if let Some(max) = self.wants().filter(|_| self.claim_at <= now) {
+            self.claiming = true;
+            let wait = match self.policy.idle_exit {
+                _ if self.policy.only.is_some() => LOOK,
+                Some(Duration::ZERO) => Duration::ZERO,
+                _ => WAIT,
+            };
+            self.act(Effect::Claim { max, wait });
+        }
+        if self.policy.only.is_none() && self.purge_at <= now {
+            self.purge_at = now + PURGE_EVERY;
+            self.act(Effect::Purge);
+        }
+    }
+
+    fn end(&mut self, now: Duration) -> Option<Result<End>> {
+        if !self.is_quiet() && self.leave_by.is_none_or(|by| now < by) {
+            return None;
+        }
+        if let Some(error) = self.failure.take() {
+            return Some(Err(error));
+        }
+        let idle = self.policy.idle_exit.filter(|_| !self.paused);
+        // Its registration may have ended with its task: that is no loss.
+        let reason = if self.only_done {
+            EndReason::Done
+        } else if self.stop.stage() != Stage::Running {
+            EndReason::Stopped
+        } else if self.lease_lost {
+            return Some(Ok(End::LeaseLost));
+        } else if idle? == Duration::ZERO {
+            // Zero means: when a look at the queue has found nothing since the last task.
+            return self.nothing_waits.then_some(Ok(End::Left(EndReason::Idle, None)));
+        } else {
+            return (now.saturating_sub(self.idle_since) >= idle?).then_some(Ok(End::Left(EndReason::Idle, None)));
+        };
+        Some(Ok(End::Left(reason, self.outcome.take())))
+    }
+
+    /// Whether nothing runs, waits for a slot, or waits to be written.
+    fn is_quiet(&self) -> bool {
+        self.busy() == 0 && self.backlog.is_empty() && self.unsettled.is_empty()
+    }
+
+    pub(super) fn act(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! What holds whatever happens to a core.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use raddle_core::Word;
+use raddle_exec::Order;
+
+use super::{super::stopping::KILL_WITHIN, tests::*, *};
+
+/// What the world around a core does next. Numbers choose among what is possible then.
+#[derive(Clone, Debug)]
+enum Turn {
+    /// Time passes, as far as the core waits or a part of it.
+    Wait(u8),
+    Claimed(u8),
+    Fails(u8),
+    Ends(u8, u8),
+    Settles(u8, u8),
+    Unwritten(u8),
+    Told(u8, u8),
+    Asked,
+    LeaseLost,
+}
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let number = any::<u8>;
+    let turn = prop_oneof![
+        6 => number().prop_map(Turn::Wait),
+        8 => number().prop_map(Turn::Claimed),
+        1 => number().prop_map(Turn::Fails),
+        8 => (number(), number()).prop_map(|(a, b)| Turn::Ends(a, b)),
+        8 => (number(), number()).prop_map(|(a, b)| Turn::Settles(a, b)),
+        1 => number().prop_map(Turn::Unwritten),
+        4 => (number(), number()).prop_map(|(a, b)| Turn::Told(a, b)),
+        1 => Just(Turn::Asked),
+        1 => Just(Turn::LeaseLost),
+    ];
+    proptest::collection::vec(turn, 0..120)
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let idle_exit = prop_oneof![3 => Just(None), 1 => Just(Some(Duration::ZERO)), 1 => Just(Some(at(700)))];
+    (1..4u32, any::<bool>(), idle_exit).prop_map(|(slots, only, idle_exit)| match only {
+        true => Policy { slots: 1, only: Some(tid(10)), idle_exit: None, ..policy() },
+        false => Policy { slots, idle_exit, ..policy() },
+    })
+}
+
+/// The world as far as a core can tell: it keeps to what the service, the slots and the ledger promise.
+struct Around {
+    core: Core,
+    now: Duration,
+    asked: u32,
+    claiming: Option<u32>,
+    attempts: BTreeMap<u64, u32>,
+    /// What each claim ended in.
+    fates: BTreeMap<Fence, Vec<String>>,
+    slots: Vec<Option<Fence>>,
+    /// Ordered to end.
+    ordered: Vec<bool>,
+    unsettled: Vec<Fence>,
+    hasty: bool,
+    end: Option<Result<End>>,
+}
+
+impl Around {
+    fn new(policy: Policy) -> Self {
+        let slots = policy.slots as usize;
+        let mut around = Self {
+            core: Core::new(policy, Vec::new()),
+            now: Duration::ZERO,
+            asked: 0,
+            claiming: None,
+            attempts: BTreeMap::new(),
+            fates: BTreeMap::new(),
+            slots: vec![None; slots],
+            ordered: vec![false; slots],
+            unsettled: Vec::new(),
+            hasty: false,
+            end: None,
+        };
+        around.happens(Event::Asked(0));
+        around
+    }
+
+    fn happens(&mut self, event: Event) {
+        for effect in self.core.on(event, self.now) {
+            assert!(self.end.is_none(), "{effect:?} after the end");
+            match effect {
+                Effect::Claim { max, .. } => {
+                    assert!(max > 0);
+                    assert_eq!(self.claiming.replace(max), None, "two claims at a time");
+                }
+                Effect::Unclaim => assert!(self.claiming.take().is_some(), "no claim was under way"),
+                Effect::Run { slot, claim } => {
+                    assert!(!self.core.paused && self.asked == 0 && !self.core.lease_lost, "it takes nothing");
+                    assert_eq!(self.slots[slot].replace(claim.fence), None, "the slot is in use");
+                    self.ordered[slot] = false;
+                }
+                Effect::Order { slot, order } => {
+                    assert!(self.slots[slot].is_some(), "an order to nobody");
+                    self.ordered[slot] |= matches!(order, Order::Stop | Order::Kill);
+                }
+                Effect::Write(Entry::Started(_)) => {}
+                Effect::Write(Entry::Finish(finish)) => self.ends(finish.fence, "finish", true),
+                Effect::Write(Entry::Unbegun { fence, .. }) => self.ends(fence, "unbegun", true),
+                Effect::Write(Entry::Release(release)) => self.ends(release.fence, "release", true),
+                Effect::Forsake(fence) => self.ends(fence, "forsaken", false),
+                Effect::Haste => assert!(!std::mem::replace(&mut self.hasty, true), "haste begins once"),
+                Effect::Errand(_) | Effect::Purge => {}
+                Effect::End(end) => self.end = Some(end),
+            }
+        }
+    }
+
+    fn ends(&mut self, fence: Fence, how: &str, is_written: bool) {
+        self.fates.get_mut(&fence).expect("only what was claimed ends").push(how.into());
+        assert!(!self.slots.contains(&Some(fence)), "it still runs");
+        self.unsettled.extend(is_written.then_some(fence));
+    }
+
+    fn take(&mut self, turn: &Turn) {
+        let pick = |number: u8, of: usize| (of > 0).then(|| usize::from(number) % of);
+        match *turn {
+            Turn::Wait(part) => {
+                let Some(until) = self.core.wake_at() else { return };
+                let until = until.max(self.now);
+                self.now += (until - self.now) * u32::from(part % 4 + 1) / 4;
+                if self.now >= until {
+                    self.happens(Event::Time);
+                    let again = self.core.wake_at();
+                    assert!(
+                        self.end.is_some() || again.is_none_or(|again| again > self.now),
+                        "it waits for {again:?}, which is past"
+                    );
+                }
+            }
+            Turn::Claimed(number) => {
+                let Some(max) = self.claiming.take() else { return };
+                let count = u32::from(number) % (max + 1);
+                if count == 0 {
+                    return self.happens(Event::Claimed(Ok(Found::Nothing)));
+                }
+                let only = self.core.policy.only;
+                let numbers =
+                    (0..u64::from(count)).map(|n| if only.is_some() { 10 } else { 10 + (n + u64::from(number)) % 200 });
+                let claims: Vec<Claim> = numbers
+                    .map(|number| {
+                        let attempt = self.attempts.entry(number).or_default();
+                        *attempt += 1;
+                        Claim { fence: Fence { attempt: *attempt, ..fence(number) }, ..claim(number) }
+                    })
+                    .collect();
+                self.fates.extend(claims.iter().map(|claim| (claim.fence, Vec::new())));
+                self.happens(Event::Claimed(Ok(Found::Tasks(claims))));
+            }
+            Turn::Fails(number) => {
+                if self.claiming.take().is_some() {
+                    let own = Error::NotFound(self.core.policy.tid);
+                    let errors = [gone(), full(), unreachable(), own, Error::Closed];
+                    self.happens(Event::Claimed(Err(errors[usize::from(number) % errors.len()].clone())));
+                }
+            }
+            Turn::Ends(slot, how) => {
+                let Some(slot) = pick(slot, self.slots.len()) else { return };
+                let Some(fence) = self.slots[slot].take() else { return };
+                let ordered = std::mem::take(&mut self.ordered[slot]);
+                let exit = match how % 3 {
+                    1 if ordered => Exit::Cancelled,
+                    2 => Exit::Killed,
+                    _ => OK,
+                };
+                self.happens(Event::Ended { slot, finish: finish(fence, exit) });
+            }
+            Turn::Settles(which, how) => {
+                let Some(at) = pick(which, self.unsettled.len()) else { return };
+                let fence = self.unsettled.swap_remove(at);
+                let verdicts = [DONE, AGAIN, Some(Verdict::Stale), None];
+                self.happens(Event::Settled { fence, verdict: verdicts[usize::from(how) % 4] });
+            }
+            Turn::Unwritten(why) => {
+                if !self.unsettled.is_empty() && !self.hasty {
+                    self.happens(Event::Unwritten([gone(), full(), unreachable()][usize::from(why) % 3].clone()));
+                }
+            }
+            Turn::Told(whom, what) => {
+                let words = [Word::Stop, Word::Kill, Word::Pause, Word::Resume, Word::Ping, Word::Status];
+                let known: Vec<Tid> = self.fates.keys().map(|fence| fence.tid).chain([tid(1), tid(999)]).collect();
+                let whom = known[usize::from(whom) % known.len()];
+                let word = words[usize::from(what) % words.len()];
+                // Words that end the worker are rarer than others, or nothing else would be seen.
+                if whom == tid(1) && matches!(word, Word::Stop | Word::Kill) && what < 200 {
+                    return;
+                }
+                self.asked += u32::from(whom == tid(1) && matches!(word, Word::Stop | Word::Kill));
+                let message = Control { requeue: what % 2 == 0, ..Control::new(word) };
+                self.happens(Event::Told { tid: whom, message });
+            }
+            Turn::Asked => {
+                self.asked += 1;
+                self.happens(Event::Asked(self.asked));
+            }
+            Turn::LeaseLost => self.happens(Event::LeaseLost),
+        }
+    }
+
+    /// Lets everything that is under way come to its end.
+    fn conclude(&mut self) {
+        for _ in 0..4 {
+            (0..self.slots.len() as u8).for_each(|slot| self.unless_over(&Turn::Ends(slot, 1)));
+            (0..self.unsettled.len()).for_each(|_| self.unless_over(&Turn::Settles(0, 0)));
+        }
+    }
+
+    fn unless_over(&mut self, turn: &Turn) {
+        if self.end.is_none() {
+            self.take(turn);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_claim_ends_once(policy in policies(), turns in turns()) {
+        let mut around = Around::new(policy);
+        turns.iter().for_each(|turn| around.unless_over(turn));
+        around.unless_over(&Turn::Asked);
+        around.conclude();
+        prop_assert!(around.end.is_some(), "it was asked to stop, and nothing is left to do");
+        // Only a kill that nobody answered in time leaves some, and it knows which.
+        let out_of_time = around.core.leave_by.is_some_and(|by| by <= around.now);
+        let left: Vec<Fence> = around.core.open().collect();
+        prop_assert!(left.is_empty() || out_of_time, "{:?}", left);
+        for (fence, fates) in &around.fates {
+            let expected = usize::from(!around.slots.contains(&Some(*fence)));
+            prop_assert_eq!(fates.len(), expected, "{:?}: {:?}", fence, fates);
+            prop_assert!(expected == 1 || left.contains(fence));
+        }
+    }
+
+    #[test]
+    fn a_kill_ends_the_worker_whatever_does_not_answer(policy in policies(), turns in turns()) {
+        let mut around = Around::new(policy);
+        turns.iter().for_each(|turn| around.unless_over(turn));
+        if around.end.is_none() {
+            let killed_at = around.now;
+            around.happens(told(tid(1), Word::Kill));
+            prop_assert!(around.hasty);
+            // No slot and no ledger says anything any more: the timers alone end it.
+            for _ in 0..4 {
+                around.unless_over(&Turn::Wait(3));
+            }
+            prop_assert!(around.end.is_some());
+            prop_assert!(around.now <= killed_at + KILL_WITHIN);
+        }
+        for fates in around.fates.values() {
+            prop_assert!(fates.len() <= 1, "{:?}", fates);
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! The core, without a broker, a process or a clock.
+
+use raddle_broker::Started;
+use raddle_core::{Report, Spec, State, Usage, Word};
+
+use super::{super::stopping::KILL_WITHIN, *};
+
+const GRACE: Duration = Duration::from_secs(5);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
+
+pub(super) fn tid(number: u64) -> Tid {
+    // The worker is 1; ids below the first slot of the clock are as good as any.
+    (1_700_000_000_000_000_000 + number * 4096).to_string().parse().unwrap()
+}
+
+pub(super) fn fence(number: u64) -> Fence {
+    Fence { tid: tid(number), attempt: 1 }
+}
+
+pub(super) fn claim(number: u64) -> Claim {
+    Claim { fence: fence(number), spec: Spec::command(["true"]) }
+}
+
+pub(super) fn finish(fence: Fence, exit: Exit) -> Box<Finish> {
+    let report = Report {
+        exit,
+        started_at: None,
+        ended_at: jiff::Timestamp::UNIX_EPOCH,
+        usage: Usage::default(),
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        value: None,
+    };
+    Box::new(Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() })
+}
+
+pub(super) fn gone() -> Error {
+    Error::AgentGone { path: "agent.sock".into(), reason: "nobody is there".into() }
+}
+
+pub(super) fn full() -> Error {
+    Error::Full { path: "raddle.db".into() }
+}
+
+pub(super) fn unreachable() -> Error {
+    Error::Unreachable { place: "redis".into(), reason: "nobody is there".into() }
+}
+
+pub(super) fn at(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(super) fn policy() -> Policy {
+    Policy { tid: tid(1), slots: 2, only: None, idle_exit: None, grace: GRACE, give_up_after: GIVE_UP_AFTER }
+}
+
+/// A worker with tasks 10, 11, … claimed, and as many of them begun as it has slots.
+fn busy(policy: Policy, tasks: u64) -> Core {
+    let mut core = Core::new(policy, Vec::new());
+    core.on(Event::Asked(0), at(0));
+    core.on(Event::Claimed(Ok(Found::Tasks((10..10 + tasks).map(claim).collect()))), at(1));
+    core
+}
+
+pub(super) fn told(of: Tid, word: Word) -> Event {
+    Event::Told { tid: of, message: Control::new(word) }
+}
+
+/// An effect in a few words.
+fn brief(effect: &Effect) -> String {
+    let number = |fence: &Fence| (fence.tid.as_u64() - tid(0).as_u64()) / 4096;
+    match effect {
+        Effect::Claim { max, .. } => format!("claim {max}"),
+        Effect::Unclaim => "unclaim".into(),
+        Effect::Run { slot, claim } => format!("run {} in {slot}", number(&claim.fence)),
+        Effect::Order { slot, order } => format!("{order:?} {slot}"),
+        Effect::Write(Entry::Started(started)) => format!("started {}", number(&started.fence)),
+        Effect::Write(Entry::Finish(finish)) => format!("finish {}", number(&finish.fence)),
+        Effect::Write(Entry::Unbegun { fence, exit }) => format!("finish {} {exit:?}", number(fence)),
+        Effect::Write(Entry::Release(release)) => format!("release {}", number(&release.fence)),
+        Effect::Errand(Errand::Reply { reply, .. }) => format!("reply {}", reply.state),
+        Effect::Errand(Errand::Paused { fence, paused }) => format!("paused {} {paused}", number(fence)),
+        Effect::Errand(Errand::PassOn { message, .. }) => format!("pass on {}", message.command),
+        Effect::Forsake(fence) => format!("forsake {}", number(fence)),
+        Effect::Haste => "haste".into(),
+        Effect::Purge => "purge".into(),
+        Effect::End(Ok(End::Left(reason, _))) => format!("left: {reason:?}"),
+        Effect::End(Ok(End::LeaseLost)) => "lease lost".into(),
+        Effect::End(Err(error)) => format!("failed: {error}"),
+    }
+}
+
+/// What the core does about an event, in a few words.
+fn does(core: &mut Core, event: Event, now: Duration) -> String {
+    core.on(event, now).iter().map(brief).collect::<Vec<_>>().join(", ")
+}
+
+fn ends(core: &mut Core, slot: usize, task: u64, exit: Exit, now: Duration) -> String {
+    does(core, Event::Ended { slot, finish: finish(fence(task), exit) }, now)
+}
+
+fn settles(core: &mut Core, task: u64, verdict: Option<Verdict>, now: Duration) -> String {
+    does(core, Event::Settled { fence: fence(task), verdict }, now)
+}
+
+pub(super) const OK: Exit = Exit::Code { code: 0 };
+pub(super) const DONE: Option<Verdict> = Some(Verdict::Done(State::Completed));
+pub(super) const AGAIN: Option<Verdict> = Some(Verdict::Again(jiff::Timestamp::UNIX_EPOCH));
+
+#[test]
+fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
+    let mut core = Core::new(policy(), Vec::new());
+    assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 2");
+    assert_eq!(core.status(), "listening");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(1)), "run 10 in 0, claim 1");
+    assert_eq!(core.status(), "running");
+    let started = Event::Started(Started { fence: fence(10), pid: Some(7) });
+    assert_eq!(does(&mut core, started, at(2)), "started 10");
+    assert_eq!(ends(&mut core, 0, 10, OK, at(1000)), "finish 10");
+    assert_eq!(settles(&mut core, 10, DONE, at(1001)), "");
+    assert_eq!(core.status(), "listening");
+    assert_eq!(core.open().count(), 0);
+}
+
+#[test]
+fn a_drained_worker_leaves_when_the_last_result_is_written() {
+    let mut core = busy(policy(), 1);
+    assert_eq!(does(&mut core, Event::Asked(1), at(10)), "unclaim");
+    assert_eq!(core.status(), "draining");
+    assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
+    assert_eq!(settles(&mut core, 10, DONE, at(21)), "left: Stopped");
+}
+
+#[test]
+fn the_second_request_gives_back_and_the_third_kills() {
+    let mut core = busy(policy(), 2);
+    does(&mut core, Event::Asked(1), at(10));
+    assert_eq!(does(&mut core, Event::Asked(2), at(20)), "Stop 0, Stop 1");
+    assert_eq!(ends(&mut core, 0, 10, Exit::Cancelled, at(30)), "release 10");
+    assert_eq!(does(&mut core, Event::Asked(3), at(40)), "haste, Kill 1");
+    // It had ended by itself when the order came.
+    assert_eq!(ends(&mut core, 1, 11, OK, at(50)), "finish 11");
+    assert_eq!(settles(&mut core, 10, AGAIN, at(51)), "");
+    assert_eq!(settles(&mut core, 11, DONE, at(52)), "left: Stopped");
+}
+
+#[test]
+fn grace_over_is_a_kill() {
+    let mut core = busy(policy(), 1);
+    does(&mut core, Event::Asked(2), at(10));
+    assert_eq!(core.wake_at(), Some(at(10) + GRACE));
+    assert_eq!(does(&mut core, Event::Time, at(10) + GRACE), "haste, Kill 0");
+}
+
+#[test]
+fn a_kill_does_not_wait_for_a_result_that_is_given_up() {
+    let mut core = busy(policy(), 1);
+    ends(&mut core, 0, 10, OK, at(20));
+    assert_eq!(does(&mut core, Event::Unwritten(full()), at(30)), "", "a full disk may be emptied");
+    assert_eq!(does(&mut core, Event::Asked(3), at(40)), "haste, unclaim");
+    assert_eq!(settles(&mut core, 10, None, at(50)), "left: Stopped");
+}
+
+#[test]
+fn a_kill_ends_though_nobody_answers() {
+    let mut core = busy(policy(), 2);
+    ends(&mut core, 0, 10, OK, at(20));
+    assert_eq!(does(&mut core, told(tid(1), Word::Kill), at(30)), "haste, Kill 1, reply stopping, unclaim");
+    assert_eq!(core.wake_at(), Some(at(30) + KILL_WITHIN));
+    assert_eq!(does(&mut core, Event::Time, at(30) + KILL_WITHIN - at(1)), "");
+    assert_eq!(core.open().count(), 2);
+    assert_eq!(does(&mut core, Event::Time, at(30) + KILL_WITHIN), "left: Stopped");
+}
+
+#[test]
+fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
+    let mut core = busy(policy(), 1);
+    assert_eq!(does(&mut core, Event::Claimed(Err(unreachable())), at(10)), "haste, Kill 0");
+    assert_eq!(ends(&mut core, 0, 10, Exit::Killed, at(20)), "release 10");
+    assert!(settles(&mut core, 10, None, at(30)).starts_with("failed: cannot reach redis"));
+    // One that drains claims nothing, and has a result.
+    let mut core = busy(policy(), 1);
+    does(&mut core, Event::Asked(1), at(10));
+    ends(&mut core, 0, 10, OK, at(20));
+    assert_eq!(does(&mut core, Event::Unwritten(unreachable()), at(30)), "haste");
+    assert!(settles(&mut core, 10, None, at(40)).starts_with("failed: cannot reach redis"));
+}
+
+#[test]
+fn an_agent_may_be_away_for_a_while() {
+    let mut core = Core::new(policy(), Vec::new());
+    does(&mut core, Event::Asked(0), at(0));
+    assert_eq!(does(&mut core, Event::Claimed(Err(gone())), at(1000)), "");
+    assert_eq!(core.wake_at(), Some(at(1000) + ERROR_PAUSE));
+    assert_eq!(does(&mut core, Event::Time, at(1000) + ERROR_PAUSE), "claim 2");
+    // It comes back in between: the time begins anew.
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(20_000)), "claim 2");
+    does(&mut core, Event::Claimed(Err(gone())), at(21_000));
+    does(&mut core, Event::Time, at(22_000));
+    assert_eq!(does(&mut core, Event::Claimed(Err(gone())), at(40_000)), "");
+    does(&mut core, Event::Time, at(50_000));
+    let does = does(&mut core, Event::Claimed(Err(gone())), at(21_000) + GIVE_UP_AFTER);
+    assert!(does.starts_with("haste, failed: no answer from the agent"), "{does}");
+}
+
+#[test]
+fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses() {
+    let mut core = busy(policy(), 4);
+    assert_eq!(core.wake_at(), Some(at(1) + PATIENCE));
+    assert_eq!(does(&mut core, Event::Time, at(1) + PATIENCE), "release 12, release 13");
+    let mut core = busy(policy(), 4);
+    assert_eq!(does(&mut core, told(tid(1), Word::Pause), at(10)), "release 12, release 13, reply paused");
+    assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10", "nothing is begun");
+    assert_eq!(does(&mut core, told(tid(1), Word::Status), at(30)), "reply paused");
+    assert_eq!(does(&mut core, told(tid(1), Word::Resume), at(40)), "reply running, claim 5");
+}
+
+#[test]
+fn words_reach_what_they_are_for() {
+    let mut core = busy(policy(), 5);
+    assert_eq!(does(&mut core, told(tid(10), Word::Ping), at(10)), "reply running");
+    assert_eq!(does(&mut core, told(tid(10), Word::Pause), at(10)), "Pause 0, paused 10 true, reply paused");
+    assert_eq!(does(&mut core, told(tid(10), Word::Ping), at(10)), "reply paused");
+    assert_eq!(does(&mut core, told(tid(10), Word::Resume), at(10)), "Resume 0, paused 10 false, reply running");
+    assert_eq!(does(&mut core, told(tid(11), Word::Stop), at(10)), "Stop 1, reply stopping");
+    // Those that have not begun: answered, ended, or left to the broker together with the word.
+    assert_eq!(does(&mut core, told(tid(12), Word::Status), at(10)), "reply spawning");
+    assert_eq!(does(&mut core, told(tid(12), Word::Kill), at(10)), "finish 12 Killed, reply stopping");
+    assert_eq!(does(&mut core, told(tid(13), Word::Pause), at(10)), "release 13");
+    assert_eq!(settles(&mut core, 13, AGAIN, at(11)), "pass on PAUSE");
+    // One that is nobody's here.
+    assert_eq!(does(&mut core, told(tid(99), Word::Stop), at(12)), "pass on STOP");
+    // One that is being written: it is for the task if that goes on.
+    ends(&mut core, 0, 10, OK, at(13));
+    assert_eq!(does(&mut core, told(tid(10), Word::Kill), at(14)), "");
+    assert_eq!(settles(&mut core, 10, AGAIN, at(15)), "pass on KILL");
+    // One that crossed the end of its attempt, of a task that is over.
+    assert!(ends(&mut core, 1, 11, OK, at(16)).starts_with("finish 11"));
+    assert!(!settles(&mut core, 11, DONE, at(17)).contains("pass on"));
+}
+
+#[test]
+fn a_stop_that_asks_for_it_gives_the_task_back() {
+    let mut core = busy(policy(), 2);
+    let message = Control { requeue: true, ..Control::new(Word::Stop) };
+    does(&mut core, Event::Told { tid: tid(10), message }, at(10));
+    does(&mut core, told(tid(11), Word::Stop), at(10));
+    assert!(ends(&mut core, 0, 10, Exit::Cancelled, at(20)).starts_with("release 10"));
+    // Told by name to end, it ends, also when its worker stops after that.
+    does(&mut core, Event::Asked(2), at(30));
+    assert_eq!(ends(&mut core, 1, 11, Exit::Cancelled, at(40)), "finish 11");
+}
+
+#[test]
+fn a_second_stop_does_not_hurry_a_worker() {
+    let mut core = busy(policy(), 1);
+    assert_eq!(does(&mut core, told(tid(1), Word::Stop), at(10)), "reply draining, unclaim");
+    assert_eq!(does(&mut core, told(tid(1), Word::Stop), at(20)), "reply draining");
+}
+
+#[test]
+fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
+    let mut core = busy(policy(), 3);
+    assert_eq!(does(&mut core, Event::LeaseLost, at(10)), "forsake 12, Kill 0, Kill 1");
+    assert_eq!(ends(&mut core, 0, 10, Exit::Killed, at(20)), "release 10");
+    assert_eq!(ends(&mut core, 1, 11, OK, at(20)), "finish 11");
+    assert_eq!(settles(&mut core, 10, Some(Verdict::Stale), at(30)), "");
+    assert_eq!(settles(&mut core, 11, Some(Verdict::Stale), at(30)), "lease lost");
+    // The same, learnt from a claim; told to stop meanwhile, it does not come back under another id.
+    let mut core = busy(policy(), 1);
+    assert_eq!(does(&mut core, Event::Claimed(Err(Error::NotFound(tid(1)))), at(10)), "Kill 0");
+    does(&mut core, told(tid(1), Word::Stop), at(15));
+    ends(&mut core, 0, 10, Exit::Killed, at(20));
+    assert_eq!(settles(&mut core, 10, Some(Verdict::Stale), at(30)), "left: Stopped");
+}
+
+#[test]
+fn an_idle_worker_leaves() {
+    let mut core = busy(Policy { idle_exit: Some(at(1000)), ..policy() }, 1);
+    ends(&mut core, 0, 10, OK, at(500));
+    settles(&mut core, 10, DONE, at(600));
+    assert_eq!(core.wake_at(), Some(at(1500)));
+    assert_eq!(does(&mut core, Event::Time, at(1499)), "");
+    assert_eq!(does(&mut core, Event::Time, at(1500)), "left: Idle");
+    // Not while it is paused: somebody wants it to be there.
+    let mut core = Core::new(Policy { idle_exit: Some(at(1000)), ..policy() }, Vec::new());
+    does(&mut core, told(tid(1), Word::Pause), at(0));
+    assert_eq!(does(&mut core, Event::Time, at(5000)), "");
+}
+
+#[test]
+fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
+    let mut core = busy(Policy { idle_exit: Some(Duration::ZERO), ..policy() }, 1);
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(2)), "claim 1");
+    ends(&mut core, 0, 10, OK, at(500));
+    settles(&mut core, 10, AGAIN, at(600));
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(700)), "left: Idle");
+}
+
+#[test]
+fn a_worker_for_one_task_leaves_with_it() {
+    let only = || Policy { slots: 1, only: Some(tid(10)), ..policy() };
+    let mut core = Core::new(only(), vec![claim(10)]);
+    assert_eq!(does(&mut core, Event::Asked(0), at(0)), "run 10 in 0");
+    assert_eq!(ends(&mut core, 0, 10, OK, at(10)), "finish 10", "it does not claim while it does not know");
+    let effects = core.on(Event::Settled { fence: fence(10), verdict: DONE }, at(20));
+    let [Effect::End(Ok(End::Left(EndReason::Done, Some(outcome))))] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(outcome.state, State::Completed);
+    // One that is tried again, and ends elsewhere.
+    let mut core = Core::new(only(), vec![claim(10)]);
+    does(&mut core, Event::Asked(0), at(0));
+    ends(&mut core, 0, 10, OK, at(10));
+    assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "claim 1");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(300)), "claim 1");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Over)), at(600)), "left: Done");
+}
+
+#[test]
+fn a_resident_worker_purges_now_and_then() {
+    let mut core = Core::new(policy(), Vec::new());
+    assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 2");
+    assert_eq!(core.wake_at(), Some(PURGE_EVERY));
+    assert_eq!(does(&mut core, Event::Time, PURGE_EVERY), "purge");
+    assert_eq!(core.wake_at(), Some(2 * PURGE_EVERY));
+}
