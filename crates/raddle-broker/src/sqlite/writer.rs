@@ -356,7 +356,7 @@ impl Scribe {
             Durability::Process => Synchronous::Normal,
             Durability::Power => Synchronous::Full,
         })?;
-        let mut tx = Tx::begin(&self.connection, &mut self.cache, self.shared.boot)?;
+        let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         for job in group {
             job.apply(&mut tx)?;
         }

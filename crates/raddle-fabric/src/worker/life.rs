@@ -76,6 +76,10 @@ impl Worker {
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let leased_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;
+        // A runner that was forked before could not hold what shows that it is there.
+        if options.prefork.is_none() {
+            broker.tie(tid);
+        }
         let strangers = strangers(&options);
         Ok(Self { broker, options, tid, leased_at, claim: None, strangers, own: false })
     }
