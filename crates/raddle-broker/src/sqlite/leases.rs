@@ -13,7 +13,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -49,6 +49,8 @@ pub(super) struct Leases {
     tethers: Mutex<Vec<(Tid, OwnedFd)>>,
     /// Whose turn it is to be looked for.
     turn: AtomicUsize,
+    /// The making of the page whose grace was over when this was last asked.
+    looked_beside: AtomicI64,
 }
 
 /// A worker's entry in the database.
@@ -90,7 +92,7 @@ impl Lease {
 impl Leases {
     pub(super) fn new(database: PathBuf, boot: i64, page: Arc<Page>) -> Self {
         let (page, tethers) = (Mutex::new(page), Mutex::default());
-        Self { database, boot, page, tethers, turn: AtomicUsize::new(0) }
+        Self { database, boot, page, tethers, turn: AtomicUsize::new(0), looked_beside: AtomicI64::new(0) }
     }
 
     fn page(&self) -> Arc<Page> {
@@ -177,9 +179,9 @@ impl Leases {
     pub(super) fn is_anyone_gone(&self) -> bool {
         let (page, now) = (self.page(), clock::machine());
         let slots = page.slots();
-        // Who has not entered a new file by now will not, and is found in the database alone.
-        let age = now.saturating_sub(page.made_at());
-        if (GRACE_NANOS..2 * GRACE_NANOS).contains(&age) {
+        // Who has not entered a new file by now will not, and is found in the database alone. One look is enough.
+        let made_at = page.made_at();
+        if now > made_at.saturating_add(GRACE_NANOS) && self.looked_beside.swap(made_at, Ordering::Relaxed) != made_at {
             return true;
         }
         let has_run_out = |slot: &Slot| slot.until.load(Ordering::SeqCst) < now.saturating_sub(TAKEOVER_MARGIN_NANOS);

@@ -156,9 +156,9 @@ async fn claim_and_leave_a_child(database: &Path) {
     let mut child = Command::new("sh");
     // Not the pipe that the test reads to its end.
     child.args(["-c", wait]).arg(database.with_extension("go")).stdin(Stdio::null()).stdout(Stdio::null());
-    let _child = child.spawn().unwrap();
+    let mut child = child.spawn().unwrap();
     say(&["claimed".into(), owner.to_string()]);
-    std::future::pending::<()>().await;
+    child.wait().unwrap();
 }
 
 /// Claims tasks as they come, and tells when each came.

@@ -169,17 +169,20 @@ async fn a_dead_worker_does_not_outlive_the_page_for_long() {
     let (_folder, path) = place();
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
-    let owner = worker(&broker, Duration::from_millis(1)).await;
+    let owner = worker(&broker, LEASE).await;
+    let fence = begin(&broker, owner).await;
     drop(broker);
     fs::remove_file(page(&path)).unwrap();
     let broker = open(&path).await;
-    tokio::time::sleep(LEASE).await;
-    assert!(broker.reclaim().await.unwrap().is_empty());
-    assert_eq!(broker.workers().await.unwrap().len(), 1);
-    fs::OpenOptions::new().write(true).open(page(&path)).unwrap().write_all_at(&[0; 8], MADE_AT).unwrap();
-    broker.reclaim().await.unwrap();
-    assert!(broker.workers().await.unwrap().is_empty());
-    assert_eq!(broker.task(owner).await.unwrap().unwrap().state, State::Failed);
+    tokio::time::sleep(LEASE * 2).await;
+    let watcher = worker(&broker, TTL).await;
+    let mut heart = broker.heart(watcher, TTL);
+    assert_eq!(heart.beat(Beat::default()).unwrap(), Pulse::Alive(Vec::new()));
+    assert_eq!(broker.workers().await.unwrap().len(), 2);
+    let long_ago = 1_i64.to_ne_bytes();
+    fs::OpenOptions::new().write(true).open(page(&path)).unwrap().write_all_at(&long_ago, MADE_AT).unwrap();
+    let Pulse::Alive(taken) = heart.beat(Beat::default()).unwrap() else { panic!("its lease is long") };
+    assert_eq!(taken.iter().map(|taken| (taken.fence, taken.owner)).collect::<Vec<_>>(), [(fence, owner)]);
 }
 
 /// More than a page holds; those that leave make room for others.
