@@ -309,13 +309,11 @@ impl Scribe {
         others: &mut Vec<Other>,
     ) {
         let mut group = vec![first];
-        while !group.is_empty() {
+        loop {
             match self.commit(&mut group, queue.as_deref_mut(), others) {
                 Ok((topics, done)) => {
                     self.shared.bell.ring(topics);
                     group.drain(..done).for_each(|job| job.reply(Ok(())));
-                    // Whoever waits for the lock is awake by now, and comes first if this one lets it.
-                    thread::yield_now();
                 }
                 Err(error) => {
                     // What a rolled-back transaction had put into the cache may not exist.
@@ -323,6 +321,11 @@ impl Scribe {
                     group.drain(..).for_each(|job| job.reply(Err(error.clone())));
                 }
             }
+            if group.is_empty() {
+                return;
+            }
+            // Whoever waits for the lock is awake by now, and comes first if this one lets it.
+            thread::yield_now();
         }
     }
 
