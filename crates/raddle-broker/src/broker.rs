@@ -108,6 +108,12 @@ pub trait Registry: Send + Sync + 'static {
     /// The means to stay alive, for a thread of its own.
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;
 
+    /// Lets the engine see at once when this process, and all that it starts from now on, are gone, where it can: then nobody has to wait
+    /// for the lease to run out. For the process that is the worker, before it starts others; it must not be another's.
+    fn tie(&self, worker: Tid) {
+        let _ = worker;
+    }
+
     /// Takes a worker out; what it still has goes back. `failure` says why it ended, if it ended badly.
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()>;
 
@@ -115,7 +121,7 @@ pub trait Registry: Send + Sync + 'static {
     async fn workers(&self) -> Result<Vec<WorkerEntry>>;
 }
 
-/// Renews one worker's lease. It has its own connection and blocks: nothing a task does can hold it up.
+/// Renews one worker's lease, on a thread of its own: nothing a task does can hold it up.
 pub trait Heart: Send {
     /// Renews the lease for its `ttl` from now, and takes back what belongs to workers whose lease has run out.
     fn beat(&mut self, beat: Beat) -> Result<Pulse>;

@@ -1,33 +1,24 @@
 //! How processes on one database wake each other, and queue for the write lock.
 //!
-//! One small file beside the database is mapped by every process. It holds a counter per topic, and one of all rings; to ring is to
-//! count up and wake whoever waits on that word in the kernel (a futex on a shared mapping). A waiter that looked before the
-//! ring sees that the counter has moved, so no wake-up is lost, and one that nobody waits for costs next to nothing.
-//! The same file carries the write lock: `flock` puts waiters to sleep and is let go by the kernel when its holder is killed.
+//! The shared page holds a counter per topic, and one of all rings; to ring is to count up and wake whoever waits on that word in
+//! the kernel (a futex on a shared mapping). A waiter that looked before the ring sees that the counter has moved, so no wake-up is lost, and
+//! one that nobody waits for costs next to nothing. The same file carries the write lock: `flock` puts waiters to sleep and is let go by the
+//! kernel when its holder is killed.
 
 use std::{
-    fs::{File, OpenOptions},
     io,
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
-    path::{Path, PathBuf},
-    ptr::NonNull,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::{
-    fs::{FlockOperation, OFlags},
-    io::Errno,
-    mm::{MapFlags, ProtFlags, mmap, munmap},
-    thread::futex,
-};
+use rustix::{fs::FlockOperation, io::Errno, thread::futex};
 use tokio::sync::watch;
 
-use crate::{Error, Result};
+use super::page::{Page, TOPICS};
 
 /// What can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,38 +37,14 @@ pub(super) enum Topic {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Topics(u8);
 
-/// The page as every process sees it.
-#[repr(C)]
-struct Page {
-    /// Counts all rings; what waiters sleep on.
-    rings: AtomicU32,
-    /// Counts the rings of each topic.
-    counters: [AtomicU32; TOPICS],
-    /// The process that holds, or last held, the write lock.
-    holder: AtomicU32,
-}
-
-const TOPICS: usize = 4;
-const PAGE_BYTES: usize = 4096;
-
 pub(super) struct Bell {
-    file: File,
     /// `flock` belongs to the open file, which the threads of a handle share: among themselves they queue here.
     gate: Mutex<()>,
-    map: Arc<Mapping>,
+    page: Arc<Page>,
+    closed: Arc<AtomicBool>,
     /// What the listening thread passes rings on to; it is started when something is first waited for.
     topics: OnceLock<[watch::Receiver<u32>; TOPICS]>,
 }
-
-struct Mapping {
-    page: NonNull<Page>,
-    closed: AtomicBool,
-}
-
-// SAFETY: the page is only touched through atomics, and stays mapped until the last reference is dropped.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 
 /// The write lock; let go when dropped.
 pub(super) struct WriteLock<'a> {
@@ -86,40 +53,8 @@ pub(super) struct WriteLock<'a> {
 }
 
 impl Bell {
-    pub(super) fn open(database: &Path) -> Result<Self> {
-        let mut name = database.as_os_str().to_owned();
-        name.push("-bell");
-        let path = PathBuf::from(name);
-        let io = |e: io::Error| Error::io(&path, &e);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            // A link here would have another file written to.
-            .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-            .open(&path)
-            .map_err(io)?;
-        if file.metadata().map_err(io)?.len() < PAGE_BYTES as u64 {
-            // Blocks are taken now: a full disk must show here, and not as a fault on the first ring.
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, PAGE_BYTES as u64)
-                .map_err(|e| io(e.into()))?;
-        }
-        // SAFETY: a fresh shared mapping of a file that is at least a page long; nothing else refers to it.
-        let address = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                PAGE_BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file.as_fd(),
-                0,
-            )
-        }
-        .map_err(|e| io(e.into()))?;
-        let page = NonNull::new(address.cast()).expect("a mapping is never at address zero");
-        let map = Arc::new(Mapping { page, closed: AtomicBool::new(false) });
-        Ok(Self { file, gate: Mutex::new(()), map, topics: OnceLock::new() })
+    pub(super) fn new(page: Arc<Page>) -> Self {
+        Self { gate: Mutex::new(()), page, closed: Arc::default(), topics: OnceLock::new() }
     }
 
     /// Wakes everybody who waits for one of `topics`, in this process and in others.
@@ -127,7 +62,7 @@ impl Bell {
         if topics.0 == 0 {
             return;
         }
-        let page = self.map.page();
+        let page = self.page.head();
         for topic in (0..TOPICS).filter(|topic| topics.0 & (1 << topic) != 0) {
             page.counters[topic].fetch_add(1, Ordering::Release);
         }
@@ -138,15 +73,15 @@ impl Bell {
     /// Something whose `changed` returns at the first ring of `topic` from now on.
     pub(super) fn listen(&self, topic: Topic) -> watch::Receiver<u32> {
         let topics = self.topics.get_or_init(|| {
-            let counters = &self.map.page().counters;
+            let counters = &self.page.head().counters;
             let channels = [0, 1, 2, 3].map(|topic: usize| watch::channel(counters[topic].load(Ordering::Acquire)));
             let receivers = [0, 1, 2, 3].map(|topic: usize| channels[topic].1.clone());
             let senders = channels.map(|(sender, _)| sender);
-            let map = Arc::clone(&self.map);
+            let (page, closed) = (Arc::clone(&self.page), Arc::clone(&self.closed));
             thread::Builder::new()
                 .name("bell".into())
                 .stack_size(64 * 1024)
-                .spawn(move || pass_on(&map, &senders))
+                .spawn(move || pass_on(&page, &closed, &senders))
                 .expect("the system gives this process a thread");
             receivers
         });
@@ -159,7 +94,7 @@ impl Bell {
     /// Waits for the right to write, however long it takes. Kernel queues are fair, and a holder that is killed lets go.
     pub(super) fn lock(&self) -> io::Result<WriteLock<'_>> {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        while let Err(error) = rustix::fs::flock(&self.file, FlockOperation::LockExclusive) {
+        while let Err(error) = rustix::fs::flock(self.page.file(), FlockOperation::LockExclusive) {
             if error != Errno::INTR {
                 return Err(error.into());
             }
@@ -174,7 +109,7 @@ impl Bell {
         let began = Instant::now();
         let mut pause = Duration::from_micros(100);
         loop {
-            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            match rustix::fs::flock(self.page.file(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Some(self.locked(gate))),
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) if began.elapsed() < patience => {
@@ -188,30 +123,30 @@ impl Bell {
     }
 
     fn locked<'a>(&'a self, gate: MutexGuard<'a, ()>) -> WriteLock<'a> {
-        self.map.page().holder.store(std::process::id(), Ordering::Relaxed);
+        self.page.head().holder.store(std::process::id(), Ordering::Relaxed);
         WriteLock { bell: self, _gate: gate }
     }
 
     /// The process that holds the write lock, if one does.
     pub(super) fn holder(&self) -> Option<u32> {
-        Some(self.map.page().holder.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+        Some(self.page.head().holder.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
 }
 
 impl Drop for WriteLock<'_> {
     fn drop(&mut self) {
-        self.bell.map.page().holder.store(0, Ordering::Relaxed);
-        let _ = rustix::fs::flock(&self.bell.file, FlockOperation::Unlock);
+        self.bell.page.head().holder.store(0, Ordering::Relaxed);
+        let _ = rustix::fs::flock(self.bell.page.file(), FlockOperation::Unlock);
     }
 }
 
 /// The listening thread: from the shared counters to channels of this process.
-fn pass_on(map: &Mapping, topics: &[watch::Sender<u32>; TOPICS]) {
-    let page = map.page();
+fn pass_on(page: &Page, closed: &AtomicBool, topics: &[watch::Sender<u32>; TOPICS]) {
+    let page = page.head();
     loop {
         // Read first: a close that comes after this is a ring, and ends the wait below.
         let rings = page.rings.load(Ordering::Acquire);
-        if map.closed.load(Ordering::Acquire) {
+        if closed.load(Ordering::Acquire) {
             return;
         }
         for (topic, counter) in topics.iter().zip(&page.counters) {
@@ -223,27 +158,13 @@ fn pass_on(map: &Mapping, topics: &[watch::Sender<u32>; TOPICS]) {
     }
 }
 
-impl Mapping {
-    fn page(&self) -> &Page {
-        // SAFETY: mapped for as long as `self` lives, large enough for a `Page`, and page-aligned.
-        unsafe { self.page.as_ref() }
-    }
-}
-
 impl Drop for Bell {
     fn drop(&mut self) {
-        self.map.closed.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::Release);
         // Wakes the listening thread of this process; those of others see that no topic has moved, and sleep on.
-        let page = self.map.page();
+        let page = self.page.head();
         page.rings.fetch_add(1, Ordering::Release);
         let _ = futex::wake(&page.rings, futex::Flags::empty(), u32::MAX >> 1);
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the last reference is gone, so nobody reads the page any more.
-        let _ = unsafe { munmap(self.page.as_ptr().cast(), PAGE_BYTES) };
     }
 }
 

@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use super::{
     finish::{Ending, end_active},
     reclaim::report,
+    registry::entered_at,
     submit::refresh_parts,
     tx::{Fail, Place, Tx, find_active, find_waiting, tally, tid_at},
 };
@@ -28,12 +29,13 @@ const PROMOTED_AT_ONCE: u32 = 256;
 /// Takes what the request asks for, and says when more will be due if there was nothing.
 pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<(Vec<Claim>, Option<Duration>), Fail> {
     // Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
-    let own = tx
+    let owner = tx
         .db()
-        .prepare_cached("SELECT own FROM workers WHERE tid = ?1 AND boot = ?2 AND alive_until >= ?3")?
-        .query_row(params![request.owner.as_i64(), tx.boot, tx.machine], |row| row.get(0))
+        .prepare_cached("SELECT own, tid, boot, alive_until FROM workers WHERE tid = ?1")?
+        .query_row([request.owner.as_i64()], |row| Ok((row.get(0)?, entered_at(row, 1)?)))
         .optional()?;
-    let Some(own) = own else { return Err(Error::NotFound(request.owner).into()) };
+    let alive = owner.filter(|(_, entered)| tx.leases.of(*entered).until >= tx.machine);
+    let Some((own, _)) = alive else { return Err(Error::NotFound(request.owner).into()) };
     promote(tx)?;
     let candidates = match request.only {
         Some(tid) => only(tx, tid)?,

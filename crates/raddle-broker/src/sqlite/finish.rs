@@ -271,7 +271,7 @@ fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
             tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([tid.as_i64()])?;
         }
         if let Some(owner) = owner.filter(|_| *own) {
-            tx.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([owner.as_i64()])?;
+            tx.depart(owner)?;
         }
         tx.drop_control(*tid)?;
         let exit = &ending.report.exit;

@@ -1,8 +1,8 @@
 //! What the engine says of itself.
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
-use super::{Shared, clock, tx::Fail};
+use super::{Shared, clock, registry::entered, tx::Fail};
 use crate::{Check, Health};
 
 /// Above this the log is worth a word: something keeps SQLite from moving it into the database.
@@ -51,11 +51,8 @@ fn log_size(shared: &Shared) -> Check {
 }
 
 fn stale_workers(db: &Connection, shared: &Shared) -> Result<Check, Fail> {
-    let stale: i64 = db.query_row(
-        "SELECT count(*) FROM workers WHERE boot != ?1 OR alive_until < ?2",
-        params![shared.boot, clock::machine()],
-        |row| row.get(0),
-    )?;
+    let now = clock::machine();
+    let stale = entered(db)?.into_iter().filter(|worker| !shared.leases.of(*worker).holds(now)).count();
     Ok(Check {
         name: "stale workers".into(),
         ok: stale == 0,

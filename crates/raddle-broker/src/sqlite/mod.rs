@@ -4,7 +4,8 @@
 //! its id, so no update ever rewrites a spec and a terminal state can only be reached once. One thread per process has the
 //! database (`writer.rs`) and writes in groups: everything that is waiting goes into one transaction, and one `fsync` makes it durable for all.
 //! Processes wake each other through a shared page (`bell.rs`) and queue for the write lock in the kernel, so nobody polls.
-//! Leases are measured on the monotonic clock: setting the wall clock expires nothing.
+//! Leases are in that page too (`leases.rs`), so that renewing one takes no lock. They are measured on the monotonic clock: setting the wall
+//! clock expires nothing.
 
 mod bell;
 mod bulk;
@@ -13,18 +14,22 @@ mod clock;
 mod control;
 mod finish;
 mod health;
+mod heart;
 mod image;
+mod leases;
 mod log;
 mod messages;
 mod open;
 mod output;
 mod own;
+mod page;
 mod purge;
 mod reclaim;
 mod registry;
 mod schema;
 mod submit;
 mod tasks;
+mod tether;
 mod tx;
 mod writer;
 
@@ -41,6 +46,8 @@ use tokio::sync::oneshot;
 
 use crate::{Error, Result};
 use bell::{Bell, Topic};
+use leases::Leases;
+use page::Page;
 use tx::{Fail, Tx};
 use writer::{Durability, Writer};
 
@@ -56,14 +63,11 @@ pub struct Sqlite {
 struct Shared {
     path: PathBuf,
     bell: Bell,
-    /// This boot of the machine. Leases of another boot are void: its clock began anew.
-    boot: i64,
+    leases: Leases,
     /// How long to wait for other processes, where the wait cannot be given up from outside.
     patience: Option<Duration>,
     unsynced: Mutex<Unsynced>,
-    /// What renews the leases of this handle's workers: most often one, and as many as there are clients where it is served to others.
-    /// Opened with the first beat: a worker that lives shorter than that need not pay for it.
-    pacer: Mutex<Option<registry::Pacer>>,
+    sweep: heart::Sweep,
 }
 
 /// What of a new database does not last yet.
@@ -168,10 +172,13 @@ impl Wait {
 }
 
 impl Shared {
-    /// Opens the bell beside the database, or makes it.
+    /// Opens the page beside the database, or makes it.
     fn new(path: PathBuf, patience: Option<Duration>) -> Result<Self> {
-        let bell = Bell::open(&path)?;
-        Ok(Self { path, bell, boot: clock::boot(), patience, unsynced: Mutex::default(), pacer: Mutex::default() })
+        let boot = clock::boot();
+        let page = Arc::new(Page::open(&path, boot)?);
+        let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
+        let (unsynced, sweep) = (Mutex::default(), heart::Sweep::default());
+        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, sweep })
     }
 
     fn unsynced(&self) -> MutexGuard<'_, Unsynced> {

@@ -8,7 +8,7 @@ use rusqlite::params;
 use super::{
     bell::Topic,
     reclaim::reclaim,
-    registry::{enter, living},
+    registry::{Entry, living},
     submit::{Prepared, Row, due, hold_key, insert, key_holder, part_of, submit},
     tx::{Fail, Tx},
 };
@@ -24,20 +24,21 @@ pub(super) fn submit_own(
 ) -> Result<Own, Fail> {
     // Where nobody stays, those that are gone have nobody else to find them.
     reclaim(tx)?;
-    if yields && living(tx.db(), tx.boot)?.iter().any(|entry| entry.would_take(&task.spec)) {
+    if yields && living(tx.db(), tx.leases)?.iter().any(|entry| entry.would_take(&task.spec)) {
         return Ok(Own { submitted: submit(tx, vec![task])?[0], worker: None, claim: None });
     }
     if let Some(tid) = key_holder(tx, &task)? {
         return Ok(Own { submitted: Submitted::Existing(tid), worker: None, claim: None });
     }
-    let tid = tx.next_id();
+    let (tid, owner) = (tx.next_id(), tx.next_id());
+    // Before anything is written: there may be no room for another worker.
+    let entry = Entry::new(tx, owner, lease)?;
     let row = Row { tid, part: part_of(tx, &task.spec)?, service: false, task: &task };
     hold_key(tx, &row)?;
     insert(tx, &[row])?;
     // A task's own row is its `created` event.
     tx.touch(Topic::Log);
-    let owner = tx.next_id();
-    enter(tx, owner, worker, lease, true)?;
+    entry.write(tx, worker, true)?;
     let own = Own { submitted: Submitted::New(tid), worker: Some(owner), claim: None };
     if let Some(at) = due(tx, &task.spec) {
         tx.enqueue_delayed(tid, Tally::default(), at)?;

@@ -1,25 +1,27 @@
 //! Taking back what belongs to workers that are gone.
 
 use raddle_core::{EventKind, Exit, Report, State, Tid, Usage, settle::UNCHARGED_ATTEMPTS};
-use rusqlite::params;
 
 use super::{
     clock,
     finish::{Ending, end_active, end_attempt, give_back},
+    leases::Entered,
+    registry::entered,
     tx::{Active, Fail, Tx, find_active, tid_at},
 };
 use crate::{Fence, Reclaimed};
 
-/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
-pub(super) const TAKEOVER_MARGIN_NANOS: i64 = 250_000_000;
-
-/// Takes back the tasks of every worker whose lease has run out.
+/// Takes back the tasks of every worker that is dead, or whose lease has run out.
 pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, Fail> {
-    let gone: Vec<Tid> = tx
-        .db()
-        .prepare_cached("SELECT tid FROM workers WHERE boot != ?1 OR alive_until < ?2")?
-        .query_map(params![tx.boot, tx.machine - TAKEOVER_MARGIN_NANOS], |row| tid_at(row, 0))?
-        .collect::<rusqlite::Result<_>>()?;
+    let workers = entered(tx.db())?;
+    let (leases, now) = (tx.leases, tx.machine);
+    let is_gone = |worker: &&Entered| !leases.of(**worker).holds(now);
+    if workers.iter().any(|worker| is_gone(&worker)) {
+        // The file may be gone instead, and they live on in another.
+        leases.refresh();
+    }
+    let gone: Vec<Tid> = workers.iter().filter(is_gone).map(|entered| entered.worker).collect();
+    leases.prune(&workers, now);
     let mut reclaimed = Vec::new();
     for worker in gone {
         let exit = Exit::Lost { message: format!("worker {worker} is gone") };
@@ -65,7 +67,7 @@ fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<(Tid, Active)>> {
 
 /// Ends the task that a worker itself is, and its entry in the registry.
 pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: Exit) -> Result<(), Fail> {
-    tx.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([worker.as_i64()])?;
+    tx.depart(worker)?;
     let Some(active) = find_active(tx.db(), worker)? else {
         return Ok(());
     };

@@ -1,42 +1,27 @@
 //! The workers that live on the database.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{
     EventKind, Exit, Spec, State, Target, Tid, WorkerEntry,
-    worker::{Beat, WorkerInfo, WorkerStatus},
+    worker::{Beat, WorkerInfo},
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
 use super::{
-    Shared, Sqlite, clock, open,
-    reclaim::{TAKEOVER_MARGIN_NANOS, end_service, give_back_all, reclaim, take_from},
+    Sqlite, clock,
+    heart::Pacemaker,
+    leases::{Entered, Leases, end_of},
+    reclaim::{end_service, give_back_all, reclaim},
     submit::{Prepared, Row, insert},
-    tx::{Cache, Fail, Tx, tid_at},
+    tx::{Fail, Tx, tid_at},
     writer::Durability,
 };
-use crate::{Error, Heart, Pulse, Registry, Result};
+use crate::{Error, Heart, Registry, Result};
 
 /// How long the record of a worker that has left is kept: a day.
 const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
-
-/// Keeps one worker alive, on a connection that does nothing but that.
-struct Pacemaker {
-    shared: Arc<Shared>,
-    worker: Tid,
-    ttl: Duration,
-}
-
-/// The connection that leases are renewed on. Beats take the write lock, so that several hearts would wait for each other on
-/// connections of their own as well.
-pub(super) struct Pacer {
-    connection: Connection,
-    cache: Cache,
-}
 
 #[async_trait]
 impl Registry for Sqlite {
@@ -45,8 +30,11 @@ impl Registry for Sqlite {
     }
 
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        let shared = Arc::clone(&self.shared);
-        Box::new(Pacemaker { shared, worker, ttl })
+        Box::new(Pacemaker::new(Arc::clone(&self.shared), worker, ttl))
+    }
+
+    fn tie(&self, worker: Tid) {
+        self.shared.leases.tie(worker);
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
@@ -59,40 +47,44 @@ impl Registry for Sqlite {
     }
 
     async fn workers(&self) -> Result<Vec<WorkerEntry>> {
-        let boot = self.shared.boot;
-        self.read(move |db| living(db, boot)).await
+        let shared = Arc::clone(&self.shared);
+        self.read(move |db| living(db, &shared.leases)).await
     }
 }
 
 /// The workers that are alive.
-pub(super) fn living(db: &Connection, boot: i64) -> Result<Vec<WorkerEntry>, Fail> {
+pub(super) fn living(db: &Connection, leases: &Leases) -> Result<Vec<WorkerEntry>, Fail> {
     let rows = db
-        .prepare_cached(
-            "SELECT tid, info, status, busy, spawned FROM workers WHERE boot = ?1 AND alive_until >= ?2 ORDER BY tid",
-        )?
-        .query_map(params![boot, clock::machine() - TAKEOVER_MARGIN_NANOS], |row| {
-            let info: String = row.get(1)?;
-            Ok((tid_at(row, 0)?, info, row.get(2)?, row.get(3)?, row.get::<_, i64>(4)? as u64))
-        })?
-        .collect::<rusqlite::Result<Vec<_>>>()?;
-    rows.into_iter().map(|(tid, info, status, busy, spawned)| entry(tid, &info, status, busy, spawned)).collect()
+        .prepare_cached("SELECT info, tid, boot, alive_until FROM workers ORDER BY tid")?
+        .query_map([], |row| Ok((row.get(0)?, entered_at(row, 1)?)))?
+        .collect::<rusqlite::Result<Vec<(String, Entered)>>>()?;
+    let now = clock::machine();
+    let leased = rows.into_iter().map(|(info, entered)| (info, entered.worker, leases.of(entered)));
+    leased.filter(|(.., lease)| lease.holds(now)).map(|(info, tid, lease)| entry(tid, &info, lease.beat)).collect()
 }
 
-fn entry(tid: Tid, info: &str, status: u8, busy: u32, spawned_count: u64) -> Result<WorkerEntry, Fail> {
+fn entry(tid: Tid, info: &str, beat: Beat) -> Result<WorkerEntry, Fail> {
     let info: WorkerInfo = serde_json::from_str(info).map_err(|e| Error::Record { tid, reason: e.to_string() })?;
     Ok(WorkerEntry {
         tid,
-        status: match status {
-            1 => WorkerStatus::Paused,
-            2 => WorkerStatus::Draining,
-            _ => WorkerStatus::Active,
-        },
-        load: f64::from(busy) / f64::from(info.concurrency.max(1)),
-        spawned_count,
+        status: beat.status,
+        load: f64::from(beat.busy) / f64::from(info.concurrency.max(1)),
+        spawned_count: beat.spawned_count,
         started_at: clock::timestamp(tid.as_i64()),
         queue: format!("T{tid}.ctrl_in"),
         info,
     })
+}
+
+/// All workers that are in the registry, alive or not.
+pub(super) fn entered(db: &Connection) -> rusqlite::Result<Vec<Entered>> {
+    let mut query = db.prepare_cached("SELECT tid, boot, alive_until FROM workers")?;
+    query.query_map([], |row| entered_at(row, 0))?.collect()
+}
+
+/// An entry from three columns, of which `first` is the first.
+pub(super) fn entered_at(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<Entered> {
+    Ok(Entered { worker: tid_at(row, first)?, boot: row.get(first + 1)?, until: row.get(first + 2)? })
 }
 
 pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Result<Tid, Fail> {
@@ -102,6 +94,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     spec.name = Some(info.name.clone());
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
+    let entry = Entry::new(tx, tid, ttl)?;
     insert(tx, &[Row { tid, part: 0, service: true, task: &Prepared { spec, text, parent: None } }])?;
     tx.db()
         .prepare_cached(
@@ -109,76 +102,32 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
              VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
         )?
         .execute(params![tid.as_i64(), State::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
-    enter(tx, tid, info, ttl, false)?;
+    entry.write(tx, info, false)?;
     tx.event(tid, EventKind::Running, 1, Some(tid), None);
     Ok(tid)
 }
 
-/// Enters a worker into the registry; `own` if it is there for one task alone.
-pub(super) fn enter(tx: &Tx<'_>, tid: Tid, info: &WorkerInfo, ttl: Duration, own: bool) -> rusqlite::Result<()> {
-    tx.db()
-        .prepare_cached(
-            "INSERT INTO workers (tid, info, boot, alive_until, own, status, busy, spawned)
-             VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0)",
-        )?
-        .execute(params![
-            tid.as_i64(),
-            serde_json::to_string(info).expect("worker info has only string keys"),
-            tx.boot,
-            lease_end(tx, ttl),
-            own
-        ])?;
-    Ok(())
-}
+/// A worker on its way into the registry.
+pub(super) struct Entry(Entered);
 
-fn lease_end(tx: &Tx<'_>, ttl: Duration) -> i64 {
-    tx.machine.saturating_add(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX))
-}
-
-impl Heart for Pacemaker {
-    fn beat(&mut self, beat: Beat) -> Result<Pulse> {
-        let shared = &self.shared;
-        let mut pacer = shared.pacer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Pacer { connection, cache } = match &mut *pacer {
-            Some(pacer) => pacer,
-            none => none.insert(Pacer { connection: open::connection(&shared.path)?, cache: Cache::default() }),
-        };
-        let lock = shared.lock()?;
-        let mut transact = || -> Result<_, Fail> {
-            let mut tx = Tx::begin(connection, cache, shared.boot)?;
-            let pulse = renew(&mut tx, self.worker, self.ttl, beat)?;
-            Ok((pulse, tx.commit()?))
-        };
-        let outcome = transact().map_err(|fail| shared.fail(fail));
-        drop(lock);
-        let (pulse, topics) = outcome.inspect_err(|_| *cache = Cache::default())?;
-        shared.bell.ring(topics);
-        Ok(pulse)
+impl Entry {
+    /// Gives a worker a lease. If what follows is undone, the lease is found to be nobody's and goes with the next look for those.
+    pub(super) fn new(tx: &Tx<'_>, worker: Tid, ttl: Duration) -> Result<Self> {
+        let until = end_of(tx.machine, ttl);
+        tx.leases.enter(worker, until, Beat::default())?;
+        Ok(Self(Entered { worker, boot: tx.leases.boot, until }))
     }
-}
 
-fn renew(tx: &mut Tx<'_>, worker: Tid, ttl: Duration, beat: Beat) -> Result<Pulse, Fail> {
-    let alive_until: Option<i64> = tx
-        .db()
-        .prepare_cached("SELECT alive_until FROM workers WHERE tid = ?1")?
-        .query_row([worker.as_i64()], |row| row.get(0))
-        .optional()?;
-    // A lease that has run out is not renewed even when nobody has taken over yet: the runners have given up already.
-    let alive = alive_until.is_some_and(|until| until >= tx.machine);
-    if alive {
-        let status = match beat.status {
-            WorkerStatus::Paused => 1,
-            WorkerStatus::Draining => 2,
-            _ => 0,
-        };
+    /// Enters it; `own` if it is there for one task alone.
+    pub(super) fn write(self, tx: &Tx<'_>, info: &WorkerInfo, own: bool) -> rusqlite::Result<()> {
+        let Self(Entered { worker, boot, until }) = self;
+        let info = serde_json::to_string(info).expect("worker info has only string keys");
         tx.db()
-            .prepare_cached("UPDATE workers SET alive_until = ?2, status = ?3, busy = ?4, spawned = ?5 WHERE tid = ?1")?
-            .execute(params![worker.as_i64(), lease_end(tx, ttl), status, beat.busy, beat.spawned_count as i64])?;
-    } else if alive_until.is_some() {
-        let exit = Exit::Lost { message: format!("worker {worker} did not renew its lease in time") };
-        take_from(tx, worker, &exit)?;
-        end_service(tx, worker, exit)?;
+            .prepare_cached(
+                "INSERT INTO workers (tid, info, boot, alive_until, own, status, busy, spawned)
+                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0)",
+            )?
+            .execute(params![worker.as_i64(), info, boot, until, own])?;
+        Ok(())
     }
-    let reclaimed = reclaim(tx)?;
-    Ok(if alive { Pulse::Alive(reclaimed) } else { Pulse::Expired })
 }

@@ -9,6 +9,7 @@ use super::{
     bell::{Topic, Topics},
     bulk::Bulk,
     clock,
+    leases::Leases,
 };
 use crate::Error;
 
@@ -95,7 +96,9 @@ pub(super) struct Tx<'c> {
     pub(super) now: i64,
     /// The machine's time of the transaction, for leases.
     pub(super) machine: i64,
-    pub(super) boot: i64,
+    pub(super) leases: &'c Leases,
+    /// Workers that are taken out of the registry, and of the page when that is committed.
+    departed: Vec<Tid>,
 }
 
 /// A transaction that is undone unless it was committed. Its statements are kept prepared, which SQLite's wrapper does not do.
@@ -111,7 +114,11 @@ impl Drop for Open<'_> {
 }
 
 impl<'c> Tx<'c> {
-    pub(super) fn begin(connection: &'c Connection, cache: &'c mut Cache, boot: i64) -> rusqlite::Result<Self> {
+    pub(super) fn begin(
+        connection: &'c Connection,
+        cache: &'c mut Cache,
+        leases: &'c Leases,
+    ) -> rusqlite::Result<Self> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let inner = Open(connection);
         let last: Option<i64> = inner
@@ -130,7 +137,8 @@ impl<'c> Tx<'c> {
             has_control: None,
             now: clock::wall() as i64,
             machine: clock::machine(),
-            boot,
+            leases,
+            departed: Vec::new(),
         })
     }
 
@@ -142,6 +150,7 @@ impl<'c> Tx<'c> {
                 .execute([self.clock.last() as i64])?;
         }
         self.db().prepare_cached("COMMIT")?.execute([])?;
+        self.departed.iter().for_each(|worker| self.leases.leave(*worker));
         Ok(self.touched)
     }
 
@@ -174,6 +183,13 @@ impl<'c> Tx<'c> {
             row.bind(entry.worker)?;
             row.bind(entry.detail.as_deref())
         })
+    }
+
+    /// Takes a worker out of the registry.
+    pub(super) fn depart(&mut self, worker: Tid) -> rusqlite::Result<()> {
+        self.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([worker.as_i64()])?;
+        self.departed.push(worker);
+        Ok(())
     }
 
     /// Counts up one of the broker's own counters.

@@ -11,7 +11,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rusqlite::Connection;
@@ -71,6 +71,9 @@ struct Call<T, U, F, G> {
 
 /// Enough to amortise an `fsync` to nothing, and few enough that nobody waits long for the others.
 const GROUP: usize = 256;
+/// After so long no other call becomes part of a transaction: other processes wait for the lock. One call is never cut in two, for it
+/// happens as a whole or not at all; who submits very many tasks does it in several.
+const LONGEST_GROUP: Duration = Duration::from_millis(250);
 /// Reading so much takes less than a spawn does.
 const LONG_LOG_BYTES: u64 = 1024 * 1024;
 /// A process that makes a database and no more transactions than these leaves it to the next to sync it.
@@ -302,29 +305,37 @@ impl Scribe {
     fn write(
         &mut self,
         first: Box<dyn Job>,
-        queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
+        mut queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
         others: &mut Vec<Other>,
     ) {
         let mut group = vec![first];
-        match self.commit(&mut group, queue, others) {
-            Ok(topics) => {
-                self.shared.bell.ring(topics);
-                group.into_iter().for_each(|job| job.reply(Ok(())));
+        loop {
+            match self.commit(&mut group, queue.as_deref_mut(), others) {
+                Ok((topics, done)) => {
+                    self.shared.bell.ring(topics);
+                    group.drain(..done).for_each(|job| job.reply(Ok(())));
+                }
+                Err(error) => {
+                    // What a rolled-back transaction had put into the cache may not exist.
+                    self.cache = Cache::default();
+                    group.drain(..).for_each(|job| job.reply(Err(error.clone())));
+                }
             }
-            Err(error) => {
-                // What a rolled-back transaction had put into the cache may not exist.
-                self.cache = Cache::default();
-                group.into_iter().for_each(|job| job.reply(Err(error.clone())));
+            if group.is_empty() {
+                return;
             }
+            // Whoever waits for the lock is awake by now, and comes first if this one lets it.
+            thread::yield_now();
         }
     }
 
+    /// Commits the first jobs of a group, and says how many.
     fn commit(
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
         mut queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
         others: &mut Vec<Other>,
-    ) -> Result<Topics> {
+    ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
         let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
@@ -338,16 +349,16 @@ impl Scribe {
         }
         group.retain(|job| job.is_wanted());
         let Some(durability) = group.iter().map(|job| job.durability()).max() else {
-            return Ok(Topics::default());
+            return Ok((Topics::default(), 0));
         };
-        let topics = self.transact(group, durability).map_err(|e| shared.error(&e))?;
+        let done = self.transact(group, durability).map_err(|e| shared.error(&e))?;
         if durability == Durability::Power {
             shared.sync_folder()?;
         }
-        Ok(topics)
+        Ok(done)
     }
 
-    fn transact(&mut self, group: &mut [Box<dyn Job>], durability: Durability) -> rusqlite::Result<Topics> {
+    fn transact(&mut self, group: &mut [Box<dyn Job>], durability: Durability) -> rusqlite::Result<(Topics, usize)> {
         if self.commits >= LEFT_UNSYNCED {
             self.shared.complete(&self.connection)?;
         }
@@ -356,14 +367,20 @@ impl Scribe {
             Durability::Process => Synchronous::Normal,
             Durability::Power => Synchronous::Full,
         })?;
-        let mut tx = Tx::begin(&self.connection, &mut self.cache, self.shared.boot)?;
+        let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
+        let began = Instant::now();
+        let mut done = 0;
         for job in group {
             job.apply(&mut tx)?;
+            done += 1;
+            if began.elapsed() >= LONGEST_GROUP {
+                break;
+            }
         }
         let topics = tx.commit()?;
         self.commits += 1;
         self.is_unsynced = durability == Durability::Process;
-        Ok(topics)
+        Ok((topics, done))
     }
 
     fn set_synchronous(&mut self, wanted: Synchronous) -> rusqlite::Result<()> {
@@ -399,5 +416,42 @@ impl Drop for Scribe {
             let _ = self.connection.busy_timeout(Duration::ZERO);
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Result, sqlite::Sqlite};
+
+    use super::*;
+
+    const JOB: Duration = Duration::from_millis(100);
+    const JOBS: usize = 12;
+
+    fn slow(broker: &Sqlite) -> oneshot::Receiver<Result<Instant>> {
+        broker.writer().write(Durability::Process, |_| {
+            thread::sleep(JOB);
+            Ok(Instant::now())
+        })
+    }
+
+    /// All of it is there before the lock is free, so that without a bound it would be one transaction.
+    #[tokio::test]
+    async fn a_long_group_lets_other_processes_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("broker.db");
+        let (busy, other, gate) = tokio::join!(Sqlite::open(&path), Sqlite::open(&path), Sqlite::open(&path));
+        let (busy, other, gate) = (busy.unwrap(), other.unwrap(), gate.unwrap());
+        let lock = gate.shared.lock().unwrap();
+        let group: Vec<_> = (0..JOBS).map(|_| slow(&busy)).collect();
+        let one = slow(&other);
+        tokio::time::sleep(JOB).await;
+        drop(lock);
+        let one = one.await.unwrap().unwrap();
+        let mut last = one;
+        for job in group {
+            last = job.await.unwrap().unwrap();
+        }
+        assert!(one < last, "it had to wait for all");
     }
 }

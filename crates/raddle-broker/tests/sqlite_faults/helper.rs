@@ -2,13 +2,15 @@
 
 use std::{
     env,
+    fs::File,
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use raddle_broker::{Started, Tasks};
+use raddle_broker::{Registry, Started, Tasks};
+use rustix::process::Pid;
 
 use crate::support::*;
 
@@ -42,6 +44,10 @@ impl Other {
     /// Lets it go on.
     pub(crate) fn go(&mut self) {
         self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// The words of the next line it says; `None` when it is gone.
@@ -84,6 +90,8 @@ async fn other_process() {
         "open" => open_at_a_word(database).await,
         "submit" => submit_groups(database).await,
         "claim" => claim_and_stay(database).await,
+        "hold" => hold(database),
+        "tied" => claim_and_leave_a_child(database).await,
         "wait" => claim_what_comes(database).await,
         part => panic!("no part {part}"),
     }
@@ -124,6 +132,33 @@ async fn claim_and_stay(database: &Path) {
     broker.started(vec![Started { fence, pid: Some(std::process::id()) }]).await.unwrap();
     say(&["claimed".into(), owner.to_string(), fence.tid.to_string()]);
     std::future::pending::<()>().await;
+}
+
+/// Takes every lock on the database, and stays.
+fn hold(database: &Path) {
+    let bell = File::options().read(true).write(true).open(format!("{}-bell", database.display())).unwrap();
+    rustix::fs::flock(&bell, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let sqlite = rusqlite::Connection::open(database).unwrap();
+    sqlite.busy_timeout(SOON).unwrap();
+    sqlite.execute_batch("BEGIN IMMEDIATE").unwrap();
+    say(&["held".into()]);
+    std::thread::sleep(SOON);
+}
+
+/// Claims and begins one task under a long lease, and starts a child that lives until there is a file to end it.
+async fn claim_and_leave_a_child(database: &Path) {
+    let broker = open(database).await;
+    let owner = worker(&broker, TTL).await;
+    broker.tie(owner);
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    broker.started(vec![Started { fence, pid: Some(std::process::id()) }]).await.unwrap();
+    let wait = "for n in $(seq 200); do test -e \"$0\" && exit; sleep 0.05; done";
+    let mut child = Command::new("sh");
+    // Not the pipe that the test reads to its end.
+    child.args(["-c", wait]).arg(database.with_extension("go")).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = child.spawn().unwrap();
+    say(&["claimed".into(), owner.to_string()]);
+    child.wait().unwrap();
 }
 
 /// Claims tasks as they come, and tells when each came.

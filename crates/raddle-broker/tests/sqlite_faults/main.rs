@@ -6,5 +6,6 @@ mod clock;
 mod disk;
 mod files;
 mod helper;
+mod leases;
 mod processes;
 mod support;

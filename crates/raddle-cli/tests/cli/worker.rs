@@ -1,8 +1,14 @@
 //! `raddle worker`, and process titles.
 
-use std::fs;
+use std::{
+    fs::{self, File},
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::world::{World, until};
+
+const LEASE: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
@@ -111,11 +117,11 @@ fn a_killed_workers_task_is_finished_by_another() {
     // Only an attempt that is known to have begun counts as lost.
     world.until_state(&tid, "running");
     world.worker(&[]);
-    let killed = std::time::Instant::now();
+    let killed = Instant::now();
     // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
     unsafe { libc::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
     world.raddle(["wait", &tid]).ok();
-    assert!(killed.elapsed().as_secs_f64() < 5.0, "it took {:?}", killed.elapsed());
+    assert!(killed.elapsed() < LEASE, "it took {:?}: nobody has to wait for the lease", killed.elapsed());
     assert_eq!(fs::read_to_string(world.path().join("begun")).unwrap(), "x\nx\n");
     let shown = world.raddle(["task", "status", &tid]).ok();
     let lines = ["attempt    2\n", "failures   0 of 1\n", "losses     1 of 3, each with its worker\n"];
@@ -153,4 +159,35 @@ fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
     assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap(), "begun\nbegun\nended\n");
     let task = world.task(&tid);
     assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
+}
+
+/// For longer than a lease: first while a worker comes, then while it works.
+#[test]
+fn who_holds_the_database_takes_no_task_from_a_worker() {
+    let world = World::new();
+    let hold = |time: Duration| {
+        let bell = File::options().write(true).open(world.path().join(".raddle/raddle.db-bell")).unwrap();
+        bell.lock().unwrap();
+        thread::sleep(time);
+    };
+    let first = world.submit(&["--", "sh", "-c", "sleep 0.3; echo $RADDLE_ATTEMPT"]);
+    // The first who comes after its maker completes a new database, and needs the lock for that already.
+    world.until_state(&first, "created");
+    thread::scope(|scope| {
+        let holder = scope.spawn(|| hold(LEASE + LEASE / 4));
+        // It waits for the lock, and is there when that is free.
+        world.worker(&[]);
+        holder.join().unwrap();
+    });
+    assert_eq!(world.raddle(["result", "--wait", &first]).ok().text(), "1\n");
+    let second =
+        world.submit(&["--", "sh", "-c", "touch begun; while ! test -e go; do sleep 0.02; done; echo $RADDLE_ATTEMPT"]);
+    until("it runs", || world.path().join("begun").exists());
+    world.until_state(&second, "running");
+    hold(LEASE * 2);
+    world.file("go", "");
+    assert_eq!(world.raddle(["result", "--wait", &second]).ok().text(), "1\n");
+    let task = world.task(&second);
+    assert_eq!((&task["attempt"], &task["losses"]), (&1.into(), &0.into()));
+    world.raddle(["worker", "stop", "--all"]).ok();
 }

@@ -1,12 +1,15 @@
 //! A worker's life: registered, at work, gone.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Result, Submit, Submitted};
-use raddle_core::{State, Tid};
+use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
+use raddle_core::{State, Tid, worker::Beat};
 use raddle_exec::{FencePage, Prefork};
 
 use tokio::time::{Instant, sleep};
@@ -73,11 +76,31 @@ fn strangers(options: &Options) -> Arc<[u32]> {
     options.prefork.as_ref().map_or_else(|| raddle_exec::children().into(), Prefork::strangers)
 }
 
+/// When a lease began that was asked for at `asked_at`, as far as that is known: not before. Where the broker took its time, the lease is
+/// renewed, or runners would take it to be over when it has hardly begun, and would end all that they are given.
+async fn lease_began(broker: &dyn Broker, worker: Tid, lease: Duration, asked_at: u64) -> u64 {
+    let now = FencePage::clock_now();
+    if u128::from(now - asked_at) < lease.as_nanos() / 4 {
+        return asked_at;
+    }
+    let mut heart = broker.heart(worker, lease);
+    match tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await {
+        Ok(Ok(Pulse::Alive(_))) => now,
+        // The pulse finds out what that means.
+        _ => asked_at,
+    }
+}
+
 impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let leased_at = FencePage::clock_now();
+        let asked_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;
+        let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
+        // A runner that was forked before could not hold what shows that it is there.
+        if options.prefork.is_none() {
+            broker.tie(tid);
+        }
         let strangers = strangers(&options);
         Ok(Self { broker, options, tid, leased_at, claim: None, strangers, own: false })
     }
@@ -90,13 +113,14 @@ impl Worker {
         options: Options,
         yields: bool,
     ) -> Result<(Submitted, Option<Self>)> {
-        let leased_at = FencePage::clock_now();
+        let asked_at = FencePage::clock_now();
         let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
         let Own { submitted, worker, claim } = broker.submit_own(request).await?;
         let Some(tid) = worker else {
             broker.sync().await?;
             return Ok((submitted, None));
         };
+        let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
         Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true })))

@@ -1,4 +1,4 @@
-//! The worker's lease: renewed on a thread and a connection of its own, so that nothing a task does can hold it up.
+//! The worker's lease: renewed on a thread of its own, so that nothing a task does can hold it up.
 
 use std::{
     sync::{

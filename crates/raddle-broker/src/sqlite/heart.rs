@@ -1,0 +1,129 @@
+//! What keeps a worker alive: a store into the shared page, which nothing can hold up.
+//!
+//! Taking back what belongs to others needs the database, and whoever holds that may hold it for long. So it has a thread, for as long as it
+//! takes, and a beat waits for that only so long that the next is not late.
+
+use std::{
+    sync::{
+        Arc, Mutex, TryLockError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use raddle_core::{Tid, worker::Beat};
+use rusqlite::OptionalExtension;
+
+use super::{
+    Shared, clock,
+    leases::{Renewal, end_of},
+    open,
+    reclaim::reclaim,
+    registry::entered_at,
+    tx::{Cache, Fail, Tx},
+};
+use crate::{Heart, Pulse, Reclaimed, Result};
+
+pub(super) struct Pacemaker {
+    shared: Arc<Shared>,
+    worker: Tid,
+    ttl: Duration,
+}
+
+/// The look for workers that are gone, if one is under way. One for all hearts of a handle: each would find the same.
+#[derive(Default)]
+pub(super) struct Sweep(Mutex<Option<mpsc::Receiver<Vec<Reclaimed>>>>);
+
+/// The part of a lease that a beat may wait for others.
+const PATIENCE_IN_LEASE: u32 = 8;
+const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Pacemaker {
+    pub(super) fn new(shared: Arc<Shared>, worker: Tid, ttl: Duration) -> Self {
+        Self { shared, worker, ttl }
+    }
+
+    /// Enters a worker that the page has lost, if the database knows it.
+    fn enter_again(&self, beat: Beat) -> Result<bool> {
+        let shared = &self.shared;
+        let entered = open::connection(&shared.path)?
+            .query_row("SELECT tid, boot, alive_until FROM workers WHERE tid = ?1", [self.worker.as_i64()], |row| {
+                entered_at(row, 0)
+            })
+            .optional()
+            .map_err(|e| shared.error(&e))?;
+        let Some(end) = entered.map(|entered| shared.leases.of(entered).until) else { return Ok(false) };
+        let now = clock::machine();
+        if now > end {
+            return Ok(false);
+        }
+        tracing::warn!(worker = %self.worker, "the file of leases was lost: entering again");
+        shared.leases.enter(self.worker, end_of(now, self.ttl), beat)?;
+        // As with any renewal: nobody has decided by the old end before it had passed.
+        Ok(clock::machine() <= end)
+    }
+}
+
+impl Heart for Pacemaker {
+    fn beat(&mut self, beat: Beat) -> Result<Pulse> {
+        let leases = &self.shared.leases;
+        leases.refresh();
+        let is_alive = match leases.renew(self.worker, self.ttl, beat) {
+            Renewal::Renewed => true,
+            Renewal::Late => false,
+            Renewal::Missing => self.enter_again(beat)?,
+        };
+        if !is_alive {
+            leases.untie(self.worker);
+        }
+        let patience = (self.ttl / PATIENCE_IN_LEASE).min(LONGEST_PATIENCE);
+        let reclaimed = sweep(&self.shared, !is_alive || leases.is_anyone_gone(), patience);
+        Ok(if is_alive { Pulse::Alive(reclaimed) } else { Pulse::Expired })
+    }
+}
+
+/// Takes back what belongs to workers that are gone, if that is `due`, and tells what was taken as far as it is known by now.
+fn sweep(shared: &Arc<Shared>, due: bool, patience: Duration) -> Vec<Reclaimed> {
+    let mut under_way = match shared.sweep.0.try_lock() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        // Another heart of this process waits for it.
+        Err(TryLockError::WouldBlock) => return Vec::new(),
+    };
+    if under_way.is_none() && due {
+        *under_way = start(shared);
+    }
+    let Some(told) = &*under_way else { return Vec::new() };
+    match told.recv_timeout(patience) {
+        Err(RecvTimeoutError::Timeout) => Vec::new(),
+        outcome => {
+            *under_way = None;
+            outcome.unwrap_or_default()
+        }
+    }
+}
+
+fn start(shared: &Arc<Shared>) -> Option<mpsc::Receiver<Vec<Reclaimed>>> {
+    let (tell, told) = mpsc::channel();
+    let shared = Arc::clone(shared);
+    let started = thread::Builder::new().name("sweep".into()).spawn(move || match take_back(&shared) {
+        Ok(reclaimed) => drop(tell.send(reclaimed)),
+        Err(error) => tracing::warn!(%error, "the tasks of workers that are gone cannot be taken back yet"),
+    });
+    started.map(|_| told).inspect_err(|error| tracing::warn!(%error, "the system gives no thread")).ok()
+}
+
+fn take_back(shared: &Shared) -> Result<Vec<Reclaimed>> {
+    let connection = open::connection(&shared.path)?;
+    let mut cache = Cache::default();
+    let lock = shared.lock()?;
+    let mut transact = || -> Result<_, Fail> {
+        let mut tx = Tx::begin(&connection, &mut cache, &shared.leases)?;
+        Ok((reclaim(&mut tx)?, tx.commit()?))
+    };
+    let (reclaimed, topics) = transact().map_err(|fail| shared.fail(fail))?;
+    drop(lock);
+    shared.bell.ring(topics);
+    Ok(reclaimed)
+}

@@ -1,0 +1,276 @@
+//! Until when workers live. Kept in the shared page, so that renewing a lease takes a store and no lock: a process that sits on the
+//! database for longer than a lease lasts takes nothing from those that wait for it.
+//!
+//! **Renewing** is to store the new end, and then to look at the clock once more: if the old end has passed by then, somebody may have
+//! decided by it, and the lease counts as lost. Whoever takes over looks at the clock first and at the end after, with a margin in
+//! between. So no two of them can both be right, wherever either is held up.
+//!
+//! **A worker without a slot** has lost it with the file: somebody deleted that, or copied the database without it. It is given
+//! [`GRACE_NANOS`] from the making of the new file, and enters itself again with its next beat.
+
+use std::{
+    os::fd::OwnedFd,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use raddle_core::{
+    Tid,
+    worker::{Beat, WorkerStatus},
+};
+
+use super::{
+    clock,
+    page::{Page, Slot},
+    tether,
+};
+use crate::Result;
+
+/// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
+const TAKEOVER_MARGIN_NANOS: i64 = 250_000_000;
+/// How long workers have to enter themselves into a new file. More than one beat of any lease up to 40 s.
+const GRACE_NANOS: i64 = 10_000_000_000;
+/// The end of a lease that was not said yet, and of one whose worker knows that it is over.
+const UNSAID: i64 = 0;
+const LONG_AGO: i64 = 1;
+/// How many workers a beat looks for at most: each costs a system call, and others look too.
+const LOOKED_FOR: usize = 64;
+
+pub(super) struct Leases {
+    database: PathBuf,
+    /// This boot of the machine. Leases of another boot are void: its clock began anew.
+    pub(super) boot: i64,
+    page: Mutex<Arc<Page>>,
+    /// What the processes of this handle's workers hold as long as they live.
+    tethers: Mutex<Vec<(Tid, OwnedFd)>>,
+    /// Whose turn it is to be looked for.
+    turn: AtomicUsize,
+    /// The making of the page whose grace was over when this was last asked.
+    looked_beside: AtomicI64,
+}
+
+/// A worker's entry in the database.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entered {
+    pub(super) worker: Tid,
+    pub(super) boot: i64,
+    /// The end of the lease that it was entered with.
+    pub(super) until: i64,
+}
+
+/// What is known of a worker's life.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    pub(super) until: i64,
+    /// Its processes are known to be gone.
+    is_dead: bool,
+    /// What it said last.
+    pub(super) beat: Beat,
+}
+
+/// What became of an attempt to renew a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Renewal {
+    Renewed,
+    /// It had run out.
+    Late,
+    /// The page does not know of it.
+    Missing,
+}
+
+impl Lease {
+    /// Whether the worker counts as alive. It does until others may take over.
+    pub(super) fn holds(&self, now: i64) -> bool {
+        !self.is_dead && self.until >= now.saturating_sub(TAKEOVER_MARGIN_NANOS)
+    }
+}
+
+impl Leases {
+    pub(super) fn new(database: PathBuf, boot: i64, page: Arc<Page>) -> Self {
+        let (page, tethers) = (Mutex::new(page), Mutex::default());
+        Self { database, boot, page, tethers, turn: AtomicUsize::new(0), looked_beside: AtomicI64::new(0) }
+    }
+
+    fn page(&self) -> Arc<Page> {
+        Arc::clone(&self.page.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tethers(&self) -> MutexGuard<'_, Vec<(Tid, OwnedFd)>> {
+        self.tethers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes over to the file that others find, if it is not the one that is mapped.
+    pub(super) fn refresh(&self) {
+        // Without the database there are no others, and nothing to be made for them.
+        if self.page().is_current() || !self.database.exists() {
+            return;
+        }
+        match Page::open(&self.database, self.boot) {
+            Ok(page) => *self.page.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(page),
+            Err(error) => tracing::warn!(%error, "the file of leases is gone, and there can be no other"),
+        }
+    }
+
+    /// Gives a worker a lease until `until`.
+    pub(super) fn enter(&self, worker: Tid, until: i64, beat: Beat) -> Result<()> {
+        let page = self.page();
+        let slot = loop {
+            match page.slots().iter().find(|slot| take(slot, worker)) {
+                Some(slot) => break slot,
+                None => page.grow()?,
+            }
+        };
+        say(slot, beat);
+        slot.until.store(until, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Forgets a worker that is not in the database any more.
+    pub(super) fn leave(&self, worker: Tid) {
+        if let Some(slot) = find(&self.page(), worker) {
+            vacate(slot, worker);
+        }
+        self.untie(worker);
+    }
+
+    /// Renews a lease for `ttl` from now.
+    pub(super) fn renew(&self, worker: Tid, ttl: Duration, beat: Beat) -> Renewal {
+        let page = self.page();
+        let Some(slot) = find(&page, worker) else { return Renewal::Missing };
+        say(slot, beat);
+        let end = slot.until.load(Ordering::SeqCst);
+        // Never back: a process that was stopped right here must not shorten the lease of whoever has the slot by then.
+        slot.until.fetch_max(end_of(clock::machine(), ttl), Ordering::SeqCst);
+        if clock::machine() <= end {
+            return Renewal::Renewed;
+        }
+        // Runners have given up: others need not wait for the lease to run out once more.
+        let stored = slot.until.load(Ordering::SeqCst);
+        if owner(slot) == Some(worker) {
+            let _ = slot.until.compare_exchange(stored, LONG_AGO, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        Renewal::Late
+    }
+
+    /// What is known of a worker that is in the database.
+    pub(super) fn of(&self, entered: Entered) -> Lease {
+        let Entered { worker, boot, until } = entered;
+        if boot != self.boot {
+            return Lease { until: i64::MIN, is_dead: true, beat: Beat::default() };
+        }
+        let page = self.page();
+        let slot = find(&page, worker).map(|slot| (slot, slot.until.load(Ordering::SeqCst)));
+        match slot.filter(|(_, end)| *end != UNSAID) {
+            Some((slot, end)) => {
+                Lease { until: end.max(until), is_dead: is_dead(&page, slot, worker), beat: said(slot) }
+            }
+            None => {
+                let until = until.max(page.made_at().saturating_add(GRACE_NANOS));
+                Lease { until, is_dead: false, beat: Beat::default() }
+            }
+        }
+    }
+
+    /// Whether it is worth asking the database whose tasks can be taken back.
+    pub(super) fn is_anyone_gone(&self) -> bool {
+        let (page, now) = (self.page(), clock::machine());
+        let slots = page.slots();
+        // Who has not entered a new file by now will not, and is found in the database alone. One look is enough.
+        let made_at = page.made_at();
+        if now > made_at.saturating_add(GRACE_NANOS) && self.looked_beside.swap(made_at, Ordering::Relaxed) != made_at {
+            return true;
+        }
+        let has_run_out = |slot: &Slot| slot.until.load(Ordering::SeqCst) < now.saturating_sub(TAKEOVER_MARGIN_NANOS);
+        let turn = self.turn.fetch_add(LOOKED_FOR, Ordering::Relaxed) % slots.len();
+        let mut looked_for = slots.iter().cycle().skip(turn).take(LOOKED_FOR.min(slots.len()));
+        slots.iter().any(|slot| owner(slot).is_some() && has_run_out(slot))
+            || looked_for.any(|slot| owner(slot).is_some_and(|worker| is_dead(&page, slot, worker)))
+    }
+
+    /// Vacates slots of workers that are not `known` to the database: their registration was undone, or somebody was killed after he had
+    /// written that they are gone. To be called by who can write there.
+    pub(super) fn prune(&self, known: &[Entered], now: i64) {
+        let page = self.page();
+        for slot in page.slots() {
+            let Some(worker) = owner(slot) else { continue };
+            let has_run_out = slot.until.load(Ordering::SeqCst) < now || is_dead(&page, slot, worker);
+            if has_run_out && !known.iter().any(|entered| entered.worker == worker) {
+                vacate(slot, worker);
+            }
+        }
+    }
+
+    /// Has this process, and those that it starts from now on, hold what shows that the worker is not dead.
+    pub(super) fn tie(&self, worker: Tid) {
+        let page = self.page();
+        let Some(slot) = find(&page, worker) else { return };
+        if let Some(tether) = page.open_again().and_then(|file| tether::tie(file, worker)) {
+            self.tethers().push((worker, tether));
+            slot.tied.store(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn untie(&self, worker: Tid) {
+        self.tethers().retain(|(tied, _)| *tied != worker);
+    }
+}
+
+/// The end of a lease that begins now.
+pub(super) fn end_of(now: i64, ttl: Duration) -> i64 {
+    now.saturating_add(i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX))
+}
+
+fn find(page: &Page, worker: Tid) -> Option<&Slot> {
+    page.slots().iter().find(|slot| owner(slot) == Some(worker))
+}
+
+fn owner(slot: &Slot) -> Option<Tid> {
+    Tid::from_u64(slot.worker.load(Ordering::SeqCst) as u64)
+}
+
+/// Takes a slot that is nobody's, unless somebody else is faster.
+fn take(slot: &Slot, worker: Tid) -> bool {
+    slot.worker.compare_exchange(0, worker.as_i64(), Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+/// Leaves a slot as one that was never used. Several may do so at once, and the slot be somebody else's before the last is done: what
+/// they change is only what they have seen.
+fn vacate(slot: &Slot, worker: Tid) {
+    let until = slot.until.load(Ordering::SeqCst);
+    if owner(slot) == Some(worker) {
+        slot.tied.store(0, Ordering::SeqCst);
+        let _ = slot.until.compare_exchange(until, UNSAID, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = slot.worker.compare_exchange(worker.as_i64(), 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+fn is_dead(page: &Page, slot: &Slot, worker: Tid) -> bool {
+    slot.tied.load(Ordering::SeqCst) == 1 && tether::is_free(page.file(), worker)
+}
+
+fn say(slot: &Slot, beat: Beat) {
+    let status = match beat.status {
+        WorkerStatus::Paused => 1,
+        WorkerStatus::Draining => 2,
+        _ => 0,
+    };
+    slot.status.store(status, Ordering::Relaxed);
+    slot.busy.store(beat.busy, Ordering::Relaxed);
+    slot.spawned.store(beat.spawned_count, Ordering::Relaxed);
+}
+
+fn said(slot: &Slot) -> Beat {
+    Beat {
+        status: match slot.status.load(Ordering::Relaxed) {
+            1 => WorkerStatus::Paused,
+            2 => WorkerStatus::Draining,
+            _ => WorkerStatus::Active,
+        },
+        busy: slot.busy.load(Ordering::Relaxed),
+        spawned_count: slot.spawned.load(Ordering::Relaxed),
+    }
+}

@@ -1,0 +1,193 @@
+//! The small file beside the database that every process maps: how they wake each other (`bell`), and until when workers live (`leases`).
+//!
+//! All of it is atomics, so that a process that is stopped or killed at any point holds up nobody. What it says can be lost: the file is
+//! not synced, and may be deleted. Nothing that was accepted depends on it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
+    ptr::NonNull,
+    sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+};
+
+use rustix::{
+    fs::{FallocateFlags, OFlags, fallocate},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
+
+use super::{clock, open::with_suffix};
+use crate::{Error, Result};
+
+/// What begins the file.
+#[repr(C, align(64))]
+pub(super) struct Head {
+    /// Counts all rings; what waiters sleep on.
+    pub(super) rings: AtomicU32,
+    /// Counts the rings of each topic.
+    pub(super) counters: [AtomicU32; TOPICS],
+    /// The process that holds, or last held, the write lock.
+    pub(super) holder: AtomicU32,
+    /// How many slots there is room for; 0 in a new file, which has [`FIRST_SLOTS`].
+    room: AtomicU32,
+    /// The boot of the machine that the slots are of.
+    boot: AtomicI64,
+    /// When the file was first opened in that boot, on the machine's clock.
+    made_at: AtomicI64,
+}
+
+/// What a worker says of itself, and how long it is to be believed.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub(super) struct Slot {
+    /// Whose it is; 0 if nobody's.
+    pub(super) worker: AtomicI64,
+    /// The end of the lease, on the machine's clock; 0 if that was not said yet.
+    pub(super) until: AtomicI64,
+    pub(super) spawned: AtomicU64,
+    pub(super) busy: AtomicU32,
+    pub(super) status: AtomicU32,
+    /// 1 if the worker's processes hold a lock, whose absence proves that they are gone.
+    pub(super) tied: AtomicU32,
+}
+
+pub(super) const TOPICS: usize = 4;
+/// A new file is one page of memory, and `raddle run` pays for no more.
+const FIRST_BYTES: usize = 4096;
+/// So much is mapped. The file grows as it is needed; what it does not have yet is not touched.
+const MAPPED_BYTES: usize = 1024 * 1024;
+const FIRST_SLOTS: usize = slots_in(FIRST_BYTES);
+const MOST_SLOTS: usize = slots_in(MAPPED_BYTES);
+
+const fn slots_in(bytes: usize) -> usize {
+    (bytes - size_of::<Head>()) / size_of::<Slot>()
+}
+
+const fn bytes_for(slots: usize) -> u64 {
+    (size_of::<Head>() + slots * size_of::<Slot>()) as u64
+}
+
+pub(super) struct Page {
+    path: PathBuf,
+    file: File,
+    /// Device and number of the file: another one may have its name by now.
+    identity: (u64, u64),
+    head: NonNull<Head>,
+}
+
+// SAFETY: the memory is only touched through atomics, and stays mapped until the last reference is dropped.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// Opens the file beside `database`, or makes it.
+    pub(super) fn open(database: &Path, boot: i64) -> Result<Self> {
+        let path = with_suffix(database, "-bell");
+        let io = |e: io::Error| Error::io(&path, &e);
+        let file = open(&path, true).map_err(io)?;
+        let found = file.metadata().map_err(io)?;
+        if found.len() < FIRST_BYTES as u64 {
+            reserve(&file, FIRST_BYTES as u64).map_err(io)?;
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh shared mapping, to which nothing else refers.
+        let address =
+            unsafe { mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, MapFlags::SHARED, file.as_fd(), 0) }
+                .map_err(|e| io(e.into()))?;
+        let head = NonNull::new(address.cast()).expect("a mapping is never at address zero");
+        let page = Self { identity: (found.dev(), found.ino()), file, head, path: path.clone() };
+        let room = page.head().room.load(Ordering::Acquire) as usize;
+        if room > FIRST_SLOTS && found.len() < bytes_for(room.min(MOST_SLOTS)) {
+            // Somebody has cut it short.
+            reserve(&page.file, bytes_for(room.min(MOST_SLOTS))).map_err(io)?;
+        }
+        if page.head().boot.load(Ordering::Acquire) != boot {
+            page.begin_anew(boot);
+        }
+        Ok(page)
+    }
+
+    /// Forgets the workers of another boot. Two who do that at once may forget one of this boot too: it has lost its slot with a file that
+    /// has just been made, which is no harm.
+    fn begin_anew(&self, boot: i64) {
+        self.head().made_at.store(clock::machine(), Ordering::SeqCst);
+        for slot in self.slots() {
+            slot.worker.store(0, Ordering::SeqCst);
+            slot.until.store(0, Ordering::SeqCst);
+        }
+        self.head().boot.store(boot, Ordering::SeqCst);
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Opens the file once more, for locks that are not to be those of [`file`](Self::file). `None` if another file has its name.
+    pub(super) fn open_again(&self) -> Option<File> {
+        let file = open(&self.path, false).ok()?;
+        let found = file.metadata().ok()?;
+        (self.identity == (found.dev(), found.ino())).then_some(file)
+    }
+
+    /// Whether this is still the file that others find under its name.
+    pub(super) fn is_current(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|found| self.identity == (found.dev(), found.ino()))
+    }
+
+    pub(super) fn head(&self) -> &Head {
+        // SAFETY: mapped for as long as `self` lives, large enough for a `Head`, and page-aligned.
+        unsafe { self.head.as_ref() }
+    }
+
+    /// When the file was first opened in this boot.
+    pub(super) fn made_at(&self) -> i64 {
+        self.head().made_at.load(Ordering::Acquire)
+    }
+
+    pub(super) fn slots(&self) -> &[Slot] {
+        let room = (self.head().room.load(Ordering::Acquire) as usize).clamp(FIRST_SLOTS, MOST_SLOTS);
+        // SAFETY: mapped for as long as `self` lives; the file has that much room, which was noted only after it was made. Slots follow
+        // the head, whose size is a multiple of their alignment.
+        unsafe { std::slice::from_raw_parts(self.head.add(1).cast().as_ptr(), room) }
+    }
+
+    /// Makes room for more slots. Several may do so at once.
+    pub(super) fn grow(&self) -> Result<()> {
+        let more = self.slots().len() + FIRST_BYTES / size_of::<Slot>();
+        if more > MOST_SLOTS {
+            let reason = format!("there are {MOST_SLOTS} workers already, which is as many as there can be");
+            return Err(Error::Io { path: self.path.clone(), reason });
+        }
+        reserve(&self.file, bytes_for(more)).map_err(|e| Error::io(&self.path, &e))?;
+        self.head().room.fetch_max(more as u32, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the last reference is gone, so nobody reads the memory any more.
+        let _ = unsafe { munmap(self.head.as_ptr().cast(), MAPPED_BYTES) };
+    }
+}
+
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create)
+        .truncate(false)
+        // A link here would have another file written to.
+        .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+        .open(path)
+}
+
+/// Takes blocks of the disk now: a full one must show here, and not as a fault when something is first written.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    Ok(fallocate(file, FallocateFlags::empty(), 0, bytes)?)
+}

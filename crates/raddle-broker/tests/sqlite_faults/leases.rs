@@ -1,0 +1,218 @@
+//! Leases hold as long as their worker lives, whatever happens to the database, and not much longer.
+
+use std::{
+    fs,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use raddle_broker::{Fence, Heart, Pulse, Reclaimed, Registry, Started, Tasks, Verdict, sqlite::Sqlite};
+use raddle_core::{State, Tid, worker::Beat};
+use rustix::process::{Signal, kill_process};
+
+use crate::{helper::Other, support::*};
+
+const LEASE: Duration = Duration::from_millis(800);
+/// Where the page says when it was first opened.
+const MADE_AT: u64 = 40;
+
+fn page(database: &Path) -> PathBuf {
+    format!("{}-bell", database.display()).into()
+}
+
+async fn begin(broker: &Sqlite, owner: Tid) -> Fence {
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    broker.started(vec![Started { fence, pid: Some(std::process::id()) }]).await.unwrap();
+    fence
+}
+
+/// Beats as a worker does, on a thread of its own, until it is stopped or has lost its lease.
+struct Beating {
+    stop: mpsc::Sender<()>,
+    thread: thread::JoinHandle<(Vec<Pulse>, Duration)>,
+}
+
+impl Beating {
+    fn start(mut heart: Box<dyn Heart>) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let (mut found, mut slowest) = (Vec::new(), Duration::ZERO);
+            while found.last() != Some(&Pulse::Expired) {
+                let began = Instant::now();
+                found.push(heart.beat(Beat { busy: 1, ..Beat::default() }).unwrap());
+                slowest = slowest.max(began.elapsed());
+                if stopped.recv_timeout(LEASE / 4) != Err(mpsc::RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+            (found, slowest)
+        });
+        Self { stop, thread }
+    }
+
+    /// What the beats found, and how long the slowest took.
+    fn stop(self) -> (Vec<Pulse>, Duration) {
+        let _ = self.stop.send(());
+        self.thread.join().unwrap()
+    }
+}
+
+/// Somebody sits on the database for two leases: stopped in the middle of a transaction, with every lock there is.
+#[tokio::test]
+async fn who_holds_the_database_costs_nobody_his_lease() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
+    let owner = worker(&broker, LEASE).await;
+    let beating = Beating::start(broker.heart(owner, LEASE));
+    let fence = begin(&broker, owner).await;
+    let mut other = Other::start("hold", &path);
+    assert_eq!(other.hear().unwrap(), ["held"]);
+    kill_process(other.pid(), Signal::STOP).unwrap();
+    let late = worker_that_dies(&path);
+    tokio::time::sleep(LEASE * 2).await;
+    kill_process(other.pid(), Signal::CONT).unwrap();
+    other.kill();
+    assert!(broker.reclaim().await.unwrap().is_empty());
+    let task = broker.task(tid).await.unwrap().unwrap();
+    assert_eq!((task.attempt, task.losses, task.state), (1, 0, State::Running));
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    let (found, slowest) = beating.stop();
+    assert!(found.iter().all(|pulse| matches!(pulse, Pulse::Alive(_))), "{found:?}");
+    assert!(slowest < LEASE / 2, "{slowest:?}");
+    drop(late);
+}
+
+/// A slot in the page whose lease has run out gives beats something to do that needs the database.
+fn worker_that_dies(database: &Path) -> fs::File {
+    let file = fs::OpenOptions::new().write(true).open(page(database)).unwrap();
+    file.write_all_at(&1_500_000_000_000_000_000_i64.to_ne_bytes(), 64 * 40).unwrap();
+    file.write_all_at(&1_i64.to_ne_bytes(), 64 * 40 + 8).unwrap();
+    file
+}
+
+/// The lease would hold for two minutes.
+#[tokio::test]
+async fn a_killed_worker_is_missed_before_its_lease_ends() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
+    let mut other = Other::start("tied", &path);
+    let owner: Tid = other.hear().unwrap()[1].parse().unwrap();
+    assert!(broker.reclaim().await.unwrap().is_empty());
+    other.kill();
+    // It has left a child, which might still be at the task.
+    assert!(broker.reclaim().await.unwrap().is_empty());
+    assert_eq!(broker.workers().await.unwrap().len(), 1);
+    fs::write(path.with_extension("go"), "").unwrap();
+    let watcher = worker(&broker, TTL).await;
+    let mut heart = broker.heart(watcher, TTL);
+    let taken: Vec<Reclaimed> = until("noticing", async || match heart.beat(Beat::default()).unwrap() {
+        Pulse::Alive(taken) if taken.is_empty() => None,
+        Pulse::Alive(taken) => Some(taken),
+        other => panic!("{other:?}"),
+    })
+    .await;
+    assert_eq!(
+        taken.iter().map(|taken| (taken.fence, taken.owner)).collect::<Vec<_>>(),
+        [(Fence { tid, attempt: 1 }, owner)]
+    );
+    assert_eq!(broker.workers().await.unwrap().len(), 1);
+}
+
+/// It holds on to life, and does nothing: as long as it is stopped it is worth no more than a dead one.
+#[tokio::test]
+async fn a_stopped_worker_is_missed_when_its_lease_ends() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, LEASE).await;
+    broker.tie(owner);
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    begin(&broker, owner).await;
+    assert!(broker.reclaim().await.unwrap().is_empty());
+    let taken = until("the end of the lease", async || {
+        Some(open(&path).await.reclaim().await.unwrap()).filter(|taken| !taken.is_empty())
+    })
+    .await;
+    assert_eq!(taken[0].owner, owner);
+    assert_eq!(broker.heart(owner, LEASE).beat(Beat::default()).unwrap(), Pulse::Expired);
+}
+
+#[tokio::test]
+async fn a_worker_outlives_the_page() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
+    let owner = worker(&broker, LEASE).await;
+    let beating = Beating::start(broker.heart(owner, LEASE));
+    let fence = begin(&broker, owner).await;
+    let began = Instant::now();
+    while began.elapsed() < LEASE * 3 {
+        let _ = fs::remove_file(page(&path));
+        // One that comes anew, and one that has been there.
+        assert!(open(&path).await.reclaim().await.unwrap().is_empty());
+        tokio::time::sleep(LEASE / 3).await;
+        assert!(broker.reclaim().await.unwrap().is_empty());
+    }
+    let (found, _) = beating.stop();
+    assert!(found.iter().all(|pulse| *pulse == Pulse::Alive(Vec::new())), "{found:?}");
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    assert_eq!(broker.task(tid).await.unwrap().unwrap().attempt, 1);
+}
+
+/// Nobody enters it into the new one, and there is an end to the time for that.
+#[tokio::test]
+async fn a_dead_worker_does_not_outlive_the_page_for_long() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    let owner = worker(&broker, LEASE).await;
+    let fence = begin(&broker, owner).await;
+    drop(broker);
+    fs::remove_file(page(&path)).unwrap();
+    let broker = open(&path).await;
+    tokio::time::sleep(LEASE * 2).await;
+    let watcher = worker(&broker, TTL).await;
+    let mut heart = broker.heart(watcher, TTL);
+    assert_eq!(heart.beat(Beat::default()).unwrap(), Pulse::Alive(Vec::new()));
+    assert_eq!(broker.workers().await.unwrap().len(), 2);
+    let long_ago = 1_i64.to_ne_bytes();
+    fs::OpenOptions::new().write(true).open(page(&path)).unwrap().write_all_at(&long_ago, MADE_AT).unwrap();
+    let Pulse::Alive(taken) = heart.beat(Beat::default()).unwrap() else { panic!("its lease is long") };
+    assert_eq!(taken.iter().map(|taken| (taken.fence, taken.owner)).collect::<Vec<_>>(), [(fence, owner)]);
+}
+
+/// More than a page holds; those that leave make room for others.
+#[tokio::test]
+async fn there_is_room_for_many_workers() {
+    let (_folder, path) = place();
+    let (broker, other) = (open(&path).await, open(&path).await);
+    for round in 0..3 {
+        let mut owners = Vec::new();
+        for _ in 0..150 {
+            owners.push(worker(&broker, TTL).await);
+        }
+        for owner in &owners {
+            assert_eq!(other.heart(*owner, TTL).beat(Beat::default()).unwrap(), Pulse::Alive(Vec::new()));
+        }
+        assert_eq!(other.workers().await.unwrap().len(), owners.len());
+        for owner in owners {
+            other.deregister(owner, None).await.unwrap();
+        }
+        assert!(broker.workers().await.unwrap().is_empty());
+        assert!(fs::metadata(page(&path)).unwrap().len() < 64 * 256, "round {round}");
+    }
+}
+
+/// A registration that is undone leaves a slot behind, and the next look takes that away.
+#[tokio::test]
+async fn slots_that_are_nobodys_are_taken_away() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let _file = worker_that_dies(&path);
+    broker.reclaim().await.unwrap();
+    assert_eq!(fs::read(page(&path)).unwrap()[64 * 40..64 * 40 + 16], [0; 16]);
+}
