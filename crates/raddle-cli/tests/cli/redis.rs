@@ -86,6 +86,44 @@ stop_workers
 }
 
 #[test]
+fn orphans_go_back_when_no_worker_is_left() {
+    let told = on_a_server(
+        r#"
+pid=$(raddle worker start --json | jq .pid)
+tid=$(raddle submit -- sleep 600)
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+raddle requeue-orphans --json
+kill -9 "$pid"
+for _ in $(seq 500); do
+    orphans=$(raddle requeue-orphans --json | jq -c '[.[] | .tid, .attempt, .state]')
+    [ "$orphans" = '[]' ] || break
+    sleep 0.02
+done
+[ "$orphans" = "[\"$tid\",1,\"created\"]" ] && echo requeued
+raddle task status --json "$tid" | jq -c '[.state, .losses]'
+"#,
+    );
+    assert_eq!(told, "[]\nrequeued\n[\"created\",1]\n");
+}
+
+/// Each fault is said in words of its own, with the code for a failure of Raddle itself and without the password.
+#[test]
+fn a_server_that_cannot_be_used_is_said_so() {
+    let world = World::new();
+    let ran = world.bash(&format!(
+        r#"{SERVER}
+try() {{ code=0; QUEUE_URL="$1" raddle submit -- true || code=$?; echo "code $code"; }}
+try "redis+unix:$PWD/redis.sock?password=falsch"
+try "redis+unix:$PWD/redis.sock?user=niemand&password=geheim"
+try "redis+unix:$PWD/no.sock?password=geheim"
+"#
+    ));
+    let ran = ran.ok().says("does not accept the user and password").says("cannot reach redis+unix:");
+    assert_eq!(ran.text(), "code 125\n".repeat(3));
+    assert!(!ran.stderr.contains("geheim") && !ran.stderr.contains("falsch"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_worker_ends_when_its_server_stays_away() {
     let told = on_a_server(
         r#"
