@@ -111,11 +111,23 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The process that serves the broker cannot be reached. Whether it did what it was asked to is not known.
+    /// The process that serves the broker cannot be reached. What it was asked to was not done, or can safely be asked for again.
     #[error("no answer from the agent at {path}: {reason}")]
     AgentGone {
         /// Its socket.
         path: PathBuf,
+        /// What is known of it.
+        reason: String,
+    },
+    /// The process that serves the broker was asked to store something, and went away before it answered.
+    #[error(
+        "the agent at {path} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key"
+    )]
+    Unanswered {
+        /// Its socket.
+        path: PathBuf,
+        /// What may or may not have been done.
+        what: Cow<'static, str>,
         /// What is known of it.
         reason: String,
     },
@@ -141,6 +153,17 @@ pub enum Error {
         /// Where it should be.
         place: String,
         /// What was found there.
+        reason: String,
+    },
+    /// The server has stored what it was given, and nobody else has, though the URL asks for that.
+    #[error(
+        "{place} has stored it, but {reason} after all the time that ?give_up_after= allows: it is there unless that server is lost, so \
+         look before you repeat it"
+    )]
+    Unconfirmed {
+        /// Where it is.
+        place: String,
+        /// Who else has it.
         reason: String,
     },
     /// The server is there, and is not one to keep tasks on.
@@ -189,7 +212,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anybody doing anything.
+    /// Whether the same call may succeed later without anybody doing anything, and does no harm if it had succeeded before.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,

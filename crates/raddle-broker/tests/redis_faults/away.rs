@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Error, Pulse, Started, TaskFilter, Verdict};
-use raddle_core::{State, worker::Beat};
+use raddle_broker::{Error, Fence, Pulse, Started, Submit, TaskFilter, Verdict, conformance};
+use raddle_core::{Exit, Retry, Spec, State, worker::Beat};
 
 use super::{proxy::Proxy, redis_server::Server, support::*};
 
@@ -171,6 +171,37 @@ async fn a_server_that_stays_away_is_given_up() {
     server.restart();
     broker.submit(vec![task("two")]).await.unwrap();
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
+}
+
+/// Carried out, and no answer came for so long that the call was given up: the worker, which insists, is told what was recorded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port).await;
+    let url = format!("redis://127.0.0.1:{}?namespace=x&give_up_after=300ms&max=100ms", proxy.port);
+    let broker = open(&url).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    let retried = Spec { retry: Retry { attempts: 3, ..Retry::default() }, ..task("retried").spec };
+    broker.submit(vec![task("one"), Submit::new(retried), task("not sent")]).await.unwrap();
+    let fences: Vec<_> = broker.claim(request(worker, 3)).await.unwrap().iter().map(|claim| claim.fence).collect();
+    let ends = |fences: &[Fence]| vec![success(fences[0]), conformance::finish(fences[1], Exit::Code { code: 1 })];
+    let batch = ends(&fences);
+    for end in &batch {
+        proxy.cut_all(true);
+        let error = broker.finish(vec![end.clone()]).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        proxy.cut_all(false);
+    }
+    let all = [batch, vec![success(fences[2])]].concat();
+    let verdicts = broker.finish(all.clone()).await.unwrap();
+    assert!(
+        matches!(verdicts[..], [Verdict::Done(State::Completed), Verdict::Again(_), Verdict::Done(State::Completed)]),
+        "{verdicts:?}"
+    );
+    assert_eq!(broker.summary().await.unwrap().stale_writes, 0);
+    // Who is not in doubt any more is refused as ever.
+    assert_eq!(broker.finish(all).await.unwrap(), [Verdict::Stale; 3]);
+    assert_eq!(broker.summary().await.unwrap().stale_writes, 3);
 }
 
 /// A worker that was held up for longer than its lease learns that it is gone, also when it was waiting for tasks.

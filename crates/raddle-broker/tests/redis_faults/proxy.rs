@@ -44,6 +44,11 @@ impl Proxy {
         self.cuts.store(1, Ordering::SeqCst);
     }
 
+    /// Cuts every connection that an answer comes over, or none any more.
+    pub(crate) fn cut_all(&self, cut: bool) {
+        self.cuts.store(if cut { u32::MAX } else { 0 }, Ordering::SeqCst);
+    }
+
     /// Whether the cut has been made.
     pub(crate) fn has_cut(&self) -> bool {
         self.cuts.load(Ordering::SeqCst) == 0
@@ -66,7 +71,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, cuts: Arc<AtomicU32
             },
             read = server.read(&mut answer) => match read {
                 Ok(read) if read > 0 => {
-                    let cut = cuts.compare_exchange(1, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                    let cut = cuts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
                     if cut || client.write_all(&answer[..read]).await.is_err() {
                         return;
                     }
