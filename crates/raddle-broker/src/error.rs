@@ -184,6 +184,16 @@ pub enum Error {
         /// Where it is.
         place: String,
     },
+    /// The server takes nothing more, because it could not keep it.
+    #[error(
+        "{place} cannot write to its disk: free some space there, and look at its log; nothing that was accepted is lost ({reason})"
+    )]
+    Unwritable {
+        /// Where it is.
+        place: String,
+        /// What it said.
+        reason: String,
+    },
     /// Something else lives under the names that belong to this broker.
     #[error("another program has keys at {place} with the names that are used here: choose a ?namespace= of its own")]
     Taken {
@@ -221,6 +231,7 @@ impl Error {
                 | Self::AgentGone { .. }
                 | Self::Unreachable { .. }
                 | Self::OutOfMemory { .. }
+                | Self::Unwritable { .. }
         )
     }
 

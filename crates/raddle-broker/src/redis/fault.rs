@@ -42,6 +42,9 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
     if code == Some("OOM") || says("OOM command") {
         return Error::OutOfMemory { place }.into();
     }
+    if says("MISCONF") {
+        return Error::Unwritable { place, reason: text }.into();
+    }
     if says("WRONGTYPE") {
         return Error::Taken { place }.into();
     }

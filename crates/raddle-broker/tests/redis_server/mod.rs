@@ -79,6 +79,11 @@ impl Server {
         Self::with(&[config.to_str().expect("temporary folders have plain names"), "--sentinel"])
     }
 
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     /// The URL of a namespace on it.
     pub(crate) fn url(&self, namespace: &str) -> String {
         format!("redis://127.0.0.1:{}/0?namespace={namespace}&volatile=yes", self.port)

@@ -85,6 +85,31 @@ stop_workers
     assert_eq!(told, "completed\n[2,1]\ncompleted\n");
 }
 
+/// What can be lost is said in words, and counts as wrong where it is everything.
+#[test]
+fn the_doctor_says_what_can_be_lost() {
+    let told = on_a_server(
+        r#"
+ask() { redis-cli -s redis.sock --no-auth-warning -a geheim "$@" >/dev/null; }
+raddle doctor --json | jq -r '.durability, .ok, (.checks[] | select(.name == "persistence" or .name == "replication") | .detail)'
+ask CONFIG SET appendonly no
+ask CONFIG SET save ''
+code=0; raddle doctor >words || code=$?
+echo "code $code"
+grep -c 'WRONG broker, database: .*keeps nothing on disk.*CONFIG SET appendonly yes' words
+code=0; QUEUE_URL="$QUEUE_URL&volatile=yes" raddle doctor >words || code=$?
+echo "code $code"
+grep -c 'all tasks are gone with the server' words
+grep -A1 'WRONG broker, persistence' words | grep -c 'to mend it: run .redis-cli CONFIG SET appendonly yes'
+"#,
+    );
+    assert_eq!(
+        told,
+        "writes are synced every second: a crash of the server loses nothing, a power cut about one second; there is no replica\n\
+         true\nappendonly yes, appendfsync everysec\nrole master, 0 replicas\ncode 1\n1\ncode 1\n1\n1\n"
+    );
+}
+
 #[test]
 fn orphans_go_back_when_no_worker_is_left() {
     let told = on_a_server(
