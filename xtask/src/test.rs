@@ -49,6 +49,7 @@ impl Options {
 pub(crate) fn run(options: &Options) -> ExitCode {
     let mut run = Run::default();
     run.check("needed programs", install::programs());
+    run.check("an old redis-server", install::old_redis());
     run.check("cargo-nextest", install::nextest());
     run.step("format", step::cargo(&["fmt", "--all", "--check"]));
     run.step(

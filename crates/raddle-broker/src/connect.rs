@@ -31,7 +31,8 @@ pub struct ParseUrlError {
 }
 
 #[cfg(feature = "redis")]
-const FORMS: &str = "use sqlite:PATH, redis://HOST:PORT, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
+const FORMS: &str = "use sqlite:PATH; redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT/MASTER or redis+unix:PATH; unix:PATH \
+                     for one that a worker serves; or mem:// for a broker that lives in one process";
 #[cfg(not(feature = "redis"))]
 const FORMS: &str =
     "use sqlite:PATH, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";

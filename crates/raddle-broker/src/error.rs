@@ -111,11 +111,23 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The process that serves the broker cannot be reached. Whether it did what it was asked to is not known.
+    /// The process that serves the broker cannot be reached. What it was asked to was not done, or can safely be asked for again.
     #[error("no answer from the agent at {path}: {reason}")]
     AgentGone {
         /// Its socket.
         path: PathBuf,
+        /// What is known of it.
+        reason: String,
+    },
+    /// The process that serves the broker was asked to store something, and went away before it answered.
+    #[error(
+        "the agent at {path} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key"
+    )]
+    Unanswered {
+        /// Its socket.
+        path: PathBuf,
+        /// What may or may not have been done.
+        what: Cow<'static, str>,
         /// What is known of it.
         reason: String,
     },
@@ -143,6 +155,17 @@ pub enum Error {
         /// What was found there.
         reason: String,
     },
+    /// The server has stored what it was given, and nobody else has, though the URL asks for that.
+    #[error(
+        "{place} has stored it, but {reason} after all the time that ?give_up_after= allows: it is there unless that server is lost, so \
+         look before you repeat it"
+    )]
+    Unconfirmed {
+        /// Where it is.
+        place: String,
+        /// Who else has it.
+        reason: String,
+    },
     /// The server is there, and is not one to keep tasks on.
     #[error("{place} {reason}: {fix}")]
     Refused {
@@ -160,6 +183,16 @@ pub enum Error {
     OutOfMemory {
         /// Where it is.
         place: String,
+    },
+    /// The server takes nothing more, because it could not keep it.
+    #[error(
+        "{place} cannot write to its disk: free some space there, and look at its log; nothing that was accepted is lost ({reason})"
+    )]
+    Unwritable {
+        /// Where it is.
+        place: String,
+        /// What it said.
+        reason: String,
     },
     /// Something else lives under the names that belong to this broker.
     #[error("another program has keys at {place} with the names that are used here: choose a ?namespace= of its own")]
@@ -189,7 +222,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later without anybody doing anything.
+    /// Whether the same call may succeed later without anybody doing anything, and does no harm if it had succeeded before.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -198,6 +231,7 @@ impl Error {
                 | Self::AgentGone { .. }
                 | Self::Unreachable { .. }
                 | Self::OutOfMemory { .. }
+                | Self::Unwritable { .. }
         )
     }
 

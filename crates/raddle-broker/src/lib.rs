@@ -7,6 +7,7 @@ pub mod agent;
 mod broker;
 mod bytes;
 mod connect;
+mod doubt;
 mod error;
 pub mod memory;
 pub mod queues;

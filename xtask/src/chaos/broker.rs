@@ -11,7 +11,10 @@ use std::{
 use raddle_core::{Event, Tid};
 use serde_json::Value;
 
-use crate::site::Site;
+use crate::{
+    campaign::{Broken, is_interrupted},
+    site::Site,
+};
 
 /// Reading the log of 200,000 tasks takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -36,7 +39,7 @@ impl Census {
 }
 
 /// Runs `raddle` to its end and returns what it printed.
-pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, String> {
+pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, Broken> {
     let shown = args.join(" ");
     let run = || -> io::Result<(bool, String, String)> {
         let (out, err) = (site.file("answer.out"), site.file("answer.err"));
@@ -48,7 +51,7 @@ pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, String> {
             if let Some(status) = child.try_wait()? {
                 break status;
             }
-            if Instant::now() > deadline {
+            if Instant::now() > deadline || is_interrupted() {
                 child.kill()?;
                 break child.wait()?;
             }
@@ -58,13 +61,14 @@ pub(crate) fn ask(site: &Site, args: &[&str]) -> Result<String, String> {
         Ok((status.success(), fs::read_to_string(out)?, String::from_utf8_lossy(&said).trim().to_owned()))
     };
     match run() {
+        _ if is_interrupted() => Err(Broken::Interrupted),
         Ok((true, answer, _)) => Ok(answer),
-        Ok((false, _, said)) => Err(format!("'raddle {shown}' failed: {said}")),
-        Err(error) => Err(format!("cannot run 'raddle {shown}': {error}")),
+        Ok((false, _, said)) => Err(format!("'raddle {shown}' failed: {said}").into()),
+        Err(error) => Err(format!("cannot run 'raddle {shown}': {error}").into()),
     }
 }
 
-pub(crate) fn census(site: &Site) -> Result<Census, String> {
+pub(crate) fn census(site: &Site) -> Result<Census, Broken> {
     let answer = ask(site, &["status", "--json"])?;
     let status: Value = serde_json::from_str(&answer).map_err(|error| format!("status is no JSON: {error}"))?;
     let in_state = |state: &str| status["tasks"][state].as_u64().ok_or(format!("status does not count '{state}'"));
@@ -74,33 +78,35 @@ pub(crate) fn census(site: &Site) -> Result<Census, String> {
         failed: in_state("failed")?,
         killed: in_state("killed")?,
         others: in_state("timeout")? + in_state("cancelled")?,
-        stale_writes: status["stale_writes"].as_u64().ok_or("status does not count refused writes")?,
+        stale_writes: status["stale_writes"]
+            .as_u64()
+            .ok_or_else(|| "status does not count refused writes".to_owned())?,
     })
 }
 
 /// The whole log, in its order.
-pub(crate) fn events(site: &Site) -> Result<Vec<Event>, String> {
+pub(crate) fn events(site: &Site) -> Result<Vec<Event>, Broken> {
     let log = ask(site, &["queue", "peek", "raddle.tasks.log", "--all"])?;
     log.lines()
-        .map(|line| serde_json::from_str(line).map_err(|error| format!("the log has '{line}': {error}")))
+        .map(|line| serde_json::from_str(line).map_err(|error| format!("the log has '{line}': {error}").into()))
         .collect()
 }
 
 /// The tasks that are stored under names that begin so, by the number of their batch.
-pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>, String> {
+pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>, Broken> {
     let answer = ask(site, &["task", "list", "--json", "--limit", "100000000", "--name", &format!("{name}*")])?;
     let tasks: Vec<Value> = serde_json::from_str(&answer).map_err(|error| format!("the list is no JSON: {error}"))?;
     let mut stored: HashMap<usize, Vec<Tid>> = HashMap::new();
     for task in &tasks {
         let batch = task["name"].as_str().and_then(|name| name[1..].split_once('-')?.0.parse().ok());
         let tid = task["tid"].as_str().and_then(|tid| tid.parse().ok());
-        let (Some(batch), Some(tid)) = (batch, tid) else { return Err(format!("the list has {task}")) };
+        let (Some(batch), Some(tid)) = (batch, tid) else { return Err(format!("the list has {task}").into()) };
         stored.entry(batch).or_default().push(tid);
     }
     Ok(stored)
 }
 
 /// What an attempt wrote to its standard output.
-pub(crate) fn output(site: &Site, tid: Tid, attempt: u32) -> Result<String, String> {
+pub(crate) fn output(site: &Site, tid: Tid, attempt: u32) -> Result<String, Broken> {
     ask(site, &["logs", &tid.to_string(), "--attempt", &attempt.to_string(), "--stdout"])
 }

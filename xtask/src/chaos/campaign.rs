@@ -156,7 +156,7 @@ impl Campaign<'_> {
                 Ok(census) => census.unfinished,
                 // An engine that was broken a moment ago may need another.
                 Err(_) if moved.elapsed() < STALL / 2 => continue,
-                Err(message) => return Err(message.into()),
+                Err(broken) => return Err(broken),
             };
             if unfinished == 0 {
                 return Ok(());
@@ -170,7 +170,7 @@ impl Campaign<'_> {
     }
 
     fn tick(&mut self) -> Result<(), Broken> {
-        if INTERRUPTED.load(Ordering::Relaxed) {
+        if is_interrupted() {
             return Err(Broken::Interrupted);
         }
         self.monkey.tick(&mut self.fleet, false);
@@ -191,7 +191,7 @@ impl Campaign<'_> {
         let survivors = loop {
             let mut left = procs::of_campaign(site.path());
             left.retain(|one| Some(one.pid) != server);
-            if left.is_empty() || Instant::now() > deadline {
+            if left.is_empty() || Instant::now() > deadline || is_interrupted() {
                 break left;
             }
             thread::sleep(BEAT);
@@ -238,6 +238,11 @@ impl Campaign<'_> {
             clock_offset: ledger::wall() - ledger::now(),
         })
     }
+}
+
+/// Whether somebody wants an end. What takes long has to ask.
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 fn catch_signals() {

@@ -10,6 +10,7 @@ use std::{
 use raddle_core::Tid;
 
 use crate::{
+    campaign::is_interrupted,
     ledger,
     plan::{Batch, Class, How},
     procs,
@@ -264,7 +265,7 @@ impl<'a> Fleet<'a> {
         for (index, place) in self.places.iter_mut().enumerate() {
             let State::Up { child, .. } = &mut place.state else { continue };
             while child.try_wait()?.is_none() {
-                if Instant::now() > deadline {
+                if Instant::now() > deadline || is_interrupted() {
                     self.remarks.push(format!("worker {index} (pid {}) did not leave when told to", child.id()));
                     child.kill()?;
                     child.wait()?;

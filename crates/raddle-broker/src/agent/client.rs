@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Error, Fence, Finish, Health, Heart, Log, Message,
     Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
-    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, doubt::Doubts,
 };
 
 /// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
@@ -30,6 +30,7 @@ pub struct Remote {
     /// Held while a connection is made, so that calls which find none share one.
     connecting: tokio::sync::Mutex<()>,
     claims: Arc<Claims>,
+    doubts: Doubts,
 }
 
 impl Remote {
@@ -40,6 +41,7 @@ impl Remote {
             link: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
             claims: Arc::default(),
+            doubts: Doubts::default(),
         };
         remote.link().await?;
         Ok(remote)
@@ -134,7 +136,7 @@ impl Tasks for Remote {
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         let fences: Vec<Fence> = batch.iter().map(|finish| finish.fence).collect();
-        let verdicts = self.ask(Call::Finish(batch)).await?;
+        let verdicts = self.doubts.finish(self, batch, async |batch| self.ask(Call::Finish(batch)).await).await?;
         self.claims.over(fences);
         Ok(verdicts)
     }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -72,7 +72,8 @@ struct Pending {
 }
 
 enum Order {
-    Send(Vec<u8>),
+    /// A frame, and who is to know that it has gone out whole: before that nobody can have acted on it.
+    Send(Vec<u8>, Option<Arc<AtomicBool>>),
     /// Nobody waits for these claims of a worker any more.
     GiveBack(Tid, Vec<Release>),
 }
@@ -136,16 +137,22 @@ impl Link {
         let owner = if let Call::Claim(request) = call { Some(request.owner) } else { None };
         self.shared.enter(id, Pending { reply: Some(reply), owner, _permit: permit.ok() })?;
         let waiting = Waiting { link: self, id };
+        let sent = Arc::new(AtomicBool::new(false));
         // Refused only by a connection that is over, which has answered what was entered.
-        let _ = self.orders.send(Order::Send(frame));
+        let _ = self.orders.send(Order::Send(frame, Some(Arc::clone(&sent))));
         let patience = ANSWER_PATIENCE + call.wait().min(LONGEST_WAIT);
-        let answer = match timeout(patience, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(self.shared.gone_because()),
-            Err(_) => Err(self.shared.gone("it does not answer")),
+        let lost = match timeout(patience, answer).await {
+            Ok(Ok(answer)) => return answer,
+            Ok(Err(_)) => self.shared.gone_because(),
+            Err(_) => self.shared.gone("it does not answer"),
         };
         drop(waiting);
-        answer
+        Err(match (lost, call.doubles()) {
+            (Error::AgentGone { path, reason }, Some(what)) if sent.load(Ordering::Acquire) => {
+                Error::Unanswered { path, what: what.into(), reason }
+            }
+            (lost, _) => lost,
+        })
     }
 }
 
@@ -155,7 +162,7 @@ impl Drop for Waiting<'_> {
         // No longer there when it has been answered.
         if let Some(pending) = table.calls.get_mut(&self.id) {
             pending.reply = None;
-            let _ = self.link.orders.send(Order::Send(bare(CANCEL, self.id)));
+            let _ = self.link.orders.send(Order::Send(bare(CANCEL, self.id), None));
         }
     }
 }
@@ -244,11 +251,13 @@ impl Driver {
                     None => return Ok(()),
                 },
                 order = self.queue.recv(), if !leaving => match order {
-                    Some(Order::Send(frame)) => outbox.push(frame, ()),
-                    Some(Order::GiveBack(owner, back)) => outbox.push(self.errand(owner, back), ()),
+                    Some(Order::Send(frame, sent)) => outbox.push(frame, sent),
+                    Some(Order::GiveBack(owner, back)) => outbox.push(self.errand(owner, back), None),
                     None => leaving = true,
                 },
-                written = outbox.write(&mut to), if !outbox.is_empty() => drop(written?),
+                written = outbox.write(&mut to), if !outbox.is_empty() => {
+                    written?.into_iter().flatten().for_each(|sent| sent.store(true, Ordering::Release));
+                }
                 () = stalled(deadlines.0, deadlines.1) => return Err(Broken::Stalled),
             }
         }

@@ -173,6 +173,17 @@ pub(super) enum Call {
 pub(super) struct Bytes(#[serde(with = "crate::bytes")] pub(super) Vec<u8>);
 
 impl Call {
+    /// What is done a second time when the call is, if something is. The rest is fenced, or changes nothing more, or is output, which is
+    /// better there twice than not at all.
+    pub(super) fn doubles(&self) -> Option<&'static str> {
+        match self {
+            Self::Submit(_) | Self::SubmitOwn(_) | Self::Resubmit(_) => Some("has stored a task"),
+            Self::Put { .. } => Some("has stored a message"),
+            Self::Take { .. } | Self::Shift { .. } => Some("has taken messages"),
+            _ => None,
+        }
+    }
+
     /// How long the call may wait for something to happen.
     pub(super) fn wait(&self) -> Duration {
         match self {
@@ -312,6 +323,7 @@ mod tests {
             Error::Engine { path: path(), reason: reason() },
             Error::Io { path: path(), reason: reason() },
             Error::Record { tid: tid(), reason: reason() },
+            Error::Unanswered { path: path(), what: "has stored a task".into(), reason: reason() },
             Error::Closed,
         ];
         for error in errors {

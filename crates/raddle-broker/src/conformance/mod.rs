@@ -28,7 +28,12 @@ mod support;
 // For the tests of single engines.
 pub use support::{finish, info};
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
@@ -61,11 +66,45 @@ pub fn run<F: Fixture>(make: impl AsyncFnOnce() -> F, case: impl AsyncFnOnce(&dy
     });
 }
 
-/// Makes a test of every case, for the engine whose fixture the async function `$make` gives.
+/// The name of a case, and the case for a store that is made from `T`.
+pub type Case<T> = (&'static str, fn(T));
+
+/// Runs all cases that [`conformance!`](crate::conformance!) lists, some at a time, and says which have failed. For a store that takes so long to make
+/// that they have to share it.
+pub fn run_all<T: Clone + Send + Sync>(cases: Vec<Case<T>>, store: &T) {
+    let (queue, failed) = (Mutex::new(cases.into_iter()), Mutex::new(Vec::new()));
+    let next = || queue.lock().expect("no holder panics").next();
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((name, case)) = next() {
+                    let store = store.clone();
+                    if std::panic::catch_unwind(AssertUnwindSafe(|| case(store))).is_err() {
+                        failed.lock().expect("no holder panics").push(name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().expect("no holder panics");
+    assert!(failed.is_empty(), "these have failed, and said why above: {failed:?}");
+}
+
+/// How many cases that share a store run at the same time. Most of them wait most of the time.
+const AT_ONCE: usize = 6;
+
+/// Makes a test of every case, for the engine whose fixture the async function `$make` gives. With `list $make($arg)` it is an expression
+/// instead: all cases, for [`run_all`](conformance::run_all).
 #[macro_export]
 macro_rules! conformance {
     ($make:ident) => {
-        $crate::conformance! { @cases $make;
+        $crate::conformance! { @all [tests] $make }
+    };
+    (list $make:ident($arg:ty)) => {
+        $crate::conformance! { @all [list $arg] $make }
+    };
+    (@all $how:tt $make:ident) => {
+        $crate::conformance! { @cases $how $make;
             submit {
                 what_was_given_is_stored
                 a_batch_keeps_its_order
@@ -280,7 +319,16 @@ macro_rules! conformance {
             }
         }
     };
-    (@cases $make:ident; $($concern:ident { $($case:ident)* })*) => {$(
+    (@cases [list $arg:ty] $make:ident; $($concern:ident { $($case:ident)* })*) => {
+        $crate::conformance! { @list $arg, $make; $($($concern $case)*)* }
+    };
+    (@list $arg:ty, $make:ident; $($concern:ident $case:ident)*) => {
+        vec![$((
+            concat!(stringify!($concern), "::", stringify!($case)),
+            (|arg| $crate::conformance::run(async move || $make(arg).await, $crate::conformance::$concern::$case)) as fn($arg),
+        )),*]
+    };
+    (@cases [tests] $make:ident; $($concern:ident { $($case:ident)* })*) => {$(
         mod $concern {
             $(
                 #[test]

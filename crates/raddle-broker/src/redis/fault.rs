@@ -21,9 +21,11 @@ impl From<Error> for Fault {
 
 /// What a failure of a request means.
 pub(super) fn explain(error: &RedisError, place: String) -> Fault {
+    let said = said(error);
+    let code = said.as_ref().map(|(code, _)| code.as_str());
+    let text = said.as_ref().map_or_else(|| error.to_string(), |(code, detail)| format!("{code} {detail}"));
     // Errors from inside a script carry their code somewhere in the text, depending on the server's version.
-    let text = error.to_string();
-    let says = |code: &str| error.code() == Some(code) || text.contains(code);
+    let says = |code: &str| text.contains(code);
     let refused = |reason: &str, fix: &str| {
         Fault::from(Error::Refused { place: place.clone(), reason: reason.into(), fix: fix.into() })
     };
@@ -37,29 +39,31 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
         let fix = "let the user run scripts and touch keys and channels that begin with raddle: ('ACL SETUSER NAME ~raddle:* &raddle:* +@all')";
         return refused("does not let this user do what is needed", fix);
     }
-    if error.code() == Some("OOM") || text.contains("OOM command") {
+    if code == Some("OOM") || says("OOM command") {
         return Error::OutOfMemory { place }.into();
+    }
+    if says("MISCONF") {
+        return Error::Unwritable { place, reason: text }.into();
     }
     if says("WRONGTYPE") {
         return Error::Taken { place }.into();
     }
-    if matches!(error.code(), Some("MOVED" | "ASK" | "CROSSSLOT")) {
-        let is_node = |word: &&str| word.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let to = text.split([' ', ',', ')']).find(is_node).map_or(String::new(), |node| format!(" ({node})"));
-        return refused(
-            &format!("is one node of a cluster, and the namespace is on another{to}"),
-            "name that node in the URL, or a server that is not a cluster",
-        );
-    }
     // The group goes with a worker's own stream, when others took the worker for dead: its next claim tells it so.
-    let is_gone = matches!(error.code(), Some("NOGROUP" | "UNBLOCKED"));
+    let is_gone = matches!(code, Some("NOGROUP" | "UNBLOCKED"));
+    // While a cluster moves the namespace, some of it is at either node: it is whole again soon.
     let is_busy =
-        matches!(error.code(), Some("LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY"));
-    let is_temporary = is_gone || is_busy || text.contains("READONLY");
+        matches!(code, Some("LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "ASK"));
+    let is_temporary = is_gone || is_busy || says("READONLY");
     if is_temporary || is_lost(error) {
         return Fault::Away(text);
     }
     Error::Server { place, reason: text }.into()
+}
+
+/// The code and the rest of what the server answered; of the first error, where many commands were sent together.
+pub(super) fn said(error: &RedisError) -> Option<(String, String)> {
+    let errors = error.clone().into_server_errors()?;
+    errors.first().map(|(_, first)| (first.code().to_owned(), first.details().unwrap_or_default().to_owned()))
 }
 
 /// Whether the connection is gone, or no answer came in time.

@@ -91,7 +91,8 @@ fn writes(server: &Server) -> Check {
 }
 
 fn replication(server: &Server) -> Check {
-    let detail = format!("role {}, {} replicas", server.get("role"), server.get("connected_slaves"));
+    let cluster = if server.get("cluster_enabled") == "1" { ", a node of a cluster" } else { "" };
+    let detail = format!("role {}, {} replicas{cluster}", server.get("role"), server.get("connected_slaves"));
     Check { name: "replication".into(), ok: server.get("role") == "master", detail, fix: None }
 }
 
@@ -115,6 +116,7 @@ fn stale_workers(stale: u64) -> Check {
         name: "stale workers".into(),
         ok: stale == 0,
         detail: format!("{stale} without a valid lease"),
-        fix: (stale > 0).then(|| "start a worker: it takes their tasks back by itself".into()),
+        fix: (stale > 0)
+            .then(|| "run 'raddle requeue-orphans', or start a worker: it takes their tasks back by itself".into()),
     }
 }

@@ -15,7 +15,7 @@ use redis::{Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    fault::{Fault, explain},
+    fault::Fault,
     keys::Keys,
     open::{self, Server},
     script::Script,
@@ -26,6 +26,8 @@ use crate::{Error, Result};
 
 /// How long an answer is remembered after the last call in its slot. Longer than any call goes on.
 const REMEMBERED: Duration = Duration::from_secs(600);
+/// How often one node of a cluster may name another before one of them is right.
+const REDIRECTS: u32 = 5;
 
 /// What is sent.
 pub(super) enum Request {
@@ -42,6 +44,13 @@ pub(super) enum Sure {
     Done,
     /// As durable as the URL asks for.
     Durable,
+}
+
+/// Whether a write is in as many places as the URL asks for.
+enum Copies {
+    Enough,
+    /// And where it is not.
+    Lacking(String),
 }
 
 /// One connection, made again as often as it takes.
@@ -163,9 +172,12 @@ impl Link {
     async fn ask(&self, request: &Request, sure: Sure) -> Result<Value> {
         let mut backoff = Backoff::new(&self.target.address.options, self.patience);
         loop {
+            let mut lacks = None;
             let fault = match self.live().await {
                 Ok(live) => match self.send(&live, request, sure).await {
-                    Ok(answer) => return Ok(answer),
+                    Ok((answer, Copies::Enough)) => return Ok(answer),
+                    // Sent again it finds the answer of the first time, and waits once more.
+                    Ok((_, Copies::Lacking(reason))) => Fault::Away(lacks.insert(reason).clone()),
                     Err(fault) => {
                         if matches!(fault, Fault::Away(_)) {
                             self.forget(live.generation).await;
@@ -175,16 +187,16 @@ impl Link {
                 },
                 Err(fault) => fault,
             };
-            match fault {
-                Fault::Away(_) if backoff.pause().await => {}
-                fault => return Err(self.give_up(fault)),
+            match (fault, lacks) {
+                (Fault::Away(_), _) if backoff.pause().await => {}
+                (_, Some(reason)) => return Err(Error::Unconfirmed { place: self.target.place(), reason }),
+                (fault, None) => return Err(self.give_up(fault)),
             }
         }
     }
 
-    async fn send(&self, live: &Live, request: &Request, sure: Sure) -> Result<Value, Fault> {
+    async fn send(&self, live: &Live, request: &Request, sure: Sure) -> Result<(Value, Copies), Fault> {
         let mut connection = live.connection.clone();
-        let place = || self.target.place();
         let answer = match request {
             Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
             Request::Eval { script, keys, args } => {
@@ -198,39 +210,37 @@ impl Link {
                 }
             }
         };
-        let answer = answer.map_err(|error| explain(&error, place()))?;
-        if sure == Sure::Durable {
-            self.wait_for_copies(&mut connection).await?;
-        }
-        Ok(answer)
+        let answer = answer.map_err(|error| self.target.explain(&error))?;
+        let copies = match sure {
+            Sure::Done => Copies::Enough,
+            Sure::Durable => self.wait_for_copies(&mut connection).await?,
+        };
+        Ok((answer, copies))
     }
 
     /// Waits until what this connection wrote is where the URL wants it to be.
-    async fn wait_for_copies(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
+    async fn wait_for_copies(&self, connection: &mut MultiplexedConnection) -> Result<Copies, Fault> {
         let options = &self.target.address.options;
         let millis = u64::try_from(options.response_timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
         let replicas = options.wait_replicas;
+        let explain = |error| self.target.explain(&error);
         let (have, synced) = if options.wait_aof {
             let mut wait = redis::cmd("WAITAOF");
             wait.arg(1).arg(replicas).arg(millis);
-            let (synced, have): (u32, u32) =
-                wait.query_async(connection).await.map_err(|error| explain(&error, self.target.place()))?;
+            let (synced, have): (u32, u32) = wait.query_async(connection).await.map_err(explain)?;
             (have, synced > 0)
         } else if replicas > 0 {
             let mut wait = redis::cmd("WAIT");
             wait.arg(replicas).arg(millis);
-            (wait.query_async(connection).await.map_err(|error| explain(&error, self.target.place()))?, true)
+            (wait.query_async(connection).await.map_err(explain)?, true)
         } else {
-            return Ok(());
+            return Ok(Copies::Enough);
         };
-        if have >= replicas && synced {
-            return Ok(());
-        }
-        // Sent again it finds the answer of the first time, and waits once more.
-        Err(Fault::Away(format!(
-            "{have} of {replicas} replicas have the write{}",
-            if synced { "" } else { ", and it is not synced" }
-        )))
+        Ok(match (have >= replicas, synced) {
+            (true, true) => Copies::Enough,
+            (true, false) => Copies::Lacking("its disk has not".into()),
+            (false, _) => Copies::Lacking(format!("{have} of {replicas} replicas have it")),
+        })
     }
 
     /// The connection, made if there is none.
@@ -239,15 +249,26 @@ impl Link {
         if let Some(live) = &*held {
             return Ok(live.clone());
         }
+        let mut redirects = 0;
+        let live = loop {
+            let node = self.target.node();
+            match self.connect().await {
+                Err(Fault::Away(_)) if self.target.node() != node && redirects < REDIRECTS => redirects += 1,
+                outcome => break outcome?,
+            }
+        };
+        *held = Some(live.clone());
+        Ok(live)
+    }
+
+    async fn connect(&self) -> Result<Live, Fault> {
         let connecting = self.target.connect(Some(self.answers_within));
         let Ok(connected) = timeout(self.patience, connecting).await else {
             return Err(Fault::Away("no connection in time".into()));
         };
         let mut connection = connected?;
         let server = open::inspect(&mut connection, &self.target, &self.keys).await?;
-        let live = Live { connection, server: Arc::new(server), generation: random() };
-        *held = Some(live.clone());
-        Ok(live)
+        Ok(Live { connection, server: Arc::new(server), generation: random() })
     }
 
     async fn forget(&self, generation: u64) {

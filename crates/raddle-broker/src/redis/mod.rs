@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 
-use crate::Result;
+use crate::{Result, doubt::Doubts};
 use bell::{Bell, Wait};
 use keys::{Keys, Part, Topic};
 use link::Link;
@@ -60,6 +60,7 @@ struct Core {
     keys: Arc<Keys>,
     bell: Bell,
     readers: Readers,
+    doubts: Doubts,
     /// The partitions there are, as far as this handle knows.
     parts: Mutex<Arc<Vec<Part>>>,
 }
@@ -92,6 +93,6 @@ impl Redis {
 impl Core {
     fn new(link: Link, keys: Arc<Keys>) -> Self {
         let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
-        Self { link, keys, bell, readers: Readers::default(), parts: Mutex::default() }
+        Self { link, keys, bell, readers: Readers::default(), doubts: Doubts::default(), parts: Mutex::default() }
     }
 }

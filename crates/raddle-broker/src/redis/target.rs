@@ -1,6 +1,9 @@
 //! Making connections, to wherever the URL says that the server is at the moment.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
@@ -9,7 +12,7 @@ use redis::{
 };
 
 use super::{
-    fault::{Fault, explain},
+    fault::{Fault, explain, said},
     url::{Address, Place},
 };
 use crate::Error;
@@ -19,7 +22,13 @@ pub(super) struct Target {
     pub(super) address: Address,
     /// The certificate authority's file, read once.
     ca: Option<Vec<u8>>,
+    /// The node of a cluster that has the namespace, if the one in the URL has said that it is another. All keys of a namespace are in one
+    /// place, so that one node is all there is to know of a cluster.
+    node: Mutex<Option<Node>>,
 }
+
+/// Host and port.
+pub(super) type Node = (String, u16);
 
 impl Target {
     pub(super) fn new(address: Address) -> Result<Arc<Self>, Error> {
@@ -31,7 +40,7 @@ impl Target {
                 root = Some(std::fs::read(path).map_err(|error| Error::io(path, &error))?);
             }
         }
-        Ok(Arc::new(Self { address, ca: root }))
+        Ok(Arc::new(Self { address, ca: root, node: Mutex::default() }))
     }
 
     /// Where it is, for people.
@@ -45,7 +54,8 @@ impl Target {
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(answers_within);
         let client = self.client().await?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(|error| self.explain(&error))
+        let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+        connected.map_err(|error| self.not_connected(&error))
     }
 
     /// A connection for what others publish.
@@ -53,16 +63,20 @@ impl Target {
         let client = self.client().await?;
         let connecting = client.get_async_pubsub();
         match tokio::time::timeout(self.address.options.connect_timeout, connecting).await {
-            Ok(connected) => connected.map_err(|error| self.explain(&error)),
+            Ok(connected) => connected.map_err(|error| self.not_connected(&error)),
             Err(_) => Err(Fault::Away("no connection in time".into())),
         }
     }
 
     async fn client(&self) -> Result<Client, Fault> {
         let addr = match &self.address.place {
-            Place::Tcp { host, port } => ConnectionAddr::Tcp(host.clone(), *port),
+            Place::Tcp { host, port } => {
+                let (host, port) = self.node().unwrap_or_else(|| (host.clone(), *port));
+                ConnectionAddr::Tcp(host, port)
+            }
             Place::Tls { host, port, .. } => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+                let (host, port) = self.node().unwrap_or_else(|| (host.clone(), *port));
+                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
             }
             Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
             Place::Sentinel { hosts, master } => self.ask_sentinels(hosts, master).await?,
@@ -117,7 +131,39 @@ impl Target {
         Err(last)
     }
 
-    pub(super) fn explain(&self, error: &redis::RedisError) -> Fault {
-        explain(error, self.place())
+    /// The node that was found to have the namespace.
+    pub(super) fn node(&self) -> Option<Node> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// What a failure means. One that says where the namespace is now is remembered, and the next connection goes there.
+    pub(super) fn explain(&self, error: &redis::RedisError) -> Fault {
+        let Some((host, port)) = moved_to(error) else { return explain(error, self.place()) };
+        let (Place::Tcp { host: asked, .. } | Place::Tls { host: asked, .. }) = &self.address.place else {
+            let fix = "name a node of the cluster, as in redis://HOST:PORT".into();
+            return Error::Refused { place: self.place(), reason: "is one node of a cluster".into(), fix }.into();
+        };
+        let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+        // A node that does not know its own name leaves it to us.
+        let host = match host.as_str() {
+            "" | "?" => node.take().map_or_else(|| asked.clone(), |(host, _)| host),
+            _ => host,
+        };
+        let reason = format!("the namespace is at another node of the cluster, {host}:{port}");
+        *node = Some((host, port));
+        Fault::Away(reason)
+    }
+
+    /// A node that is gone knows nothing: the one in the URL is asked again.
+    fn not_connected(&self, error: &redis::RedisError) -> Fault {
+        *self.node.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.explain(error)
+    }
+}
+
+/// Where a node of a cluster says that the namespace is: `MOVED 3999 127.0.0.1:6381`.
+fn moved_to(error: &redis::RedisError) -> Option<Node> {
+    let (_, detail) = said(error).filter(|(code, _)| code == "MOVED")?;
+    let (host, port) = detail.split(' ').nth(1)?.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
 }

@@ -56,7 +56,7 @@ impl Tasks for Redis {
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
-        self.finish_batch(batch).await
+        self.core.doubts.finish(self, batch, async |batch| self.finish_batch(batch).await).await
     }
 
     async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {

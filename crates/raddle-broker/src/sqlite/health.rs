@@ -57,6 +57,7 @@ fn stale_workers(db: &Connection, shared: &Shared) -> Result<Check, Fail> {
         name: "stale workers".into(),
         ok: stale == 0,
         detail: format!("{stale} without a valid lease"),
-        fix: (stale > 0).then(|| "start a worker: it takes their tasks back by itself".into()),
+        fix: (stale > 0)
+            .then(|| "run 'raddle requeue-orphans', or start a worker: it takes their tasks back by itself".into()),
     })
 }

@@ -12,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Error, Pulse, agent::Options};
-use raddle_core::{State, Tid, worker::Beat};
+use raddle_broker::{Broker, Error, Pulse, Submit, TaskFilter, Verdict, agent::Options, conformance};
+use raddle_core::{Exit, Spec, State, Tid, worker::Beat};
 
 use crate::support::*;
 
 #[tokio::test]
 async fn a_claim_that_is_given_up_takes_nothing() {
-    for engine in [Engine::Memory, Engine::Sqlite] {
+    for engine in Engine::ALL {
         let served = Served::start(engine);
         let (one, other) = (remote(served.path()).await, remote(served.path()).await);
         let (impatient, patient) =
@@ -106,9 +106,7 @@ async fn a_call_that_is_under_way_may_end_when_the_server_does() {
     for _ in 0..5 {
         let submitting = {
             let broker = broker.clone();
-            tokio::spawn(async move {
-                broker.submit(vec![raddle_broker::Submit::new(raddle_core::Spec::command(["true"]))]).await
-            })
+            tokio::spawn(async move { broker.submit(vec![Submit::new(Spec::command(["true"]))]).await })
         };
         tokio::task::yield_now().await;
         served.stop();
@@ -116,7 +114,7 @@ async fn a_call_that_is_under_way_may_end_when_the_server_does() {
         // Either way it is told, and what it was told is true.
         match tokio::time::timeout(SOON, submitting).await.unwrap().unwrap() {
             Ok(stored) => assert_eq!(state(&*broker, stored[0].tid()).await, State::Created),
-            Err(error) => assert!(error.is_retryable(), "{error}"),
+            Err(error) => assert!(error.is_retryable() || matches!(error, Error::Unanswered { .. }), "{error}"),
         }
     }
 }
@@ -145,6 +143,13 @@ impl Lossy {
         });
         Self { path, deaf }
     }
+
+    /// Lets one connection be made, and loses what is said from then on.
+    async fn hear_again(&self, broker: &dyn Broker) {
+        self.deaf.store(false, Ordering::SeqCst);
+        broker.summary().await.unwrap();
+        self.deaf.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Passes bytes on until one side closes; closes both when it is to lose them.
@@ -160,7 +165,7 @@ fn pass(mut from: UnixStream, mut to: UnixStream, lose: &AtomicBool) {
 
 #[tokio::test]
 async fn a_claim_whose_answer_is_lost_goes_back_though_its_owner_lives() {
-    for engine in [Engine::Memory, Engine::Sqlite] {
+    for engine in Engine::ALL {
         let served = Served::start(engine);
         let lossy = Lossy::before(served.path(), served.folder());
         let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
@@ -184,6 +189,75 @@ async fn a_claim_whose_answer_is_lost_goes_back_though_its_owner_lives() {
         assert_eq!(state(&*other, kept).await, State::Spawning, "what it knows of is not touched");
         assert_eq!(other.task(kept).await.unwrap().unwrap().attempt, 1);
     }
+}
+
+/// Stored, and the answer lost: whoever repeats it would have it twice, so it is told that nobody knows.
+#[tokio::test]
+async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
+    for engine in Engine::ALL {
+        let served = Served::start(engine);
+        let lossy = Lossy::before(served.path(), served.folder());
+        let (broker, other) = (remote(&lossy.path).await, remote(served.path()).await);
+        let finished = submit(&*other).await;
+        let owner = other.register(info(), TTL).await.unwrap();
+        let fence = other.claim(request(owner, SOON)).await.unwrap()[0].fence;
+        other.finish(vec![conformance::finish(fence, Exit::Code { code: 1 })]).await.unwrap();
+        let unknown = |error: Error, what: &str| {
+            assert!(matches!(error, Error::Unanswered { .. }) && !error.is_retryable(), "{engine:?}: {error}");
+            assert!(error.to_string().contains(what), "{engine:?}: {error}");
+        };
+        let queue = "jobs".parse().unwrap();
+        lossy.deaf.store(true, Ordering::SeqCst);
+        let task = || vec![Submit::new(Spec::command(["true"]))];
+        unknown(broker.submit(task()).await.unwrap_err(), "has stored a task");
+        lossy.hear_again(&*broker).await;
+        unknown(broker.resubmit(finished).await.unwrap_err(), "has stored a task");
+        lossy.hear_again(&*broker).await;
+        unknown(broker.put(&queue, vec!["x".into()]).await.unwrap_err(), "has stored a message");
+        lossy.hear_again(&*broker).await;
+        // What can be asked for again without harm fails as before.
+        let error = broker.finish(vec![conformance::finish(fence, Exit::Code { code: 1 })]).await.unwrap_err();
+        assert!(error.is_retryable(), "{engine:?}: {error}");
+        lossy.deaf.store(false, Ordering::SeqCst);
+        let stale = other.summary().await.unwrap().stale_writes;
+        assert_eq!(stale, 1, "{engine:?}: it was over before");
+        assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 3, "{engine:?}: all of it was stored");
+        assert_eq!(broker.depths().await.unwrap()[0].messages, 1, "{engine:?}");
+    }
+}
+
+/// The worker insists, and is told what was recorded the first time.
+#[tokio::test]
+async fn an_end_whose_answer_is_lost_is_not_refused_when_it_is_sent_again() {
+    for engine in Engine::ALL {
+        let served = Served::start(engine);
+        let lossy = Lossy::before(served.path(), served.folder());
+        let broker = remote(&lossy.path).await;
+        submit(&*broker).await;
+        let owner = broker.register(info(), TTL).await.unwrap();
+        let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+        let end = vec![conformance::finish(fence, Exit::Code { code: 0 })];
+        lossy.deaf.store(true, Ordering::SeqCst);
+        assert!(broker.finish(end.clone()).await.unwrap_err().is_retryable());
+        lossy.deaf.store(false, Ordering::SeqCst);
+        assert_eq!(broker.finish(end.clone()).await.unwrap(), [Verdict::Done(State::Completed)], "{engine:?}");
+        assert_eq!(broker.finish(end).await.unwrap(), [Verdict::Stale], "{engine:?}");
+        assert_eq!(broker.summary().await.unwrap().stale_writes, 1, "{engine:?}");
+    }
+}
+
+/// Where nobody serves any more nothing can have been stored, and it may be tried again.
+#[tokio::test]
+async fn a_submit_that_reached_nobody_may_be_repeated() {
+    let mut served = Served::start(Engine::Sqlite);
+    let broker = remote(served.path()).await;
+    broker.summary().await.unwrap();
+    served.stop();
+    let error = broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    served.resume(Engine::Sqlite);
+    submit(&*broker).await;
+    assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -1,9 +1,14 @@
 //! The conformance suite over the socket. An engine is one line here.
 
-use async_trait::async_trait;
-use raddle_broker::conformance::{Fixture, Handle};
+use std::sync::Arc;
 
-use crate::support::{Engine, Served, remote};
+use async_trait::async_trait;
+use raddle_broker::conformance::{Fixture, Handle, run_all};
+
+use crate::{
+    redis_server::Server,
+    support::{Engine, Served, remote},
+};
 
 /// A served broker, as two clients have it.
 struct OverSocket {
@@ -45,4 +50,17 @@ macro_rules! over_socket {
 over_socket! {
     memory: Engine::Memory;
     sqlite: Engine::Sqlite;
+}
+
+/// A server is shared, each case with an agent and a namespace of its own: to start one for each case would take longer than the case.
+#[test]
+fn redis() {
+    let server = Arc::new(Server::start());
+    run_all(raddle_broker::conformance!(list before(Arc<Server>)), &server);
+}
+
+async fn before(server: Arc<Server>) -> OverSocket {
+    let served = Served::before(server);
+    let broker = remote(served.path()).await;
+    OverSocket { served, broker }
 }

@@ -9,7 +9,7 @@ use crate::{helper::Other, support::*};
 
 #[tokio::test]
 async fn what_a_killed_client_waited_for_goes_to_another() {
-    for engine in [Engine::Memory, Engine::Sqlite] {
+    for engine in Engine::ALL {
         let served = Served::start(engine);
         let broker = remote(served.path()).await;
         let owner = broker.register(info(), TTL).await.unwrap();

@@ -8,6 +8,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{Arc, Barrier},
+    time::Duration,
 };
 
 use raddle_broker::{
@@ -103,6 +104,32 @@ async fn a_path_that_is_too_long_is_named_as_such() {
     assert!(refused(&longer).await.contains("has 108 bytes, and a socket's can have 107"));
     let error = Remote::connect(&longer).await.err().unwrap();
     assert!(matches!(error, Error::AgentRefused { .. }) && error.to_string().contains("107"), "{error}");
+}
+
+/// What the folder's lock is for: between seeing that nobody listens and taking the name, another must not have taken it.
+#[tokio::test]
+async fn a_server_waits_for_another_that_is_taking_the_name() {
+    let (folder, path) = place();
+    drop(UnixListener::bind(&path).unwrap());
+    let lock = fs::File::open(folder.path()).unwrap();
+    lock.lock().unwrap();
+    let mut binding = std::pin::pin!(bind(&path));
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut binding).await.is_err());
+    // The other has found the same dead socket.
+    fs::remove_file(&path).unwrap();
+    let other = UnixListener::bind(&path).unwrap();
+    drop(lock);
+    let error = tokio::time::timeout(SOON, binding).await.unwrap().err().unwrap();
+    assert!(error.to_string().contains("another process serves there"), "{error}");
+    drop(other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_stays_locked_is_said_so() {
+    let (folder, path) = place();
+    let lock = fs::File::open(folder.path()).unwrap();
+    lock.lock().unwrap();
+    assert!(refused(&path).await.contains("keeps its folder locked"));
 }
 
 #[test]

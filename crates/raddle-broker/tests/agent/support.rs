@@ -15,6 +15,8 @@ use raddle_broker::{
 use raddle_core::{CapSet, Spec, State, Tid, worker::WorkerInfo};
 use tokio::sync::oneshot;
 
+use crate::redis_server::Server;
+
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 pub(crate) const TTL: Duration = Duration::from_secs(120);
 
@@ -23,22 +25,20 @@ pub(crate) const TTL: Duration = Duration::from_secs(120);
 pub(crate) enum Engine {
     Memory,
     Sqlite,
+    Redis,
+}
+
+impl Engine {
+    pub(crate) const ALL: [Self; 3] = [Self::Memory, Self::Sqlite, Self::Redis];
 }
 
 /// An agent with a thread and a runtime of its own, as in a worker: a client that blocks its own thread does not hold it up.
 pub(crate) struct Served {
     folder: tempfile::TempDir,
+    /// Started with the first agent that needs it.
+    server: Option<Arc<Server>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-impl Engine {
-    fn url(self, folder: &Path) -> Url {
-        match self {
-            Self::Memory => Url::Memory,
-            Self::Sqlite => Url::Sqlite(folder.join("broker.db")),
-        }
-    }
 }
 
 impl Served {
@@ -47,8 +47,16 @@ impl Served {
     }
 
     pub(crate) fn start_with(engine: Engine, options: Options) -> Self {
-        let mut served = Self { folder: tempfile::tempdir().unwrap(), stop: None, thread: None };
+        let mut served = Self { folder: tempfile::tempdir().unwrap(), server: None, stop: None, thread: None };
         served.resume_with(engine, options);
+        served
+    }
+
+    /// Serves a namespace of its own on a server that others use as well.
+    pub(crate) fn before(server: Arc<Server>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut served = Self { folder, server: Some(server), stop: None, thread: None };
+        served.resume(Engine::Redis);
         served
     }
 
@@ -58,7 +66,7 @@ impl Served {
     }
 
     fn resume_with(&mut self, engine: Engine, options: Options) {
-        let (path, url) = (self.socket(), engine.url(self.folder.path()));
+        let (path, url) = (self.socket(), self.url(engine));
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let serve = move || {
@@ -72,6 +80,17 @@ impl Served {
         self.thread = Some(thread::spawn(serve));
         self.stop = Some(stop);
         is_ready.recv_timeout(SOON).unwrap();
+    }
+
+    fn url(&mut self, engine: Engine) -> Url {
+        match engine {
+            Engine::Memory => Url::Memory,
+            Engine::Sqlite => Url::Sqlite(self.folder.path().join("broker.db")),
+            Engine::Redis => {
+                let namespace = self.folder.path().file_name().unwrap().to_str().unwrap();
+                self.server.get_or_insert_with(|| Arc::new(Server::start())).url(namespace).parse().unwrap()
+            }
+        }
     }
 
     /// Ends it, and waits until nothing is left of it.

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Error, Pulse, Started, TaskFilter, Verdict};
-use raddle_core::{State, worker::Beat};
+use raddle_broker::{Error, Pulse, Started, Submit, TaskFilter, Verdict, conformance};
+use raddle_core::{Exit, Retry, Span, Spec, State, worker::Beat};
 
 use super::{proxy::Proxy, redis_server::Server, support::*};
 
@@ -171,6 +171,43 @@ async fn a_server_that_stays_away_is_given_up() {
     server.restart();
     broker.submit(vec![task("two")]).await.unwrap();
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
+}
+
+/// Carried out, and no answer came for so long that the call was given up: the worker, which insists, is told what was recorded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_was_recorded_is_not_refused_when_it_is_sent_again() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port).await;
+    let url = format!("redis://127.0.0.1:{}?namespace=x&give_up_after=300ms&max=100ms", proxy.port);
+    let (broker, other) = (open(&url).await.unwrap(), open(&server.url("x")).await.unwrap());
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    let failure = |fence| conformance::finish(fence, Exit::Code { code: 1 });
+    let retry = Retry { attempts: 3, base: Span::millis(600_000), ..Retry::default() };
+    let task = || Submit::new(Spec { retry: retry.clone(), ..task("one").spec });
+    broker.submit((0..5).map(|_| task()).collect()).await.unwrap();
+    let fences: Vec<_> = broker.claim(request(worker, 5)).await.unwrap().iter().map(|claim| claim.fence).collect();
+    // The server has to know the scripts, or the first answer that is cut is that it does not.
+    broker.finish(vec![success(fences[0]), failure(fences[1])]).await.unwrap();
+    // A success is sent at once; before a failure the task is read.
+    let ends = [(success(fences[2]), 0, State::Completed), (failure(fences[3]), 1, State::Created)];
+    for (end, before, state) in &ends {
+        broker.summary().await.unwrap();
+        proxy.cut_all_after(*before);
+        let error = broker.finish(vec![end.clone()]).await.unwrap_err();
+        assert!(error.is_retryable(), "{error}");
+        assert_eq!(other.task(end.fence.tid).await.unwrap().unwrap().state, *state, "it was recorded");
+        proxy.mend();
+    }
+    let all: Vec<_> = ends.into_iter().map(|(end, ..)| end).chain([success(fences[4])]).collect();
+    let verdicts = broker.finish(all.clone()).await.unwrap();
+    assert!(
+        matches!(verdicts[..], [Verdict::Done(State::Completed), Verdict::Again(_), Verdict::Done(State::Completed)]),
+        "{verdicts:?}"
+    );
+    assert_eq!(broker.summary().await.unwrap().stale_writes, 0);
+    // Who is not in doubt any more is refused as ever.
+    assert_eq!(broker.finish(all).await.unwrap(), [Verdict::Stale; 3]);
+    assert_eq!(broker.summary().await.unwrap().stale_writes, 3);
 }
 
 /// A worker that was held up for longer than its lease learns that it is gone, also when it was waiting for tasks.

@@ -1,6 +1,6 @@
 //! The ways to name a server.
 
-use std::{fs, process::Command, time::Duration};
+use std::{process::Command, time::Duration};
 
 use raddle_broker::{Error, TaskFilter};
 
@@ -34,21 +34,6 @@ async fn a_socket_file_will_do() {
     let broker = open(&format!("redis+unix:{path}?namespace=x")).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     assert!(broker.health().await.unwrap().location.starts_with("redis+unix:"));
-}
-
-#[tokio::test]
-async fn a_sentinel_is_asked_for_the_master() {
-    let server = Server::start();
-    let folder = tempfile::tempdir().unwrap();
-    let config = folder.path().join("sentinel.conf");
-    fs::write(&config, format!("sentinel monitor main 127.0.0.1 {} 1\n", server.port)).unwrap();
-    let sentinel = Server::sentinel(&config);
-    let hosts = format!("127.0.0.1:1,127.0.0.1:{}", sentinel.port);
-    let broker = open(&format!("redis+sentinel://{hosts}/main/0?namespace=x")).await.unwrap();
-    broker.submit(vec![task("one")]).await.unwrap();
-    assert!(server.ask(&["EXISTS", "raddle:{x}:spec"]).ends_with('1'));
-    let error = refusal(&format!("redis+sentinel://{hosts}/other")).await;
-    assert!(matches!(error, Error::Unreachable { .. }) && error.to_string().contains("'other'"), "{error}");
 }
 
 #[tokio::test]

@@ -1,9 +1,14 @@
-//! What the Redis engine does when its server is not as it should be, or is not there at all.
+//! What the Redis engine does when its server is not as it should be, or is not there at all, and in company with others.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod away;
+mod cluster;
+mod doctor;
 mod forms;
 mod proxy;
 mod refusals;
+mod replicas;
 mod support;
 
 #[path = "../redis_server/mod.rs"]

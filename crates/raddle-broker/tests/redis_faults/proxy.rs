@@ -18,6 +18,7 @@ use tokio::{
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     cuts: Arc<AtomicU32>,
+    spared: Arc<AtomicU32>,
     listening: JoinHandle<()>,
 }
 
@@ -25,23 +26,34 @@ impl Proxy {
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
         let own = listener.local_addr().expect("it is bound").port();
-        let cuts = Arc::new(AtomicU32::new(0));
+        let (cuts, spared) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let listening = tokio::spawn({
-            let cuts = Arc::clone(&cuts);
+            let (cuts, spared) = (Arc::clone(&cuts), Arc::clone(&spared));
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await {
-                        tokio::spawn(carry(client, server, Arc::clone(&cuts)));
+                        tokio::spawn(carry(client, server, Arc::clone(&cuts), Arc::clone(&spared)));
                     }
                 }
             }
         });
-        Self { port: own, cuts, listening }
+        Self { port: own, cuts, spared, listening }
     }
 
     /// Cuts the connection instead of carrying the next answer.
     pub(crate) fn cut_next_answer(&self) {
         self.cuts.store(1, Ordering::SeqCst);
+    }
+
+    /// Lets so many answers through, and then cuts every connection that one comes over.
+    pub(crate) fn cut_all_after(&self, answers: u32) {
+        self.spared.store(answers, Ordering::SeqCst);
+        self.cuts.store(u32::MAX, Ordering::SeqCst);
+    }
+
+    /// Cuts none any more.
+    pub(crate) fn mend(&self) {
+        self.cuts.store(0, Ordering::SeqCst);
     }
 
     /// Whether the cut has been made.
@@ -56,7 +68,9 @@ impl Drop for Proxy {
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, cuts: Arc<AtomicU32>) {
+async fn carry(mut client: TcpStream, mut server: TcpStream, cuts: Arc<AtomicU32>, spared: Arc<AtomicU32>) {
+    let take =
+        |from: &AtomicU32| from.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
     let (mut question, mut answer) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     loop {
         tokio::select! {
@@ -66,7 +80,7 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, cuts: Arc<AtomicU32
             },
             read = server.read(&mut answer) => match read {
                 Ok(read) if read > 0 => {
-                    let cut = cuts.compare_exchange(1, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                    let cut = !take(&spared) && take(&cuts);
                     if cut || client.write_all(&answer[..read]).await.is_err() {
                         return;
                     }

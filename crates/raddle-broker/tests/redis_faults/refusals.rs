@@ -2,9 +2,13 @@
 
 use std::{io::Write, net::TcpListener, time::Instant};
 
-use raddle_broker::{Error, TaskFilter};
+use raddle_broker::{Error, TaskFilter, Verdict};
+use raddle_core::State;
 
-use super::{redis_server::Server, support::*};
+use super::{
+    redis_server::{Server, until},
+    support::*,
+};
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_said_at_once() {
@@ -29,6 +33,66 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
     broker.submit(vec![task("one")]).await.unwrap();
     let health = broker.health().await.unwrap();
     assert!(!format!("{health:?}").contains("right"), "{health:?}");
+}
+
+/// And the command that the message gives is enough.
+#[tokio::test]
+async fn a_user_who_may_not_do_enough_is_told_what_is_missing() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "me", "on", ">geheim", "~other:*", "+@all"]);
+    let url = format!("redis://me:geheim@127.0.0.1:{}?namespace=x", server.port);
+    let error = refusal(&url).await.to_string();
+    assert!(error.contains("does not let this user") && !error.contains("geheim"), "{error}");
+    let words: Vec<&str> =
+        error.split('\'').nth(1).unwrap().split(' ').map(|word| word.replace("NAME", "me").leak() as &str).collect();
+    assert!(server.ask(&words).starts_with("+OK"), "{words:?}");
+    let broker = open(&url).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+}
+
+/// A master that is made a replica under our hands takes nothing, and says why.
+#[tokio::test]
+async fn a_master_that_becomes_a_replica_is_refused() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
+    server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    for error in [broker.submit(vec![task("two")]).await.err(), broker.finish(vec![success(fence)]).await.err()] {
+        let error = error.unwrap().to_string();
+        assert!(error.contains("read-only replica") && error.contains("127.0.0.1:1"), "{error}");
+    }
+    server.ask(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
+}
+
+/// The server keeps what it has in memory, and refuses more, when it could not write it down.
+#[tokio::test]
+async fn a_server_that_cannot_write_to_its_disk_is_said_so() {
+    let server = Server::with(&["--appendonly", "no"]);
+    let broker = open(&server.url("x")).await.unwrap();
+    broker.submit(vec![task("kept")]).await.unwrap();
+    // In the way of its file.
+    std::fs::create_dir(server.folder().join("dump.rdb")).unwrap();
+    server.ask(&["CONFIG", "SET", "save", "3600 1"]);
+    server.ask(&["BGSAVE"]);
+    until("it could not save", || server.ask(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err"));
+    let error = broker.submit(vec![task("refused")]).await.unwrap_err();
+    assert!(matches!(error, Error::Unwritable { .. }) && error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("cannot write to its disk"), "{error}");
+    let health = open(&server.url("y")).await;
+    assert!(matches!(health, Err(Error::Unwritable { .. })), "a new namespace has to be written");
+    server.ask(&["CONFIG", "SET", "save", ""]);
+    broker.submit(vec![task("later")]).await.unwrap();
+    assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 2);
+    let health = open(&server.url("x")).await.unwrap().health().await.unwrap();
+    let writes = health.checks.iter().find(|check| check.name == "writes to disk").unwrap();
+    assert!(!writes.ok && writes.detail.contains("rdb_last_bgsave_status failed"), "{writes:?}");
 }
 
 #[tokio::test]
@@ -92,14 +156,19 @@ async fn a_namespace_of_another_program_is_left_alone() {
 async fn a_server_without_memory_takes_nothing_and_loses_nothing() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
     let kept = broker.submit(vec![task("kept")]).await.unwrap()[0].tid();
+    let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
     server.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let error = broker.submit(vec![task("one"), task("two")]).await.unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!(error.is_retryable() && error.to_string().contains("maxmemory"), "{error}");
+    let error = broker.finish(vec![success(fence)]).await.unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "a worker tries again: {error}");
     let health = broker.health().await.unwrap();
     assert_eq!(health.engine.split(' ').next(), Some("redis"));
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
     let later = broker.submit(vec![task("later")]).await.unwrap()[0].tid();
     let there: Vec<_> = broker.tasks(TaskFilter::default()).await.unwrap().iter().map(|task| task.tid).collect();
     assert_eq!(there, [later, kept]);
@@ -129,11 +198,12 @@ fn speak(mut stream: std::net::TcpStream, answer: &str) {
     }
 }
 
+/// Nodes that name each other are not followed for ever.
 #[tokio::test]
-async fn a_node_of_a_cluster_says_where_the_namespace_is() {
-    let port = parrot("-MOVED 3999 127.0.0.1:6381\r\n");
-    let error = refusal(&format!("redis://127.0.0.1:{port}")).await.to_string();
-    assert!(error.contains("cluster") && error.contains("127.0.0.1:6381"), "{error}");
+async fn nodes_that_disagree_are_given_up() {
+    let port = parrot("-MOVED 3999 :1\r\n");
+    let error = refusal(&format!("redis://127.0.0.1:{port}")).await;
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]

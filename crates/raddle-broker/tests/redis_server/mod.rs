@@ -1,5 +1,7 @@
 //! A Redis server for one test: on a port and in a folder of its own, gone with the test.
 
+pub(crate) mod cluster;
+
 use std::{
     fs::File,
     io::{Read, Write},
@@ -17,6 +19,7 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     process: Mutex<Option<Child>>,
     folder: tempfile::TempDir,
+    program: String,
     extra: Vec<String>,
 }
 
@@ -28,30 +31,57 @@ impl Server {
 
     /// Starts a server with these arguments besides.
     pub(crate) fn with(extra: &[&str]) -> Self {
+        Self::of("redis-server", extra)
+    }
+
+    /// Starts a server of another make.
+    pub(crate) fn of(program: &str, extra: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("there is room for a temporary folder");
-        let extra: Vec<String> = extra.iter().map(ToString::to_string).collect();
+        let (program, extra) = (program.to_owned(), extra.iter().map(ToString::to_string).collect());
+        let mut server = Self { port: 0, process: Mutex::default(), folder, program, extra };
         // Between finding a free port and using it another process may take it.
         for _ in 0..5 {
-            let port = free_port();
-            if let Some(process) = launch(port, folder.path(), &extra) {
-                return Self { port, process: Mutex::new(Some(process)), folder, extra };
+            server.port = free_port();
+            if server.launch() {
+                return server;
             }
         }
         panic!("redis-server does not start: is the Debian package redis-server installed?")
     }
 
+    /// Starts a node of a cluster, which needs a second port: by default its own and 10000.
+    fn for_cluster(extra: &[&str]) -> Self {
+        let bus = free_port().to_string();
+        Self::with(&[extra, &["--cluster-port", &bus]].concat())
+    }
+
+    /// Starts a server that follows this one.
+    pub(crate) fn replica(&self) -> Self {
+        // It would wait for company.
+        self.ask(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        let master = format!("127.0.0.1 {}", self.port);
+        let replica = Self::with(&["--appendonly", "yes", "--replicaof", &master]);
+        let is_linked = || replica.ask(&["INFO", "replication"]).contains("master_link_status:up");
+        until("a replica has caught up", is_linked);
+        replica
+    }
+
+    /// Makes the server stand still, or go on.
+    pub(crate) fn signal(&self, signal: &str) {
+        let process = self.process.lock().expect("no holder panics");
+        let pid = process.as_ref().expect("it runs").id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &pid]).status().expect("kill is there");
+        assert!(sent.success());
+    }
+
     /// Starts a sentinel with this configuration.
     pub(crate) fn sentinel(config: &std::path::Path) -> Self {
-        let config = config.to_str().expect("temporary folders have plain names").to_owned();
-        let folder = tempfile::tempdir().expect("there is room for a temporary folder");
-        for _ in 0..5 {
-            let port = free_port();
-            let extra = [config.clone(), "--sentinel".into()];
-            if let Some(process) = launch(port, folder.path(), &extra) {
-                return Self { port, process: Mutex::new(Some(process)), folder, extra: extra.to_vec() };
-            }
-        }
-        panic!("no sentinel starts: is the Debian package redis-server installed?")
+        Self::with(&[config.to_str().expect("temporary folders have plain names"), "--sentinel"])
+    }
+
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        self.folder.path()
     }
 
     /// The URL of a namespace on it.
@@ -69,8 +99,37 @@ impl Server {
 
     /// Starts it again on what it kept.
     pub(crate) fn restart(&self) {
-        let process = launch(self.port, self.folder.path(), &self.extra).expect("the port is still free");
-        *self.process.lock().expect("no holder panics") = Some(process);
+        assert!(self.launch(), "the port is still free");
+    }
+
+    /// Whether it could be started.
+    fn launch(&self) -> bool {
+        let log = File::create(self.folder.path().join("server.log")).expect("there is room for a log");
+        // It dies with its test, even if that is killed.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", &self.program]);
+        // A configuration file has to come first.
+        let has_file = self.extra.first().is_some_and(|first| !first.starts_with('-'));
+        let (file, extra) = self.extra.split_at(usize::from(has_file));
+        command.args(file).args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--dir"]);
+        command.arg(self.folder.path()).args(extra);
+        if file.is_empty() {
+            command.args(["--save", ""]);
+        }
+        let Ok(mut process) = command.stdin(Stdio::null()).stdout(log).stderr(Stdio::null()).spawn() else {
+            return false;
+        };
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE && matches!(process.try_wait(), Ok(None)) {
+            if is_up(self.port) {
+                *self.process.lock().expect("no holder panics") = Some(process);
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+        false
     }
 
     /// What the server answers to one command.
@@ -97,36 +156,18 @@ impl Drop for Server {
     }
 }
 
+/// Waits until something holds.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     listener.local_addr().expect("it is bound").port()
-}
-
-fn launch(port: u16, folder: &std::path::Path, extra: &[String]) -> Option<Child> {
-    let log = File::create(folder.join("server.log")).ok()?;
-    // It dies with its test, even if that is killed.
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "redis-server"]);
-    // A configuration file has to come first.
-    let (file, extra) = extra.split_at(usize::from(extra.first().is_some_and(|first| !first.starts_with('-'))));
-    command.args(file).args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(folder).args(extra);
-    if file.is_empty() {
-        command.args(["--save", ""]);
-    }
-    let mut process = command.stdin(Stdio::null()).stdout(log).stderr(Stdio::null()).spawn().ok()?;
-    let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if process.try_wait().ok()?.is_some() {
-            return None;
-        }
-        if is_up(port) {
-            return Some(process);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let _ = process.kill();
-    let _ = process.wait();
-    None
 }
 
 /// Whether it answers, be it with a refusal. While it loads its data it does not count as up.

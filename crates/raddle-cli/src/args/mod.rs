@@ -69,8 +69,9 @@ impl Cli {
 /// Flags that every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Where the work is kept: sqlite:PATH, redis://HOST:PORT, or mem:// for this process alone; else what raddle.toml in this or a
-    /// parent folder says, else .raddle/ here
+    /// Where the work is kept: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted), redis+sentinel://HOST:PORT/MASTER or
+    /// redis+unix:PATH; unix:PATH, where a worker serves; or mem:// for this process alone. Else what raddle.toml in this or a parent
+    /// folder says, else .raddle/ here
     // A URL may hold a password, so that help does not show what the variable says.
     #[arg(
         long,
@@ -118,6 +119,13 @@ pub(crate) enum Command {
     /// Start, list and stop workers
     #[command(subcommand)]
     Worker(WorkerCommand),
+    /// Take back what belongs to workers that are gone
+    #[command(after_help = "Example:
+  raddle requeue-orphans                 what had begun counts one loss, and runs again
+
+Workers do this by themselves. It is for when none is left: a worker counts as gone when its lease
+of 3 s has run out.")]
+    RequeueOrphans,
     /// Look for what is wrong here, and say how to mend it
     #[command(after_help = "Example:
   raddle doctor                          exits with 1 if something is wrong that could lose work")]

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Checks of the engine that, when they fail, mean that work may be lost.
-const VITAL: [&str; 2] = ["integrity", "journal"];
+const VITAL: [&str; 4] = ["integrity", "journal", "persistence", "writes to disk"];
 
 pub(super) async fn doctor(context: &Context) -> Outcome {
     let mut findings = vec![project(context)];

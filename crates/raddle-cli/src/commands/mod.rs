@@ -8,6 +8,7 @@ mod inspect;
 mod interrupt;
 mod list;
 mod logs;
+mod orphans;
 mod queue;
 mod recover;
 mod result;
@@ -88,6 +89,7 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
+        Command::RequeueOrphans => orphans::requeue(context).await,
         Command::Doctor => doctor::doctor(context).await,
         Command::Completions { .. } => unreachable!("done before a broker is looked for"),
     }

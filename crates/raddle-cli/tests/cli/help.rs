@@ -37,6 +37,7 @@ const COMMANDS: &[&[&str]] = &[
     &["worker", "start"],
     &["worker", "list"],
     &["worker", "stop"],
+    &["requeue-orphans"],
     &["doctor"],
     &["completions"],
 ];

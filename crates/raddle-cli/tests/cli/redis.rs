@@ -85,6 +85,69 @@ stop_workers
     assert_eq!(told, "completed\n[2,1]\ncompleted\n");
 }
 
+/// What can be lost is said in words, and counts as wrong where it is everything.
+#[test]
+fn the_doctor_says_what_can_be_lost() {
+    let told = on_a_server(
+        r#"
+ask() { redis-cli -s redis.sock --no-auth-warning -a geheim "$@" >/dev/null; }
+raddle doctor --json | jq -r '.durability, .ok, (.checks[] | select(.name == "persistence" or .name == "replication") | .detail)'
+ask CONFIG SET appendonly no
+ask CONFIG SET save ''
+code=0; raddle doctor >words || code=$?
+echo "code $code"
+grep -c 'WRONG broker, database: .*keeps nothing on disk.*CONFIG SET appendonly yes' words
+code=0; QUEUE_URL="$QUEUE_URL&volatile=yes" raddle doctor >words || code=$?
+echo "code $code"
+grep -c 'all tasks are gone with the server' words
+grep -A1 'WRONG broker, persistence' words | grep -c 'to mend it: run .redis-cli CONFIG SET appendonly yes'
+"#,
+    );
+    assert_eq!(
+        told,
+        "writes are synced every second: a crash of the server loses nothing, a power cut about one second; there is no replica\n\
+         true\nappendonly yes, appendfsync everysec\nrole master, 0 replicas\ncode 1\n1\ncode 1\n1\n1\n"
+    );
+}
+
+#[test]
+fn orphans_go_back_when_no_worker_is_left() {
+    let told = on_a_server(
+        r#"
+pid=$(raddle worker start --json | jq .pid)
+tid=$(raddle submit -- sleep 600)
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+raddle requeue-orphans --json
+kill -9 "$pid"
+for _ in $(seq 500); do
+    orphans=$(raddle requeue-orphans --json | jq -c '[.[] | .tid, .attempt, .state]')
+    [ "$orphans" = '[]' ] || break
+    sleep 0.02
+done
+[ "$orphans" = "[\"$tid\",1,\"created\"]" ] && echo requeued
+raddle task status --json "$tid" | jq -c '[.state, .losses]'
+"#,
+    );
+    assert_eq!(told, "[]\nrequeued\n[\"created\",1]\n");
+}
+
+/// Each fault is said in words of its own, with the code for a failure of Raddle itself and without the password.
+#[test]
+fn a_server_that_cannot_be_used_is_said_so() {
+    let world = World::new();
+    let ran = world.bash(&format!(
+        r#"{SERVER}
+try() {{ code=0; QUEUE_URL="$1" raddle submit -- true || code=$?; echo "code $code"; }}
+try "redis+unix:$PWD/redis.sock?password=falsch"
+try "redis+unix:$PWD/redis.sock?user=niemand&password=geheim"
+try "redis+unix:$PWD/no.sock?password=geheim"
+"#
+    ));
+    let ran = ran.ok().says("does not accept the user and password").says("cannot reach redis+unix:");
+    assert_eq!(ran.text(), "code 125\n".repeat(3));
+    assert!(!ran.stderr.contains("geheim") && !ran.stderr.contains("falsch"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_worker_ends_when_its_server_stays_away() {
     let told = on_a_server(

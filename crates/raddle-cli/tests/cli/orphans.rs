@@ -1,0 +1,67 @@
+//! `raddle requeue-orphans`: what belongs to workers that are gone, and nothing else.
+
+use crate::{
+    shape::{shape, snapshot, without_ids},
+    world::{World, until},
+};
+
+fn kill(worker: &serde_json::Value) {
+    // SAFETY: the pid is of a worker of this test's own world, which nobody has stopped.
+    unsafe { libc::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+}
+
+#[test]
+fn tasks_of_a_worker_that_is_gone_go_back_and_no_others() {
+    let world = World::new();
+    let first = world.raddle(["worker", "start", "--json", "--queues", "a"]).ok().json();
+    let second = world.raddle(["worker", "start", "--json", "--queues", "b", "--concurrency", "1"]).ok().json();
+    let orphan = world.submit(&["--queue", "a", "--retry", "3", "--", "sleep", "600"]);
+    let kept = world.submit(&["--queue", "b", "--", "sleep", "600"]);
+    for tid in [&orphan, &kept] {
+        world.until_state(tid, "running");
+    }
+    let ran = world.raddle(["requeue-orphans"]).ok().says("no task belongs to a worker that is gone");
+    assert_eq!(ran.text(), "");
+    assert_eq!(world.raddle(["requeue-orphans", "--json"]).ok().text(), "[]\n");
+    // The other would take it back by itself, and be quicker.
+    kill(&first);
+    kill(&second);
+    let mut taken = Vec::new();
+    until("both are taken back", || {
+        taken.extend(world.raddle(["requeue-orphans", "--json"]).ok().json().as_array().unwrap().clone());
+        taken.len() >= 2
+    });
+    taken.sort_by_key(|orphan| orphan["tid"].as_str().unwrap().to_owned());
+    assert_eq!(taken.iter().map(|orphan| &orphan["tid"]).collect::<Vec<_>>(), [&orphan, &kept]);
+    assert_eq!((&taken[0]["worker"], &taken[1]["worker"]), (&first["tid"], &second["tid"]));
+    snapshot!("json_requeue_orphans", shape(&world, &taken.into()));
+    for tid in [&orphan, &kept] {
+        let task = world.task(tid);
+        assert_eq!((&task["state"], &task["losses"]), (&"created".into(), &1.into()));
+    }
+    assert_eq!(world.raddle(["requeue-orphans", "--json"]).ok().text(), "[]\n", "they are taken back once");
+}
+
+#[test]
+fn people_are_told_of_each_task() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json"]).ok().json();
+    let tid = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&tid, "running");
+    kill(&worker);
+    let mut told = String::new();
+    until("it is taken back", || {
+        told = world.raddle(["requeue-orphans"]).ok().text().to_owned();
+        !told.is_empty()
+    });
+    assert!(told.starts_with(&tid) && told.contains(worker["tid"].as_str().unwrap()), "{told}");
+    assert!(without_ids(&told).starts_with("[tid] requeued"), "{told}");
+}
+
+#[test]
+fn where_there_is_nothing_nothing_is_made() {
+    let world = World::new();
+    world.raddle(["requeue-orphans"]).ok();
+    assert!(!world.path().join(".raddle").exists());
+    world.raddle(["requeue-orphans", "--queue-url", "mem://"]).code(2).says("gone with it");
+}
