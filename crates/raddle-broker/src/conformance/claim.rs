@@ -117,6 +117,24 @@ pub async fn a_task_that_nobody_can_take_delays_none(store: &dyn Fixture) -> Res
     Ok(())
 }
 
+/// However many stand in front.
+pub async fn order_holds_behind_many_that_nobody_can_take(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let needing = |name: &str, requires: &str| Spec { requires: caps(requires), ..spec(name) };
+    submit(broker, spec("0")).await?;
+    submit_all(broker, vec![needing("unwanted", "gpu"); 400]).await?;
+    let behind: Vec<Spec> = (1..=30).map(|n| needing(&n.to_string(), ["", "a", "b", "a,b", "gpu"][n % 5])).collect();
+    submit_all(broker, behind).await?;
+    let want = |max| ClaimRequest { max, caps: caps("a,b"), ..request(owner) };
+    let fitting: Vec<String> = (0..=30).filter(|n| n % 5 != 4).map(|n: u32| n.to_string()).collect();
+    assert_eq!(claim_names(broker, want(1)).await?, fitting[..1]);
+    assert_eq!(claim_names(broker, want(10)).await?, fitting[1..11]);
+    assert_eq!(claim_names(broker, want(100)).await?, fitting[11..]);
+    assert_eq!(claim_names(broker, want(100)).await?, [""; 0]);
+    Ok(())
+}
+
 /// A worker for commands does not get routines.
 pub async fn a_target_implies_needs(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();

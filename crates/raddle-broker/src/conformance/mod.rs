@@ -137,6 +137,7 @@ macro_rules! conformance {
                 only_queues_that_are_served
                 needs_must_be_offered
                 a_task_that_nobody_can_take_delays_none
+                order_holds_behind_many_that_nobody_can_take
                 a_target_implies_needs
                 one_task_can_be_asked_for
                 one_task_that_is_not_ready_is_not_given
@@ -279,6 +280,8 @@ macro_rules! conformance {
                 a_worker_that_leaves_wakes_a_claim
                 a_reclaimed_task_wakes_a_claim
                 a_nearer_time_wakes_a_claim
+                a_batch_wakes_all_who_wait
+                who_goes_to_work_leaves_a_time_to_another
                 a_word_wakes_its_worker
                 an_event_wakes_readers_of_the_log
                 an_event_wakes_readers_of_its_task

@@ -157,6 +157,52 @@ pub async fn a_nearer_time_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     woken(|| claimer(&other, owner), async || submit(broker, due_in(Span::millis(20))).await.map(drop)).await
 }
 
+/// A batch is for all who wait, not for the first of them.
+pub async fn a_batch_wakes_all_who_wait(store: &dyn Fixture) -> Result<()> {
+    const WAITERS: usize = 9;
+    let broker = store.broker();
+    let mut owners = Vec::new();
+    for _ in 0..WAITERS {
+        owners.push((store.reopen().await, worker(broker).await?));
+    }
+    let all = || {
+        let waiters: Vec<_> = owners.iter().map(|(other, owner)| tokio::spawn(claimer(other, *owner))).collect();
+        async move {
+            let mut got = true;
+            for waiter in waiters {
+                got &= waiter.await.expect("waiting does not panic")?;
+            }
+            Ok(got)
+        }
+    };
+    woken(all, async || submit_all(broker, vec![spec("task"); WAITERS]).await.map(drop)).await
+}
+
+/// The time that one waited for is not forgotten when it goes to work.
+pub async fn who_goes_to_work_leaves_a_time_to_another(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let (one, two) = (store.reopen().await, store.reopen().await);
+    let (first, second) = (worker(&one).await?, worker(&two).await?);
+    let soon = Duration::from_millis(300);
+    let both = || {
+        let waiters = [tokio::spawn(claimer(&one, first)), tokio::spawn(claimer(&two, second))];
+        async move {
+            let [first, second] = waiters;
+            Ok(first.await.expect("waiting does not panic")? && second.await.expect("waiting does not panic")?)
+        }
+    };
+    let change = async || {
+        submit(broker, Spec { delay: Some(Span(soon)), ..spec("later") }).await?;
+        let due = Instant::now() + soon;
+        // So that whoever was woken for the time has learned it.
+        tokio::time::sleep(SETTLE).await;
+        submit(broker, spec("now")).await?;
+        tokio::time::sleep(due - Instant::now()).await;
+        Ok(())
+    };
+    woken(both, change).await
+}
+
 /// It has to be obeyed now.
 pub async fn a_word_wakes_its_worker(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);

@@ -144,10 +144,9 @@ impl Batch<'_> {
             change.stream = match self.parts.get(&change.part) {
                 Some(known) => *known,
                 None => {
-                    let first = self.keys.len() + 1;
-                    self.keys.extend(self.link.keys.part(&change.part));
-                    self.parts.insert(change.part.clone(), first);
-                    first
+                    let stream = self.key(self.link.keys.ready(&change.part));
+                    self.parts.insert(change.part.clone(), stream);
+                    stream
                 }
             };
         }

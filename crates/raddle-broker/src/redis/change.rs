@@ -4,7 +4,6 @@ use raddle_core::{Control, EventKind, Exit, Next, Report, Spec, State, Tid, Usag
 use serde::Serialize;
 
 use super::{
-    keys::stream_id,
     record::{Done, Place, Record, Stored},
     value::{at_micros, at_nanos},
 };
@@ -67,9 +66,8 @@ struct Event {
 #[derive(Default, Serialize)]
 pub(super) struct Change {
     tid: String,
-    id: String,
     pub(super) part: String,
-    /// The number of the first key of its partition.
+    /// The number of its partition's stream.
     pub(super) stream: usize,
     from: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -268,7 +266,6 @@ impl<'a> Draft<'a> {
         let due = self.record.run_at.map(|at| (at.saturating_add(999) / 1000).to_string());
         Change {
             tid: before.tid.to_string(),
-            id: stream_id(before.tid.as_u64()),
             part: self.record.part.clone().unwrap_or_default(),
             from: before.raw.clone(),
             words: self.obeyed.then_some(before.words.len()),

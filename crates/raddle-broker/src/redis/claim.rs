@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
-use raddle_core::{Exit, State, Tid};
+use raddle_core::{Exit, State};
 use redis::Value;
 use tokio::{sync::oneshot, time::Instant};
 
@@ -12,22 +12,35 @@ use super::{
     change::Draft,
     fault::Fault,
     finish::release,
-    keys::{Part, stream_id},
+    keys::Part,
     link::{Backoff, Sure},
-    reader::Woken,
     record::Stored,
     script,
     value::{arg, list, maybe, number, text, tid},
 };
 use crate::{Claim, ClaimRequest, Error, Fence, Release, Result};
 
-/// What a look for tasks found.
+/// What a look for tasks brought.
+struct Look {
+    found: Found,
+    /// The streams by which others are to be woken, once the caller has what is his.
+    wakes: Vec<String>,
+}
+
 enum Found {
-    Claims(Vec<Claim>),
+    /// Tasks, and whether more were waiting.
+    Claims(Vec<Claim>, bool),
     /// Nothing, and when something may be due.
     Nothing(Option<Duration>),
-    /// There are partitions that this handle does not know of.
+    /// Nothing, and there are partitions that this handle does not know of.
     NewParts,
+}
+
+/// What came of waiting for tasks.
+#[derive(Default)]
+struct Outcome {
+    claims: Vec<Claim>,
+    wakes: Vec<String>,
 }
 
 impl Redis {
@@ -38,11 +51,15 @@ impl Redis {
         tokio::spawn(async move {
             let mut give = give;
             let owner = request.owner;
-            let outcome = core.claim(request, &mut give).await;
+            let (outcome, wakes) = match core.claim(request, &mut give).await {
+                Ok(outcome) => (Ok(outcome.claims), outcome.wakes),
+                Err(error) => (Err(error), Vec::new()),
+            };
             if let Err(Ok(claims)) = give.send(outcome) {
                 core.give_back(claims).await;
                 tracing::debug!(%owner, "a claim was given up");
             }
+            core.wake(&wakes).await;
         });
         // Dropped between the answer and the next poll, the channel still has what was sent.
         struct Undelivered<'a>(&'a mut oneshot::Receiver<Result<Vec<Claim>>>, Arc<Core>);
@@ -68,43 +85,61 @@ impl Core {
         self: &Arc<Self>,
         request: ClaimRequest,
         caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
-    ) -> Result<Vec<Claim>> {
+    ) -> Result<Outcome> {
         let deadline = Instant::now() + request.wait.min(FOR_EVER);
-        if let Some(tid) = request.only {
-            return self.claim_only(&request, tid, deadline, caller).await;
+        if request.only.is_some() {
+            return self.claim_only(&request, deadline, caller).await;
         }
         let options = &self.link.target.address.options;
         let mut backoff = Backoff::new(options, options.give_up_after);
+        let mut woken_by = None;
+        let mut look = self.look(&request).await?;
         loop {
-            let parts = self.parts_for(&request);
-            let again_in = match self.look(&request, &parts).await? {
+            let again_in = match look.found {
+                Found::Claims(claims, more) => {
+                    // A batch wakes a few, and each of them one more, until all are taken.
+                    look.wakes.extend(woken_by.filter(|_| more));
+                    return Ok(Outcome { claims, wakes: look.wakes });
+                }
                 Found::NewParts => {
+                    self.wake(&look.wakes).await;
                     self.refresh_parts().await?;
+                    look = self.look(&request).await?;
                     continue;
                 }
-                Found::Claims(claims) => return Ok(claims),
                 Found::Nothing(again_in) => again_in,
             };
+            self.wake(&look.wakes).await;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || caller.is_closed() {
-                return Ok(Vec::new());
+                return Ok(Outcome::default());
             }
             let wait = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL).min(left);
-            match self.block(request.owner, &parts, wait, caller.closed()).await {
-                Ok(Woken::Up) => backoff = Backoff::new(options, options.give_up_after),
-                Ok(Woken::Unwanted(stream)) => {
-                    if let Some(stream) = stream {
-                        self.pass_on(&stream).await;
-                    }
-                    return Ok(Vec::new());
+            let call = self.link.prepare(&script::CLAIM, Vec::new(), self.claim_args(&request));
+            let parts = self.parts_for(&request);
+            let answer = match self.block(request.owner, &parts, wait, &call, caller.closed()).await {
+                Ok(woken) => {
+                    backoff = Backoff::new(options, options.give_up_after);
+                    woken_by = woken.by;
+                    woken.answer
                 }
                 Err(Fault::Final(error)) => return Err(*error),
                 Err(Fault::Away(reason)) => {
                     if !backoff.pause().await {
                         return Err(Error::Unreachable { place: self.link.target.place(), reason });
                     }
+                    None
                 }
-            }
+            };
+            let answer = match answer {
+                Some(answer) => {
+                    call.is_over();
+                    answer
+                }
+                // It may have been made: only its number brings what it took.
+                None => call.make(Sure::Done).await?,
+            };
+            look = self.read_look(&request, answer).await?;
         }
     }
 
@@ -112,53 +147,66 @@ impl Core {
     async fn claim_only(
         &self,
         request: &ClaimRequest,
-        tid: Tid,
         deadline: Instant,
         caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
-    ) -> Result<Vec<Claim>> {
+    ) -> Result<Outcome> {
         // Whatever makes a task ready is an event, but for its time.
         let left = deadline.saturating_duration_since(Instant::now());
         let mut wait = self.bell.wait(super::Topic::Log, left).await;
         loop {
-            let part = snapshots(&self.link, &[tid]).await?.remove(&tid).and_then(|task| task.record.part);
-            let parts: Vec<Part> = part.as_deref().and_then(Part::parse).into_iter().collect();
-            let again_in = match self.look(request, &parts).await? {
-                Found::Claims(claims) => return Ok(claims),
+            let Look { found, wakes } = self.look(request).await?;
+            let again_in = match found {
+                Found::Claims(claims, _) => return Ok(Outcome { claims, wakes }),
                 Found::Nothing(again_in) => again_in,
                 Found::NewParts => None,
             };
+            self.wake(&wakes).await;
             let again = tokio::select! {
                 again = wait.again(again_in) => again,
                 () = caller.closed() => false,
             };
             if !again {
-                return Ok(Vec::new());
+                return Ok(Outcome::default());
             }
         }
     }
 
     /// Takes what is there now.
-    async fn look(&self, request: &ClaimRequest, parts: &[Part]) -> Result<Found> {
-        let keys = parts.iter().flat_map(|part| self.keys.part(&part.name)).collect();
+    async fn look(&self, request: &ClaimRequest) -> Result<Look> {
+        let answer = self.link.change(&script::CLAIM, Vec::new(), self.claim_args(request), Sure::Done).await?;
+        self.read_look(request, answer).await
+    }
+
+    /// A request, written out as the script takes it.
+    fn claim_args(&self, request: &ClaimRequest) -> Vec<Vec<u8>> {
         let known = self.parts.lock().expect("no holder panics").len();
-        let mut args = vec![arg(request.owner), arg(request.max), arg(known)];
-        args.push(request.only.map_or(Vec::new(), arg));
-        args.push(request.only.map_or(Vec::new(), |tid| arg(stream_id(tid.as_u64()))));
-        args.extend(parts.iter().map(|part| part.name.clone().into_bytes()));
-        let mut answer = list(self.link.change(&script::CLAIM, keys, args, Sure::Done).await?).into_iter();
-        match answer.next().map(text).as_deref() {
-            Some("ok") => self.claims(answer).await,
+        let only = request.only.map_or(Vec::new(), arg);
+        let queues = lines(request.queues.iter().map(String::as_str));
+        let waits = arg(u8::from(request.only.is_none() && !request.wait.is_zero()));
+        vec![arg(request.owner), arg(request.max), arg(known), only, queues, lines(request.caps.iter()), waits]
+    }
+
+    async fn read_look(&self, request: &ClaimRequest, answer: Value) -> Result<Look> {
+        let mut answer = list(answer).into_iter();
+        let word = answer.next().map(text);
+        let wakes = answer.next().map_or(Vec::new(), list).into_iter();
+        let wakes = wakes.map(|part| self.keys.ready(&text(part))).collect();
+        let mut rest = || answer.next().and_then(maybe).filter(|text| !text.is_empty());
+        let found = match word.as_deref() {
+            Some("ok") => {
+                let more = rest().is_some();
+                self.claims(answer, more).await?
+            }
             Some("again") => {
+                let more = rest().is_some();
                 let answer = self.fetch_specs(answer).await?;
-                self.claims(answer.into_iter()).await
+                self.claims(answer.into_iter(), more).await?
             }
-            Some("none") => {
-                let due = answer.next().and_then(maybe).filter(|text| !text.is_empty());
-                Ok(Found::Nothing(due.and_then(|text| text.parse().ok()).map(Duration::from_micros)))
-            }
-            Some("parts") => Ok(Found::NewParts),
-            _ => Err(Error::NotFound(request.owner)),
-        }
+            Some("none") => Found::Nothing(rest().and_then(|text| text.parse().ok()).map(Duration::from_micros)),
+            Some("parts") => Found::NewParts,
+            _ => return Err(Error::NotFound(request.owner)),
+        };
+        Ok(Look { found, wakes })
     }
 
     /// Adds the specs to an answer that was remembered without them.
@@ -173,7 +221,7 @@ impl Core {
         Ok(filled.collect())
     }
 
-    async fn claims(&self, mut answer: impl Iterator<Item = Value>) -> Result<Found> {
+    async fn claims(&self, mut answer: impl Iterator<Item = Value>, more: bool) -> Result<Found> {
         let (mut claims, mut unreadable) = (Vec::new(), Vec::new());
         while let (Some(id), Some(attempt), Some(stored)) = (answer.next(), answer.next(), answer.next()) {
             let Some(tid) = tid(id) else { continue };
@@ -188,7 +236,7 @@ impl Core {
         for (fence, error) in &unreadable {
             self.fail(*fence, error).await?;
         }
-        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims) })
+        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims, more) })
     }
 
     async fn fail(&self, fence: Fence, error: &Error) -> Result<()> {
@@ -233,4 +281,13 @@ impl Core {
         *self.parts.lock().expect("no holder panics") = Arc::new(parts);
         Ok(())
     }
+}
+
+/// Words as the script finds one among them: each between line ends.
+fn lines<'a>(words: impl Iterator<Item = &'a str>) -> Vec<u8> {
+    words.fold(vec![b'\n'], |mut lines, word| {
+        lines.extend_from_slice(word.as_bytes());
+        lines.push(b'\n');
+        lines
+    })
 }

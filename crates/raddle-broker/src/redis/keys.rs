@@ -16,7 +16,7 @@ pub(super) enum Topic {
     Queue,
 }
 
-/// What a worker must serve and offer, and how urgent: the tasks that share one stream.
+/// What a worker must serve and offer, and how urgent: the tasks that wait for the same workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) name: String,
@@ -43,7 +43,7 @@ pub(super) struct Keys {
 }
 
 /// What every script may touch and what it is, in the order in which `common.lua` names them, but for the first.
-const FIXED: [(&str, &str); 22] = [
+const FIXED: [(&str, &str); 24] = [
     ("meta", "hash"),
     ("spec", "hash"),
     ("task", "hash"),
@@ -51,8 +51,10 @@ const FIXED: [(&str, &str); 22] = [
     ("born", "stream"),
     ("log", "stream"),
     ("count", "hash"),
-    ("waiting", "hash"),
-    ("due", "zset"),
+    ("idle", "set"),
+    ("order", "zset"),
+    ("line", "zset"),
+    ("delayed", "zset"),
     ("owned", "zset"),
     ("lease", "zset"),
     ("words", "zset"),
@@ -111,9 +113,9 @@ impl Keys {
         format!("{}once:{client:016x}:{slot}", self.prefix)
     }
 
-    /// A partition's stream, those of its tasks that came back, and those that are delayed.
-    pub(super) fn part(&self, part: &str) -> [String; 3] {
-        ["ready", "back", "delayed"].map(|name| format!("{}{name}:{part}", self.prefix))
+    /// The stream by which those are woken who wait for tasks of a partition.
+    pub(super) fn ready(&self, part: &str) -> String {
+        format!("{}ready:{part}", self.prefix)
     }
 
     /// The stream by which one worker alone is woken.

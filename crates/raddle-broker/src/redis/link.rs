@@ -30,11 +30,18 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 const REDIRECTS: u32 = 5;
 
 /// What is sent.
-pub(super) enum Request {
-    /// A script, with the keys it adds to those that all have.
-    Eval { script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>> },
+#[derive(Clone, Copy)]
+enum Request<'a> {
+    Eval(&'a Eval),
     /// Commands that change nothing, or nothing more when they come twice.
-    Pipe(redis::Pipeline),
+    Pipe(&'a redis::Pipeline),
+}
+
+/// A script, with all its keys.
+struct Eval {
+    script: &'static Script,
+    keys: Vec<String>,
+    args: Vec<Vec<u8>>,
 }
 
 /// How sure an answer has to be.
@@ -65,6 +72,13 @@ pub(super) struct Link {
     client: u64,
     slots: Mutex<Slots>,
     next: AtomicU64,
+}
+
+/// A script with its number: however often it is sent, it is done once.
+pub(super) struct Call<'l> {
+    link: &'l Link,
+    eval: Eval,
+    slot: u32,
 }
 
 #[derive(Clone)]
@@ -126,26 +140,28 @@ impl Link {
         args: Vec<Vec<u8>>,
         sure: Sure,
     ) -> Result<Value> {
+        self.prepare(script, keys, args).make(sure).await
+    }
+
+    /// Gives a script that changes something its number, and a place for its answer.
+    pub(super) fn prepare(&self, script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>>) -> Call<'_> {
         let slot = self.take_slot();
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let head =
             vec![self.keys.bells().into_bytes(), number.into_bytes(), REMEMBERED.as_millis().to_string().into_bytes()];
-        let request = self.eval(script, self.keys.once(self.client, slot), keys, head, args);
-        let answer = self.ask(&request, sure).await;
-        // Not reached when the caller has gone: the call may still be under way, and its slot must not be used by another.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
-        answer
+        Call { link: self, eval: self.eval(script, self.keys.once(self.client, slot), keys, head, args), slot }
     }
 
     /// Runs a script that changes nothing, or nothing more when it comes twice.
     pub(super) async fn look(&self, script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>>) -> Result<Value> {
         let head = vec![self.keys.bells().into_bytes(), Vec::new(), b"1".to_vec()];
-        self.ask(&self.eval(script, self.keys.once(self.client, 0), keys, head, args), Sure::Done).await
+        let eval = self.eval(script, self.keys.once(self.client, 0), keys, head, args);
+        self.ask(Request::Eval(&eval), Sure::Done).await
     }
 
     /// Sends commands, and gives their answers in order.
     pub(super) async fn pipe(&self, pipe: redis::Pipeline) -> Result<Vec<Value>> {
-        match self.ask(&Request::Pipe(pipe), Sure::Done).await? {
+        match self.ask(Request::Pipe(&pipe), Sure::Done).await? {
             Value::Array(answers) => Ok(answers),
             other => Err(self.odd(&other)),
         }
@@ -163,13 +179,13 @@ impl Link {
         keys: Vec<String>,
         head: Vec<Vec<u8>>,
         args: Vec<Vec<u8>>,
-    ) -> Request {
+    ) -> Eval {
         let keys = std::iter::once(once).chain(self.keys.fixed().iter().cloned()).chain(keys).collect();
-        Request::Eval { script, keys, args: head.into_iter().chain(args).collect() }
+        Eval { script, keys, args: head.into_iter().chain(args).collect() }
     }
 
     /// Sends a request until it is answered, or until the server has been away for too long.
-    async fn ask(&self, request: &Request, sure: Sure) -> Result<Value> {
+    async fn ask(&self, request: Request<'_>, sure: Sure) -> Result<Value> {
         let mut backoff = Backoff::new(&self.target.address.options, self.patience);
         loop {
             let mut lacks = None;
@@ -195,16 +211,16 @@ impl Link {
         }
     }
 
-    async fn send(&self, live: &Live, request: &Request, sure: Sure) -> Result<(Value, Copies), Fault> {
+    async fn send(&self, live: &Live, request: Request<'_>, sure: Sure) -> Result<(Value, Copies), Fault> {
         let mut connection = live.connection.clone();
         let answer = match request {
             Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
-            Request::Eval { script, keys, args } => {
-                let sent = command("EVALSHA", &script.hash, keys, args).query_async::<Value>(&mut connection).await;
+            Request::Eval(eval) => {
+                let sent = eval.command("EVALSHA", &eval.script.hash).query_async::<Value>(&mut connection).await;
                 match sent {
                     // A server that was started anew, or whose scripts were flushed, has to be told again.
                     Err(error) if error.code() == Some("NOSCRIPT") => {
-                        command("EVAL", &script.text, keys, args).query_async(&mut connection).await
+                        eval.command("EVAL", &eval.script.text).query_async(&mut connection).await
                     }
                     sent => sent,
                 }
@@ -292,10 +308,32 @@ impl Link {
     }
 }
 
-fn command(name: &str, script: &str, keys: &[String], args: &[Vec<u8>]) -> redis::Cmd {
-    let mut command = redis::cmd(name);
-    command.arg(script).arg(keys.len()).arg(keys).arg(args);
-    command
+impl Call<'_> {
+    /// Makes it, as often as it takes until it is answered.
+    pub(super) async fn make(self, sure: Sure) -> Result<Value> {
+        let answer = self.link.ask(Request::Eval(&self.eval), sure).await;
+        self.is_over();
+        answer
+    }
+
+    /// The call as a command, for who sends it over another connection. Unless that is answered it has to be made all the same.
+    pub(super) fn command(&self) -> redis::Cmd {
+        self.eval.command("EVALSHA", &self.eval.script.hash)
+    }
+
+    /// Gives its place free. Not reached when the caller has gone: the call may still be under way, and its place must not be used by
+    /// another.
+    pub(super) fn is_over(self) {
+        self.link.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.slot);
+    }
+}
+
+impl Eval {
+    fn command(&self, name: &str, script: &str) -> redis::Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
+        command
+    }
 }
 
 impl Backoff {

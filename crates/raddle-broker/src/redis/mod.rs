@@ -2,9 +2,9 @@
 //!
 //! Every step that changes more than one thing is one script, so it happens whole or not at all. A script remembers its last
 //! answer for each caller: a call whose answer was lost is sent again and changes nothing twice. Where a task stands is in a few hashes, by its
-//! id; a stream for each queue, set of needs and priority holds the ids of those that can be claimed, in order. A worker that waits blocks
-//! in one `XREADGROUP` over the streams it may take from: a new entry wakes exactly one worker, whose claim then takes the best there is. The
-//! stream is only the index and the bell, so an entry that was given to a worker that died in that moment is still there for the next.
+//! id; a sorted set holds the ids of those that can be claimed, in order. A stream for each queue, set of needs and priority is a bell: a
+//! worker that waits blocks in one `XREADGROUP` over those it may take from, and a new entry wakes exactly one worker, whose claim then takes
+//! the best there is. No task is in a stream, so one whose bell was heard by a worker that died in that moment is still there for the next.
 //!
 //! What follows from the end of an attempt is decided here, from what was read, by the same function that all engines use; the script
 //! then makes the change only if the task is still as it was read.

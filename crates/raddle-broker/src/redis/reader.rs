@@ -13,6 +13,7 @@ use super::{
     Core,
     fault::Fault,
     keys::Part,
+    link::Call,
     value::{list, number, text},
 };
 
@@ -20,6 +21,9 @@ use super::{
 const GROUP: &str = "raddle";
 /// How long an answer may take beyond the time it was asked to block.
 const MARGIN: Duration = Duration::from_secs(5);
+
+/// How many entries a stream keeps at least: all that they say is that it is worth looking.
+const KEPT: u32 = 8;
 
 /// Connections for blocking, each for one at a time.
 #[derive(Default)]
@@ -35,71 +39,75 @@ pub(super) struct Reader {
 }
 
 /// How a wait ended.
-pub(super) enum Woken {
-    /// By an entry, or by time.
-    Up,
-    /// The caller has gone. If an entry of this stream woke it, that is still to be passed on.
-    Unwanted(Option<String>),
+pub(super) struct Woken {
+    /// The stream whose entry ended it, if it was not time.
+    pub(super) by: Option<String>,
+    /// What the call was answered, if it was.
+    pub(super) answer: Option<Value>,
 }
 
 impl Core {
-    /// Waits until something comes into one of the partitions, for `wait` at most, or until `gone` is.
+    /// Waits until something comes into one of the partitions, for `wait` at most, or until `gone` is; and makes the call then. That is
+    /// sent with the wait: the server makes it in the moment that it ends the wait, and the way there and back is saved.
     pub(super) async fn block(
         self: &Arc<Self>,
         owner: Tid,
         parts: &[Part],
         wait: Duration,
+        call: &Call<'_>,
         gone: impl Future<Output = ()>,
     ) -> Result<Woken, Fault> {
         let mut reader = self.reader(owner).await?;
         let probes = reader.ready_for != Some(owner);
-        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
-        let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP")
-            .arg(GROUP)
-            .arg(GROUP)
-            .arg("COUNT")
-            .arg(1)
-            .arg("BLOCK")
-            .arg(millis)
-            .arg("NOACK")
-            .arg("STREAMS");
-        read.arg(self.keys.wake(&owner.to_string()));
-        parts.iter().for_each(|part| _ = read.arg(&self.keys.part(&part.name)[0]));
+        let millis = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+        let mut read = redis::pipe();
+        read.cmd("XREADGROUP").arg(&["GROUP", GROUP, GROUP, "COUNT", "1", "BLOCK"]).arg(millis);
+        read.arg("NOACK").arg("STREAMS").arg(self.keys.wake(&owner.to_string()));
+        parts.iter().for_each(|part| _ = read.arg(self.keys.ready(&part.name)));
         (0..=parts.len()).for_each(|_| _ = read.arg(">"));
+        read.add_command(call.command()).ignore_errors();
         let mut connection = reader.connection.clone();
-        let mut reading = std::pin::pin!(timeout(wait + MARGIN, read.query_async::<Value>(&mut connection)));
-        let (answer, unwanted) = tokio::select! {
-            answer = &mut reading => (answer, false),
+        let reading = read.query_async::<[redis::RedisResult<Value>; 2]>(&mut connection);
+        let mut reading = std::pin::pin!(timeout(wait + MARGIN, reading));
+        let (answers, unwanted) = tokio::select! {
+            answers = &mut reading => (answers, false),
             () = gone => {
                 self.unblock(reader.id).await;
                 (reading.await, true)
             }
         };
-        match answer {
+        let [entry, answer] = match answers {
+            Ok(Ok(answers)) => answers,
+            // A connection that may still answer is not used again.
+            Ok(Err(error)) => return Err(self.link.target.explain(&error)),
+            Err(_) => return Err(Fault::Away("a blocking read was not answered".into())),
+        };
+        match entry.map_err(|error| self.link.target.explain(&error))? {
             // Who is not even woken by itself would wait for ever, and look as if there were nothing to do.
-            Ok(Ok(Value::Nil)) if probes && !unwanted => {
+            Value::Nil if probes && !unwanted => {
                 Err(Fault::Away("the worker's own entry did not come through its stream".into()))
             }
-            Ok(Ok(answer)) => {
+            entry => {
                 reader.ready_for = Some(owner);
                 self.readers.put(reader);
-                let stream =
-                    list(answer).into_iter().next().and_then(|stream| list(stream).into_iter().next()).map(text);
-                Ok(if unwanted { Woken::Unwanted(stream) } else { Woken::Up })
+                let by = list(entry).into_iter().next().and_then(|stream| list(stream).into_iter().next()).map(text);
+                Ok(Woken { by, answer: answer.ok() })
             }
-            // A connection that may still answer is not used again.
-            Ok(Err(error)) => Err(self.link.target.explain(&error)),
-            Err(_) => Err(Fault::Away("a blocking read was not answered".into())),
         }
     }
 
-    /// Wakes one other worker in place of one that does not want to be.
-    pub(super) async fn pass_on(&self, stream: &str) {
+    /// Wakes one worker for each of these streams.
+    pub(super) async fn wake(&self, streams: &[String]) {
+        if streams.is_empty() {
+            return;
+        }
         let mut pipe = redis::pipe();
-        pipe.cmd("XADD").arg(stream).arg("NOMKSTREAM").arg("*").arg("m").arg("");
+        for stream in streams {
+            pipe.cmd("XADD").arg(stream).arg(&["NOMKSTREAM", "MAXLEN"]).arg(KEPT).arg(&["*", "m", ""]);
+        }
+        // They look by themselves within the safety interval.
         if let Err(error) = self.link.pipe(pipe).await {
-            tracing::debug!(%error, "a wake-up was not passed on");
+            tracing::debug!(%error, "workers were not woken");
         }
     }
 
@@ -128,7 +136,7 @@ impl Core {
             let made = timeout(MARGIN, make.query_async::<Value>(&mut reader.connection)).await;
             match made {
                 Ok(Err(error)) if error.code() != Some("BUSYGROUP") => return Err(self.link.target.explain(&error)),
-                Ok(_) => self.pass_on(&self.keys.wake(&owner.to_string())).await,
+                Ok(_) => self.wake(&[self.keys.wake(&owner.to_string())]).await,
                 Err(_) => return Err(Fault::Away("a connection was not answered".into())),
             }
         }

@@ -18,7 +18,6 @@ macro_rules! scripts {
 }
 
 scripts! {
-    AHEAD = "ahead.lua";
     APPEND = "append.lua";
     APPLY = "apply.lua";
     BEAT = "beat.lua";

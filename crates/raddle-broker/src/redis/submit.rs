@@ -25,6 +25,8 @@ struct Batch {
     parts: Vec<String>,
     args: Vec<Vec<u8>>,
     tasks: usize,
+    /// How many arguments each task has.
+    each: usize,
 }
 
 /// What a batch is submitted for.
@@ -74,10 +76,10 @@ impl Redis {
 
     async fn store(&self, tasks: Vec<Submit>, mode: Mode) -> Result<Stored> {
         let batch = Batch::new(&tasks)?;
-        let keys = batch.parts.iter().flat_map(|part| self.core.keys.part(part)).collect();
+        let keys = batch.parts.iter().map(|part| self.core.keys.ready(part)).collect();
         let mut args = vec![arg(batch.parts.len())];
         args.extend(batch.parts.into_iter().map(String::into_bytes));
-        args.push(arg(batch.tasks));
+        args.extend([arg(batch.tasks), arg(batch.each)]);
         args.extend(batch.args);
         args.extend(mode.args());
         let answer = self.link().change(&script::SUBMIT, keys, args, Sure::Durable).await?;
@@ -114,14 +116,9 @@ impl Redis {
             let mut pipe = redis::pipe();
             pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
             let workers = self.link().pipe(pipe).await?.pop().unwrap_or_default();
-            let mut pipe = redis::pipe();
-            for worker in list(workers) {
-                let wake = self.core.keys.wake(&text(worker));
-                pipe.cmd("XADD").arg(wake).arg("NOMKSTREAM").arg("MAXLEN").arg("~").arg(16).arg("*").arg("m").arg("");
-            }
-            if !pipe.is_empty() {
-                self.link().pipe(pipe).await?;
-            }
+            let streams: Vec<String> =
+                list(workers).into_iter().map(|worker| self.core.keys.wake(&text(worker))).collect();
+            self.core.wake(&streams).await;
             Ok(())
         };
         // Workers look by themselves within the safety interval.
@@ -133,21 +130,37 @@ impl Redis {
 
 impl Batch {
     fn new(tasks: &[Submit]) -> Result<Self> {
-        let mut batch = Self { parts: Vec::new(), args: Vec::with_capacity(tasks.len() * 5), tasks: tasks.len() };
+        let mut parts: Vec<String> = Vec::new();
         let mut known: HashMap<String, usize> = HashMap::new();
-        for task in tasks {
+        let mut number_of = |spec| {
+            *known.entry(Part::name_of(spec)).or_insert_with_key(|name| {
+                parts.push(name.clone());
+                parts.len()
+            })
+        };
+        let numbers: Vec<usize> = tasks.iter().map(|task| number_of(&task.spec)).collect();
+        // Most tasks have nothing but a spec, and most batches go to one partition: what they need not say costs no time.
+        let is_plain =
+            |Submit { spec, .. }: &Submit| spec.delay.is_none() && spec.run_at.is_none() && spec.unique_key.is_none();
+        let each = match tasks.iter().all(is_plain) {
+            true if parts.len() == 1 => 1,
+            true => 2,
+            false => 5,
+        };
+        let mut args = Vec::with_capacity(tasks.len() * each);
+        for (task, number) in tasks.iter().zip(numbers) {
             let json = task.written()?;
             let Submit { spec, parent } = task;
-            let name = Part::name_of(spec);
-            let part = *known.entry(name).or_insert_with_key(|name| {
-                batch.parts.push(name.clone());
-                batch.parts.len()
-            });
-            let (due, due_nanos) = due(spec);
-            batch.args.extend([arg(part), due.into_bytes(), due_nanos.into_bytes(), key_of(spec).into_bytes()]);
-            batch.args.push(stored(spec, *parent, false, spec.result_ttl().0, &json).into_bytes());
+            if each > 1 {
+                args.push(arg(number));
+            }
+            if each == 5 {
+                let (due, due_nanos) = due(spec);
+                args.extend([due.into_bytes(), due_nanos.into_bytes(), key_of(spec).into_bytes()]);
+            }
+            args.push(stored(spec, *parent, false, spec.result_ttl().0, &json).into_bytes());
         }
-        Ok(batch)
+        Ok(Self { parts, args, tasks: tasks.len(), each })
     }
 }
 

@@ -13,12 +13,11 @@ use super::{
     Redis,
     change::Snapshot,
     finish,
-    keys::{Topic, stream_id},
+    keys::Topic,
     log::{born, known},
     reclaim,
     record::Place,
-    script,
-    value::{arg, at_micros, at_nanos, entries, list, maybe, number, text, tids},
+    value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
     Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
@@ -111,33 +110,35 @@ impl Tasks for Redis {
         let priority = part.split('|').next().and_then(|number| number.parse::<u8>().ok()).unwrap_or(0);
         let rest = part.split_once('|').map_or("", |(_, rest)| rest);
         let mut pipe = redis::pipe();
+        pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(format!("({part} {tid}"));
         for priority in priority + 1..=9 {
-            pipe.cmd("HGET").arg(self.core.keys.of("waiting")).arg(format!("{priority}|{rest}"));
+            let part = format!("{priority}|{rest}");
+            pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
         }
-        let before: u64 = match pipe.is_empty() {
-            true => 0,
-            false => self.link().pipe(pipe).await?.into_iter().map(number).sum(),
-        };
-        let [stream, back, _] = self.core.keys.part(part);
-        let args = vec![arg(stream_id(tid.as_u64())), arg(tid)];
-        let answer = self.link().look(&script::AHEAD, vec![stream, back], args).await?;
-        Ok(before + list(answer).into_iter().next().map_or(0, number))
+        Ok(self.link().pipe(pipe).await?.into_iter().map(number).sum())
     }
 
     async fn summary(&self) -> Result<Summary> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("HGETALL").arg(keys.of("count")).cmd("HGETALL").arg(keys.of("waiting"));
-        pipe.cmd("SCARD").arg(keys.of("dead")).cmd("HGET").arg(keys.of("meta")).arg("stale");
-        let [counts, waiting, dead, stale] =
-            <[_; 4]>::try_from(self.link().pipe(pipe).await?).map_err(|_| Error::Closed)?;
+        pipe.cmd("SMEMBERS").arg(keys.of("parts"));
+        let parts = self.link().pipe(pipe).await?.pop().unwrap_or_default();
+        let parts: Vec<String> = list(parts).into_iter().map(text).collect();
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("HGETALL").arg(keys.of("count")).cmd("SCARD").arg(keys.of("dead"));
+        pipe.cmd("HGET").arg(keys.of("meta")).arg("stale");
+        for part in &parts {
+            pipe.cmd("ZLEXCOUNT").arg(keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
+        }
+        let mut answers = self.link().pipe(pipe).await?.into_iter();
+        let mut next = || answers.next().unwrap_or_default();
+        let (counts, dead, stale) = (next(), next(), next());
         let mut summary = Summary {
             dead: number(dead),
             stale_writes: maybe(stale).and_then(|n| n.parse().ok()).unwrap_or(0),
             ..Summary::default()
         };
-        for pair in list(waiting).chunks_exact(2) {
-            let (part, waiting) = (text(pair[0].clone()), number(pair[1].clone()));
+        for (part, waiting) in parts.iter().zip(answers.map(number)) {
             let queue = part.split('|').nth(1).unwrap_or_default().to_owned();
             if waiting > 0 {
                 *summary.ready.entry(queue).or_default() += waiting;

@@ -23,12 +23,9 @@ end
 local function leave(it, f)
   local place = f and f[1] or 'r'
   if place == 'r' then
-    call('XDEL', KEYS[FIXED + it.stream], it.id)
-    count('back:' .. it.part, -call('ZREM', KEYS[FIXED + it.stream + 1], it.tid))
-    call('HINCRBY', READY, it.part, -1)
+    leave_line(it.part, it.tid)
   elseif place == 'd' then
-    call('ZREM', KEYS[FIXED + it.stream + 2], it.tid)
-    fix_due(it.part, KEYS[FIXED + it.stream + 2])
+    call('ZREM', DELAYED, it.tid .. ' ' .. it.part)
     count('d', -1)
   elseif place == 'h' then
     count('h', -1)
@@ -42,16 +39,11 @@ local function enter(it)
   local f = fields(it.to)
   local place = f[1]
   if place == 'r' then
-    call('ZADD', KEYS[FIXED + it.stream + 1], string.sub(it.tid, 1, 15), it.tid)
-    call('HINCRBY', READY, it.part, 1)
-    count('back:' .. it.part, 1)
-    nudge(KEYS[FIXED + it.stream])
+    line_up(it.part, it.tid)
+    wake(KEYS[FIXED + it.stream])
   elseif place == 'd' then
-    local delayed = KEYS[FIXED + it.stream + 2]
-    call('ZADD', delayed, it.due, it.tid)
-    fix_due(it.part, delayed)
+    delay(it.tid, it.part, it.due, KEYS[FIXED + it.stream])
     count('d', 1)
-    if call('ZRANGE', delayed, 0, 0)[1] == it.tid then nudge(KEYS[FIXED + it.stream]) end
   elseif place == 'h' then
     count('h', 1)
   elseif not is_service(f) then
@@ -73,6 +65,7 @@ local function finish(it, f)
     call('HDEL', WORKERS, it.tid)
     call('HDEL', BEATS, it.tid)
     call('ZREM', LEASE, it.tid)
+    call('SREM', IDLE, it.tid)
     call('DEL', KEYS[FIXED + it.leaves])
   end
 end

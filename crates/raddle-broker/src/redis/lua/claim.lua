@@ -1,244 +1,198 @@
 -- Gives tasks to a worker: the most urgent, then the oldest, over the partitions it may take from.
--- KEYS: stream, returned, delayed of each partition, the most urgent first. ARGV: owner, how many at most, how many partitions the
--- caller knows of, the one task that is asked for or '' and its id in the stream, and the names of the partitions in the order of the keys.
-local owner, max, known = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2])
-local only, only_id = ARGV[FIRST + 3], ARGV[FIRST + 4]
-local N = FIRST + 4
-local nparts = #ARGV - N
--- How many overdue tasks one claim moves of each partition: the rest follows with the next.
+-- ARGV: owner, how many at most, how many partitions the caller knows of, the one task that is asked for or '', the queues that the
+-- worker serves and the capabilities it has, each between line ends, and '1' if it waits when there is nothing.
+-- Answers a word, the partitions that others are to be woken for, and what belongs to the word.
+local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
+local queues, caps, waits = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6] == '1'
+-- How many overdue tasks one claim moves: the rest follows with the next.
 local PROMOTED = 256
+-- How many tasks are looked at in one go, and in all before those that the worker may take are looked for by partition.
+local PAGE, SCANNED = 100, 300
 
 -- Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
 local lease = call('ZSCORE', LEASE, owner)
 if not lease or tonumber(lease) < now_ms then
-  return answer({ 'gone' })
-end
-if only == '' and call('SCARD', PARTS) ~= known then
-  return answer({ 'parts' })
+  return answer({ 'gone', {} })
 end
 
-local index = {}
-for p = 1, nparts do
-  index[ARGV[N + p]] = p
-end
-local function stream_of(p) return KEYS[FIXED + p * 3 - 2] end
-local function returned_of(p) return KEYS[FIXED + p * 3 - 1] end
-local function delayed_of(p) return KEYS[FIXED + p * 3] end
-local function rank(tid) return string.sub(tid, 1, 15) end
+if waits then call('SREM', IDLE, owner) end
 
--- Delayed tasks whose time has come.
-local overdue = call('ZRANGEBYSCORE', DUE, '-inf', int(now_us))
-for i = 1, #overdue do
-  local part = overdue[i]
-  local p = index[part]
-  if p then
-    local tids = call('ZRANGEBYSCORE', delayed_of(p), '-inf', int(now_us), 'LIMIT', 0, PROMOTED)
-    if #tids > 0 then
-      local records = call('HMGET', TASK, unpack(tids))
-      local changed, back = {}, {}
-      for j = 1, #tids do
-        local f = fields(records[j])
-        f[1], f[10] = 'r', '-'
-        changed[#changed + 1] = tids[j]
-        changed[#changed + 1] = record(f)
-        back[#back + 1] = rank(tids[j])
-        back[#back + 1] = tids[j]
-      end
-      call('HSET', TASK, unpack(changed))
-      call('ZADD', returned_of(p), unpack(back))
-      call('ZREM', delayed_of(p), unpack(tids))
-      call('HINCRBY', READY, part, #tids)
-      count('d', -#tids)
-      count('back:' .. part, #tids)
-    end
-    fix_due(part, delayed_of(p))
+local function fits(part)
+  local queue, needs = string.match(part, '^%d|([^|]*)|(.*)$')
+  if not queue or not string.find(queues, '\n' .. queue .. '\n', 1, true) then return false end
+  if needs == '' then return true end
+  if not string.find(needs, ',', 1, true) then return string.find(caps, '\n' .. needs .. '\n', 1, true) ~= nil end
+  for need in string.gmatch(needs, '[^,]+') do
+    if not string.find(caps, '\n' .. need .. '\n', 1, true) then return false end
   end
+  return true
 end
 
-local chosen, markers = {}, {}
--- How many tasks of each partition came back: mostly none, which saves a look.
-local came_back = {}
-
--- The first `k` tasks of a partition: those that came back stand beside the stream, and keep their place by id.
-local function first_of(p, k)
-  local found, cursor = {}, '-'
-  repeat
-    local asked = k - #found
-    local entries = call('XRANGE', stream_of(p), cursor, '+', 'COUNT', asked)
-    for i = 1, #entries do
-      local id, pair = entries[i][1], entries[i][2]
-      if pair[1] == 't' then
-        found[#found + 1] = { pair[2], id, p }
-      else
-        markers[p] = markers[p] or {}
-        markers[p][#markers[p] + 1] = id
-      end
-      cursor = '(' .. id
-    end
-  until #entries < asked or #found >= k
-  if came_back[p] > 0 then
-    local back = call('ZRANGE', returned_of(p), 0, k - 1)
-    for i = 1, #back do
-      found[#found + 1] = { back[i], false, p }
-    end
-    table.sort(found, function(a, b) return a[1] < b[1] end)
-    for i = #found, k + 1, -1 do
-      found[i] = nil
+-- Delayed tasks whose time has come, whoever may take them.
+local promoted, rings = {}, {}
+local due = call('ZRANGEBYSCORE', DELAYED, '-inf', int(now_us), 'LIMIT', 0, PROMOTED)
+if #due > 0 then
+  local tids, known_part, changed = {}, {}, {}
+  for i = 1, #due do
+    tids[i] = string.sub(due[i], 1, 19)
+  end
+  local records = call('HMGET', TASK, unpack(tids))
+  for i = 1, #due do
+    local f, part = fields(records[i]), string.sub(due[i], 21)
+    f[1], f[10] = 'r', '-'
+    changed[2 * i - 1], changed[2 * i] = tids[i], record(f)
+    line_up(part, tids[i])
+    if not known_part[part] then
+      known_part[part] = true
+      promoted[#promoted + 1] = part
     end
   end
-  return found
+  call('HSET', TASK, unpack(changed))
+  call('ZREM', DELAYED, unpack(due))
+  count('d', -#due)
 end
 
--- The first tasks of several partitions of one priority: a heap of their fronts.
-local function merge(group, need)
-  local sources, heap = {}, {}
-  local function less(a, b) return heap[a].front < heap[b].front end
+-- What is taken: its id, and where it stands in both lines.
+local tids, from_order, from_line, last, more = {}, {}, {}, {}, ''
+local function take(urgency, tid, part)
+  local k = #tids + 1
+  tids[k], from_order[k], from_line[k] = tid, urgency .. tid .. ' ' .. part, in_line(part, tid)
+  last[part] = from_line[k]
+end
+
+-- Takes by partition: a heap of those that the worker may take from, by what comes next in each.
+local function take_by_part()
+  local heap, parts = {}, {}
+  local function fetch(source)
+    local list = call('ZRANGEBYLEX', LINE, source.from, '(' .. source.part .. '!', 'LIMIT', 0, source.chunk)
+    source.list, source.next, source.full = list, 1, #list == source.chunk
+    if #list > 0 then source.from = '(' .. list[#list] end
+  end
+  local function look_ahead(source)
+    if source.next > #source.list and source.full then
+      source.chunk = source.chunk * 2
+      fetch(source)
+    end
+    local member = source.list[source.next]
+    source.front = member and source.urgency .. string.sub(member, -19)
+    return source.front
+  end
   local function sift(i)
     while true do
       local least, left = i, 2 * i
-      if left <= #heap and less(left, least) then least = left end
-      if left + 1 <= #heap and less(left + 1, least) then least = left + 1 end
+      if left <= #heap and heap[left].front < heap[least].front then least = left end
+      if left + 1 <= #heap and heap[left + 1].front < heap[least].front then least = left + 1 end
       if least == i then return end
       heap[i], heap[least] = heap[least], heap[i]
       i = least
     end
   end
-  local chunk = math.min(need, floor(need / #group) + 2)
-  for g = 1, #group do
-    local list = first_of(group[g], chunk)
-    if #list > 0 then
-      heap[#heap + 1] = { list = list, next = 1, chunk = chunk, p = group[g], front = list[1][1] }
-    end
+  for _, part in ipairs(call('SMEMBERS', PARTS)) do
+    if fits(part) then parts[#parts + 1] = part end
+  end
+  local chunk = floor((max - #tids) / math.max(#parts, 1)) + 2
+  for _, part in ipairs(parts) do
+    local from = last[part] and '(' .. last[part] or '[' .. part .. ' '
+    local source = { part = part, from = from, urgency = 9 - string.sub(part, 1, 1), chunk = chunk }
+    fetch(source)
+    if look_ahead(source) then heap[#heap + 1] = source end
   end
   for i = floor(#heap / 2), 1, -1 do
     sift(i)
   end
-  while need > 0 and #heap > 0 do
+  while #tids < max and heap[1] do
     local top = heap[1]
-    chosen[#chosen + 1] = top.list[top.next]
-    need, top.next = need - 1, top.next + 1
-    if top.next > #top.list and #top.list == top.chunk then
-      top.chunk = top.chunk * 2
-      top.list = first_of(top.p, top.chunk)
-    end
-    if top.next > #top.list then
+    take(top.urgency, string.sub(top.front, 2), top.part)
+    top.next = top.next + 1
+    if not look_ahead(top) then
       heap[1] = heap[#heap]
       heap[#heap] = nil
-    else
-      top.front = top.list[top.next][1]
     end
-    if #heap > 1 then sift(1) end
+    sift(1)
   end
+  if heap[1] then more = '1' end
 end
 
-local waiting = nil
-if only ~= '' then
-  -- Only the caller's own look said that it is there: the record has the last word, below.
-  if nparts == 1 and max > 0 then
-    local spec, rec = call('HGET', SPEC, only), call('HGET', TASK, only)
-    local waits = spec and call('HEXISTS', DONE, only) == 0 and (not rec or fields(rec)[1] == 'r')
-    if waits then chosen[1] = { only, only_id, 1 } end
-  end
-elseif nparts > 0 then
-  local names = {}
-  for p = 1, nparts do
-    names[p] = ARGV[N + p]
-  end
-  waiting = call_many('HMGET', READY, names)
-  local fields_back = {}
-  for p = 1, nparts do
-    fields_back[p] = 'back:' .. names[p]
-  end
-  local back = call_many('HMGET', COUNT, fields_back)
-  for p = 1, nparts do
-    came_back[p] = tonumber(back[p] or 0) + (counts[fields_back[p]] or 0)
-  end
-  local p = 1
-  while p <= nparts and #chosen < max do
-    local urgency, group = string.sub(names[p], 1, 1), {}
-    while p <= nparts and string.sub(names[p], 1, 1) == urgency do
-      if tonumber(waiting[p] or 0) > 0 then group[#group + 1] = p end
-      p = p + 1
-    end
-    if #group == 1 then
-      local list = first_of(group[1], max - #chosen)
-      for i = 1, #list do
-        chosen[#chosen + 1] = list[i]
+-- Takes those in front. Mostly the worker may take all of them.
+local function take_in_order()
+  local from, fit = 0, {}
+  while from < SCANNED do
+    local size = math.max(max - #tids + 1, from > 0 and PAGE or 1)
+    local page = call('ZRANGE', ORDER, from, from + size - 1)
+    for i = 1, #page do
+      local part = string.sub(page[i], 22)
+      if fit[part] == nil then fit[part] = fits(part) end
+      if fit[part] then
+        if #tids >= max then
+          more = '1'
+          return
+        end
+        take(string.sub(page[i], 1, 1), string.sub(page[i], 2, 20), part)
       end
-    elseif #group > 1 then
-      merge(group, max - #chosen)
     end
+    if #page < size then return end
+    from = from + size
+  end
+  take_by_part()
+end
+
+if only == '' then
+  take_in_order()
+  call_many('ZREM', ORDER, from_order)
+  call_many('ZREM', LINE, from_line)
+else
+  -- Only the caller's own look said that it is there: the record has the last word.
+  local spec, rec = call('HGET', SPEC, only), call('HGET', TASK, only)
+  if max > 0 and spec and call('HEXISTS', DONE, only) == 0 and (not rec or fields(rec)[1] == 'r') then
+    tids[1] = only
+    leave_line(head(spec), only)
   end
 end
 
-for p, ids in pairs(markers) do
-  call_many('XDEL', stream_of(p), ids)
+-- Others are told of what became ready and is still there.
+for _, part in ipairs(promoted) do
+  if call('ZLEXCOUNT', LINE, '[' .. part .. ' ', '(' .. part .. '!') > 0 then rings[#rings + 1] = part end
 end
-if #chosen == 0 then
+if #tids == 0 then
+  if only == '' and call('SCARD', PARTS) ~= known then
+    return answer({ 'parts', rings })
+  end
+  if waits then call('SADD', IDLE, owner) end
   -- When to look again without being woken.
-  local next_due = ''
-  local dues = call('ZRANGE', DUE, 0, -1, 'WITHSCORES')
-  for i = 1, #dues, 2 do
-    if index[dues[i]] then
-      next_due = int(math.max(0, tonumber(dues[i + 1]) - now_us))
-      break
-    end
-  end
-  return answer({ 'none', next_due })
+  local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]
+  return answer({ 'none', rings, next_due and int(math.max(0, tonumber(next_due) - now_us)) or '' })
 end
 
-local tids = {}
-for i = 1, #chosen do
-  tids[i] = chosen[i][1]
-end
 local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
-local reply, kept, changed, owned, told = { 'ok' }, { 'again' }, {}, {}, {}
-local from_stream, from_back, taken = {}, {}, {}
-for i = 1, #chosen do
-  local tid, id, p = chosen[i][1], chosen[i][2], chosen[i][3]
-  local spec, rec = specs[i], records[i]
-  from_stream[p], from_back[p] = from_stream[p] or {}, from_back[p] or {}
-  if id then table.insert(from_stream[p], id) end
-  if not id or only ~= '' then table.insert(from_back[p], tid) end
-  taken[p] = (taken[p] or 0) + 1
+local reply, kept, changed, owned, told = { 'ok', rings, more }, { 'again', rings, more }, {}, {}, {}
+local claimed_at, n = int(now_us), 0
+for i = 1, #tids do
+  local tid, spec, rec = tids[i], specs[i], records[i]
   if spec then
-    local f
+    local attempt, now_is = '1', nil
     if rec then
-      f = fields(rec)
+      local f = fields(rec)
+      attempt = int(tonumber(f[2]) + 1)
+      f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
+      now_is = record(f)
     else
       local part, ttl, _, key = head(spec)
-      f = { 'r', 0, 0, 0, part, '-', '-', '-', 0, '-', ttl, key }
+      now_is = 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. claimed_at .. ' - 0 - ' .. ttl .. ' ' .. key
     end
-    f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', int(tonumber(f[2]) + 1), owner, int(now_us), '-', 0, '-'
-    changed[#changed + 1] = tid
-    changed[#changed + 1] = record(f)
-    owned[#owned + 1] = 0
-    owned[#owned + 1] = owner .. ':' .. tid
-    told[#told + 1] = tid .. ':' .. f[2]
-    reply[#reply + 1] = tid
-    reply[#reply + 1] = f[2]
-    reply[#reply + 1] = spec
-    kept[#kept + 1] = tid
-    kept[#kept + 1] = f[2]
+    n = n + 1
+    changed[2 * n - 1], changed[2 * n] = tid, now_is
+    owned[2 * n - 1], owned[2 * n] = 0, owner .. ':' .. tid
+    told[n] = tid .. ':' .. attempt
+    reply[3 * n + 1], reply[3 * n + 2], reply[3 * n + 3] = tid, attempt, spec
+    kept[2 * n + 2], kept[2 * n + 3] = tid, attempt
   end
 end
-for p, ids in pairs(from_stream) do
-  call_many('XDEL', stream_of(p), ids)
-end
-for p, back in pairs(from_back) do
-  local _, removed = call_many('ZREM', returned_of(p), back)
-  count('back:' .. ARGV[N + p], -removed)
-end
-local sums = {}
-for p, by in pairs(taken) do
-  local before = waiting and waiting[p] or call('HGET', READY, ARGV[N + p]) or 0
-  sums[#sums + 1] = ARGV[N + p]
-  sums[#sums + 1] = int(tonumber(before) - by)
-end
-call_many('HSET', READY, sums)
 call_many('HSET', TASK, changed)
 call_many('ZADD', OWNED, owned)
-count('1', #told)
-event(SPAWNING, owner, table.concat(told, ' '), #told)
+count('1', n)
+event(SPAWNING, owner, table.concat(told, ' '), n)
+-- Whoever is at work does not look again in time for what is due soon: another has to know of it.
+local soon = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
+if soon[1] and tonumber(soon[2]) - now_us < LOOKS then rings[#rings + 1] = string.sub(soon[1], 21) end
 -- Specs are not remembered with the answer: they are where they are, and many.
 return answer(reply, kept)

@@ -2,10 +2,10 @@
 -- follow. ARGV[1] is the prefix of channels, ARGV[2] the number of the call, ARGV[3] how long its answer is remembered, in milliseconds.
 local call, fmt, floor = redis.call, string.format, math.floor
 local ONCE, META, SPEC, TASK, DONE, BORN, LOG = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local COUNT, READY, DUE, OWNED, LEASE, WORDS, PORTS = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local EXPIRY, DEAD, UNIQUES, PARTS, QUEUES, WORKERS, BEATS, OUT, OWN =
-  KEYS[15], KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23]
-local FIXED, FIRST = 23, 4
+local COUNT, IDLE, ORDER, LINE, DELAYED, OWNED, LEASE, WORDS = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local PORTS, EXPIRY, DEAD, UNIQUES, PARTS, QUEUES, WORKERS, BEATS, OUT, OWN =
+  KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24], KEYS[25]
+local FIXED, FIRST = 25, 4
 
 -- Kinds of events, as `EventKind` numbers them.
 local SPAWNING, RUNNING, COMPLETED, STALE = 1, 2, 3, 13
@@ -138,20 +138,35 @@ local function refuse(tid, attempt)
   end
 end
 
--- Makes it known when the next delayed task of a partition is due.
-local function fix_due(part, delayed)
-  local first = call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-  if first[1] then
-    call('ZADD', DUE, first[2], part)
-  else
-    call('ZREM', DUE, part)
-  end
+-- Tasks that can be claimed stand in two lines. ORDER has them as they are to be taken, the most urgent and then the oldest first: a digit of
+-- urgency, tid, partition. LINE has them by partition, "partition tid", for a worker that may take few of those in front.
+local function in_order(part, tid)
+  return 9 - string.sub(part, 1, 1) .. tid .. ' ' .. part
+end
+local function in_line(part, tid)
+  return part .. ' ' .. tid
+end
+local function line_up(part, tid)
+  call('ZADD', ORDER, 0, in_order(part, tid))
+  call('ZADD', LINE, 0, in_line(part, tid))
+end
+local function leave_line(part, tid)
+  call('ZREM', ORDER, in_order(part, tid))
+  call('ZREM', LINE, in_line(part, tid))
 end
 
--- Lets one waiting worker look at a partition again.
-local function nudge(stream)
-  local s, c = take_ids(1)
-  call('XADD', stream, stream_id(s, c), 'm', '')
+-- Wakes one worker that waits for a partition. The stream is a bell: what it rings for stands in line, so that old entries may go.
+local BELLS = 8
+local function wake(stream)
+  call('XADD', stream, 'MAXLEN', BELLS, '*', 'm', '')
+end
+
+-- Every worker that waits looks at least this often, in microseconds, and learns then what is due before it looks again. Only what is due
+-- sooner has to be told.
+local LOOKS = 2100000
+local function delay(tid, part, due, stream)
+  call('ZADD', DELAYED, due, tid .. ' ' .. part)
+  if due - now_us < LOOKS and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake(stream) end
 end
 
 -- Enters a worker: it is a task too.
@@ -182,6 +197,7 @@ local function dismiss(owner)
     call('HDEL', WORKERS, owner)
     call('HDEL', BEATS, owner)
     call('ZREM', LEASE, owner)
+    call('SREM', IDLE, owner)
   end
 end
 

@@ -1,15 +1,18 @@
 -- Stores tasks, all of them, and for `submit_own` the worker that is to run the only one.
--- KEYS: stream, returned, delayed of each partition. ARGV: the number of partitions, their names; the number of tasks, and for each:
--- partition, when it is due ('' or microseconds from now, or '@' and the microsecond), the same in nanoseconds, unique key, stored spec.
+-- KEYS: the stream of each partition. ARGV: the number of partitions, their names; the number of tasks, how many arguments each has, and
+-- these: its spec, as it is stored, is the last. With two, its partition comes before it; with five its partition, when it is due ('' or
+-- microseconds from now, or '@' and the microsecond), the same in nanoseconds, and its unique key.
 -- Then '', or 'again' and the finished task that is submitted once more, or 'own' and the worker that is to run the only task: its info
 -- and its lease.
 local nparts = tonumber(ARGV[FIRST])
-local parts, at = {}, FIRST + nparts + 1
+local parts, at = {}, FIRST + nparts + 2
 for i = 1, nparts do
   parts[i] = ARGV[FIRST + i]
 end
-local n = tonumber(ARGV[at])
-local M = at + n * 5 + 1
+local n, each = tonumber(ARGV[at - 1]), tonumber(ARGV[at])
+local M = at + n * each + 1
+-- How many workers a batch wakes for one partition: each that finds more than it takes wakes another.
+local RINGS = 4
 local mode = ARGV[M]
 if mode == 'again' then
   -- The old one has been seen to.
@@ -24,21 +27,26 @@ end
 
 -- Which of them are new; one that is not is answered with the id of the task that has its key.
 local new, existing, mine = 0, {}, {}
-local places = {}
-for i = 1, n do
-  local key = ARGV[at + (i - 1) * 5 + 4]
-  local holder = nil
-  if key ~= '' then
-    holder = mine[key] or call('HGET', UNIQUES, key) or nil
+local places = nil
+if each == 5 then
+  places = {}
+  for i = 1, n do
+    local key = ARGV[at + i * 5 - 1]
+    local holder = nil
+    if key ~= '' then
+      holder = mine[key] or call('HGET', UNIQUES, key) or nil
+    end
+    if holder then
+      existing[#existing + 1] = i
+      existing[#existing + 1] = holder
+    else
+      if key ~= '' then mine[key] = -new end
+      places[i] = new
+      new = new + 1
+    end
   end
-  if holder then
-    existing[#existing + 1] = i
-    existing[#existing + 1] = holder
-  else
-    if key ~= '' then mine[key] = -new end
-    places[i] = new
-    new = new + 1
-  end
+else
+  new = n
 end
 if new == 0 then
   return answer({ '', existing, {}, '', '' })
@@ -56,7 +64,7 @@ local heard = call('SMISMEMBER', PARTS, unpack(parts))
 for p = 1, nparts do
   ready[p] = 0
   if heard[p] == 0 then
-    local made = redis.pcall('XGROUP', 'CREATE', KEYS[FIXED + p * 3 - 2], 'raddle', '0', 'MKSTREAM')
+    local made = redis.pcall('XGROUP', 'CREATE', KEYS[FIXED + p], 'raddle', '0', 'MKSTREAM')
     if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
     fresh[#fresh + 1] = parts[p]
   end
@@ -65,47 +73,56 @@ call_many('SADD', PARTS, fresh)
 call('XADD', BORN, stream_id(s, c), 'n', new)
 ring('log')
 
-local specs, records, keys = {}, {}, {}
+local specs, records, keys, order, line = {}, {}, {}, {}, {}
 local owner, claimed = '', ''
+-- All but the last digits are the same for nearly all of them.
+local low = s % 10000000 * 4096 + c
+local high, rest = int(floor(s / 10000000) * 4096 + floor(low / 10000000)), low % 10000000
+local at_spec, at_line = 0, 0
 for i = 1, n do
-  local offset = places[i]
+  local offset = i - 1
+  if places then offset = places[i] end
   if offset then
-    local a = at + (i - 1) * 5
-    local p, due, due_ns, key, spec = tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
-    local ts, tc = id_after(s, c, offset)
-    local tid = digits(ts, tc)
-    local part, stream = parts[p], KEYS[FIXED + p * 3 - 2]
-    specs[#specs + 1] = tid
-    specs[#specs + 1] = spec
-    if key ~= '' then
-      keys[#keys + 1] = key
-      keys[#keys + 1] = tid
+    local a = at + i * each
+    local p = each == 1 and 1 or tonumber(ARGV[a - each + 1])
+    local part, spec = parts[p], ARGV[a]
+    local tid
+    if rest + offset < 10000000 then
+      tid = fmt('%s%07d', high, rest + offset)
+    else
+      tid = digits(id_after(s, c, offset))
     end
-    local run_at = nil
-    if due ~= '' then
-      if string.sub(due, 1, 1) == '@' then
-        run_at = tonumber(string.sub(due, 2))
-      else
-        run_at = now_us + tonumber(due)
-        due_ns = int(run_at) .. '000'
+    specs[at_spec + 1], specs[at_spec + 2] = tid, spec
+    at_spec = at_spec + 2
+    local key, run_at, due_ns = '', nil, nil
+    if each == 5 then
+      local due = ARGV[a - 3]
+      due_ns, key = ARGV[a - 2], ARGV[a - 1]
+      if due ~= '' then
+        if string.sub(due, 1, 1) == '@' then
+          run_at = tonumber(string.sub(due, 2))
+        else
+          run_at = now_us + tonumber(due)
+          due_ns = int(run_at) .. '000'
+        end
+      end
+      if key ~= '' then
+        keys[#keys + 1] = key
+        keys[#keys + 1] = tid
       end
     end
     if run_at and run_at > now_us then
       local _, ttl = head(spec)
       records[#records + 1] = tid
       records[#records + 1] = record({ 'd', 0, 0, 0, part, '-', '-', '-', 0, due_ns, ttl, key })
-      local delayed = KEYS[FIXED + p * 3]
-      call('ZADD', delayed, int(run_at), tid)
+      delay(tid, part, int(run_at), KEYS[FIXED + p])
       count('d', 1)
-      -- Whoever waits for work has to wait for this time too.
-      if call('ZRANGE', delayed, 0, 0)[1] == tid then
-        call('ZADD', DUE, int(run_at), part)
-        nudge(stream)
-      end
     elseif mode == 'own' then
       claimed = tid
     else
-      call('XADD', stream, stream_id(ts, tc), 't', tid)
+      order[at_line + 1], order[at_line + 2] = 0, in_order(part, tid)
+      line[at_line + 1], line[at_line + 2] = 0, in_line(part, tid)
+      at_line = at_line + 2
       ready[p] = ready[p] + 1
     end
   end
@@ -113,14 +130,15 @@ end
 call_many('HSET', SPEC, specs)
 call_many('HSET', TASK, records)
 call_many('HSET', UNIQUES, keys)
-local waiting, sums = call_many('HMGET', READY, parts), {}
-for p = 1, nparts do
-  if ready[p] > 0 then
-    sums[#sums + 1] = parts[p]
-    sums[#sums + 1] = int(tonumber(waiting[p] or 0) + ready[p])
+call_many('ZADD', ORDER, order)
+call_many('ZADD', LINE, line)
+-- Where nobody waits, nobody has to be woken.
+local idle = call('SCARD', IDLE)
+for p = 1, idle > 0 and nparts or 0 do
+  for _ = 1, math.min(ready[p], RINGS, idle) do
+    wake(KEYS[FIXED + p])
   end
 end
-call_many('HSET', READY, sums)
 if mode == 'own' then
   owner = enter_own(ARGV[M + 1], tonumber(ARGV[M + 2]))
   if claimed ~= '' then
