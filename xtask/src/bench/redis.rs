@@ -1,6 +1,8 @@
 //! The Redis engine against the server itself: what a client can get out of it that does nothing but move bytes.
 
 use std::{
+    cell::Cell,
+    collections::HashMap,
     net::{Ipv4Addr, TcpListener},
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
@@ -9,7 +11,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, ClaimRequest, Submit, connect};
-use raddle_core::{CapSet, Spec, worker::WorkerInfo};
+use raddle_core::{CapSet, Span, Spec, Tid, worker::WorkerInfo};
 use redis::{Commands, Connection, streams::StreamReadReply};
 
 use crate::{
@@ -26,11 +28,16 @@ const GROUP: usize = 100;
 const SETS: usize = 200;
 /// Waits timed in each round.
 const WAITS: usize = 300;
+/// What `redis-benchmark` sends at least: with less its own start is part of the figure.
+const FLOOR_COUNT: usize = 200_000;
+/// Delayed tasks timed in each round.
+const DELAYED: usize = 100;
 
 pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let tasks = if plan.quick { 5_000 } else { 50_000 };
     let mut verdicts = throughput(plan, tasks);
     verdicts.extend(latency(plan));
+    verdicts.extend(punctuality(plan));
     verdicts.extend(crowd(plan));
     verdicts.extend(sets(plan));
     verdicts
@@ -41,10 +48,10 @@ fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
     for _ in 0..plan.rounds {
         let bed = Bed::new();
         let server = Server::start(&bed);
-        xadd.push(server.pipelined_xadd(tasks));
+        xadd.push(server.pipelined_xadd(tasks.max(FLOOR_COUNT)));
         bare.push(rate(tasks, bare_loop(&mut server.connection(), tasks)));
         let broker = server.broker(&bed);
-        submitted.push(rate(tasks, enqueue(&bed, &*broker, tasks)));
+        submitted.push(rate(tasks, submit_at_once(&bed, &*broker, tasks)));
         let owner = bed.wait(register(&*broker));
         let began = Instant::now();
         bed.wait(async { tokio::join!(work_off(&*broker, owner), work_off(&*broker, owner)) });
@@ -52,12 +59,27 @@ fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
     }
     show("pipelined XADD (redis-benchmark -P 16)", "/s", &xadd);
     show("bare XREADGROUP + XACK + XDEL, 16 in a pipeline", "/s", &bare);
-    show("submit, batches of 100", "/s", &submitted);
+    show("submit, batches of 100, 8 under way", "/s", &submitted);
     show("claim + finish, batches of 100", "/s", &finished);
     vec![
         Verdict::at_least("redis: submit, of pipelined XADD", ratio(&submitted, &xadd), 0.5),
         Verdict::at_least("redis: claim + finish, of the bare loop", ratio(&finished, &bare), 0.35),
     ]
+}
+
+/// Submits from one process, several batches at a time: `redis-benchmark` has 50 connections with 16 commands under way on each.
+fn submit_at_once(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
+    let began = Instant::now();
+    let left = Cell::new(tasks / GROUP);
+    let lane = async || {
+        while left.get() > 0 {
+            left.set(left.get() - 1);
+            let batch = (0..GROUP).map(|_| Submit::new(Spec::command(["/bin/true"]))).collect();
+            broker.submit(batch).await.expect("there is room");
+        }
+    };
+    bed.wait(async { tokio::join!(lane(), lane(), lane(), lane(), lane(), lane(), lane(), lane()) });
+    began.elapsed()
 }
 
 /// From a submit to the moment that a worker has the task, which was waiting for it.
@@ -75,6 +97,71 @@ fn latency(plan: &Plan) -> Vec<Verdict> {
     vec![Verdict::at_most("redis: submit to start, of the bare wake-up", ratio(&ours, &bare), 3.0)]
 }
 
+/// How late a delayed task starts, with two workers waiting of which each also has other things to do.
+fn punctuality(plan: &Plan) -> Vec<Verdict> {
+    let bed = Bed::new();
+    let server = Server::start(&bed);
+    let broker = server.broker(&bed);
+    let late: Vec<f64> = (0..plan.rounds).map(|_| lateness(&bed, &server, &*broker)).collect();
+    show("a delayed task starts late, p99", "ms", &late);
+    vec![Verdict::at_most("redis: ms that a delayed task starts late, p99", median(&late), 50.0)]
+}
+
+fn lateness(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
+    let (tell, told) = mpsc::channel();
+    let workers: Vec<_> = (0..2)
+        .map(|_| {
+            let (url, tell) = (server.url(), tell.clone());
+            thread::spawn(move || claim_until_stopped(&url, &tell))
+        })
+        .collect();
+    drop(tell);
+    thread::sleep(Duration::from_millis(200));
+    let mut due = HashMap::new();
+    for n in 0..DELAYED {
+        let delay = Duration::from_millis(20 + (n as u64 * 37) % 400);
+        let later = Spec { delay: Some(Span(delay)), ..Spec::command(["/bin/true"]) };
+        let specs = vec![Submit::new(later), Submit::new(Spec::command(["/bin/true"]))];
+        let stored = bed.wait(broker.submit(specs)).expect("there is room");
+        due.insert(stored[0].tid(), Instant::now() + delay);
+        thread::sleep(Duration::from_millis(7));
+    }
+    let mut late = Vec::new();
+    while late.len() < DELAYED {
+        let (tid, at) = told.recv_timeout(Duration::from_secs(10)).expect("every task is claimed");
+        late.extend(due.get(&tid).map(|due: &Instant| at.saturating_duration_since(*due).as_secs_f64() * 1e3));
+    }
+    for _ in &workers {
+        submit(bed, broker, vec![Spec { name: Some(STOP.into()), ..Spec::command(["/bin/true"]) }]);
+    }
+    workers.into_iter().for_each(|worker| worker.join().expect("a worker does not panic"));
+    late.sort_by(f64::total_cmp);
+    late[DELAYED * 99 / 100 - 1]
+}
+
+/// The task that ends a worker.
+const STOP: &str = "stop";
+
+fn claim_until_stopped(url: &str, tell: &mpsc::Sender<(Tid, Instant)>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+    runtime.block_on(async {
+        let broker = connect(&url.parse().expect("a URL")).await.expect("the server answers");
+        let owner = register(&*broker).await;
+        loop {
+            let wait = Duration::from_secs(20);
+            let claims = broker.claim(ClaimRequest { wait, ..request(owner, 1) }).await.expect("the broker answers");
+            let now = Instant::now();
+            broker.finish(claims.iter().map(finish).collect()).await.expect("they are ours");
+            let Some(claim) = claims.first() else { panic!("nobody submits any more") };
+            if claim.spec.name.as_deref() == Some(STOP) {
+                break;
+            }
+            let _ = tell.send((claim.fence.tid, now));
+        }
+        broker.deregister(owner, None).await.expect("it was registered");
+    });
+}
+
 /// What a task costs with few and with many others waiting.
 fn crowd(plan: &Plan) -> Vec<Verdict> {
     let many = if plan.quick { 100_000 } else { 1_000_000 };
@@ -83,6 +170,8 @@ fn crowd(plan: &Plan) -> Vec<Verdict> {
     let (few, lots) = (calm.broker(&bed), crowded.broker(&other));
     enqueue(&bed, &*few, 1_000);
     println!("submitting {many} tasks took {:.1} s", enqueue(&other, &*lots, many).as_secs_f64());
+    // The server rewrites its log when that has grown by so much: a second process, which is no cost of the next task.
+    crowded.wait_for_rewrite();
     let (mut light, mut heavy) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds.max(3) {
         light.push(cost(&bed, &*few, || Spec::command(["/bin/true"])));
@@ -298,6 +387,20 @@ impl Server {
 
     fn broker(&self, bed: &Bed) -> Arc<dyn Broker> {
         bed.wait(connect(&self.url().parse().expect("a URL"))).expect("the server takes tasks")
+    }
+
+    /// Waits until it does not rewrite its log.
+    fn wait_for_rewrite(&self) {
+        let (mut connection, began) = (self.connection(), Instant::now());
+        loop {
+            let info: String =
+                redis::cmd("INFO").arg("persistence").query(&mut connection).expect("the server answers");
+            if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrite_scheduled:0") {
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "a rewrite comes to its end");
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// What `redis-benchmark` makes of it, per second.

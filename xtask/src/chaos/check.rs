@@ -79,8 +79,10 @@ pub(crate) struct Figures {
     /// Overlaps where worker and runner were both stopped, which is documented.
     pub(crate) allowed_overlaps: usize,
     pub(crate) stale_refused: u64,
-    /// From the kill of a worker until the broker took the task back.
+    /// From the kill of a worker until the broker took the task back, with the server there all the time.
     pub(crate) taken_back: Vec<Duration>,
+    /// The same where the server or the way to it was out of order meanwhile: then nobody can take anything back.
+    pub(crate) taken_back_after_outage: Vec<Duration>,
     /// From the kill of a worker until the next attempt began.
     pub(crate) running_again: Vec<Duration>,
     /// Attempts that were taken from a worker to which nothing was done: its lease ran out for another reason, such as a lock whose
@@ -112,7 +114,7 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
         faults.push(Fault::Process(text));
     }
     figures.stale_refused = evidence.census.stale_writes;
-    (figures.taken_back, figures.running_again) = reclaims(evidence, &histories);
+    reclaims(evidence, &histories, figures);
     figures.taken_from_the_unhurt = taken_from_the_unhurt(evidence, &histories);
     faults.extend(evidence.batches.iter().filter_map(torn));
     faults.extend(miscounted(&evidence.census, figures, &histories));
@@ -299,13 +301,22 @@ fn doubly_stopped(deeds: &[Deed]) -> HashSet<u32> {
     deeds.iter().filter(is_doubly).flat_map(|deed| deed.runners.iter().copied()).collect()
 }
 
+/// When the server was away, or the way to it was out of order.
+fn outages(deeds: &[Deed]) -> Vec<Range<u64>> {
+    let outage = |deed: &Deed| match deed.what {
+        What::KillServer(time) | What::Net(_, time) => Some(deed.at..deed.at + time.as_nanos() as u64),
+        _ => None,
+    };
+    deeds.iter().filter_map(outage).collect()
+}
+
 /// How long what ran on killed workers took to be taken back, and to run again.
-fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>) -> (Vec<Duration>, Vec<Duration>) {
+fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures: &mut Figures) {
     let mut by_runner: HashMap<u32, Vec<(u64, Tid, u32)>> = HashMap::new();
     for line in evidence.lines.iter().filter(|line| line.what == Mark::Begin) {
         by_runner.entry(line.ppid).or_default().push((line.at, line.tid, line.attempt));
     }
-    let (mut taken, mut again) = (Vec::new(), Vec::new());
+    let outages = outages(&evidence.deeds);
     // One that was stopped at the time had been missed before it was killed.
     let stops = worker_stops(&evidence.deeds);
     let is_awake = |deed: &&Deed| !stops.iter().any(|(pid, stop)| *pid == deed.worker && stop.contains(&deed.at));
@@ -319,14 +330,17 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>) -> (Vec
                 history.events.iter().find(|event| event.event == EventKind::Reclaimed && event.attempt == *attempt);
             // Not there if it had ended, and was recorded.
             let Some(reclaimed) = reclaimed else { continue };
-            taken.push(Duration::from_nanos((reclaimed.at.as_nanosecond() as u64).saturating_sub(deed.wall)));
+            let took = (reclaimed.at.as_nanosecond() as u64).saturating_sub(deed.wall);
+            let is_cut_off = outages.iter().any(|outage| outage.start < deed.at + took && deed.at < outage.end);
+            let taken = if is_cut_off { &mut figures.taken_back_after_outage } else { &mut figures.taken_back };
+            taken.push(Duration::from_nanos(took));
             let next = history.attempts.range(attempt + 1..).find_map(|(_, next)| next.begun);
-            again.extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(deed.at))));
+            figures.running_again.extend(next.map(|(at, _)| Duration::from_nanos(at.saturating_sub(deed.at))));
         }
     }
-    taken.sort_unstable();
-    again.sort_unstable();
-    (taken, again)
+    for times in [&mut figures.taken_back, &mut figures.taken_back_after_outage, &mut figures.running_again] {
+        times.sort_unstable();
+    }
 }
 
 /// How many attempts were taken from a worker to which nothing was done.

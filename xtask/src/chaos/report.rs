@@ -77,13 +77,19 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
         ("stale writes refused", figures.stale_refused.to_string()),
         ("stale writes accepted", faults_of(|fault| matches!(fault, Fault::StaleWrite(..)))),
         ("kill to taken back, p50 / p99 / max", spread(&figures.taken_back)),
+        ("… with the server or the way to it out of order", spread(&figures.taken_back_after_outage)),
         ("kill to running again, p50 / p99 / max", spread(&figures.running_again)),
         ("taken from workers that nothing was done to", figures.taken_from_the_unhurt.to_string()),
         ("processes left", faults_of(|fault| matches!(fault, Fault::Survivor(_) | Fault::Outlived(..)))),
     ];
     // What an engine does not have is not counted.
-    let of_servers = ["… of the server", "troubles of the network", "… connections that they hit"];
-    rows.retain(|(name, value)| value != "0" || !of_servers.contains(name));
+    let of_servers = [
+        "… of the server",
+        "troubles of the network",
+        "… connections that they hit",
+        "… with the server or the way to it out of order",
+    ];
+    rows.retain(|(name, value)| !matches!(value.as_str(), "0" | "none") || !of_servers.contains(name));
     rows
 }
 

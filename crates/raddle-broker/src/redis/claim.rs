@@ -133,7 +133,7 @@ impl Core {
             };
             let answer = match answer {
                 Some(answer) => {
-                    call.is_over();
+                    call.done();
                     answer
                 }
                 // It may have been made: only its number brings what it took.

@@ -312,7 +312,7 @@ impl Call<'_> {
     /// Makes it, as often as it takes until it is answered.
     pub(super) async fn make(self, sure: Sure) -> Result<Value> {
         let answer = self.link.ask(Request::Eval(&self.eval), sure).await;
-        self.is_over();
+        self.done();
         answer
     }
 
@@ -323,7 +323,7 @@ impl Call<'_> {
 
     /// Gives its place free. Not reached when the caller has gone: the call may still be under way, and its place must not be used by
     /// another.
-    pub(super) fn is_over(self) {
+    pub(super) fn done(self) {
         self.link.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.slot);
     }
 }

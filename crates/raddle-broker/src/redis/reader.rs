@@ -10,7 +10,7 @@ use redis::{Value, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use super::{
-    Core,
+    Core, SAFETY_INTERVAL,
     fault::Fault,
     keys::Part,
     link::Call,
@@ -40,7 +40,7 @@ pub(super) struct Reader {
 
 /// How a wait ended.
 pub(super) struct Woken {
-    /// The stream whose entry ended it, if it was not time.
+    /// The partition's stream whose entry ended it, if it was one.
     pub(super) by: Option<String>,
     /// What the call was answered, if it was.
     pub(super) answer: Option<Value>,
@@ -71,6 +71,11 @@ impl Core {
         let mut reading = std::pin::pin!(timeout(wait + MARGIN, reading));
         let (answers, unwanted) = tokio::select! {
             answers = &mut reading => (answers, false),
+            // An idle server looks only ten times a second whether a wait is over.
+            () = tokio::time::sleep(wait), if wait < SAFETY_INTERVAL => {
+                self.unblock(reader.id).await;
+                (reading.await, false)
+            }
             () = gone => {
                 self.unblock(reader.id).await;
                 (reading.await, true)
@@ -90,7 +95,10 @@ impl Core {
             entry => {
                 reader.ready_for = Some(owner);
                 self.readers.put(reader);
-                let by = list(entry).into_iter().next().and_then(|stream| list(stream).into_iter().next()).map(text);
+                // Its own stream is nobody else's.
+                let own = self.keys.wake(&owner.to_string());
+                let streams = list(entry).into_iter().filter_map(|stream| list(stream).into_iter().next()).map(text);
+                let by = streams.into_iter().find(|stream| *stream != own);
                 Ok(Woken { by, answer: answer.ok() })
             }
         }

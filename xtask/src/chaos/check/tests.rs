@@ -91,6 +91,19 @@ fn what_is_good_has_no_fault_and_is_counted() {
 }
 
 #[test]
+fn what_could_not_be_taken_back_for_an_outage_is_counted_apart() {
+    let mut evidence = good();
+    let kill = evidence.deeds[0].at;
+    evidence.deeds.push(deed(What::KillServer(Duration::from_secs(1)), kill + SECOND, &[]));
+    let figures = check(&evidence).figures;
+    assert_eq!((figures.taken_back.len(), figures.taken_back_after_outage.len()), (0, 1));
+    // One that was over before is no excuse.
+    evidence.deeds[1].at = kill - 2 * SECOND;
+    let figures = check(&evidence).figures;
+    assert_eq!((figures.taken_back.len(), figures.taken_back_after_outage.len()), (1, 0));
+}
+
+#[test]
 fn what_is_taken_from_a_worker_that_nothing_was_done_to_is_counted() {
     let mut evidence = good();
     evidence.deeds.clear();
