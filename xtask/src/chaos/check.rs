@@ -346,15 +346,24 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
 /// How many attempts were taken from a worker to which nothing was done.
 fn taken_from_the_unhurt(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>) -> usize {
     let hurts_worker = |what| matches!(what, What::KillWorker | What::StopWorker(_) | What::Drain | What::GiveBack);
-    let hurt = evidence.deeds.iter().filter(|deed| hurts_worker(deed.what));
-    let hurt: HashSet<u32> = hurt.flat_map(|deed| deed.runners.iter().copied()).collect();
+    let hurts: Vec<&Deed> = evidence.deeds.iter().filter(|deed| hurts_worker(deed.what)).collect();
+    let hurt: HashSet<u32> = hurts.iter().flat_map(|deed| deed.runners.iter().copied()).collect();
+    // A runner that was killed before is not among those that its worker had when that was hurt, though its result may still have been
+    // on the way.
+    let of_runner = evidence.deeds.iter().flat_map(|deed| deed.runners.iter().map(|runner| (*runner, deed.worker)));
+    let of_runner: HashMap<u32, u32> = of_runner.collect();
+    let is_hurt = |(begun, runner): (u64, u32), taken: u64| {
+        let lies_between = |deed: &&&Deed| deed.at > begun && deed.wall < taken;
+        let mut between = hurts.iter().filter(lies_between);
+        hurt.contains(&runner) || between.any(|deed| of_runner.get(&runner) == Some(&deed.worker))
+    };
     // A `run` that was killed was its own worker.
     let runs: HashSet<Tid> =
         evidence.batches.iter().filter(|batch| batch.is_run).flat_map(|batch| batch.stored.iter().copied()).collect();
     let taken =
         evidence.events.iter().filter(|event| event.event == EventKind::Reclaimed && !runs.contains(&event.tid));
-    let runner = |event: &Event| histories.get(&event.tid)?.attempts.get(&event.attempt)?.begun;
-    taken.filter_map(runner).filter(|(_, runner)| !hurt.contains(runner)).count()
+    let begun = |event: &Event| histories.get(&event.tid)?.attempts.get(&event.attempt)?.begun;
+    taken.filter(|event| begun(event).is_some_and(|begun| !is_hurt(begun, event.at.as_nanosecond() as u64))).count()
 }
 
 /// Whether a submit was stored in part.

@@ -111,6 +111,17 @@ fn what_is_taken_from_a_worker_that_nothing_was_done_to_is_counted() {
     assert_eq!((verdict.faults.len(), verdict.figures.taken_from_the_unhurt), (0, 1));
 }
 
+/// Its result was still on the way when the worker was killed too.
+#[test]
+fn what_a_killed_runner_had_is_taken_from_a_worker_that_was_killed() {
+    let mut evidence = good();
+    let at = evidence.deeds[0].at;
+    evidence.deeds = vec![deed(What::KillRunner, at, &[RUNNER]), deed(What::KillWorker, at + 1, &[])];
+    assert_eq!(check(&evidence).figures.taken_from_the_unhurt, 0);
+    evidence.deeds.pop();
+    assert_eq!(check(&evidence).figures.taken_from_the_unhurt, 1);
+}
+
 #[test]
 fn a_task_that_the_broker_does_not_know_is_lost() {
     let found = faults(|evidence| {
