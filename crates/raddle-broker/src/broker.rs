@@ -57,6 +57,9 @@ pub trait Tasks: Send + Sync + 'static {
     /// Notes that a running attempt stands still on request, or goes on. An attempt that is not the latest is passed over.
     async fn paused(&self, fence: Fence, paused: bool) -> Result<()>;
 
+    /// Notes how far a running attempt has come. It is forgotten with the attempt; one that is not the latest is passed over.
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()>;
+
     /// Ends attempts: result, state, event and removal in one step each. Returns when they are durable.
     ///
     /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle()`].

@@ -48,6 +48,15 @@ pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// How far a task says that it has come.
+pub(crate) fn progress(progress: &raddle_core::Progress) -> String {
+    match (progress.percent, progress.message.as_str()) {
+        (Some(percent), "") => format!("{percent:.0} %"),
+        (Some(percent), message) => format!("{percent:.0} %, {message}"),
+        (None, message) => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

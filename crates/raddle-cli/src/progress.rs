@@ -34,6 +34,49 @@ impl Progress {
     }
 }
 
+/// Shows how far a task says that it has come.
+pub(crate) struct TaskProgress(Option<ProgressBar>);
+
+impl TaskProgress {
+    /// Nothing is shown unless stderr is a terminal.
+    pub(crate) fn start(wanted: bool) -> Self {
+        Self((wanted && io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new(100);
+            let style = ProgressStyle::with_template("{bar:30} {pos:>3} % {msg}");
+            bar.set_style(style.expect("the template is well-formed"));
+            bar
+        }))
+    }
+
+    /// Whether anybody sees it.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn set(&self, progress: &raddle_core::Progress) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(progress.percent.unwrap_or(0.0) as u64);
+            bar.set_message(crate::table::printable(&progress.message));
+        }
+    }
+
+    /// `print` may write to the same terminal: the bar steps aside for it.
+    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+}
+
+impl Drop for TaskProgress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(bar) = &self.0 {

@@ -67,6 +67,11 @@ pub enum Exit {
         /// What was wrong.
         message: String,
     },
+    /// The worker has no handler that may run it. It goes back, and is charged nothing.
+    Unfit {
+        /// Why none may.
+        message: String,
+    },
     /// The worker that ran it is gone.
     Lost {
         /// What is known of it.
@@ -129,7 +134,7 @@ impl Exit {
             Self::Panicked { .. } => 101,
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
-            Self::SpawnFailed { .. } | Self::Lost { .. } => 125,
+            Self::SpawnFailed { .. } | Self::Unfit { .. } | Self::Lost { .. } => 125,
             Self::Cancelled => 130,
             Self::OutOfMemory | Self::Limit { .. } | Self::Killed => 137,
         }
@@ -145,9 +150,10 @@ impl fmt::Display for Exit {
             Self::OutOfMemory => f.write_str("used more memory than allowed"),
             Self::Limit { limit: LimitKind::MemoryMb } => f.write_str("ran into memory_mb"),
             Self::Limit { limit: LimitKind::MaxProcs } => f.write_str("ran into max_procs"),
-            Self::NotFound { message } | Self::NotExecutable { message } | Self::SpawnFailed { message } => {
-                f.write_str(message)
-            }
+            Self::NotFound { message }
+            | Self::NotExecutable { message }
+            | Self::SpawnFailed { message }
+            | Self::Unfit { message } => f.write_str(message),
             Self::Lost { message } | Self::Error { message, .. } | Self::Garbled { message } => f.write_str(message),
             Self::Panicked { message, location } => write!(f, "panicked at {location}: {message}"),
             Self::Cancelled => f.write_str("stopped on request"),

@@ -41,7 +41,7 @@ pub enum Reply {
 pub struct Progress {
     /// From 0 to 100, if that can be said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub percent: Option<f32>,
+    pub percent: Option<f64>,
     /// For people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Exit, Spec, State, Tid, spec::Reserved};
+use crate::{EventKind, Exit, Spec, State, Tid, spec::Reserved};
 
 /// How many attempts may be lost with their worker before the task counts as the cause of it.
 ///
@@ -15,6 +15,9 @@ pub const LOSSES_ALLOWED: u32 = 3;
 /// Tasks that wait in a worker for their turn are lost with it through no fault of theirs. One that kills its worker at once looks
 /// the same each time; after so many attempts it is no longer believed.
 pub const UNCHARGED_ATTEMPTS: u32 = 10;
+
+/// How long a task waits for which a worker had no handler.
+const UNFIT_PAUSE: Duration = Duration::from_secs(5);
 
 /// The history of a task as far as decisions need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +58,8 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
         Exit::Killed => done(State::Killed, tally),
         Exit::Cancelled if spec.on_stop == Reserved::Requeue => Next::Again { pause: Duration::ZERO, tally },
         Exit::Cancelled => done(State::Cancelled, tally),
+        // It is nobody's fault, and another worker may have one that fits; but this one must not take it again at once.
+        Exit::Unfit { .. } => Next::Again { pause: UNFIT_PAUSE, tally },
         Exit::Lost { .. } => {
             let tally = Tally { losses: tally.losses + 1, ..tally };
             if tally.losses < spec.retry.attempts.max(LOSSES_ALLOWED) {
@@ -67,6 +72,15 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
             exhausted(spec, tid, Tally { failures: tally.failures + 1, ..tally }, State::Failed)
         }
         _ => failed(spec, tid, tally, State::Failed),
+    }
+}
+
+/// What the log says of an attempt that ended so, and is followed by another.
+pub fn event_before_another(exit: &Exit) -> EventKind {
+    match exit {
+        Exit::Lost { .. } => EventKind::Reclaimed,
+        Exit::Cancelled | Exit::Unfit { .. } => EventKind::Released,
+        _ => EventKind::Retrying,
     }
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Report, Spec, State, Tid};
+use crate::{Progress, Report, Spec, State, Tid};
 
 /// A task with all that is known of it now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct TaskView {
     /// The process that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// How far the present attempt says that it has come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// When it was submitted.
     pub created_at: Timestamp,
     /// When the present attempt was claimed.

@@ -134,6 +134,10 @@ impl Tasks for Remote {
         self.ask(Call::Paused { fence, paused }).await
     }
 
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
+        self.ask(Call::Progress { fence, progress }).await
+    }
+
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         let fences: Vec<Fence> = batch.iter().map(|finish| finish.fence).collect();
         let verdicts = self.doubts.finish(self, batch, async |batch| self.ask(Call::Finish(batch)).await).await?;

@@ -55,6 +55,7 @@ async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: Chest) -> V
         Call::Claim(request) => answer(id, &broker.claim(request).await),
         Call::Started(batch) => answer(id, &broker.started(batch).await),
         Call::Paused { fence, paused } => answer(id, &broker.paused(fence, paused).await),
+        Call::Progress { fence, progress } => answer(id, &broker.progress(fence, progress).await),
         Call::Finish(batch) => answer(id, &broker.finish(batch).await),
         Call::Release(batch) => answer(id, &broker.release(batch).await),
         Call::Reclaim => answer(id, &broker.reclaim().await),

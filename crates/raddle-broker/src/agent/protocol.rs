@@ -93,6 +93,10 @@ pub(super) enum Call {
         fence: Fence,
         paused: bool,
     },
+    Progress {
+        fence: Fence,
+        progress: raddle_core::Progress,
+    },
     Finish(Vec<Finish>),
     Release(Vec<Release>),
     Reclaim,

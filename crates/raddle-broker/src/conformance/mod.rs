@@ -259,6 +259,7 @@ macro_rules! conformance {
                 dead_tasks_are_found
                 short_ids_are_completed
                 a_task_knows_its_place_in_line
+                progress_is_shown_while_the_attempt_runs
                 an_unknown_task_is_not_there
                 the_summary_adds_up
                 the_engine_names_itself

@@ -1,9 +1,12 @@
 //! Tasks as others see them.
 
-use raddle_core::{Control, Span, Spec, State, Tid, Word};
+use raddle_core::{Control, Exit, Span, Spec, State, Tid, Word};
 
 use super::{Fixture, Handle, support::*};
-use crate::{Error, Result, request::TaskFilter};
+use crate::{
+    Error, Result,
+    request::{Fence, TaskFilter},
+};
 
 async fn found(broker: &Handle, filter: TaskFilter) -> Result<Vec<Tid>> {
     Ok(broker.tasks(filter).await?.iter().map(|task| task.tid).collect())
@@ -170,5 +173,32 @@ pub async fn the_engine_names_itself(store: &dyn Fixture) -> Result<()> {
     assert!(!health.engine.is_empty() && !health.location.is_empty() && !health.durability.is_empty());
     let bad: Vec<_> = health.checks.iter().filter(|check| !check.ok).collect();
     assert!(bad.is_empty(), "{bad:?}");
+    Ok(())
+}
+
+/// As long as the attempt lasts that told it.
+pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let first = begin(broker, owner).await?;
+    assert_eq!(view(broker, tid).await?.progress, None);
+    let progress = |percent, message: &str| raddle_core::Progress { percent, message: message.into() };
+    broker.progress(first, progress(Some(40.0), "almost halfway")).await?;
+    broker.progress(first, progress(Some(50.5), "halfway")).await?;
+    assert_eq!(view(broker, tid).await?.progress, Some(progress(Some(50.5), "halfway")));
+    let filter = TaskFilter { states: vec![State::Running], ..TaskFilter::default() };
+    assert_eq!(broker.tasks(filter).await?[0].progress, Some(progress(Some(50.5), "halfway")));
+
+    release(broker, first).await?;
+    assert_eq!(view(broker, tid).await?.progress, None, "nobody is at work");
+    let second = begin(broker, owner).await?;
+    assert_eq!(view(broker, tid).await?.progress, None, "the second has said nothing");
+    broker.progress(second, progress(None, "hm")).await?;
+    broker.progress(Fence { tid, attempt: 1 }, progress(Some(99.0), "late")).await?;
+    let shown = view(broker, tid).await?.progress;
+    assert!(shown.is_none_or(|shown| shown.message == "hm"), "the first is over");
+    broker.finish(vec![finish(second, Exit::Code { code: 0 })]).await?;
+    assert_eq!(view(broker, tid).await?.progress, None);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Giving tasks to workers.
 
-use raddle_core::{EventKind, Tid};
+use raddle_core::{EventKind, Progress, Tid};
 
 use super::state::{Now, Place, Run, State};
 use crate::{
@@ -39,6 +39,13 @@ impl State {
         self.move_to(fence.tid, Place::Active(Run { paused, ..run }));
     }
 
+    /// Notes how far a running attempt has come.
+    pub(super) fn progress(&mut self, fence: Fence, progress: Progress) {
+        if self.active(fence).is_some() {
+            self.known(fence.tid).progress = Some(progress);
+        }
+    }
+
     pub(super) fn is_ready(&self, tid: Tid) -> bool {
         self.tasks.get(&tid).is_some_and(|task| matches!(task.place, Place::Ready))
     }
@@ -48,6 +55,7 @@ impl State {
         let task = self.known(tid);
         task.tally.attempt += 1;
         task.worker = Some(owner);
+        task.progress = None;
         let claim = Claim { fence: Fence { tid, attempt: task.tally.attempt }, spec: task.spec.clone() };
         self.log(claim.fence, EventKind::Spawning, Some(owner), None, now);
         claim

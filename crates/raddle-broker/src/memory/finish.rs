@@ -34,11 +34,7 @@ impl State {
             }
             Next::Again { pause, tally } => {
                 task.tally = tally;
-                let kind = match &report.exit {
-                    Exit::Lost { .. } => EventKind::Reclaimed,
-                    Exit::Cancelled => EventKind::Released,
-                    _ => EventKind::Retrying,
-                };
+                let kind = settle::event_before_another(&report.exit);
                 self.log(fence, kind, Some(owner), Some(report.exit.to_string()), now);
                 let due = now.plus(pause);
                 self.line_up(tid, Some(due), now);

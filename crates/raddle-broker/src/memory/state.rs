@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_core::{
-    Event, EventKind, QueueName, Report, Spec, State as TaskState, Tally, Target, Tid, TidClock,
+    Event, EventKind, Progress, QueueName, Report, Spec, State as TaskState, Tally, Target, Tid, TidClock,
     queue_name::Port,
     worker::{Beat, WorkerInfo},
 };
@@ -47,6 +47,8 @@ pub(super) struct Task {
     pub(super) place: Place,
     /// The worker that has it, or had it last.
     pub(super) worker: Option<Tid>,
+    /// How far its present attempt says that it has come.
+    pub(super) progress: Option<Progress>,
     /// Its entries in the log.
     pub(super) events: Vec<Tid>,
 }

@@ -44,6 +44,7 @@ impl State {
             tally: Tally::default(),
             place: Place::Held(None),
             worker: None,
+            progress: None,
             events: Vec::new(),
         };
         self.tasks.insert(tid, task);

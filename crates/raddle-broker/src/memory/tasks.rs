@@ -43,6 +43,11 @@ impl Tasks for Memory {
         Ok(())
     }
 
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
+        self.shared.change(|state, _| state.progress(fence, progress));
+        Ok(())
+    }
+
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         Ok(self.shared.change(|state, now| batch.into_iter().map(|finish| state.finish(finish, now)).collect()))
     }

@@ -189,11 +189,7 @@ impl<'a> Draft<'a> {
             }
             Next::Again { pause, tally } => {
                 self.record.tally = tally;
-                let kind = match report.exit {
-                    Exit::Lost { .. } => EventKind::Reclaimed,
-                    Exit::Cancelled => EventKind::Released,
-                    _ => EventKind::Retrying,
-                };
+                let kind = settle::event_before_another(&report.exit);
                 self.event(kind, owner, Some(report.exit.to_string()));
                 let pause = i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX);
                 self.wait_again(self.before.now.saturating_mul(1000).saturating_add(pause))

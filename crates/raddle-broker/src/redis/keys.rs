@@ -128,6 +128,11 @@ impl Keys {
         format!("{}worker:{worker}", self.prefix)
     }
 
+    /// How far a task has come.
+    pub(super) fn progress(&self, tid: Tid) -> String {
+        format!("{}progress:{tid}", self.prefix)
+    }
+
     /// Output that is written while its attempt runs.
     pub(super) fn output(&self, fence: Fence, stream: Stream) -> String {
         format!("{}out:{}", self.prefix, output_field(fence, stream))

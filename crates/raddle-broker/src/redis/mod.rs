@@ -23,6 +23,7 @@ mod log;
 mod messages;
 mod open;
 mod output;
+mod progress;
 mod purge;
 mod reader;
 mod reclaim;

@@ -54,6 +54,10 @@ impl Tasks for Redis {
         self.note_paused(fence, paused).await
     }
 
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
+        self.note_progress(fence, &progress).await
+    }
+
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         self.core.doubts.finish(self, batch, async |batch| self.finish_batch(batch).await).await
     }
@@ -92,7 +96,9 @@ impl Tasks for Redis {
     }
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
-        self.snapshot(tid).await?.map(|task| view(&task)).transpose()
+        let Some(mut task) = self.snapshot(tid).await?.map(|task| view(&task)).transpose()? else { return Ok(None) };
+        self.show_progress(std::slice::from_mut(&mut task)).await?;
+        Ok(Some(task))
     }
 
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
@@ -213,6 +219,7 @@ impl Redis {
             return Ok(());
         }
         let tasks = self.snapshots(tids).await?;
+        let first = found.len();
         for task in tids.iter().filter_map(|tid| tasks.get(tid)) {
             if !filter.states.is_empty() && !filter.states.contains(&task.state()) {
                 continue;
@@ -223,7 +230,7 @@ impl Redis {
                 found.push(task);
             }
         }
-        Ok(())
+        self.show_progress(&mut found[first..]).await
     }
 
     async fn dead(&self) -> Result<Vec<Tid>> {
@@ -302,6 +309,8 @@ fn view(task: &Snapshot) -> Result<TaskView> {
         parent: stored.parent,
         worker: owner.filter(|owner| *owner != tid),
         pid: active.and_then(|record| record.pid),
+        // It has a key of its own: see `progress.rs`.
+        progress: None,
         created_at: at_nanos(tid.as_i64()),
         claimed_at: active.and_then(|record| record.claimed_at).map(at_micros),
         finished_at: done.map(|done| at_micros(done.finished_at)),

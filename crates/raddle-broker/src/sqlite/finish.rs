@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{EventKind, Exit, Next, Report, State, Tally, Tid, settle};
+use raddle_core::{EventKind, Next, Progress, Report, State, Tally, Tid, settle};
 use rusqlite::{Connection, params};
 
 use super::{
@@ -49,6 +49,24 @@ pub(super) fn paused(tx: &mut Tx<'_>, fence: Fence, paused: bool) -> Result<(), 
         tx.event(fence.tid, kind, fence.attempt, None, None);
     }
     Ok(())
+}
+
+/// Notes how far a running attempt has come.
+pub(super) fn progress(tx: &mut Tx<'_>, fence: Fence, progress: &Progress) -> Result<(), Fail> {
+    let text = serde_json::to_string(progress).expect("a number and a text serialize");
+    tx.db().prepare_cached("UPDATE active SET progress = ?3 WHERE tid = ?1 AND attempt = ?2")?.execute(params![
+        fence.tid.as_i64(),
+        fence.attempt,
+        text
+    ])?;
+    Ok(())
+}
+
+/// The progress of a running attempt, if it has told any.
+pub(super) fn progress_of(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Progress>> {
+    let text: Option<String> =
+        db.prepare_cached("SELECT progress FROM active WHERE tid = ?1")?.query_row([tid.as_i64()], |row| row.get(0))?;
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 /// Ends attempts. What needs no more than a record is written together at the end.
@@ -161,11 +179,7 @@ fn again(
     tally: Tally,
 ) -> Result<Verdict, Fail> {
     remove_actives(tx, &[tid])?;
-    let kind = match report.exit {
-        Exit::Lost { .. } => EventKind::Reclaimed,
-        Exit::Cancelled => EventKind::Released,
-        _ => EventKind::Retrying,
-    };
+    let kind = settle::event_before_another(&report.exit);
     tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
     let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
     wait_again(tx, tid, tally, Some(run_at))

@@ -155,7 +155,7 @@ fn restore(path: &Path, connection: &Connection) -> Result<()> {
 
 /// Syncs a new database and takes its second name away.
 pub(super) fn complete(path: &Path, connection: &Connection) -> rusqlite::Result<()> {
-    sync(connection, ffi::SQLITE_FCNTL_FILE_POINTER)?;
+    sync(connection)?;
     // Another process may have done it.
     let _ = fs::remove_file(draft_of(path));
     Ok(())
@@ -204,7 +204,7 @@ impl Header {
 
 /// Reads the beginning of a database. What is missing of a shorter file is zero.
 fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
-    let file = file_of(connection, ffi::SQLITE_FCNTL_FILE_POINTER);
+    let file = file_of(connection);
     // SAFETY: the file is open as long as the connection is, and no more is read than the buffer holds.
     let code = unsafe {
         match file.as_ref().and_then(|open| (*open.pMethods).xRead) {
@@ -215,13 +215,8 @@ fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
     if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) { Ok(()) } else { Err(failure(code)) }
 }
 
-/// Syncs the log, as a commit does that has to last.
-pub(super) fn sync_log(connection: &Connection) -> rusqlite::Result<()> {
-    sync(connection, ffi::SQLITE_FCNTL_JOURNAL_POINTER)
-}
-
-fn sync(connection: &Connection, which: i32) -> rusqlite::Result<()> {
-    let file = file_of(connection, which);
+fn sync(connection: &Connection) -> rusqlite::Result<()> {
+    let file = file_of(connection);
     // SAFETY: the file is open as long as the connection is.
     let code = unsafe {
         match file.as_ref().and_then(|open| (*open.pMethods).xSync) {
@@ -232,9 +227,10 @@ fn sync(connection: &Connection, which: i32) -> rusqlite::Result<()> {
     if code == ffi::SQLITE_OK { Ok(()) } else { Err(failure(code)) }
 }
 
-/// The engine's own handle on one of its files; null if that is not open. Files are read and synced through it because closing another
-/// one would let go of every lock that this process has on them.
-fn file_of(connection: &Connection, which: i32) -> *mut ffi::sqlite3_file {
+/// The engine's own handle on the database; null if that is not open. It is read and synced through it because closing another
+/// one would let go of every lock that this process has on the file.
+fn file_of(connection: &Connection) -> *mut ffi::sqlite3_file {
+    let which = ffi::SQLITE_FCNTL_FILE_POINTER;
     let mut file: *mut ffi::sqlite3_file = std::ptr::null_mut();
     // SAFETY: the connection is open and used by nobody else; the engine writes one pointer to where it is asked to. A file
     // whose methods are not set is not open.

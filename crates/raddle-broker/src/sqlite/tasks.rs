@@ -67,6 +67,10 @@ impl Tasks for Sqlite {
         self.write(Durability::Process, move |tx| finish::paused(tx, fence, paused)).await
     }
 
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
+        self.write(Durability::Process, move |tx| finish::progress(tx, fence, &progress)).await
+    }
+
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         self.complete_files(&batch).await?;
         self.write(Durability::Power, move |tx| finish::finish(tx, &batch)).await
@@ -238,6 +242,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
         parent: parent.and_then(|raw| Tid::from_u64(raw as u64)),
         worker: None,
         pid: None,
+        progress: None,
         created_at: clock::timestamp(tid.as_i64()),
         claimed_at: None,
         finished_at: None,
@@ -249,6 +254,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
         task.pid = active.pid;
         task.paused = active.paused;
         task.claimed_at = Some(clock::timestamp(active.claimed_at));
+        task.progress = finish::progress_of(db, tid)?;
         active.tally
     } else if let Some(waiting) = find_waiting(db, tid)? {
         task.paused = waiting.place == Place::Held;

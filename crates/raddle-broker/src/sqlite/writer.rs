@@ -8,6 +8,7 @@
 //! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
 use std::{
+    fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
@@ -258,6 +259,8 @@ pub(super) struct Scribe {
     cache: Cache,
     /// What the connection is set to.
     synchronous: Option<Synchronous>,
+    /// The log, opened when it is first synced.
+    log: Option<File>,
     /// Whether it has made the database.
     is_new: bool,
     /// How many transactions it has made.
@@ -271,17 +274,16 @@ pub(super) struct Scribe {
 enum Synchronous {
     /// Nothing. For the first commit to a new database alone: there is nothing yet that could be damaged.
     Off,
-    /// What keeps the database whole.
+    /// What keeps the database whole. Commits that have to last are synced by [`Scribe::sync`].
     Normal,
-    /// Every commit too.
-    Full,
 }
 
 impl Scribe {
     fn new(database: Opened) -> Self {
         let Opened { shared, connection, is_new } = database;
         let shared = Arc::new(shared);
-        Self { shared, connection, cache: Cache::default(), synchronous: None, is_new, commits: 0, is_unsynced: false }
+        let (cache, synchronous, log) = (Cache::default(), None, None);
+        Self { shared, connection, cache, synchronous, log, is_new, commits: 0, is_unsynced: false }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
@@ -337,7 +339,7 @@ impl Scribe {
         others: &mut Vec<Other>,
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
-        let _lock = shared.lock()?;
+        let lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
             && let Some(Ok(work)) = queue.as_mut().map(|queue| queue.try_recv())
@@ -351,22 +353,21 @@ impl Scribe {
         let Some(durability) = group.iter().map(|job| job.durability()).max() else {
             return Ok((Topics::default(), 0));
         };
-        let done = self.transact(group, durability).map_err(|e| shared.error(&e))?;
+        let done = self.transact(group).map_err(|e| shared.error(&e))?;
+        // Others may write meanwhile: what they have by then is synced with it.
+        drop(lock);
         if durability == Durability::Power {
-            shared.sync_folder()?;
+            self.sync()?;
         }
         Ok(done)
     }
 
-    fn transact(&mut self, group: &mut [Box<dyn Job>], durability: Durability) -> rusqlite::Result<(Topics, usize)> {
+    fn transact(&mut self, group: &mut [Box<dyn Job>]) -> rusqlite::Result<(Topics, usize)> {
         if self.commits >= LEFT_UNSYNCED {
             self.shared.complete(&self.connection)?;
         }
-        self.set_synchronous(match durability {
-            Durability::Process if self.is_new && self.commits == 0 => Synchronous::Off,
-            Durability::Process => Synchronous::Normal,
-            Durability::Power => Synchronous::Full,
-        })?;
+        let is_first = self.is_new && self.commits == 0;
+        self.set_synchronous(if is_first { Synchronous::Off } else { Synchronous::Normal })?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         let began = Instant::now();
         let mut done = 0;
@@ -379,7 +380,7 @@ impl Scribe {
         }
         let topics = tx.commit()?;
         self.commits += 1;
-        self.is_unsynced = durability == Durability::Process;
+        self.is_unsynced = true;
         Ok((topics, done))
     }
 
@@ -389,7 +390,6 @@ impl Scribe {
             self.connection.execute_batch(match wanted {
                 Synchronous::Off => "PRAGMA synchronous = OFF",
                 Synchronous::Normal => "PRAGMA synchronous = NORMAL",
-                Synchronous::Full => "PRAGMA synchronous = FULL",
             })?;
             self.synchronous = Some(wanted);
         }
@@ -397,13 +397,20 @@ impl Scribe {
     }
 
     /// Makes durable what has been committed.
+    ///
+    /// This is what SQLite does in its mode FULL, with two differences: it happens after the write lock was given back, and with
+    /// `fdatasync`, which leaves out the file's times and costs half as much. The log is there as long as the connection is.
     fn sync(&mut self) -> Result<()> {
-        let shared = &self.shared;
         if self.is_unsynced {
-            open::sync_log(&self.connection).map_err(|e| shared.error(&e))?;
+            let path = open::with_suffix(&self.shared.path, "-wal");
+            let log = match self.log.take() {
+                Some(log) => log,
+                None => File::open(&path).map_err(|e| open::unusable(&path, &e))?,
+            };
+            self.log.insert(log).sync_data().map_err(|e| open::unusable(&path, &e))?;
             self.is_unsynced = false;
         }
-        shared.sync_folder()
+        self.shared.sync_folder()
     }
 }
 

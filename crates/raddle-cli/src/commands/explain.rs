@@ -1,7 +1,10 @@
 //! `raddle task explain`: why a task is not running.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use raddle_core::{State, TaskView, WorkerEntry, tid::TidArg, worker::WorkerStatus};
+use raddle_broker::Broker;
+use raddle_core::{EventKind, State, TaskView, Tid, WorkerEntry, tid::TidArg, worker::WorkerStatus};
 use serde::Serialize;
 use serde_json::json;
 
@@ -12,7 +15,11 @@ pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
     let task = tid::find(&*broker, arg).await?;
     let workers = broker.workers().await?;
     let ahead = if task.state == State::Created { broker.ahead_of(task.tid).await? } else { 0 };
-    let reason = Reason::of(&task, &workers, ahead, Timestamp::now());
+    let because = match task.run_at {
+        Some(_) => given_back_for(&*broker, task.tid).await?,
+        None => None,
+    };
+    let reason = Reason::of(&task, &workers, ahead, Timestamp::now(), because);
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
     let (text, hint) = (reason.text(&task, entry), reason.hint(&task, entry));
     if context.json {
@@ -32,6 +39,17 @@ pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
     Ok(0)
 }
 
+/// Why the last worker that had the task gave it back, if one did.
+async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Outcome<Option<String>> {
+    let (mut after, mut last) = (0, None);
+    loop {
+        let events = broker.events(after, Some(tid), 1000, Duration::ZERO).await?;
+        let Some(newest) = events.last() else { return Ok(last) };
+        after = newest.id.as_u64();
+        last = newest.detail.clone().filter(|_| newest.event == EventKind::Released);
+    }
+}
+
 /// Why a task is not running, or that it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
@@ -47,7 +65,12 @@ enum Reason {
     /// It is held back on request.
     Paused,
     /// Its time has not come.
-    Delayed { until: Timestamp },
+    Delayed {
+        until: Timestamp,
+        /// Why the last worker gave it back.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        because: Option<String>,
+    },
     /// It needs what only Raddle itself can give to a worker, and no live one was given.
     NotInThisVersion { needs: Vec<String> },
     /// Nobody is there.
@@ -65,7 +88,7 @@ enum Reason {
 }
 
 impl Reason {
-    fn of(task: &TaskView, workers: &[WorkerEntry], ahead: u64, now: Timestamp) -> Self {
+    fn of(task: &TaskView, workers: &[WorkerEntry], ahead: u64, now: Timestamp, because: Option<String>) -> Self {
         if worker::is_worker(task) {
             let entry = workers.iter().find(|worker| worker.tid == task.tid);
             return entry.map_or(Self::WorkerGone, |entry| Self::Worker {
@@ -85,7 +108,7 @@ impl Reason {
             return Self::Running { worker: task.worker, pid: task.pid, worker_alive };
         }
         if let Some(until) = task.run_at.filter(|at| *at > now) {
-            return Self::Delayed { until };
+            return Self::Delayed { until, because };
         }
         Self::of_waiting(task, workers, ahead)
     }
@@ -138,7 +161,10 @@ impl Reason {
                 format!("is {}{on}{gone}{pid}", task.state)
             }
             Self::Paused => format!("is {} and paused", task.state),
-            Self::Delayed { until } => format!("is delayed until {}", format::time(*until)),
+            Self::Delayed { until, because: None } => format!("is delayed until {}", format::time(*until)),
+            Self::Delayed { until, because: Some(why) } => {
+                format!("was given back ({why}), and is delayed until {}", format::time(*until))
+            }
             Self::NotInThisVersion { needs } => {
                 format!("waits: it needs {}, and no worker that can do this is in this version", needs.join(" and "))
             }
@@ -217,6 +243,7 @@ mod tests {
             parent: None,
             worker: None,
             pid: None,
+            progress: None,
             created_at: Timestamp::UNIX_EPOCH,
             claimed_at: None,
             finished_at: None,
@@ -246,7 +273,7 @@ mod tests {
     }
 
     fn reason(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Reason {
-        Reason::of(task, workers, ahead, Timestamp::UNIX_EPOCH)
+        Reason::of(task, workers, ahead, Timestamp::UNIX_EPOCH, None)
     }
 
     #[test]
@@ -317,7 +344,7 @@ mod tests {
     fn what_holds_the_task_itself_comes_before_who_could_take_it() {
         let until = Timestamp::UNIX_EPOCH + Duration::from_secs(60);
         let delayed = TaskView { run_at: Some(until), ..task() };
-        assert_eq!(reason(&delayed, &[], 0), Reason::Delayed { until });
+        assert_eq!(reason(&delayed, &[], 0), Reason::Delayed { until, because: None });
         let paused = TaskView { paused: true, ..delayed };
         assert_eq!(reason(&paused, &[], 0), Reason::Paused);
         let running = TaskView { state: State::Running, ..task() };

@@ -43,6 +43,7 @@ fn text(task: &TaskView) -> String {
         lines.extend(tries(task));
     }
     let optional = [
+        ("progress", task.progress.as_ref().map(format::progress)),
         ("parent", task.parent.map(|tid| tid.to_string())),
         ("worker", task.worker.map(|tid| tid.to_string())),
         ("pid", task.pid.filter(|_| !task.state.is_terminal()).map(|pid| pid.to_string())),

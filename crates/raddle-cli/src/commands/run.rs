@@ -17,11 +17,15 @@ use crate::{
     context::Context,
     error::{Failure, INTERRUPTED, KILLED, Outcome},
     follow::{self, Follower, LONG, WATCH_WORKERS},
-    output, result, spec, tid,
+    output,
+    progress::TaskProgress,
+    result, spec, tid,
 };
 
 /// How long a task that is run here may take before its output is followed.
 const FOLLOW_AFTER: Duration = Duration::from_millis(20);
+/// How often the progress of a task is looked at, when it is shown.
+const REDRAW: Duration = Duration::from_millis(250);
 /// How long an inline worker may take to leave when it has nothing left to do.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long it may take to give back what it runs: longer than the grace period of a command.
@@ -56,7 +60,10 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
             spec = existing.spec;
         }
     }
+    // A command says nothing of its progress, unless it is by what it prints.
+    let bar = TaskProgress::start(!context.json && !context.quiet() && !matches!(spec.target, Target::Command(_)));
     let run = Run {
+        bar,
         context,
         broker: Arc::clone(&broker),
         tid,
@@ -84,6 +91,7 @@ struct Run<'a> {
     /// Nobody reads our output any more.
     reader_gone: bool,
     inline: Option<Inline>,
+    bar: TaskProgress,
 }
 
 /// A worker in this process, for the one task.
@@ -121,7 +129,11 @@ impl Run<'_> {
         // A task that is run here and takes no longer than this is shown when it is over: following costs more than it takes.
         let follow_from = Instant::now() + if self.inline.is_some() { FOLLOW_AFTER } else { Duration::ZERO };
         loop {
-            let wait = if self.inline.is_some() { LONG } else { WATCH_WORKERS };
+            let wait = match (&self.inline, self.bar.is_shown()) {
+                (_, true) => REDRAW,
+                (Some(_), false) => LONG,
+                (None, false) => WATCH_WORKERS,
+            };
             let step = tokio::select! {
                 biased;
                 ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
@@ -169,7 +181,7 @@ impl Run<'_> {
 
     async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
         if !self.context.json && !self.reader_gone {
-            match follow::show(&progress) {
+            match self.bar.aside(|| follow::show(&progress)) {
                 Err(Failure::ClosedPipe) => {
                     // As with any other program in a pipe: what nobody reads need not go on.
                     self.reader_gone = true;
@@ -180,6 +192,11 @@ impl Run<'_> {
         }
         if progress.done.is_some() {
             return Ok(Step::Finished);
+        }
+        if self.bar.is_shown()
+            && let Some(progress) = self.broker.task(self.tid).await?.and_then(|task| task.progress)
+        {
+            self.bar.set(&progress);
         }
         let given_back = progress.events.iter().any(|event| event.event == EventKind::Released);
         if given_back && self.interrupted > 0 {

@@ -5,15 +5,24 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Summary};
-use raddle_core::{State, WorkerEntry};
+use raddle_broker::{Broker, Summary, TaskFilter};
+use raddle_core::{State, TaskView, WorkerEntry};
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
-use crate::{args::StatusArgs, context::Context, error::Outcome, follow::LONG, format::count, output};
+use crate::{
+    args::StatusArgs,
+    context::Context,
+    error::Outcome,
+    follow::LONG,
+    format::{self, count},
+    output, table,
+};
 
 /// No more often than this, however much happens.
 const BREATHE: Duration = Duration::from_millis(500);
+/// Of how many running tasks the progress is shown.
+const SHOWN: u32 = 20;
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
 pub(super) async fn status(context: &Context, args: &StatusArgs) -> Outcome {
@@ -25,23 +34,31 @@ pub(super) async fn status(context: &Context, args: &StatusArgs) -> Outcome {
     let in_place = !context.json && io::stdout().is_terminal();
     loop {
         let seen = newest(&*broker).await?;
-        show(context, &*broker, in_place).await?;
+        let shows_progress = show(context, &*broker, in_place).await?;
         sleep(BREATHE).await;
-        broker.events(seen, None, 1, LONG).await?;
+        // Progress is no event.
+        broker.events(seen, None, 1, if shows_progress { BREATHE } else { LONG }).await?;
     }
 }
 
-async fn show(context: &Context, broker: &dyn Broker, in_place: bool) -> Outcome<()> {
+/// Returns whether there was progress to show, which changes without an event.
+async fn show(context: &Context, broker: &dyn Broker, in_place: bool) -> Outcome<bool> {
     let summary = broker.summary().await?;
     let workers = broker.workers().await?;
+    let filter = TaskFilter { states: vec![State::Running], limit: SHOWN, ..TaskFilter::default() };
+    let mut running = broker.tasks(filter).await?;
+    running.retain(|task| task.progress.is_some());
     if context.json {
-        return output::json(&record(context, &summary, &workers));
+        output::json(&record(context, &summary, &workers, &running))?;
+    } else {
+        let clear = if in_place { CLEAR_SCREEN } else { "" };
+        output::raw(format!("{clear}{}", text(context, &summary, &workers, &running)).as_bytes())?;
     }
-    let clear = if in_place { CLEAR_SCREEN } else { "" };
-    output::raw(format!("{clear}{}", text(context, &summary, &workers)).as_bytes())
+    Ok(!running.is_empty())
 }
 
-fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry]) -> Value {
+fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: &[TaskView]) -> Value {
+    let progress = running.iter().map(|task| json!({ "tid": task.tid, "progress": task.progress }));
     let states: Map<String, Value> =
         State::ALL.iter().map(|state| (state.to_string(), of(summary, *state).into())).collect();
     json!({
@@ -53,10 +70,11 @@ fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry]) -> Valu
         "dead": summary.dead,
         "stale_writes": summary.stale_writes,
         "workers": workers,
+        "progress": progress.collect::<Vec<_>>(),
     })
 }
 
-fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry]) -> String {
+fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: &[TaskView]) -> String {
     let join = |parts: Vec<String>| if parts.is_empty() { "none".into() } else { parts.join(", ") };
     let states = State::ALL.iter().map(|state| (of(summary, *state), state));
     let states = join(states.filter(|(n, _)| *n > 0).map(|(n, state)| format!("{n} {state}")).collect());
@@ -79,6 +97,10 @@ fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry]) -> String
         n => format!("{}, {busy:.0} of {} busy", count(n, "worker"), count(slots, "slot")),
     };
     lines.push(("workers", workers));
+    for (task, progress) in running.iter().filter_map(|task| Some((task, task.progress.as_ref()?))) {
+        let text = format!("{} {}: {}", task.tid, task.spec.display_name(), format::progress(progress));
+        lines.push(("progress", table::printable(&text)));
+    }
     lines.iter().map(|(label, value)| format!("{label:<11}{value}\n")).collect()
 }
 
@@ -89,7 +111,7 @@ fn of(summary: &Summary, state: State) -> u64 {
 /// The last event there is. Taken before the rest is looked at, so that no change falls in between.
 async fn newest(broker: &dyn Broker) -> Outcome<u64> {
     const PAGE: u32 = 10_000;
-    let task = raddle_broker::TaskFilter { services: true, limit: 1, ..Default::default() };
+    let task = TaskFilter { services: true, limit: 1, ..Default::default() };
     let mut seen = broker.tasks(task).await?.first().map_or(0, |task| task.tid.as_u64());
     while let Some(last) = broker.events(seen, None, PAGE, Duration::ZERO).await?.last() {
         seen = last.id.as_u64();

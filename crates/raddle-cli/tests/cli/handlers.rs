@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::world::World;
+use crate::world::{World, until};
 
 /// A world with a handler that is a shell script, and a worker that has it.
 fn with_handler(script: &str) -> World {
@@ -113,4 +113,46 @@ fn handlers_that_cannot_be_had_are_named() {
     handler(&world, "a", "'gpu'", "");
     let allow = ["worker", "start", "--handlers", ".", "--plugins", "b"];
     world.raddle(allow).code(2).says("there is no handler 'b' to allow: there are a");
+}
+
+#[test]
+fn a_task_that_no_handler_may_run_goes_back_and_says_why() {
+    let world = World::new();
+    handler(&world, "small", "'cpu'", "echo '{\"result\":1}'");
+    world.worker(&["--handlers", ".", "--caps", "cpu,gpu"]);
+    let tid = world.submit(&["--handler", "any", "--requires", "gpu"]);
+    until("it went back", || world.task(&tid)["run_at"].is_string());
+    let task = world.task(&tid);
+    assert_eq!((&task["state"], &task["failures"], &task["losses"]), (&json!("created"), &json!(0), &json!(0)));
+    let why = "no handler fits: 'small' does not provide gpu";
+    let explained = world.raddle(["task", "explain", &tid]).ok();
+    assert!(explained.text().contains(&format!("was given back ({why})")), "{}", explained.text());
+
+    std::fs::create_dir(world.path().join("more")).unwrap();
+    handler(&world, "more/large", "'cpu', 'gpu'", "echo '{\"result\":2}'");
+    let large = "name = 'large'\nprovides = ['cpu', 'gpu']\ncommand = ['sh', 'large.sh']\n";
+    world.file("more/large.handler.toml", large);
+    world.worker(&["--handlers", "more", "--caps", "cpu,gpu"]);
+    // The first may have it once more before.
+    world.raddle(["wait", "--timeout", "50", &tid]).ok();
+    assert_eq!(world.task(&tid)["report"]["value"], 2);
+}
+
+#[test]
+fn progress_is_shown_while_it_runs() {
+    let world = with_handler(
+        "echo '{\"progress\":{\"percent\":10,\"message\":\"begun\"}}'
+         echo '{\"progress\":{\"percent\":42.4,\"message\":\"nearly halfway\"}}'
+         while ! test -e go; do sleep 0.02; done
+         echo '{\"result\":null}'",
+    );
+    let tid = world.submit(&["--handler", "test"]);
+    until("it says how far it is", || world.task(&tid)["progress"]["percent"] == 42.4);
+    let shown = world.raddle(["task", "status", &tid]).ok();
+    assert!(shown.text().contains("progress   42 %, nearly halfway\n"), "{}", shown.text());
+    let shown = world.raddle(["status"]).ok();
+    assert!(shown.text().contains(&format!("progress   {tid} test: 42 %, nearly halfway\n")), "{}", shown.text());
+    world.file("go", "");
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    assert!(world.task(&tid).get("progress").is_none());
 }

@@ -33,7 +33,7 @@ pub struct Context;
 
 impl Context {
     /// Says how far the task has come, from 0 to 100.
-    pub fn progress(&self, percent: f32, message: impl Into<String>) {
+    pub fn progress(&self, percent: f64, message: impl Into<String>) {
         routine::progress(percent, message);
     }
 

@@ -30,7 +30,7 @@ pub(super) fn say(reply: &Reply) -> io::Result<()> {
 }
 
 /// Says how far the task has come, from 0 to 100. It is shown by `task status`; outside of a task it goes nowhere.
-pub fn progress(percent: f32, message: impl Into<String>) {
+pub fn progress(percent: f64, message: impl Into<String>) {
     // Whether anybody listens does not matter to the task.
     let _ = say(&Reply::Progress(Progress { percent: Some(percent), message: message.into() }));
 }

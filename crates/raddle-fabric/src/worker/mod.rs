@@ -27,6 +27,7 @@ mod options;
 mod order;
 mod pace;
 mod pulse;
+mod reporter;
 mod service;
 mod shutdown;
 mod slot;

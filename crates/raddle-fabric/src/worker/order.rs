@@ -54,7 +54,7 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
                 request.cwd.get_or_insert_with(|| folder.to_string_lossy().into_owned());
                 Stream::Stdout
             }
-            Err(none) => return Err(failed(none.to_string())),
+            Err(none) => return Err(equipment.unfit(&none)),
         },
         _ => return Err(failed("this worker cannot run such a target".into())),
     };

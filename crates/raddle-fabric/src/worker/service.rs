@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -82,6 +82,7 @@ impl Service {
             env: options.env.clone(),
             caps: options.caps.clone(),
             plugins: Arc::clone(&options.plugins),
+            said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
         let policy = Policy::new(*tid, options);

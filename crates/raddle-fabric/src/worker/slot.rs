@@ -1,10 +1,15 @@
 //! A slot: one runner, and the attempt that runs in it.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
-use raddle_core::{CapSet, Exit, Report, Usage};
+use raddle_core::{CapSet, Exit, Report, Usage, handler::NoHandler};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -12,6 +17,7 @@ use super::{
     conversation::{Conversation, Heard},
     keeping::{Orders, store},
     order,
+    reporter::Reporter,
 };
 use crate::handler::Plugins;
 
@@ -30,8 +36,25 @@ pub(super) struct Equipment {
     /// The capabilities of the worker, and its handlers.
     pub(super) caps: CapSet,
     pub(super) plugins: Arc<Plugins>,
+    /// Why tasks were given back for which no handler fits, as far as it has been said.
+    pub(super) said: Mutex<HashSet<String>>,
     /// The children that this process had before it was a worker: they have nothing to do with tasks.
     pub(super) strangers: Arc<[u32]>,
+}
+
+/// How many different reasons for giving tasks back are told apart.
+const REASONS: usize = 1000;
+
+impl Equipment {
+    /// The end of an attempt that no handler here may run. Said once: such tasks come again and again.
+    pub(super) fn unfit(&self, none: &NoHandler) -> Exit {
+        let message = none.to_string();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() < REASONS && said.insert(message.clone()) {
+            tracing::warn!("tasks are given back: {message}");
+        }
+        Exit::Unfit { message }
+    }
 }
 
 /// What a slot tells its worker.
@@ -63,7 +86,9 @@ pub(super) enum Job {
 impl Slot {
     pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
-        let task = tokio::spawn(Occupant { number, equipment, news, runner: None, leaving: None }.run(queue));
+        let task = tokio::spawn(
+            Occupant { number, equipment, news, runner: None, leaving: None, reporter: OnceLock::new() }.run(queue),
+        );
         Self { jobs, task }
     }
 
@@ -92,6 +117,8 @@ struct Occupant {
     runner: Option<Runner>,
     /// A runner on its way out.
     leaving: Option<JoinHandle<()>>,
+    /// Started with the first word of progress.
+    reporter: OnceLock<Reporter>,
 }
 
 impl Occupant {
@@ -187,7 +214,11 @@ impl Occupant {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
                     Notice::Output { stream, bytes } => match conversation {
                         Some(with) if with.is_on(stream) => {
-                            let Heard { log, progress: _, is_garbled } = with.hear(&bytes);
+                            let Heard { log, progress, is_garbled } = with.hear(&bytes);
+                            if let Some(progress) = progress {
+                                let start = || Reporter::start(Arc::clone(&self.equipment.broker));
+                                self.reporter.get_or_init(start).tell(fence, progress);
+                            }
                             if !log.is_empty() {
                                 let storing = store(broker, fence, raddle_exec::Stream::Stderr, log);
                                 orders.obey_while(storing, fence, runner).await?;
