@@ -28,6 +28,7 @@ mod reclaim;
 mod registry;
 mod schema;
 mod submit;
+mod syncer;
 mod tasks;
 mod tether;
 mod tx;

@@ -3,12 +3,11 @@
 //! Usually it is a thread. A process that does one thing after another and waits for each has no use for that: there the owner works on
 //! the caller's thread, and saves two switches for every call.
 //!
-//! Writes that have come in while the last group was committed form the next one. They share a transaction, and one `fsync` if
-//! any of them needs it; replies go out after the commit. Reads come in between, without the write lock. Calls wait for their
+//! Writes that have come in while the last group was committed form the next one. They share a transaction. What has to survive a power
+//! cut is passed on to the [`Syncer`]; the other replies go out after the commit. Reads come in between, without the write lock. Calls wait for their
 //! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
 use std::{
-    fs::File,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
@@ -22,6 +21,7 @@ use super::{
     BLOCKED_PATIENCE, Shared,
     bell::Topics,
     open::{self, Opened},
+    syncer::{Committed, Log, Syncer},
     tx::{Cache, Fail, Tx},
 };
 use crate::{Error, Result};
@@ -91,7 +91,7 @@ impl Writer {
             .stack_size(STACK)
             .spawn(move || match open::open(path, None, open::CHECKPOINT_PAGES) {
                 Ok(database) => {
-                    let scribe = Scribe::new(database);
+                    let scribe = Scribe::new(database, Syncer::start);
                     let _ = opened.send(Ok(Arc::clone(&scribe.shared)));
                     scribe.run(queue);
                 }
@@ -104,7 +104,8 @@ impl Writer {
 
     /// Opens the database for a process that waits for each call.
     pub(super) fn here(path: PathBuf) -> Result<(Self, Arc<Shared>)> {
-        let scribe = Scribe::new(open::open(path, Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES)?);
+        let database = open::open(path, Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES)?;
+        let scribe = Scribe::new(database, Syncer::Here);
         let shared = Arc::clone(&scribe.shared);
         Ok((Self::Here(Arc::new(Mutex::new(scribe))), shared))
     }
@@ -170,7 +171,15 @@ impl Writer {
     /// Has everything made durable that was written before.
     pub(super) fn sync(&self) -> oneshot::Receiver<Result<()>> {
         let (reply, receiver) = oneshot::channel();
-        self.send(Work::Other(Box::new(move |scribe| drop(reply.send(scribe.sync())))));
+        self.send(Work::Other(Box::new(move |scribe| {
+            if scribe.is_unsynced {
+                let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
+                scribe.is_unsynced = false;
+                scribe.syncer.settle(Committed { topics: Topics::default(), jobs });
+            } else {
+                drop(reply.send(Ok(())));
+            }
+        })));
         receiver
     }
 
@@ -181,6 +190,27 @@ impl Writer {
             // A panic in a job leaves nothing half-done: its transaction was undone on the way out.
             Self::Here(scribe) => scribe.lock().unwrap_or_else(PoisonError::into_inner).perform(work, None),
         }
+    }
+}
+
+/// Waits for what was written before, and writes nothing itself.
+struct Synced(oneshot::Sender<Result<()>>);
+
+impl Job for Synced {
+    fn durability(&self) -> Durability {
+        Durability::Power
+    }
+
+    fn is_wanted(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    fn apply(&mut self, _: &mut Tx<'_>) -> rusqlite::Result<()> {
+        Ok(())
+    }
+
+    fn reply(self: Box<Self>, committed: Result<()>) {
+        let _ = self.0.send(committed);
     }
 }
 
@@ -254,18 +284,18 @@ where
 
 /// The owner.
 pub(super) struct Scribe {
+    /// First, so that it is the first to end: those who wait are told while all else is there.
+    syncer: Syncer,
     shared: Arc<Shared>,
     connection: Connection,
     cache: Cache,
     /// What the connection is set to.
     synchronous: Option<Synchronous>,
-    /// The log, opened when it is first synced.
-    log: Option<File>,
     /// Whether it has made the database.
     is_new: bool,
     /// How many transactions it has made.
     commits: u64,
-    /// Whether the last commit may not survive a power cut.
+    /// Whether there are commits that the syncer has not been told of.
     is_unsynced: bool,
 }
 
@@ -274,16 +304,17 @@ pub(super) struct Scribe {
 enum Synchronous {
     /// Nothing. For the first commit to a new database alone: there is nothing yet that could be damaged.
     Off,
-    /// What keeps the database whole. Commits that have to last are synced by [`Scribe::sync`].
+    /// What keeps the database whole. Commits that have to last are the [`Syncer`]'s.
     Normal,
 }
 
 impl Scribe {
-    fn new(database: Opened) -> Self {
+    fn new(database: Opened, syncer: impl FnOnce(Log) -> Syncer) -> Self {
         let Opened { shared, connection, is_new } = database;
         let shared = Arc::new(shared);
-        let (cache, synchronous, log) = (Cache::default(), None, None);
-        Self { shared, connection, cache, synchronous, log, is_new, commits: 0, is_unsynced: false }
+        let syncer = syncer(Log::new(Arc::clone(&shared)));
+        let (cache, synchronous) = (Cache::default(), None);
+        Self { shared, connection, cache, synchronous, syncer, is_new, commits: 0, is_unsynced: false }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
@@ -314,8 +345,14 @@ impl Scribe {
         loop {
             match self.commit(&mut group, queue.as_deref_mut(), others) {
                 Ok((topics, done)) => {
-                    self.shared.bell.ring(topics);
-                    group.drain(..done).for_each(|job| job.reply(Ok(())));
+                    let committed = Committed { topics, jobs: group.drain(..done).collect() };
+                    if committed.jobs.iter().any(|job| job.durability() == Durability::Power) {
+                        self.is_unsynced = false;
+                        self.syncer.settle(committed);
+                    } else {
+                        self.is_unsynced |= !committed.jobs.is_empty();
+                        committed.tell(&self.shared, &Ok(()));
+                    }
                 }
                 Err(error) => {
                     // What a rolled-back transaction had put into the cache may not exist.
@@ -339,7 +376,7 @@ impl Scribe {
         others: &mut Vec<Other>,
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
-        let lock = shared.lock()?;
+        let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
             && let Some(Ok(work)) = queue.as_mut().map(|queue| queue.try_recv())
@@ -350,16 +387,10 @@ impl Scribe {
             }
         }
         group.retain(|job| job.is_wanted());
-        let Some(durability) = group.iter().map(|job| job.durability()).max() else {
+        if group.is_empty() {
             return Ok((Topics::default(), 0));
-        };
-        let done = self.transact(group).map_err(|e| shared.error(&e))?;
-        // Others may write meanwhile: what they have by then is synced with it.
-        drop(lock);
-        if durability == Durability::Power {
-            self.sync()?;
         }
-        Ok(done)
+        self.transact(group).map_err(|e| shared.error(&e))
     }
 
     fn transact(&mut self, group: &mut [Box<dyn Job>]) -> rusqlite::Result<(Topics, usize)> {
@@ -380,7 +411,6 @@ impl Scribe {
         }
         let topics = tx.commit()?;
         self.commits += 1;
-        self.is_unsynced = true;
         Ok((topics, done))
     }
 
@@ -394,23 +424,6 @@ impl Scribe {
             self.synchronous = Some(wanted);
         }
         Ok(())
-    }
-
-    /// Makes durable what has been committed.
-    ///
-    /// This is what SQLite does in its mode FULL, with two differences: it happens after the write lock was given back, and with
-    /// `fdatasync`, which leaves out the file's times and costs half as much. The log is there as long as the connection is.
-    fn sync(&mut self) -> Result<()> {
-        if self.is_unsynced {
-            let path = open::with_suffix(&self.shared.path, "-wal");
-            let log = match self.log.take() {
-                Some(log) => log,
-                None => File::open(&path).map_err(|e| open::unusable(&path, &e))?,
-            };
-            self.log.insert(log).sync_data().map_err(|e| open::unusable(&path, &e))?;
-            self.is_unsynced = false;
-        }
-        self.shared.sync_folder()
     }
 }
 
