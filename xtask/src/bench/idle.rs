@@ -1,6 +1,6 @@
 //! What a worker costs that has nothing to do.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, io, thread, time::Duration};
 
 use crate::{Plan, bed::Bed, stats::Verdict};
 
@@ -12,25 +12,27 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let status = bed.raddle(&["run", "--", "true"]).status().expect("the release binary starts");
     assert!(status.success());
     thread::sleep(Duration::from_secs(1));
-    let before = cpu_ticks(worker.pid());
+    let before = cpu_nanos(worker.pid());
     thread::sleep(Duration::from_secs(seconds));
-    let ticks = cpu_ticks(worker.pid()) - before;
-    // A hundredth of a second is what the kernel counts in, so 30 seconds tell 0.03 %.
-    let percent = ticks as f64 / (seconds as f64 * 100.0) * 100.0;
+    let millis = cpu_nanos(worker.pid()).saturating_sub(before) as f64 / 1e6;
+    let percent = millis / (seconds as f64 * 1e3) * 100.0;
     let rss = rss_mb(worker.pid());
-    println!("idle worker: {rss:.1} MB resident, {ticks} ticks of CPU in {seconds} s");
+    println!("idle worker: {rss:.1} MB resident, {millis:.1} ms of CPU in {seconds} s");
     vec![
         Verdict::at_most("idle worker, MB resident", rss, 12.0),
         Verdict::at_most("idle worker, % of a core", percent, 0.1),
     ]
 }
 
-fn cpu_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the worker is alive");
-    let after_name = stat.rsplit_once(')').expect("the name is in brackets").1;
-    let fields: Vec<&str> = after_name.split_whitespace().collect();
-    // Fields 14 and 15 of the whole line are the 12th and 13th after the name.
-    [11, 12].iter().map(|i| fields[*i].parse::<u64>().expect("a number")).sum()
+/// The time that all threads of a process have run for, in nanoseconds. The usual count, in hundredths of a second, charges a whole one to
+/// whoever runs when it is full, which is often one that has just been woken by the clock.
+fn cpu_nanos(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the worker is alive");
+    let of_thread = |thread: io::Result<fs::DirEntry>| {
+        let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    threads.filter_map(of_thread).sum()
 }
 
 fn rss_mb(pid: u32) -> f64 {

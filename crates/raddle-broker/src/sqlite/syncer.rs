@@ -1,7 +1,7 @@
 //! Making commits survive a power cut: syncing the log, and telling those who wait for it.
 //!
-//! Where the owner of the database has a thread of its own, so has this: while one group is being synced the next is written, and all that
-//! was committed by then shares the sync after it.
+//! While others wait to write, this happens on a thread of its own: one group is synced and the next is written meanwhile, and all that was
+//! committed by then shares the sync after it. When nobody waits, the switch to another thread would be all that is gained.
 
 use std::{
     fs::File,
@@ -12,10 +12,16 @@ use std::{
 use super::{Shared, bell::Topics, open, writer::Job};
 use crate::{Error, Result};
 
-/// Syncs commits, on this thread or another.
-pub(super) enum Syncer {
-    Here(Log),
-    Thread { tell: Option<mpsc::Sender<Committed>>, thread: Option<JoinHandle<()>> },
+/// Syncs commits, on the thread that makes them or beside it.
+pub(super) struct Syncer {
+    log: Log,
+    beside: Option<Beside>,
+}
+
+/// A thread that syncs. It ends with this.
+struct Beside {
+    tell: Option<mpsc::Sender<Committed>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// A group that is committed, and what is to be done when that lasts.
@@ -25,7 +31,7 @@ pub(super) struct Committed {
 }
 
 /// The database's log.
-pub(super) struct Log {
+struct Log {
     shared: Arc<Shared>,
     /// Opened when it is first synced. It is there as long as the connection is.
     file: Option<File>,
@@ -44,10 +50,6 @@ impl Committed {
 }
 
 impl Log {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, file: None }
-    }
-
     /// Makes durable what has been committed.
     ///
     /// This is what SQLite does in its mode FULL, with two differences: it happens after the write lock was given back, and with
@@ -77,36 +79,41 @@ impl Log {
 }
 
 impl Syncer {
-    /// One with a thread of its own, which ends with it.
-    pub(super) fn start(log: Log) -> Self {
-        let (tell, queue) = mpsc::channel();
-        let thread = thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(move || log.run(&queue));
-        Self::Thread { tell: Some(tell), thread: Some(thread.expect("the system gives this process a thread")) }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { log: Log { shared, file: None }, beside: None }
     }
 
-    /// Has the group synced, and those told who wait for it.
-    pub(super) fn settle(&mut self, group: Committed) {
-        match self {
-            Self::Here(log) => log.settle(vec![group]),
-            Self::Thread { tell, .. } => {
-                let refused = match tell.as_ref().map(|tell| tell.send(group)) {
-                    Some(Ok(())) => return,
-                    Some(Err(mpsc::SendError(group))) => group,
-                    None => return,
-                };
-                refused.jobs.into_iter().for_each(|job| job.reply(Err(Error::Closed)));
-            }
+    /// Has the group synced, and those told who wait for it. It is not waited for if others `wait` to write.
+    pub(super) fn settle(&mut self, group: Committed, others_wait: bool) {
+        if others_wait {
+            let shared = &self.log.shared;
+            self.beside.get_or_insert_with(|| Beside::start(Arc::clone(shared))).settle(group);
+        } else {
+            self.log.settle(vec![group]);
         }
     }
 }
 
-impl Drop for Syncer {
+impl Beside {
+    fn start(shared: Arc<Shared>) -> Self {
+        let (tell, queue) = mpsc::channel();
+        let log = Log { shared, file: None };
+        let thread = thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(move || log.run(&queue));
+        Self { tell: Some(tell), thread: Some(thread.expect("the system gives this process a thread")) }
+    }
+
+    fn settle(&self, group: Committed) {
+        if let Some(Err(mpsc::SendError(group))) = self.tell.as_ref().map(|tell| tell.send(group)) {
+            group.jobs.into_iter().for_each(|job| job.reply(Err(Error::Closed)));
+        }
+    }
+}
+
+impl Drop for Beside {
     fn drop(&mut self) {
-        if let Self::Thread { tell, thread } = self {
-            drop(tell.take());
-            if let Some(thread) = thread.take() {
-                let _ = thread.join();
-            }
+        drop(self.tell.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
     BLOCKED_PATIENCE, Shared,
     bell::Topics,
     open::{self, Opened},
-    syncer::{Committed, Log, Syncer},
+    syncer::{Committed, Syncer},
     tx::{Cache, Fail, Tx},
 };
 use crate::{Error, Result};
@@ -91,7 +91,7 @@ impl Writer {
             .stack_size(STACK)
             .spawn(move || match open::open(path, None, open::CHECKPOINT_PAGES) {
                 Ok(database) => {
-                    let scribe = Scribe::new(database, Syncer::start);
+                    let scribe = Scribe::new(database);
                     let _ = opened.send(Ok(Arc::clone(&scribe.shared)));
                     scribe.run(queue);
                 }
@@ -105,7 +105,7 @@ impl Writer {
     /// Opens the database for a process that waits for each call.
     pub(super) fn here(path: PathBuf) -> Result<(Self, Arc<Shared>)> {
         let database = open::open(path, Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES)?;
-        let scribe = Scribe::new(database, Syncer::Here);
+        let scribe = Scribe::new(database);
         let shared = Arc::clone(&scribe.shared);
         Ok((Self::Here(Arc::new(Mutex::new(scribe))), shared))
     }
@@ -175,7 +175,7 @@ impl Writer {
             if scribe.is_unsynced {
                 let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
                 scribe.is_unsynced = false;
-                scribe.syncer.settle(Committed { topics: Topics::default(), jobs });
+                scribe.syncer.settle(Committed { topics: Topics::default(), jobs }, false);
             } else {
                 drop(reply.send(Ok(())));
             }
@@ -309,10 +309,10 @@ enum Synchronous {
 }
 
 impl Scribe {
-    fn new(database: Opened, syncer: impl FnOnce(Log) -> Syncer) -> Self {
+    fn new(database: Opened) -> Self {
         let Opened { shared, connection, is_new } = database;
         let shared = Arc::new(shared);
-        let syncer = syncer(Log::new(Arc::clone(&shared)));
+        let syncer = Syncer::new(Arc::clone(&shared));
         let (cache, synchronous) = (Cache::default(), None);
         Self { shared, connection, cache, synchronous, syncer, is_new, commits: 0, is_unsynced: false }
     }
@@ -348,7 +348,8 @@ impl Scribe {
                     let committed = Committed { topics, jobs: group.drain(..done).collect() };
                     if committed.jobs.iter().any(|job| job.durability() == Durability::Power) {
                         self.is_unsynced = false;
-                        self.syncer.settle(committed);
+                        let others_wait = queue.as_ref().is_some_and(|queue| !queue.is_empty());
+                        self.syncer.settle(committed, others_wait);
                     } else {
                         self.is_unsynced |= !committed.jobs.is_empty();
                         committed.tell(&self.shared, &Ok(()));
