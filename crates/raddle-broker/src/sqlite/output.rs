@@ -130,7 +130,9 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
     let path = file_of(folder, fence, stream);
     match File::open(&path) {
         Ok(file) => {
-            let mut bytes = vec![0; max as usize];
+            // No more than there is, whatever a client of an agent asks for.
+            let there = file.metadata().map_or(0, |file| file.len()).saturating_sub(offset);
+            let mut bytes = vec![0; there.min(max.into()) as usize];
             let mut filled = 0;
             while filled < bytes.len() {
                 match file.read_at(&mut bytes[filled..], offset + filled as u64) {
