@@ -11,6 +11,7 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
+    panic::{self, AssertUnwindSafe},
     process, ptr,
     time::Duration,
 };
@@ -82,6 +83,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// It ends within a moment, unless somebody has stopped it; then it is left to init.
 const REAP_ROUNDS: u32 = 100;
 const REAP_PAUSE: Duration = Duration::from_millis(1);
+
+/// The exit code of a process that panicked.
+const PANICKED: u8 = 1;
 
 const FORK: u8 = b'F';
 const TERMINATE: u8 = b'T';
@@ -320,7 +324,8 @@ fn become_child(socket: OwnedFd, mask: &libc::sigset_t, work: &mut impl FnMut(Re
         libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut());
     }
     tell(socket.as_fd(), FORKED, process::id(), 0);
-    let code = work(Report(socket));
+    // A panic must not unwind into what its ancestors were doing.
+    let code = panic::catch_unwind(AssertUnwindSafe(|| work(Report(socket)))).unwrap_or(PANICKED);
     // SAFETY: ends the process without running what its ancestors have registered for their own end.
     unsafe { libc::_exit(code.into()) }
 }
