@@ -18,7 +18,7 @@ use crate::{
     request::{
         Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
         Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
-        TaskFilter, Verdict,
+        TaskFilter, Verdict, WaitingRequest,
     },
 };
 
@@ -91,6 +91,9 @@ pub trait Tasks: Send + Sync + 'static {
 
     /// How many ready tasks of the same queue and needs would be claimed before this one.
     async fn ahead_of(&self, tid: Tid) -> Result<u64>;
+
+    /// How many tasks a worker like this could claim now, those included whose time has come; waits for the first.
+    async fn waiting(&self, request: WaitingRequest) -> Result<u64>;
 
     /// How many tasks there are in each state, and more of the kind.
     async fn summary(&self) -> Result<Summary>;

@@ -69,6 +69,19 @@ pub struct ClaimRequest {
     pub wait: Duration,
 }
 
+/// For which tasks to look without taking them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingRequest {
+    /// What a worker would offer.
+    pub caps: CapSet,
+    /// The queues it would serve.
+    pub queues: Vec<String>,
+    /// Beyond this nobody counts: to know that there are many is enough.
+    pub max: u32,
+    /// How long to wait for the first.
+    pub wait: Duration,
+}
+
 /// A claimed task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {

@@ -1,8 +1,8 @@
 //! What every command needs to know: which broker, and how to speak.
 
-use std::{env, sync::Arc};
+use std::{env, path::PathBuf, sync::Arc};
 
-use raddle_broker::{Broker, Url, connect, connect_here};
+use raddle_broker::{Broker, Url, agent::Remote, connect, connect_here};
 
 use crate::{
     args::Global,
@@ -11,6 +11,9 @@ use crate::{
     project::Project,
 };
 
+/// Where the spawner of this worker serves the broker that `QUEUE_URL` names. Commands never see variables that begin like this.
+pub(crate) const AGENT: &str = "RADDLE_INTERNAL_AGENT";
+
 /// What every command needs to know.
 pub(crate) struct Context {
     /// Where the work is kept.
@@ -18,14 +21,26 @@ pub(crate) struct Context {
     /// Whether to write JSON.
     pub(crate) json: bool,
     quiet: bool,
+    /// Where the spawner of this worker serves the broker.
+    agent: Option<PathBuf>,
 }
 
 impl Context {
     pub(crate) fn new(global: &Global) -> Outcome<Self> {
         let here = env::current_dir()
             .map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e}): change to one that exists")))?;
-        let project = Project::find(global.queue_url.as_deref(), &here)?;
-        Ok(Self { project, json: global.json, quiet: global.quiet })
+        Ok(Self::of(global, Project::find(global.queue_url.as_deref(), &here)?))
+    }
+
+    /// For a project that was found already.
+    pub(crate) fn of(global: &Global, project: Project) -> Self {
+        let agent = env::var_os(AGENT).map(PathBuf::from);
+        Self { project, json: global.json, quiet: global.quiet, agent }
+    }
+
+    /// For a worker of a spawner that serves at `agent`. It has nothing to say that people wait for.
+    pub(crate) fn of_warm_worker(project: Project, agent: Option<PathBuf>) -> Self {
+        Self { project, json: false, quiet: true, agent }
     }
 
     /// Opens the broker, making it if it is not there.
@@ -35,13 +50,22 @@ impl Context {
 
     /// Opens the broker for a worker, which goes on while its results are being written.
     pub(crate) async fn broker_of_worker(&self) -> Outcome<Arc<dyn Broker>> {
-        Ok(connect(&self.project.url).await?)
+        let url = &self.project.url;
+        match &self.agent {
+            Some(path) => Ok(Arc::new(Remote::connect_or(path, url.clone()).await?)),
+            None => Ok(connect(url).await?),
+        }
     }
 
     /// Opens the broker for a command that only looks. Where there is none, an empty one answers: looking leaves no trace.
     pub(crate) async fn onlooker(&self) -> Outcome<Arc<dyn Broker>> {
         let absent = self.project.database().is_some_and(|path| matches!(path.try_exists(), Ok(false)));
         Ok(connect_here(if absent { &Url::Memory } else { &self.project.url }).await?)
+    }
+
+    /// Whether this is a worker of a spawner.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.agent.is_some()
     }
 
     /// Whether to say nothing but data and errors.

@@ -52,6 +52,12 @@ impl Failure {
         }
     }
 
+    /// Somebody wants to share a broker that cannot be shared.
+    pub(crate) fn memory() -> Self {
+        let use_instead = "use it with 'raddle run', or name a file that others can open with --queue-url sqlite:PATH";
+        Self::Usage(format!("mem:// lives in one process and is gone with it: {use_instead}"))
+    }
+
     /// A failure to write data to where it was to go.
     pub(crate) fn writing(error: &io::Error) -> Self {
         match error.kind() {

@@ -34,6 +34,11 @@ pub fn setsid_self() -> io::Result<()> {
     sys::check(unsafe { libc::setsid() }).map(drop)
 }
 
+/// Asks a child of this process to end. Only for one that has not been waited for: its number may be another's afterwards.
+pub fn terminate(pid: u32) {
+    sys::kill(pid, libc::SIGTERM);
+}
+
 /// Whether this process ignores a signal, as its parent may have asked for: `nohup` does.
 pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: an all-zero sigaction is a valid one, and only written to.

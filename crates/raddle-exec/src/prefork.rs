@@ -27,7 +27,7 @@ pub(crate) struct Forked {
 }
 
 /// A process of one thread has three links to its folder of threads: the folder, its own dot, and the thread.
-const LINKS_OF_ONE_THREAD: u64 = 3;
+pub(crate) const LINKS_OF_ONE_THREAD: u64 = 3;
 
 impl Prefork {
     /// Forks a runner, which runs the functions of `call` as well as commands. Refused when this process has more than one thread.

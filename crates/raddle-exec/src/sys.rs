@@ -121,6 +121,28 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// Sends a message in one piece, and waits for room. A reader who is gone is not an error worth telling.
+pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
+    loop {
+        // SAFETY: the buffer is valid for its length and only read.
+        let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        if sent >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+}
+
+/// Two ends of a connection that keeps the bounds of messages, and that tells when the other end is closed.
+pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut pair = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the array has room for both descriptors, which nobody else owns.
+    unsafe {
+        check(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()))?;
+        Ok((OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])))
+    }
+}
+
 /// Makes descriptor number `target` another name for `fd`.
 pub(crate) fn dup_onto(fd: BorrowedFd<'_>, target: c_int) -> io::Result<()> {
     // SAFETY: dup2 on a descriptor that is open for the length of the borrow; the caller gives `target` away.

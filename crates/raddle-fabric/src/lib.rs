@@ -5,6 +5,7 @@
 
 pub mod handler;
 pub mod routine;
+pub mod spawner;
 pub mod wait;
 pub mod worker;
 

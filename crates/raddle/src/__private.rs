@@ -21,7 +21,7 @@ pub fn enter() {
         process::exit(125);
     }
     #[cfg(feature = "worker")]
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == "worker") {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "worker" || argument == "spawner") {
         process::exit(raddle_cli::run(Some(raddle_fabric::routine::call)).into());
     }
 }

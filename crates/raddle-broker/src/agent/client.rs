@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     claims::Claims,
+    direct::Direct,
     heart::Pacemaker,
     link::{Link, refused},
     protocol::{Bytes, Call, read},
@@ -19,7 +20,7 @@ use super::{
 use crate::{
     Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Error, Fence, Finish, Health, Heart, Log, Message,
     Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
-    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, doubt::Doubts,
+    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
 };
 
 /// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
@@ -31,20 +32,37 @@ pub struct Remote {
     connecting: tokio::sync::Mutex<()>,
     claims: Arc<Claims>,
     doubts: Doubts,
+    direct: Option<Arc<Direct>>,
 }
 
 impl Remote {
     /// Connects to the agent at `path`.
     pub async fn connect(path: &Path) -> Result<Self> {
-        let remote = Self {
+        let remote = Self::new(path, None);
+        remote.link().await?;
+        Ok(remote)
+    }
+
+    /// Connects to the agent at `path`, and to `url` instead when nobody serves there, or from when on nobody does: for a worker that has
+    /// to finish what it runs also without whoever started it.
+    pub async fn connect_or(path: &Path, url: Url) -> Result<Self> {
+        let remote = Self::new(path, Some(Arc::new(Direct::new(url))));
+        match (remote.link().await, &remote.direct) {
+            (Err(Error::AgentGone { .. }), Some(direct)) => drop(direct.broker().await?),
+            (link, _) => drop(link?),
+        }
+        Ok(remote)
+    }
+
+    fn new(path: &Path, direct: Option<Arc<Direct>>) -> Self {
+        Self {
             path: path.into(),
             link: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
             claims: Arc::default(),
             doubts: Doubts::default(),
-        };
-        remote.link().await?;
-        Ok(remote)
+            direct,
+        }
     }
 
     /// The connection, made anew if there is none.
@@ -66,8 +84,27 @@ impl Remote {
     }
 
     async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<T> {
-        let answer = self.link().await?.call(&call).await?;
-        self.read(&answer.take())
+        let payload = self.call(call).await?;
+        self.read(&payload)
+    }
+
+    /// Asks the agent, or the engine itself where there is no agent any more. Nothing is awaited after the answer is there.
+    async fn call(&self, call: Call) -> Result<Vec<u8>> {
+        let gone = match &self.direct {
+            Some(direct) if direct.is_open() => None,
+            _ => match self.ask_agent(&call).await {
+                Err(error @ Error::AgentGone { .. }) => Some(error),
+                answer => return answer,
+            },
+        };
+        match (&self.direct, gone) {
+            (Some(direct), _) => direct.call(call).await,
+            (None, gone) => Err(gone.unwrap_or(Error::Closed)),
+        }
+    }
+
+    async fn ask_agent(&self, call: &Call) -> Result<Vec<u8>> {
+        Ok(self.link().await?.call(call).await?.take())
     }
 
     fn read<T: DeserializeOwned>(&self, payload: &[u8]) -> Result<T> {
@@ -113,15 +150,15 @@ impl Tasks for Remote {
             self.settle(owner).await?;
         }
         let _claiming = self.claims.claiming().await;
-        let answer = match self.link().await?.call(&Call::Claim(request)).await {
+        let payload = match self.call(Call::Claim(request)).await {
             Err(Error::NotFound(gone)) if gone == owner => {
                 self.claims.left(owner);
                 return Err(Error::NotFound(owner));
             }
-            answer => answer?,
+            payload => payload?,
         };
         // Nothing is awaited from here on: who is given the claims has them in the books.
-        let claims: Vec<Claim> = self.read(&answer.take())?;
+        let claims: Vec<Claim> = self.read(&payload)?;
         self.claims.given(owner, &claims);
         Ok(claims)
     }
@@ -184,6 +221,10 @@ impl Tasks for Remote {
         self.ask(Call::AheadOf(tid)).await
     }
 
+    async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
+        self.ask(Call::Waiting(request)).await
+    }
+
     async fn summary(&self) -> Result<Summary> {
         self.ask(Call::Summary).await
     }
@@ -194,6 +235,9 @@ impl Tasks for Remote {
 
     /// What the engine behind the agent says, and who serves it.
     async fn health(&self) -> Result<Health> {
+        if self.direct.as_ref().is_some_and(|direct| direct.is_open()) {
+            return self.ask(Call::Health).await;
+        }
         let link = self.link().await?;
         let mut health: Health = self.read(&link.call(&Call::Health).await?.take())?;
         let server = link.server().map(|pid| format!(" by process {pid}")).unwrap_or_default();
@@ -210,7 +254,7 @@ impl Registry for Remote {
     }
 
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        Box::new(Pacemaker::new(self.path.clone(), worker, ttl))
+        Box::new(Pacemaker::new(self.path.clone(), worker, ttl, self.direct.clone()))
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,6 +13,7 @@ use raddle_core::{Tid, worker::Beat};
 use serde::de::DeserializeOwned;
 
 use super::{
+    direct::Direct,
     link::{refused, welcome},
     protocol::{
         CALL, Call, DONE, FAILED, GREETING, HEADER, MAX_REQUEST, Malformed, check_greeting, frame, header, read,
@@ -31,11 +33,24 @@ pub(super) struct Pacemaker {
     ttl: Duration,
     /// Opened with the first beat: a worker that lives shorter than that need not pay for it.
     stream: Option<UnixStream>,
+    direct: Option<Arc<Direct>>,
+    /// The heart of the engine itself, once there is no agent any more.
+    own: Option<Box<dyn Heart>>,
 }
 
 impl Pacemaker {
-    pub(super) fn new(path: PathBuf, worker: Tid, ttl: Duration) -> Self {
-        Self { path, worker, ttl, stream: None }
+    pub(super) fn new(path: PathBuf, worker: Tid, ttl: Duration, direct: Option<Arc<Direct>>) -> Self {
+        Self { path, worker, ttl, stream: None, direct, own: None }
+    }
+
+    /// The heart of the engine itself, if the calls of this worker go there already: a connection that waits for control words hears of the
+    /// agent's end at once.
+    fn own(&mut self) -> Option<&mut Box<dyn Heart>> {
+        if self.own.is_none() {
+            let broker = self.direct.as_ref()?.opened()?;
+            self.own = Some(broker.heart(self.worker, self.ttl));
+        }
+        self.own.as_mut()
     }
 
     fn open(&self) -> Result<UnixStream> {
@@ -83,6 +98,9 @@ impl Pacemaker {
 
 impl Heart for Pacemaker {
     fn beat(&mut self, beat: Beat) -> Result<Pulse> {
+        if let Some(own) = self.own() {
+            return own.beat(beat);
+        }
         // Taken out: a connection on which something went wrong may still bring the answer to an earlier beat.
         if let Some(mut stream) = self.stream.take() {
             match self.ask(&mut stream, beat) {

@@ -8,7 +8,9 @@
 //! | `wire.rs` | frames on their way in and out, in a form that can be interrupted anywhere |
 //! | `socket.rs` | the socket file, and who may be at the other end |
 //! | `server.rs`, `session.rs`, `perform.rs` | [`Agent`]: connections; one connection; one call |
+//! | `serving.rs` | [`Serving`]: an agent beside what else its process does |
 //! | `client.rs`, `link.rs` | [`Remote`]: the traits; one connection |
+//! | `direct.rs` | the engine itself, for a client that is to go on without the agent |
 //! | `claims.rs` | what this process was given, for when an answer is lost |
 //! | `heart.rs` | a worker's lease, over a connection of its own |
 //!
@@ -23,14 +25,17 @@
 
 mod claims;
 mod client;
+mod direct;
 mod heart;
 mod link;
 mod perform;
 mod protocol;
 mod server;
+mod serving;
 mod session;
 mod socket;
 mod wire;
 
 pub use client::Remote;
 pub use server::{Agent, Options};
+pub use serving::Serving;

@@ -47,7 +47,7 @@ pub(super) async fn perform(broker: Arc<dyn Broker>, call: Call, id: u64, chest:
 }
 
 /// The frame that answers a call which takes nothing that could be lost.
-async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: Chest) -> Vec<u8> {
+pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: Chest) -> Vec<u8> {
     match call {
         Call::Submit(batch) => answer(id, &broker.submit(batch).await),
         Call::SubmitOwn(request) => answer(id, &broker.submit_own(*request).await),
@@ -73,6 +73,7 @@ async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: Chest) -> V
             },
         ),
         Call::AheadOf(tid) => answer(id, &broker.ahead_of(tid).await),
+        Call::Waiting(request) => answer(id, &broker.waiting(request).await),
         Call::Summary => answer(id, &broker.summary().await),
         Call::Purge => answer(id, &broker.purge().await),
         Call::Health => answer(id, &broker.health().await),

@@ -19,12 +19,12 @@ use raddle_core::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::request::{
-    ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter,
+    ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter, WaitingRequest,
 };
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -114,6 +114,7 @@ pub(super) enum Call {
     /// The ten digits, as text.
     Complete(String),
     AheadOf(Tid),
+    Waiting(WaitingRequest),
     Summary,
     Purge,
     Health,
@@ -193,6 +194,7 @@ impl Call {
         match self {
             Self::Claim(request) => request.wait,
             Self::Look(peek) => peek.wait,
+            Self::Waiting(request) => request.wait,
             Self::Controls { wait, .. }
             | Self::Take { wait, .. }
             | Self::Events { wait, .. }

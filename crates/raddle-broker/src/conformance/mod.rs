@@ -260,6 +260,7 @@ macro_rules! conformance {
                 short_ids_are_completed
                 a_task_knows_its_place_in_line
                 progress_is_shown_while_the_attempt_runs
+                what_waits_for_a_worker_is_counted
                 an_unknown_task_is_not_there
                 the_summary_adds_up
                 the_engine_names_itself

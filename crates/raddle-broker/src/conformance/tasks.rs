@@ -1,11 +1,14 @@
 //! Tasks as others see them.
 
+use std::time::Duration;
+
 use raddle_core::{Control, Exit, Span, Spec, State, Tid, Word};
+use tokio::time::Instant;
 
 use super::{Fixture, Handle, support::*};
 use crate::{
     Error, Result,
-    request::{Fence, TaskFilter},
+    request::{Fence, TaskFilter, WaitingRequest},
 };
 
 async fn found(broker: &Handle, filter: TaskFilter) -> Result<Vec<Tid>> {
@@ -130,6 +133,41 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
     for (tid, ahead) in tids.iter().zip([1, 2, 0, 0, 0]) {
         assert_eq!(broker.ahead_of(*tid).await?, ahead);
     }
+    Ok(())
+}
+
+/// Those that it may take, and no others; and whoever waits for the first is woken by it.
+pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let look = |tags: &str, wait| {
+        let request = WaitingRequest { caps: caps(tags), queues: vec!["default".into()], max: 3, wait };
+        async move { broker.waiting(request).await }
+    };
+    assert_eq!(look("gpu", Duration::ZERO).await?, 0);
+    let gpu = Spec { requires: caps("gpu"), ..spec("gpu") };
+    let others = [
+        Spec { queue: "other".into(), ..spec("other") },
+        Spec { delay: Some(Span::secs(600)), ..spec("later") },
+        Spec { requires: caps("tpu"), ..spec("tpu") },
+    ];
+    submit_all(broker, others.to_vec()).await?;
+    assert_eq!(look("gpu", Duration::ZERO).await?, 0);
+    submit_all(broker, vec![gpu.clone(), spec("plain")]).await?;
+    assert_eq!((look("gpu", Duration::ZERO).await?, look("", Duration::ZERO).await?), (2, 1));
+    // What is overdue counts although nobody has claimed since.
+    submit_all(broker, vec![Spec { delay: Some(Span::millis(50)), ..spec("soon") }]).await?;
+    let begun = Instant::now();
+    while look("", Duration::ZERO).await? < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "what is overdue is not counted");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    submit_all(broker, vec![gpu; 5]).await?;
+    assert_eq!(look("gpu", Duration::ZERO).await?, 3, "nobody counts further than it was asked to");
+    let owner = worker(broker).await?;
+    while !claim(broker, owner, 10).await?.is_empty() {}
+    let (woken, submitted) = tokio::join!(look("", Duration::from_secs(20)), submit_all(broker, vec![spec("new")]));
+    submitted?;
+    assert_eq!(woken?, 1);
     Ok(())
 }
 

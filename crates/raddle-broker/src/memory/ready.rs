@@ -64,6 +64,11 @@ impl Ready {
         first
     }
 
+    /// How many tasks there are in the partitions that fit.
+    pub(super) fn count(&self, fits: impl Fn(&Partition) -> bool) -> u64 {
+        self.0.iter().filter(|(partition, _)| fits(partition)).map(|(_, ranks)| ranks.len() as u64).sum()
+    }
+
     /// How many of the same partition come before this task.
     pub(super) fn ahead_of(&self, partition: &Partition, priority: u8, tid: Tid) -> u64 {
         self.0.get(partition).map_or(0, |ranks| ranks.range(..(Reverse(priority), tid)).count() as u64)

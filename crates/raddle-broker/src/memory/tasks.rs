@@ -5,12 +5,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use raddle_core::{Control, TaskView, Tid, tid::ShortTid};
 
-use super::{Memory, shared::Topic};
+use super::{Memory, shared::Topic, state::State};
 use crate::{
     Result, Tasks,
     request::{
         Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed, Release,
-        Started, Submit, Submitted, Summary, TaskFilter, Verdict,
+        Started, Submit, Submitted, Summary, TaskFilter, Verdict, WaitingRequest,
     },
 };
 
@@ -87,6 +87,15 @@ impl Tasks for Memory {
 
     async fn ahead_of(&self, tid: Tid) -> Result<u64> {
         self.shared.change(|state, _| state.ahead_of(tid))
+    }
+
+    async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
+        let WaitingRequest { caps, queues, max, wait } = request;
+        let count = |state: &mut State, _| {
+            let waiting = state.ready.count(|part| queues.contains(&part.queue) && part.needs.is_subset(&caps));
+            Ok(Some(waiting.min(max.into())).filter(|waiting| *waiting > 0))
+        };
+        Ok(self.shared.wait_for(Topic::Ready, wait, count).await?.unwrap_or(0))
     }
 
     async fn summary(&self) -> Result<Summary> {

@@ -35,6 +35,7 @@ mod target;
 mod tasks;
 mod url;
 mod value;
+mod waiting;
 
 use std::{
     sync::{Arc, Mutex},

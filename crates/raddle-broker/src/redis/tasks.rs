@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
-    Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
 /// How many tasks are read at once for a list.
@@ -122,6 +122,10 @@ impl Tasks for Redis {
             pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
         }
         Ok(self.link().pipe(pipe).await?.into_iter().map(number).sum())
+    }
+
+    async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
+        self.waiting_for(request).await
     }
 
     async fn summary(&self) -> Result<Summary> {

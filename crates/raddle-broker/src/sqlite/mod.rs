@@ -32,6 +32,7 @@ mod syncer;
 mod tasks;
 mod tether;
 mod tx;
+mod waiting;
 mod writer;
 
 use std::{

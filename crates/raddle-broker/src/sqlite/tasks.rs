@@ -17,11 +17,12 @@ use super::{
     output::{self, Whereto},
     own, purge, reclaim, submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
+    waiting,
     writer::{Durability, Writer},
 };
 use crate::{
     Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
-    Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
 #[async_trait]
@@ -148,6 +149,18 @@ impl Tasks for Sqlite {
             Ok(ahead as u64)
         })
         .await
+    }
+
+    async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
+        let mut wait = self.wait(Topic::Ready, request.wait);
+        let request = Arc::new(request);
+        loop {
+            let request = Arc::clone(&request);
+            let (waiting, again_in) = self.read(move |db| waiting::waiting(db, &request)).await?;
+            if waiting > 0 || !wait.again(again_in).await {
+                return Ok(waiting);
+            }
+        }
     }
 
     async fn summary(&self) -> Result<Summary> {

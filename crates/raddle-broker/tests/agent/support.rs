@@ -82,7 +82,7 @@ impl Served {
         is_ready.recv_timeout(SOON).unwrap();
     }
 
-    fn url(&mut self, engine: Engine) -> Url {
+    pub(crate) fn url(&mut self, engine: Engine) -> Url {
         match engine {
             Engine::Memory => Url::Memory,
             Engine::Sqlite => Url::Sqlite(self.folder.path().join("broker.db")),

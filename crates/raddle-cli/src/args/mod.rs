@@ -1,6 +1,7 @@
 //! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
 
 mod queue;
+mod spawner;
 mod spec;
 mod submit;
 mod task;
@@ -10,10 +11,11 @@ use clap::{Args, Parser, Subcommand};
 use raddle_core::{Span, tid::TidArg};
 
 pub(crate) use queue::{Amount, QueueCommand};
+pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
 pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};
 pub(crate) use task::{ListArgs, RetryArgs, TaskCommand, Words};
-pub(crate) use worker::{StartArgs, StopArgs, WorkerCommand};
+pub(crate) use worker::{Intake, StartArgs, StopArgs, WorkerCommand};
 
 /// Runs tasks in processes of their own, keeps them apart and loses none.
 #[derive(Debug, Parser)]
@@ -119,6 +121,9 @@ pub(crate) enum Command {
     /// Start, list and stop workers
     #[command(subcommand)]
     Worker(WorkerCommand),
+    /// Keep one-shot workers ahead of demand
+    #[command(subcommand)]
+    Spawner(SpawnerCommand),
     /// Take back what belongs to workers that are gone
     #[command(after_help = "Example:
   raddle requeue-orphans                 what had begun counts one loss, and runs again

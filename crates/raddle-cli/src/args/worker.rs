@@ -19,22 +19,27 @@ pub(crate) enum WorkerCommand {
 }
 
 /// Start a worker.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   raddle worker start                    as many tasks at a time as there are cores
   raddle worker start --caps gpu,docker --concurrency 1 --queues render
   raddle worker start --no-detach --idle-exit 0
                                          work off what waits, and leave
+  raddle worker start --once             take one task, run it, leave
   raddle worker start --serve work.sock  then: raddle --queue-url unix:work.sock status
 
 A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what
-it runs, a second one makes it give that back, a third one kills.")]
+it runs, a second one makes it give that back, a third one kills. WORKER_CONCURRENCY=1 in the
+environment means --once; --concurrency 1 does not.")]
 pub(crate) struct StartArgs {
     /// Stay in the foreground
     #[arg(long)]
     pub(crate) no_detach: bool,
-    /// How many tasks to run at a time; else the number of cores
-    #[arg(long, value_name = "N", env = "WORKER_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Take one task, run it and leave
+    #[arg(long, conflicts_with = "concurrency")]
+    pub(crate) once: bool,
+    /// How many tasks to run at a time; else what WORKER_CONCURRENCY says, else the number of cores
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) concurrency: Option<u32>,
     /// What it offers to tasks that require it
     #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
@@ -45,6 +50,9 @@ pub(crate) struct StartArgs {
     /// Leave after having had nothing to do for so long; 0: as soon as nothing is waiting
     #[arg(long, value_name = "SECONDS", env = "WORKER_IDLE_EXIT")]
     pub(crate) idle_exit: Option<Span>,
+    /// Take nothing new after so long, and leave after what runs
+    #[arg(long, value_name = "SECONDS", env = "WORKER_MAX_UPTIME")]
+    pub(crate) max_uptime: Option<Span>,
     /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
@@ -57,6 +65,40 @@ pub(crate) struct StartArgs {
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,
+}
+
+/// How many tasks a worker takes at a time, and in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intake {
+    /// One, and no other.
+    Once,
+    /// So many at a time, and as they come.
+    AtATime(u32),
+    /// As many at a time as there are cores.
+    ByCores,
+}
+
+const WORKER_CONCURRENCY: &str = "WORKER_CONCURRENCY";
+
+impl StartArgs {
+    /// What flags and environment say. A 1 in the environment means more than one as a flag, so that it is read here.
+    pub(crate) fn intake(&self) -> Result<Intake, String> {
+        let said = std::env::var(WORKER_CONCURRENCY).unwrap_or_default();
+        intake(self.once, self.concurrency, &said)
+    }
+}
+
+fn intake(once: bool, flag: Option<u32>, said: &str) -> Result<Intake, String> {
+    match (once, flag, said) {
+        (true, ..) => Ok(Intake::Once),
+        (_, Some(concurrency), _) => Ok(Intake::AtATime(concurrency)),
+        (_, _, "") => Ok(Intake::ByCores),
+        (_, _, "1") => Ok(Intake::Once),
+        _ => match said.parse() {
+            Ok(concurrency @ 1..=1024) => Ok(Intake::AtATime(concurrency)),
+            _ => Err(format!("{WORKER_CONCURRENCY}={said} is not a number from 1 to 1024: change or unset it")),
+        },
+    }
 }
 
 /// A name that tasks can have in `queue`.
@@ -83,4 +125,21 @@ pub(crate) struct StopArgs {
     /// How long to wait until they are gone
     #[arg(long, value_name = "TIME", default_value = "10")]
     pub(crate) timeout: Span,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_one_in_the_environment_is_one_task_and_as_a_flag_one_at_a_time() {
+        assert_eq!(intake(false, None, "1"), Ok(Intake::Once));
+        assert_eq!(intake(false, Some(1), "1"), Ok(Intake::AtATime(1)));
+        assert_eq!(intake(false, None, "3"), Ok(Intake::AtATime(3)));
+        assert_eq!(intake(true, None, "3"), Ok(Intake::Once));
+        assert_eq!(intake(false, None, ""), Ok(Intake::ByCores));
+        for wrong in ["0", "-1", "many", "1025"] {
+            assert!(intake(false, None, wrong).unwrap_err().contains(wrong));
+        }
+    }
 }

@@ -14,6 +14,7 @@ mod recover;
 mod result;
 mod retry;
 mod run;
+mod spawner;
 mod start;
 mod status;
 mod stop;
@@ -27,7 +28,7 @@ use raddle_core::Word;
 use raddle_exec::{Call, Prefork};
 
 use crate::{
-    args::{Cli, Command, TaskCommand, WorkerCommand},
+    args::{Cli, Command, Intake, SpawnerCommand, TaskCommand, WorkerCommand},
     context::Context,
     error::{Failure, Outcome},
     logging,
@@ -36,15 +37,21 @@ use crate::{
 /// Does what was asked for; returns the exit code.
 pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let Cli { global, command } = cli;
-    let is_worker = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.no_detach);
-    logging::start(&global, is_worker.then_some("warn"));
+    let stays = match &command {
+        Command::Worker(WorkerCommand::Start(args)) => args.no_detach,
+        Command::Spawner(_) => true,
+        _ => false,
+    };
+    logging::start(&global, stays.then_some("warn"));
     if let Command::Completions { shell } = command {
         return completions::completions(shell);
     }
+    if let Command::Spawner(SpawnerCommand::Run(args)) = &command {
+        return spawner::run(&global, args, call);
+    }
     let context = Context::new(&global)?;
     if context.project.url == Url::Memory && !is_self_contained(&command) {
-        let use_instead = "use it with 'raddle run', or name a file that others can open with --queue-url sqlite:PATH";
-        return Err(Failure::Usage(format!("mem:// lives in one process and is gone with it: {use_instead}")));
+        return Err(Failure::memory());
     }
     if let Command::Worker(WorkerCommand::Start(args)) = &command
         && !args.no_detach
@@ -54,14 +61,19 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     // While there is one thread, and only then, a runner can be forked instead of started.
     let prefork = match &command {
         Command::Run(args) if !args.no_wait => Prefork::new(call).ok(),
+        Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => Prefork::new(call).ok(),
         _ => None,
     };
-    // One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
+    block_on(perform(&context, command, prefork))
+}
+
+/// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
+fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
-    runtime.block_on(Box::pin(perform(&context, command, prefork)))
+    runtime.block_on(Box::pin(deed))
 }
 
 /// Whether a command neither looks for what another process has made nor leaves anything to one.
@@ -69,8 +81,8 @@ fn is_self_contained(command: &Command) -> bool {
     match command {
         Command::Run(args) => !args.no_wait,
         Command::Doctor | Command::Completions { .. } => true,
-        // Others can reach what it serves.
-        Command::Worker(WorkerCommand::Start(args)) => args.serve.is_some(),
+        // Others can reach what it serves. One in the foreground that serves nobody is for trying things out.
+        Command::Worker(WorkerCommand::Start(args)) => args.serve.is_some() || args.no_detach,
         _ => false,
     }
 }
@@ -86,12 +98,12 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Tid(args) => inspect::tid(context, args.tid).await,
         Command::Task(command) => task(context, command).await,
         Command::Queue(command) => queue::queue(context, command).await,
-        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args).await,
+        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, prefork).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
         Command::RequeueOrphans => orphans::requeue(context).await,
         Command::Doctor => doctor::doctor(context).await,
-        Command::Completions { .. } => unreachable!("done before a broker is looked for"),
+        Command::Spawner(_) | Command::Completions { .. } => unreachable!("done before a broker is looked for"),
     }
 }
 

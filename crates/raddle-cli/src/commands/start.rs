@@ -4,6 +4,7 @@
 //! turns to its log; only when we have heard the id has the worker started.
 
 use std::{
+    ffi::OsString,
     fs::{File, OpenOptions},
     io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
@@ -14,24 +15,30 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Url, agent::Agent};
+use raddle_broker::{Url, agent::Serving};
 use raddle_core::Tid;
+use raddle_exec::{Prefork, Report};
 use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
-use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::interrupt::Interrupts;
 use crate::{
-    args::{Global, StartArgs},
+    args::{Global, Intake, StartArgs},
     context::Context,
     error::{Failure, Outcome, USAGE},
     output,
 };
 
+/// This very program.
+pub(super) const PROGRAM: &str = "/proc/self/exe";
 /// Tells the background process that it is one. Commands never see variables that begin like this.
 const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
+/// Tells a worker that a spawner listens to its standard output: for its id, and for the word that it has its task.
+pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 /// Where tasks look for their broker.
 const QUEUE_URL: &str = "QUEUE_URL";
+/// The exit code of a worker for one task that failed itself: its task waits to be taken back.
+const UNCAUGHT: u8 = 1;
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -61,36 +68,9 @@ pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> 
 
 fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child> {
     // By its link in /proc: that is this very program, also when another has taken its place on the disk.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("raddle").args(["worker", "start", "--no-detach", "--name", &args.name]);
-    command.args(["--queues", &args.queues.join(",")]);
-    // A password must not stand among the arguments, where everybody on the machine can read it.
-    match context.project.url.secret() {
-        Some(url) => command.env("QUEUE_URL", url),
-        None => command.args(["--queue-url", &context.project.url.to_string()]),
-    };
-    if let Some(concurrency) = args.concurrency {
-        command.args(["--concurrency", &concurrency.to_string()]);
-    }
-    if let Some(caps) = &args.caps {
-        command.args(["--caps", &caps.to_string()]);
-    }
-    if let Some(idle_exit) = args.idle_exit {
-        command.args(["--idle-exit", &idle_exit.0.as_secs_f64().to_string()]);
-    }
-    if let Some(path) = serve_at(args)? {
-        command.arg("--serve").arg(path);
-    }
-    if let Some(folder) = &args.handlers {
-        command.arg("--handlers").arg(folder);
-    }
-    if let Some(plugins) = &args.plugins {
-        command.args(["--plugins", &plugins.join(",")]);
-    }
-    if global.quiet {
-        command.arg("--quiet");
-    }
-    command.args(std::iter::repeat_n("--verbose", global.verbose.into()));
+    let mut command = Command::new(PROGRAM);
+    let Invocation { args, env } = invocation(context, args, global)?;
+    command.arg0("raddle").args(args).envs(env);
     command
         .env(DETACHED, "1")
         .stdin(Stdio::null())
@@ -98,6 +78,52 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| Failure::Raddle(format!("cannot start a process for the worker: {e}")))
+}
+
+/// How this program is told to be a worker in the foreground.
+pub(super) struct Invocation {
+    pub(super) args: Vec<OsString>,
+    pub(super) env: Vec<(OsString, OsString)>,
+}
+
+pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Invocation> {
+    let (mut words, mut env): (Vec<OsString>, _) = (Vec::new(), Vec::new());
+    let mut say = |more: &[&str]| words.extend(more.iter().map(OsString::from));
+    say(&["worker", "start", "--no-detach", "--name", &args.name, "--queues", &args.queues.join(",")]);
+    // A password must not stand among the arguments, where everybody on the machine can read it.
+    match context.project.url.secret() {
+        Some(url) => env.push((QUEUE_URL.into(), url.into())),
+        None => say(&["--queue-url", &context.project.url.to_string()]),
+    }
+    if args.once {
+        say(&["--once"]);
+    }
+    if let Some(max_uptime) = args.max_uptime {
+        say(&["--max-uptime", &max_uptime.0.as_secs_f64().to_string()]);
+    }
+    if let Some(concurrency) = args.concurrency {
+        say(&["--concurrency", &concurrency.to_string()]);
+    }
+    if let Some(caps) = &args.caps {
+        say(&["--caps", &caps.to_string()]);
+    }
+    if let Some(idle_exit) = args.idle_exit {
+        say(&["--idle-exit", &idle_exit.0.as_secs_f64().to_string()]);
+    }
+    if let Some(plugins) = &args.plugins {
+        say(&["--plugins", &plugins.join(",")]);
+    }
+    if global.quiet {
+        say(&["--quiet"]);
+    }
+    (0..global.verbose).for_each(|_| say(&["--verbose"]));
+    if let Some(path) = serve_at(args)? {
+        words.extend(["--serve".into(), path.into()]);
+    }
+    if let Some(folder) = &args.handlers {
+        words.extend(["--handlers".into(), folder.into()]);
+    }
+    Ok(Invocation { args: words, env })
 }
 
 /// The id on the first line, or nothing if the process ended without one.
@@ -128,8 +154,36 @@ fn last_words(mut child: Child) -> Failure {
     if code == Some(USAGE.into()) { Failure::Usage(message) } else { Failure::Raddle(message) }
 }
 
+/// Whom a worker tells its id, and that it has its task.
+pub(super) enum Listener {
+    /// People, or whoever has started it in the background.
+    Starter,
+    /// A spawner, on standard output.
+    Spawner,
+    /// A spawner whose zygote has forked it.
+    Zygote(Report),
+}
+
+impl Listener {
+    /// A spawner that is gone need not be told.
+    fn begun(&self) {
+        match self {
+            Self::Starter => {}
+            Self::Spawner => _ = output::line("begun"),
+            Self::Zygote(report) => report.begun(),
+        }
+    }
+}
+
 /// Works in this process until it is told to stop.
-pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
+pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
+    let listener = if std::env::var_os(WARM).is_some() { Listener::Spawner } else { Listener::Starter };
+    work(context, args, prefork, listener).await
+}
+
+/// As [`foreground`], for whoever listens.
+pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Prefork>, listener: Listener) -> Outcome {
+    let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
     let is_detached = std::env::var_os(DETACHED).is_some();
     if is_detached {
         // Already the leader of a session: then there is nothing to leave.
@@ -143,14 +197,25 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
-    let worker = Worker::register(broker, options(context, args, serve.as_deref())?).await?;
+    let worker = Worker::register(broker, options(context, args, serve.as_deref(), prefork)?).await?;
     let tid = worker.tid();
-    announce(context, tid, is_detached, &serve)?;
+    match &listener {
+        Listener::Starter => announce(context, tid, is_detached, &serve)?,
+        // It may be gone, and then need not be told.
+        Listener::Spawner => drop(output::line(tid.to_string())),
+        Listener::Zygote(report) => report.ready(tid.as_u64()),
+    }
     let shutdown = Shutdown::new();
+    let mut begun = worker.begun();
+    let mut tells = true;
     let mut working = Box::pin(worker.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
             ended = &mut working => break ended,
+            _ = begun.changed(), if tells => {
+                tells = false;
+                listener.begun();
+            }
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();
@@ -161,34 +226,23 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     if let Some(serving) = serving {
         serving.stop().await;
     }
-    let ended = ended?;
+    let ended = match ended {
+        // Whoever started it for one task is told by its code alone; the task is taken back from it.
+        Err(error) if is_once => {
+            Failure::from(error).print();
+            return Ok(UNCAUGHT);
+        }
+        ended => ended?,
+    };
     let why = match ended.reason {
         EndReason::Idle => "nothing was left to do",
         EndReason::Stopped => "it was told to stop",
+        EndReason::Aged => "it was old enough",
+        EndReason::LeaseLost => "its lease was lost, and with that its task",
         _ => "its task is over",
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
-    Ok(0)
-}
-
-/// The broker, served to others while the worker lives.
-struct Serving {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<()>,
-}
-
-impl Serving {
-    async fn start(path: &Path, broker: Arc<dyn Broker>) -> Outcome<Self> {
-        let agent = Agent::bind(path, broker).await?;
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(agent.run(async { drop(stopped.await) }));
-        Ok(Self { stop, task })
-    }
-
-    async fn stop(self) {
-        drop(self.stop);
-        let _ = self.task.await;
-    }
+    Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
 }
 
 /// Where to serve, wherever this process or another goes later.
@@ -199,7 +253,12 @@ fn serve_at(args: &StartArgs) -> Outcome<Option<PathBuf>> {
     args.serve.as_ref().map(absolute).transpose()
 }
 
-fn options(context: &Context, args: &StartArgs, serve: Option<&Path>) -> Outcome<Options> {
+pub(super) fn options(
+    context: &Context,
+    args: &StartArgs,
+    serve: Option<&Path>,
+    prefork: Option<Prefork>,
+) -> Outcome<Options> {
     let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
     let plugins = Plugins::load(args.handlers.as_deref(), args.plugins.as_deref());
     let plugins = plugins.map_err(|error| Failure::Usage(error.to_string()))?;
@@ -210,16 +269,25 @@ fn options(context: &Context, args: &StartArgs, serve: Option<&Path>) -> Outcome
             "handler '{name}' will run nothing: it provides {provides}, and the worker does not offer all of it"
         ));
     }
-    let resident = Options::resident();
-    let url = serve.map(|path| (QUEUE_URL.to_owned(), Url::Unix(path.into()).to_string()));
+    let kind = match args.intake().map_err(Failure::Usage)? {
+        Intake::Once => Options::one_shot(),
+        Intake::AtATime(concurrency) => Options { concurrency, ..Options::resident() },
+        Intake::ByCores => Options::resident(),
+    };
+    let served = serve.map(|path| Url::Unix(path.into()).to_string());
+    // What was forked has nobody's environment but its spawner's.
+    let url = served.or_else(|| context.is_warm().then(|| context.project.url.secret().map(str::to_owned))?);
+    let url = url.map(|url| (QUEUE_URL.to_owned(), url));
     let options = Options {
         name: args.name.clone(),
         caps,
         queues: args.queues.clone(),
-        concurrency: args.concurrency.unwrap_or(resident.concurrency),
         idle_exit: args.idle_exit.map(|idle| idle.0),
+        max_uptime: args.max_uptime.map(|uptime| uptime.0),
         env: url.into_iter().collect(),
-        ..resident
+        grouped: context.is_warm(),
+        prefork,
+        ..kind
     };
     Ok(options.offering(&routines, plugins))
 }

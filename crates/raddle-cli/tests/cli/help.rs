@@ -37,6 +37,8 @@ const COMMANDS: &[&[&str]] = &[
     &["worker", "start"],
     &["worker", "list"],
     &["worker", "stop"],
+    &["spawner"],
+    &["spawner", "run"],
     &["requeue-orphans"],
     &["doctor"],
     &["completions"],
@@ -47,7 +49,7 @@ fn every_command_has_help_with_an_example() {
     let world = World::new();
     for command in COMMANDS {
         let ran = world.raddle(command.iter().copied().chain(["--help"])).ok();
-        let is_group = matches!(command, ["task"] | ["queue"] | ["worker"]);
+        let is_group = matches!(command, ["task"] | ["queue"] | ["worker"] | ["spawner"]);
         assert!(is_group || ran.text().contains("Example"), "{command:?} has no example");
         assert_eq!(ran.stderr, "");
         let name = ["help"].iter().chain(*command).copied().collect::<Vec<_>>().join("_");

@@ -17,6 +17,7 @@ mod redis;
 mod result;
 mod run;
 mod shape;
+mod spawner;
 mod submit;
 mod worker;
 mod world;

@@ -219,3 +219,32 @@ again
     ));
     assert_eq!(told, "in time\nleft\nnamed it\ncompleted\n2\ncompleted\n");
 }
+
+#[test]
+fn a_spawner_keeps_workers_and_its_end_loses_nothing() {
+    let told = on_a_server(
+        r#"
+raddle spawner run --warm-pool 2 --max-workers 6 >first 2>first.err &
+spawner=$!
+raddle submit --array 1-200 -- sh -c 'echo {} >> ran' >tids
+until [ "$(wc -l <ran || echo 0)" -gt 20 ] 2>/dev/null; do sleep 0.01; done
+kill -9 $spawner
+wait $spawner 2>/dev/null || true
+raddle spawner run --warm-pool 1 --max-workers 6 >next 2>next.err &
+spawner=$!
+raddle wait --timeout 50 $(cat tids) | cut -d' ' -f2 | sort | uniq -c | tr -s ' '
+sort -n ran | uniq | wc -l
+# Mid-task: a new worker completes it.
+tid=$(raddle submit -- sh -c 'test $RADDLE_ATTEMPT != 1 || sleep 600')
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+busy() { raddle worker list --json | jq '.[] | select(.type == "one-shot" and .load > 0) | .pid'; }
+until [ -n "$(busy)" ]; do sleep 0.02; done
+kill -9 $(busy)
+raddle wait --timeout 5 "$tid" | cut -d' ' -f2
+kill $spawner
+wait $spawner
+tail -n 1 next.err | grep -c launched
+"#,
+    );
+    assert_eq!(told, " 200 completed\n200\ncompleted\n1\n");
+}

@@ -28,7 +28,7 @@ fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
     until("it wears its title", || title().starts_with(&expected));
     let ran = world.raddle(["worker", "stop", tid]).ok();
     assert_eq!(ran.text(), format!("{tid} completed\n"));
-    assert!(fs::read_to_string(log).unwrap().contains("told to stop"));
+    until("it has said why it left", || fs::read_to_string(log).unwrap().contains("told to stop"));
     world.raddle(["worker", "stop", tid]).ok();
 }
 
@@ -39,6 +39,71 @@ fn the_environment_configures_a_worker() {
     world.bash(script).ok();
     let workers = world.raddle(["worker", "list", "--json"]).ok().json();
     assert_eq!((&workers[0]["concurrency"], &workers[0]["capabilities"][1]), (&3.into(), &"gpu".into()));
+}
+
+#[test]
+fn a_one_shot_worker_takes_one_task_and_leaves() {
+    let world = World::new();
+    let tids = world.submit(&["--array", "1-3", "--", "sh", "-c", "echo {}; test {} != 2"]);
+    let tids: Vec<&str> = tids.lines().collect();
+    let flag = ["worker", "start", "--no-detach", "--once"];
+    world.raddle(flag).ok().says("ran 1 task and left: its task is over");
+    assert_eq!(world.task(tids[0])["state"], "completed");
+    assert_eq!(world.task(tids[1])["state"], "created");
+    // A task that fails is no failure of its worker.
+    world.bash("WORKER_CONCURRENCY=1 raddle worker start --no-detach").ok().says("ran 1 task");
+    assert_eq!(world.task(tids[1])["state"], "failed");
+    // As a flag it means one at a time.
+    world
+        .bash("WORKER_CONCURRENCY=1 raddle worker start --no-detach --concurrency 1 --idle-exit 0")
+        .ok()
+        .says("ran 1 task");
+    world.raddle(flag.into_iter().chain(["--idle-exit", "0.1"])).ok().says("ran 0 tasks and left: nothing");
+    world.raddle(flag.into_iter().chain(["--max-uptime", "0.1"])).ok().says("ran 0 tasks and left: it was old");
+    world.raddle(flag.into_iter().chain(["--concurrency", "2"])).code(2).says("--once");
+    world.bash("WORKER_CONCURRENCY=many raddle worker start --no-detach").code(2).says("WORKER_CONCURRENCY=many");
+    let ran = world.bash("QUEUE_URL=stub:// raddle worker start --no-detach --idle-exit 0").ok();
+    ran.says("ran 0 tasks");
+}
+
+#[test]
+fn an_old_or_terminated_worker_finishes_its_task() {
+    let world = World::new();
+    let script = "echo x >> begun; while ! test -e go; do sleep 0.02; done";
+    let begun = || fs::read_to_string(world.path().join("begun")).unwrap_or_default().lines().count();
+    let title = |status: &str| world.processes().iter().any(|(_, title)| title.contains(&format!(":worker:{status}")));
+    let old = world.submit(&["--", "sh", "-c", script]);
+    let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1", "--max-uptime", "0.5"]);
+    until("the task runs", || begun() == 1);
+    until("it is old", || title("draining"));
+    let next = world.submit(&["--", "sh", "-c", script]);
+    world.file("go", "");
+    worker.finish().ok().says("ran 1 task and left: it was old");
+    assert_eq!((&world.task(&old)["state"], &world.task(&next)["state"]), (&"completed".into(), &"created".into()));
+
+    fs::remove_file(world.path().join("go")).unwrap();
+    let worker = world.start(["worker", "start", "--no-detach", "--once"]);
+    until("the next one runs", || begun() == 2 && title("running"));
+    worker.signal(libc::SIGTERM);
+    until("it heard", || worker.stderr().contains("stopping"));
+    world.file("go", "");
+    worker.finish().ok();
+    assert_eq!(world.task(&next)["state"], "completed");
+}
+
+#[test]
+fn a_one_shot_worker_that_fails_leaves_its_task_to_others() {
+    let world = World::new();
+    let serving = world.raddle(["worker", "start", "--json", "--serve", "agent.sock", "--queues", "none"]).ok().json();
+    let (pid, url) = (serving["pid"].to_string(), serving["serves"].as_str().unwrap().to_owned());
+    let tid = world.submit(&["--", "sh", "-c", "test $RADDLE_ATTEMPT != 1 || sleep 600"]);
+    let worker = world.start(["worker", "start", "--no-detach", "--once", "--queue-url", &url]);
+    world.until_state(&tid, "running");
+    // Its lease cannot be renewed any more, and with that it loses its task.
+    world.bash(&format!("kill -9 {pid}")).ok();
+    worker.finish().code(1);
+    world.raddle(["worker", "start", "--no-detach", "--once"]).ok().says("ran 1 task");
+    assert_eq!(world.task(&tid)["state"], "completed");
 }
 
 #[test]

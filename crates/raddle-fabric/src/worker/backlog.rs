@@ -29,6 +29,10 @@ impl Backlog {
         Self { slots, waiting: VecDeque::new(), typical_secs: None }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

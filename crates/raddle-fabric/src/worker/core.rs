@@ -38,6 +38,10 @@ pub(super) struct Policy {
     pub(super) slots: u32,
     pub(super) only: Option<Tid>,
     pub(super) idle_exit: Option<Duration>,
+    /// How many attempts it may still begin.
+    pub(super) max_tasks: Option<u64>,
+    /// When it begins nothing more.
+    pub(super) retire_at: Option<Duration>,
     pub(super) grace: Duration,
     /// How long an agent may be away.
     pub(super) give_up_after: Duration,
@@ -70,6 +74,10 @@ pub(super) struct Core {
     pub(super) lease_lost: bool,
     /// Attempts that are over here, and not yet in the broker.
     pub(super) unsettled: HashSet<Fence>,
+    /// How many attempts it has begun.
+    begun: u64,
+    /// It is old enough to leave.
+    retired: bool,
     /// Words that came when their attempt was already over. If the task waits again they are for the task.
     pub(super) late: Vec<(Tid, Control)>,
     /// The one task this worker is for has reached its end.
@@ -92,12 +100,15 @@ pub(super) struct Core {
 }
 
 impl Policy {
-    pub(super) fn new(tid: Tid, options: &Options) -> Self {
+    /// For one that is so old already, and has begun so many attempts, under the ids it had before.
+    pub(super) fn new(tid: Tid, options: &Options, age: Duration, begun: u64) -> Self {
         Self {
             tid,
             slots: options.concurrency.max(1),
             only: options.only,
             idle_exit: options.idle_exit,
+            max_tasks: options.max_tasks.map(|max| max.saturating_sub(begun)),
+            retire_at: options.max_uptime.map(|uptime| uptime.saturating_sub(age)),
             grace: options.grace,
             give_up_after: options.give_up_after,
         }
@@ -119,6 +130,8 @@ impl Core {
             paused: false,
             lease_lost: false,
             unsettled: HashSet::new(),
+            begun: 0,
+            retired: false,
             late: Vec::new(),
             only_done: false,
             last: None,
@@ -156,6 +169,7 @@ impl Core {
         let idle = self.policy.idle_exit.filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
         [
             self.policy.only.is_none().then_some(self.purge_at),
+            self.policy.retire_at.filter(|_| !self.retired),
             self.backlog.oldest().map(|since| since + PATIENCE),
             self.stop.deadline(),
             self.leave_by,
@@ -172,6 +186,8 @@ impl Core {
     pub(super) fn status(&self) -> &'static str {
         match self.stop.stage() {
             Stage::Running if self.paused => "paused",
+            Stage::Running if self.retired => "draining",
+            Stage::Running if self.busy() == 0 && self.is_spent() => "draining",
             Stage::Running if self.busy() == 0 => "listening",
             Stage::Running => "running",
             Stage::Draining => "draining",
@@ -181,6 +197,8 @@ impl Core {
 
     pub(super) fn registered_status(&self) -> WorkerStatus {
         match self.stop.stage() {
+            // Nobody is to wait for it.
+            Stage::Running if self.retired || self.is_spent() => WorkerStatus::Draining,
             Stage::Running if self.paused => WorkerStatus::Paused,
             Stage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
@@ -205,7 +223,18 @@ impl Core {
 
     /// The one place that says whether tasks are begun: a worker that retires stops here.
     fn takes_tasks(&self) -> bool {
-        !self.paused && !self.lease_lost && !self.only_done && self.stop.stage() == Stage::Running
+        let is_done = self.only_done || self.retired || self.is_spent();
+        !self.paused && !self.lease_lost && !is_done && self.stop.stage() == Stage::Running
+    }
+
+    /// How many attempts it may still begin.
+    fn left(&self) -> Option<u64> {
+        self.policy.max_tasks.map(|max| max.saturating_sub(self.begun))
+    }
+
+    /// Whether it has begun all that it may.
+    fn is_spent(&self) -> bool {
+        self.left() == Some(0)
     }
 
     /// How many tasks to ask for, if any: a worker that may take only so many is bounded here.
@@ -219,6 +248,8 @@ impl Core {
             Some(_) => 0,
             None => self.backlog.wants(free),
         };
+        let room = self.left().map_or(u64::MAX, |left| left.saturating_sub(self.backlog.len() as u64));
+        let max = u64::from(max).min(room) as u32;
         (max > 0).then_some(max)
     }
 
@@ -265,7 +296,11 @@ impl Core {
             if self.slots[slot].is_some() {
                 continue;
             }
+            if self.is_spent() {
+                return;
+            }
             let Some(claim) = self.backlog.pop() else { return };
+            self.begun += 1;
             let fence = claim.fence;
             self.slots[slot] = Some(Running { fence, began: now, give_back: false, paused: false, told: None });
             self.act(Effect::Run { slot, claim: Box::new(claim) });
@@ -316,6 +351,10 @@ impl Core {
     // -- time, and what follows
 
     fn tick(&mut self, now: Duration) {
+        if !self.retired && self.policy.retire_at.is_some_and(|at| at <= now) {
+            self.retired = true;
+            self.return_backlog("its worker is old enough to leave");
+        }
         for claim in self.backlog.overdue(now) {
             self.give_back(claim.fence, "it waited too long for a slot");
         }
@@ -366,6 +405,10 @@ impl Core {
             EndReason::Stopped
         } else if self.lease_lost {
             return Some(Ok(End::LeaseLost));
+        } else if self.is_spent() {
+            EndReason::Done
+        } else if self.retired {
+            EndReason::Aged
         } else if idle? == Duration::ZERO {
             // Zero means: when a look at the queue has found nothing since the last task.
             return self.nothing_waits.then_some(Ok(End::Left(EndReason::Idle, None)));

@@ -1,18 +1,15 @@
 //! A worker's life: registered, at work, gone.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
 use raddle_core::{State, Tid, worker::Beat};
 use raddle_exec::{FencePage, Prefork};
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use super::{Options, Shutdown, core::ERROR_PAUSE, event::End, pace::LAST_TRY, service::Service};
 
@@ -29,6 +26,9 @@ pub struct Worker {
     pub(super) strangers: Arc<[u32]>,
     /// Whether it leaves the registry with its task.
     pub(super) own: bool,
+    /// How many attempts it has begun, under whatever id.
+    pub(super) begun: watch::Sender<u64>,
+    pub(super) born: Instant,
 }
 
 /// How a worker's life went.
@@ -59,8 +59,12 @@ pub enum EndReason {
     Idle,
     /// It was asked to.
     Stopped,
-    /// The one task it was for is over.
+    /// All that it was for is over: its one task, or as many as it was to take.
     Done,
+    /// It was as old as it was to become.
+    Aged,
+    /// It lost its lease, and with that the last attempt that it was to make: others have the task.
+    LeaseLost,
 }
 
 /// Of the workers for one task, how many leave without removing expired records, for each that does not.
@@ -102,7 +106,17 @@ impl Worker {
             broker.tie(tid);
         }
         let strangers = strangers(&options);
-        Ok(Self { broker, options, tid, leased_at, claim: None, strangers, own: false })
+        Ok(Self {
+            broker,
+            options,
+            tid,
+            leased_at,
+            claim: None,
+            strangers,
+            own: false,
+            begun: watch::Sender::new(0),
+            born: Instant::now(),
+        })
     }
 
     /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key, or
@@ -123,12 +137,18 @@ impl Worker {
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
-        Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true })))
+        let (begun, born) = (watch::Sender::new(0), Instant::now());
+        Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born })))
     }
 
     /// The worker's own id.
     pub fn tid(&self) -> Tid {
         self.tid
+    }
+
+    /// How many attempts it has begun, as it begins them.
+    pub fn begun(&self) -> watch::Receiver<u64> {
+        self.begun.subscribe()
     }
 
     /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
@@ -140,16 +160,18 @@ impl Worker {
             tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
         }
         // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.
-        let needs_group = self.claim.as_ref().is_none_or(|claim| !claim.spec.limits.is_empty());
+        let needs_group =
+            !self.options.grouped && self.claim.as_ref().is_none_or(|claim| !claim.spec.limits.is_empty());
         if let Some(Err(error)) = needs_group.then(raddle_exec::cgroup::prepare) {
             tracing::debug!(%error, "limits are kept without control groups");
         }
-        let spawned = Arc::new(AtomicU64::new(0));
         loop {
-            let service = Service::start(&mut self, Arc::clone(&spawned), &shutdown)?;
+            let service = Service::start(&mut self, &shutdown)?;
             let tid = self.tid;
             let (end, is_hasty) = service.run().await;
-            let ended = |reason, outcome| Ended { tasks: spawned.load(Ordering::Relaxed), reason, outcome };
+            let tasks = *self.begun.borrow();
+            let ended = |reason, outcome| Ended { tasks, reason, outcome };
+            let is_spent = self.options.max_tasks.is_some_and(|max| max <= tasks);
             match end {
                 Ok(End::Left(reason, outcome)) => {
                     if !self.own || outcome.is_none() {
@@ -162,6 +184,7 @@ impl Worker {
                     }
                     return Ok(ended(reason, outcome));
                 }
+                Ok(End::LeaseLost) if is_spent => return Ok(ended(EndReason::LeaseLost, None)),
                 Ok(End::LeaseLost) => {
                     tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
                     let anew = tokio::select! {
@@ -209,7 +232,7 @@ impl Worker {
 
     /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
     async fn register_anew(&self) -> Result<Self> {
-        let Self { broker, options, strangers, .. } = self;
+        let Self { broker, options, strangers, begun, born, .. } = self;
         let give_up_at = Instant::now() + options.give_up_after;
         loop {
             match Self::register(Arc::clone(broker), options.clone()).await {
@@ -217,7 +240,12 @@ impl Worker {
                     tracing::error!(%error, "cannot register anew yet");
                     sleep(ERROR_PAUSE).await;
                 }
-                outcome => return outcome.map(|worker| Self { strangers: Arc::clone(strangers), ..worker }),
+                outcome => {
+                    return outcome.map(|worker| {
+                        let (strangers, begun) = (Arc::clone(strangers), begun.clone());
+                        Self { strangers, begun, born: *born, ..worker }
+                    });
+                }
             }
         }
     }

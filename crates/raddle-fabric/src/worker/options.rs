@@ -24,6 +24,10 @@ pub struct Options {
     pub concurrency: u32,
     /// It leaves after having had nothing to do for so long; with zero, as soon as nothing is waiting.
     pub idle_exit: Option<Duration>,
+    /// It leaves after having begun so many attempts.
+    pub max_tasks: Option<u64>,
+    /// When it is so old it takes nothing new, and leaves after what it runs.
+    pub max_uptime: Option<Duration>,
     /// It runs this task and no other, whatever the task needs, and leaves when that is over.
     pub only: Option<Tid>,
     /// How long others wait after its last sign of life before they take its tasks over.
@@ -38,14 +42,20 @@ pub struct Options {
     pub plugins: Arc<Plugins>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
     pub runner: PathBuf,
+    /// Whoever has started it has looked for a control group to work in, and it is in that.
+    pub grouped: bool,
     /// A runner that is there already, for the first task.
     pub prefork: Option<Prefork>,
 }
 
 /// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
 const LEASE: Duration = Duration::from_secs(3);
-/// The name and kind of a worker for one task.
+/// The name and kind of a worker for one task that it was given.
 const INLINE: &str = "inline";
+/// The kind of a worker that takes tasks as they come.
+const RESIDENT: &str = "resident";
+/// The kind of a worker that takes one task, and leaves after it.
+pub const ONE_SHOT: &str = "one-shot";
 const GRACE: Duration = Duration::from_secs(5);
 /// As long as a server on another machine may be away: whoever started the one started the other.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
@@ -57,6 +67,11 @@ impl Options {
         Self { name: "worker".into(), concurrency: cores, queues: vec![DEFAULT_QUEUE.into()], ..Self::inline(None) }
     }
 
+    /// A worker that takes one task as it comes, runs it and leaves.
+    pub fn one_shot() -> Self {
+        Self { concurrency: 1, max_tasks: Some(1), ..Self::resident() }
+    }
+
     /// A worker for one task, in the process that submitted it.
     pub fn inline(tid: Option<Tid>) -> Self {
         Self {
@@ -65,6 +80,8 @@ impl Options {
             queues: Vec::new(),
             concurrency: 1,
             idle_exit: None,
+            max_tasks: None,
+            max_uptime: None,
             only: tid,
             lease: LEASE,
             grace: GRACE,
@@ -72,6 +89,7 @@ impl Options {
             env: BTreeMap::new(),
             plugins: Arc::default(),
             runner: "/proc/self/exe".into(),
+            grouped: false,
             prefork: None,
         }
     }
@@ -86,11 +104,19 @@ impl Options {
         self
     }
 
-    pub(super) fn info(&self) -> WorkerInfo {
+    fn kind(&self) -> &'static str {
+        match self.max_tasks {
+            // One that serves no queue is there for a task that it was given.
+            _ if self.queues.is_empty() => INLINE,
+            Some(1) => ONE_SHOT,
+            _ => RESIDENT,
+        }
+    }
+
+    pub(crate) fn info(&self) -> WorkerInfo {
         WorkerInfo {
             name: self.name.clone(),
-            // One that serves no queue is there for a task that it was given.
-            kind: if self.queues.is_empty() { INLINE } else { "resident" }.into(),
+            kind: self.kind().into(),
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,

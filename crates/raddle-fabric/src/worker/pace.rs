@@ -8,22 +8,22 @@ use tokio::{sync::watch, time::sleep};
 pub(super) const LAST_TRY: Duration = Duration::from_secs(2);
 
 /// Says that no time is left. Dropping it says so too: nobody waits any more.
-pub(super) struct Haste(watch::Sender<bool>);
+pub(crate) struct Haste(watch::Sender<bool>);
 
 /// Hears of it.
 #[derive(Clone)]
-pub(super) struct Pace(watch::Receiver<bool>);
+pub(crate) struct Pace(watch::Receiver<bool>);
 
 impl Haste {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(watch::channel(false).0)
     }
 
-    pub(super) fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.send_replace(true);
     }
 
-    pub(super) fn pace(&self) -> Pace {
+    pub(crate) fn pace(&self) -> Pace {
         Pace(self.0.subscribe())
     }
 }

@@ -23,14 +23,14 @@ const BEATS_PER_LEASE: u32 = 4;
 
 /// What the worker tells of itself with each beat; kept up to date by the service.
 #[derive(Default)]
-pub(super) struct Vitals {
+pub(crate) struct Vitals {
     pub(super) busy: AtomicU32,
-    pub(super) spawned: AtomicU64,
+    pub(crate) spawned: AtomicU64,
     status: AtomicU8,
 }
 
 /// The beating thread. It stops when this is dropped.
-pub(super) struct Pulse {
+pub(crate) struct Pulse {
     phase: Phase,
 }
 
@@ -52,7 +52,7 @@ enum Phase {
 
 impl Pulse {
     /// For a worker whose lease began at `began`, on the monotonic clock.
-    pub(super) fn new(
+    pub(crate) fn new(
         heart: Box<dyn Heart>,
         lease: Duration,
         began: u64,
@@ -65,7 +65,7 @@ impl Pulse {
     }
 
     /// Returns when the lease is lost. Dropping it in between loses nothing.
-    pub(super) async fn lost(&mut self) {
+    pub(crate) async fn lost(&mut self) {
         if let Phase::Fresh { start_at, .. } = &self.phase {
             sleep_until(*start_at).await;
             self.start();
@@ -128,7 +128,7 @@ fn beat(
 }
 
 impl Vitals {
-    pub(super) fn set_status(&self, status: WorkerStatus) {
+    pub(crate) fn set_status(&self, status: WorkerStatus) {
         let code = match status {
             WorkerStatus::Paused => 1,
             WorkerStatus::Draining => 2,

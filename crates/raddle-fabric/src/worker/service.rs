@@ -4,10 +4,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
@@ -53,7 +50,7 @@ pub(super) struct Service {
     purging: Option<JoinHandle<()>>,
     pulse: Pulse,
     vitals: Arc<Vitals>,
-    spawned: Arc<AtomicU64>,
+    begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
     lease_lost: bool,
     began: Instant,
@@ -61,8 +58,8 @@ pub(super) struct Service {
 }
 
 impl Service {
-    pub(super) fn start(worker: &mut Worker, spawned: Arc<AtomicU64>, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, .. } = worker;
+    pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
+        let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, .. } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -76,7 +73,8 @@ impl Service {
             fence,
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
-            one_shot: options.only.is_some(),
+            one_shot: options.only.is_some() || options.max_tasks == Some(1),
+            syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
             env: options.env.clone(),
@@ -85,7 +83,7 @@ impl Service {
             said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
-        let policy = Policy::new(*tid, options);
+        let policy = Policy::new(*tid, options, born.elapsed(), *begun.borrow());
         let (tell, news) = mpsc::unbounded_channel();
         let slots = (0..policy.slots as usize).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone()));
         let (write, written) = mpsc::unbounded_channel();
@@ -105,7 +103,7 @@ impl Service {
             purging: None,
             pulse,
             vitals,
-            spawned,
+            begun: begun.clone(),
             asked: shutdown.watch(),
             lease_lost: false,
             began: Instant::now(),
@@ -174,7 +172,7 @@ impl Service {
                 // Dropping a claim that waits is safe: what it had taken goes back.
                 Effect::Unclaim => self.claiming = None,
                 Effect::Run { slot, claim } => {
-                    self.spawned.fetch_add(1, Ordering::Relaxed);
+                    self.begun.send_modify(|begun| *begun += 1);
                     self.slots[slot].run(claim);
                 }
                 Effect::Order { slot, order } => self.slots[slot].order(order),
@@ -221,7 +219,7 @@ impl Service {
     fn show(&mut self) {
         self.ledger.set_busy(self.core.has_more());
         self.vitals.busy.store(self.core.busy(), Ordering::Relaxed);
-        self.vitals.spawned.store(self.spawned.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.vitals.spawned.store(*self.begun.borrow(), Ordering::Relaxed);
         self.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
         if self.title != status {

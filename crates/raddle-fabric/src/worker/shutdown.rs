@@ -22,12 +22,12 @@ impl Shutdown {
     }
 
     /// Returns when it has been asked for so many times.
-    pub(super) async fn asked(&self, times: u32) {
+    pub(crate) async fn asked(&self, times: u32) {
         // Cannot fail: this is the other end.
         let _ = self.watch().wait_for(|count| *count >= times).await;
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<u32> {
+    pub(crate) fn watch(&self) -> watch::Receiver<u32> {
         self.requests.subscribe()
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Equipment {
     pub(super) prefork: Option<Prefork>,
     /// Runners are used once: there will hardly be a second task, and while the first is being written its runner can leave.
     pub(super) one_shot: bool,
+    /// The task was stored by this process, and is not on the disk yet.
+    pub(super) syncs: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
     /// For tasks whose spec does not set it otherwise.
@@ -200,7 +202,7 @@ impl Occupant {
         conversation: &mut Option<Conversation>,
     ) -> Result<Box<Done>, RunnerGone> {
         runner.start(request).await?;
-        if self.equipment.one_shot
+        if self.equipment.syncs
             && let Err(error) = self.equipment.broker.sync().await
         {
             // Nobody was told that it would last, and what becomes of it is written with the same care.

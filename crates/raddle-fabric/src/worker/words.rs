@@ -15,7 +15,7 @@ use super::{
 const LISTEN_AFTER: Duration = Duration::from_millis(20);
 
 /// Passes on control messages as they come.
-pub(super) async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {
+pub(crate) async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {
     // A word in the first moment of a worker's life waits for so long; a worker that lives no longer does not pay for listening.
     tokio::time::sleep(LISTEN_AFTER).await;
     loop {
@@ -37,7 +37,7 @@ pub(super) async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::Unbou
 
 /// What a word asks of the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Errand {
+pub(crate) enum Errand {
     /// Answer for the worker, or for a task that it has.
     Reply { of: Tid, reply: Reply },
     /// Note that an attempt stands still, or goes on.
@@ -48,14 +48,14 @@ pub(super) enum Errand {
 
 /// Runs errands, one after the other: not in the worker's loop, which a server that is away would hold up, and not in the ledger, where they
 /// would wait behind results that cannot be written.
-pub(super) struct Errands {
+pub(crate) struct Errands {
     queue: mpsc::UnboundedSender<Errand>,
     task: JoinHandle<()>,
 }
 
 impl Errands {
     /// There are one or two for each word, and words come as fast as one connection to the broker brings them: the channel needs no bound.
-    pub(super) fn start(broker: Arc<dyn Broker>, mut pace: Pace) -> Self {
+    pub(crate) fn start(broker: Arc<dyn Broker>, mut pace: Pace) -> Self {
         let (queue, mut errands) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             while let Some(errand) = errands.recv().await {
@@ -68,13 +68,13 @@ impl Errands {
         Self { queue, task }
     }
 
-    pub(super) fn run(&self, errand: Errand) {
+    pub(crate) fn run(&self, errand: Errand) {
         // Refused only when there was no time left for those before it.
         let _ = self.queue.send(errand);
     }
 
     /// Runs what is left: whoever sent the last word may wait for its answer.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         drop(self.queue);
         let _ = self.task.await;
     }

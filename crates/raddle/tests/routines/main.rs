@@ -17,13 +17,12 @@ struct World {
 
 impl World {
     fn new(flags: &[&str]) -> Self {
+        Self::with(&[&["worker", "start", "--no-detach", "--quiet"], flags].concat())
+    }
+
+    fn with(command: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let worker = app(folder.path())
-            .args(["worker", "start", "--no-detach", "--quiet"])
-            .args(flags)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let worker = app(folder.path()).args(command).stdout(Stdio::null()).spawn().unwrap();
         Self { folder, worker }
     }
 
@@ -73,6 +72,17 @@ fn each_call_runs_in_a_process_of_its_own() {
     let mut pids: Vec<_> = pids.lines().collect();
     pids.dedup();
     assert_eq!(pids.len(), 3);
+}
+
+#[test]
+fn a_spawner_of_the_program_keeps_workers_of_the_program() {
+    let world = World::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
+    assert_eq!(world.says("add"), "3");
+    let pids = world.says("pids");
+    let mut pids: Vec<_> = pids.lines().collect();
+    pids.dedup();
+    assert_eq!(pids.len(), 3);
+    assert!(world.fails("explode").contains("bang"));
 }
 
 #[test]

@@ -41,10 +41,14 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
 
 fn policies() -> impl Strategy<Value = Policy> {
     let idle_exit = prop_oneof![3 => Just(None), 1 => Just(Some(Duration::ZERO)), 1 => Just(Some(at(700)))];
-    (1..4u32, any::<bool>(), idle_exit).prop_map(|(slots, only, idle_exit)| match only {
-        true => Policy { slots: 1, only: Some(tid(10)), idle_exit: None, ..policy() },
-        false => Policy { slots, idle_exit, ..policy() },
-    })
+    let max_tasks = prop_oneof![3 => Just(None), 1 => (1..6u64).prop_map(Some)];
+    let retire_at = prop_oneof![3 => Just(None), 1 => (0..3000u64).prop_map(|millis| Some(at(millis)))];
+    (1..4u32, any::<bool>(), idle_exit, max_tasks, retire_at).prop_map(
+        |(slots, only, idle_exit, max_tasks, retire_at)| match only {
+            true => Policy { slots: 1, only: Some(tid(10)), idle_exit: None, ..policy() },
+            false => Policy { slots, idle_exit, max_tasks, retire_at, ..policy() },
+        },
+    )
 }
 
 /// The world as far as a core can tell: it keeps to what the service, the slots and the ledger promise.
@@ -59,6 +63,7 @@ struct Around {
     slots: Vec<Option<Fence>>,
     /// Ordered to end.
     ordered: Vec<bool>,
+    begun: u64,
     unsettled: Vec<Fence>,
     hasty: bool,
     end: Option<Result<End>>,
@@ -76,6 +81,7 @@ impl Around {
             fates: BTreeMap::new(),
             slots: vec![None; slots],
             ordered: vec![false; slots],
+            begun: 0,
             unsettled: Vec::new(),
             hasty: false,
             end: None,
@@ -97,6 +103,10 @@ impl Around {
                     assert!(!self.core.paused && self.asked == 0 && !self.core.lease_lost, "it takes nothing");
                     assert_eq!(self.slots[slot].replace(claim.fence), None, "the slot is in use");
                     self.ordered[slot] = false;
+                    self.begun += 1;
+                    let Policy { max_tasks, retire_at, .. } = &self.core.policy;
+                    assert!(max_tasks.is_none_or(|max| self.begun <= max), "it takes no more");
+                    assert!(retire_at.is_none_or(|at| self.now <= at), "it is too old");
                 }
                 Effect::Order { slot, order } => {
                     assert!(self.slots[slot].is_some(), "an order to nobody");

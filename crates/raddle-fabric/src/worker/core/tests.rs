@@ -51,7 +51,16 @@ pub(super) fn at(millis: u64) -> Duration {
 }
 
 pub(super) fn policy() -> Policy {
-    Policy { tid: tid(1), slots: 2, only: None, idle_exit: None, grace: GRACE, give_up_after: GIVE_UP_AFTER }
+    Policy {
+        tid: tid(1),
+        slots: 2,
+        only: None,
+        idle_exit: None,
+        max_tasks: None,
+        retire_at: None,
+        grace: GRACE,
+        give_up_after: GIVE_UP_AFTER,
+    }
 }
 
 /// A worker with tasks 10, 11, … claimed, and as many of them begun as it has slots.
@@ -313,6 +322,37 @@ fn a_worker_for_one_task_leaves_with_it() {
     assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "claim 1");
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(300)), "claim 1");
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Over)), at(600)), "left: Done");
+}
+
+#[test]
+fn a_worker_that_takes_one_task_takes_one() {
+    let once = Policy { slots: 1, max_tasks: Some(1), ..policy() };
+    let mut core = Core::new(once.clone(), Vec::new());
+    assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 1");
+    assert_eq!(core.status(), "listening");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(1)), "run 10 in 0");
+    assert_eq!((core.status(), core.registered_status()), ("running", WorkerStatus::Draining));
+    assert_eq!(ends(&mut core, 0, 10, OK, at(10)), "finish 10");
+    assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "left: Done", "another attempt is for another worker");
+    // One that was taken back before it began was not its task.
+    let mut core = Core::new(once, Vec::new());
+    does(&mut core, Event::Asked(0), at(0));
+    does(&mut core, told(tid(1), Word::Pause), at(1));
+    assert_eq!(does(&mut core, told(tid(1), Word::Resume), at(2)), "reply listening, claim 1");
+}
+
+#[test]
+fn an_old_worker_finishes_what_it_runs_and_leaves() {
+    let mut core = busy(Policy { slots: 1, retire_at: Some(at(100)), ..policy() }, 1);
+    assert_eq!(core.wake_at(), Some(at(100)));
+    assert_eq!(does(&mut core, Event::Time, at(100)), "");
+    assert_eq!((core.status(), core.registered_status()), ("draining", WorkerStatus::Draining));
+    assert_eq!(ends(&mut core, 0, 10, OK, at(200)), "finish 10");
+    assert_eq!(settles(&mut core, 10, DONE, at(210)), "left: Aged");
+    // With nothing to do it leaves at once.
+    let mut core = Core::new(Policy { retire_at: Some(at(100)), ..policy() }, Vec::new());
+    does(&mut core, Event::Asked(0), at(0));
+    assert_eq!(does(&mut core, Event::Time, at(100)), "left: Aged");
 }
 
 #[test]

@@ -1,0 +1,30 @@
+//! An agent that runs beside what else its process does.
+
+use std::{path::Path, sync::Arc};
+
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use super::Agent;
+use crate::{Broker, Result};
+
+/// A broker that is served until this is stopped or dropped.
+pub struct Serving {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Serving {
+    /// Takes the socket at `path`, as [`Agent::bind`] does, and serves there.
+    pub async fn start(path: &Path, broker: Arc<dyn Broker>) -> Result<Self> {
+        let agent = Agent::bind(path, broker).await?;
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(agent.run(async { drop(stopped.await) }));
+        Ok(Self { stop, task })
+    }
+
+    /// Stops, and returns when the socket is gone and nothing is left of any connection.
+    pub async fn stop(self) {
+        drop(self.stop);
+        let _ = self.task.await;
+    }
+}

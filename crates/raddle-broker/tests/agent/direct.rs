@@ -1,0 +1,51 @@
+//! A client that goes on without its agent.
+
+use std::time::{Duration, Instant};
+
+use raddle_broker::{Error, Pulse, Registry, Tasks, Verdict, agent::Remote, conformance, connect};
+use raddle_core::{Exit, State, worker::Beat};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn what_was_begun_with_an_agent_is_finished_without() {
+    for engine in [Engine::Sqlite, Engine::Redis] {
+        let mut served = Served::start(engine);
+        let url = served.url(engine);
+        let remote = Remote::connect_or(&served.path(), url.clone()).await.unwrap();
+        let owner = remote.register(info(), TTL).await.unwrap();
+        let mut heart = remote.heart(owner, TTL);
+        let tid = submit(&remote).await;
+        let claims = remote.claim(request(owner, SOON)).await.unwrap();
+        // One call waits for something when the agent goes, as a worker's wait for control words does.
+        let (stopped, words) = tokio::join!(
+            tokio::task::spawn_blocking(move || {
+                served.stop();
+                served
+            }),
+            remote.controls(owner, Duration::from_millis(200)),
+        );
+        assert_eq!(words.unwrap(), [], "{engine:?}");
+        let (beat, _heart) = tokio::task::spawn_blocking(move || (heart.beat(Beat::default()), heart)).await.unwrap();
+        assert_eq!(beat.unwrap(), Pulse::Alive(vec![]), "{engine:?}");
+        let finish = conformance::finish(claims[0].fence, Exit::Code { code: 0 });
+        assert_eq!(remote.finish(vec![finish]).await.unwrap(), [Verdict::Done(State::Completed)]);
+        remote.deregister(owner, None).await.unwrap();
+        let direct = connect(&url).await.unwrap();
+        assert_eq!(direct.task(tid).await.unwrap().unwrap().state, State::Completed);
+        assert_eq!(direct.workers().await.unwrap(), []);
+        drop(stopped);
+    }
+}
+
+#[tokio::test]
+async fn where_nobody_serves_the_engine_is_opened_at_once() {
+    let mut served = Served::start(Engine::Sqlite);
+    let url = served.url(Engine::Sqlite);
+    served.stop();
+    let begun = Instant::now();
+    let remote = Remote::connect_or(&served.path(), url).await.unwrap();
+    let tid = submit(&remote).await;
+    assert!(remote.task(tid).await.unwrap().is_some() && begun.elapsed() < SOON);
+    assert!(matches!(Remote::connect(&served.path()).await.err(), Some(Error::AgentGone { .. })));
+}

@@ -1,0 +1,89 @@
+//! `raddle spawner`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use raddle_core::Span;
+use raddle_fabric::spawner::{Launch, Layer, WarmPool};
+
+/// Keep one-shot workers ahead of demand.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SpawnerCommand {
+    /// Keep one-shot workers ahead of demand, in the foreground
+    Run(Box<SpawnerArgs>),
+}
+
+/// Run a spawner.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle spawner run --warm-pool 2       two idle workers, each for one task, and more as tasks come
+  raddle spawner run --config spawner.toml
+  raddle spawner run --caps gpu --warm-pool auto --max-workers 4
+
+spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
+max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image. Flags and environment win
+over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a second one makes
+them give that back, a third one kills.")]
+pub(crate) struct SpawnerArgs {
+    /// A file that says what to keep
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// How many idle workers to keep, or 'auto': as many as it takes
+    #[arg(long, value_name = "N|auto", env = "WARM_POOL")]
+    pub(crate) warm_pool: Option<WarmPool>,
+    /// What the workers offer to tasks that require it
+    #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_delimiter = ',')]
+    pub(crate) caps: Option<Vec<String>>,
+    /// The queues they serve
+    #[arg(long, value_name = "Q,R", value_delimiter = ',')]
+    pub(crate) queues: Option<Vec<String>>,
+    /// How many may be starting at a time; else 50
+    #[arg(long, value_name = "N")]
+    pub(crate) max_parallel: Option<u32>,
+    /// How many there may be in all; else four for each core
+    #[arg(long, value_name = "N")]
+    pub(crate) max_workers: Option<u32>,
+    /// The longest pause between two looks, in milliseconds; else 1000. Arrivals do not wait for it
+    #[arg(long, value_name = "MS")]
+    pub(crate) poll_ms: Option<u64>,
+    /// After how long without a task the workers leave; else 10m
+    #[arg(long, value_name = "TIME")]
+    pub(crate) idle_timeout: Option<Span>,
+    /// With --warm-pool auto, the share of tasks that are to find an idle worker; else 0.99
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) hit_target: Option<f64>,
+    /// How workers are started: 'process'
+    #[arg(long, value_name = "HOW")]
+    pub(crate) launcher: Option<Launch>,
+    /// A folder of handlers for the workers
+    #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) handlers: Option<PathBuf>,
+    /// Of the handlers there are, only these
+    #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
+    pub(crate) plugins: Option<Vec<String>>,
+    /// Where to serve the broker to the workers; else beside the database, or among temporary files
+    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) serve: Option<PathBuf>,
+    /// A name for lists and process titles
+    #[arg(long, default_value = "spawner")]
+    pub(crate) name: String,
+}
+
+impl SpawnerArgs {
+    /// What flags and environment say.
+    pub(crate) fn layer(&self) -> Layer {
+        Layer {
+            queue_url: None,
+            caps: self.caps.as_ref().map(|caps| caps.iter().filter(|tag| !tag.trim().is_empty()).cloned().collect()),
+            queues: self.queues.clone(),
+            warm_pool: self.warm_pool,
+            max_parallel: self.max_parallel,
+            max_workers: self.max_workers,
+            poll_ms: self.poll_ms,
+            idle_timeout: self.idle_timeout,
+            hit_target: self.hit_target,
+            launcher: self.launcher,
+            worker_image: None,
+        }
+    }
+}

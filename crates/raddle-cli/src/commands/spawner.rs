@@ -1,0 +1,207 @@
+//! `raddle spawner run`: a spawner in the foreground, whose workers are this program again.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use raddle_broker::Url;
+use raddle_core::Span;
+use raddle_exec::{Call, Prefork, Zygote};
+use raddle_fabric::{
+    Shutdown,
+    spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
+};
+use serde_json::json;
+
+use super::{
+    block_on,
+    interrupt::Interrupts,
+    start::{self, Invocation, Listener, PROGRAM, WARM},
+};
+use crate::{
+    args::{Global, SpawnerArgs, StartArgs},
+    context::{AGENT, Context},
+    error::{Failure, Outcome},
+    format::count,
+    output,
+    project::Project,
+};
+
+/// The longest name of a socket.
+const LONGEST_SOCKET: usize = 107;
+const SOCKET: &str = "raddle-spawner-";
+
+pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Outcome {
+    let (config, base) = configure(args)?;
+    let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
+    let here = || std::env::current_dir().map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")));
+    // What a file says counts from its own folder.
+    let base = if asked.is_some() || config.queue_url.is_none() { here()? } else { base };
+    let context = Context::of(global, Project::find(asked.or(config.queue_url.as_deref()), &base)?);
+    if context.project.url == Url::Memory && args.serve.is_none() {
+        return Err(Failure::memory());
+    }
+    let start = worker_args(args, &config);
+    let socket = socket(&context.project.url, args)?;
+    let project = through(&context.project, socket.as_deref());
+    let template = template(global, &project, &start, socket.as_deref())?;
+    // Once for all: what is forked, or started, is in the same group.
+    let _ = raddle_exec::cgroup::prepare();
+    let zygote = zygote(project, start.clone(), socket.clone(), call);
+    let launching = Launching { start, socket, template, zygote };
+    block_on(keep(&context, args, config, launching))
+}
+
+/// How workers come to be.
+struct Launching {
+    start: StartArgs,
+    socket: Option<PathBuf>,
+    template: Template,
+    zygote: Option<Zygote>,
+}
+
+/// The broker as its workers name it.
+fn through(project: &Project, socket: Option<&Path>) -> Project {
+    match (&project.url, socket) {
+        // There is no other way to it.
+        (Url::Memory, Some(path)) => Project { url: Url::Unix(path.into()), source: project.source.clone() },
+        _ => project.clone(),
+    }
+}
+
+/// Forks a zygote, while there is one thread. Without it workers are started as processes.
+fn zygote(project: Project, start: StartArgs, socket: Option<PathBuf>, call: Option<Call>) -> Option<Zygote> {
+    let agent = socket.filter(|path| project.url != Url::Unix(path.clone()));
+    let context = Context::of_warm_worker(project, agent);
+    let forked = Zygote::fork(move |report| {
+        let prefork = Prefork::new(call).ok();
+        match block_on(start::work(&context, &start, prefork, Listener::Zygote(report))) {
+            Ok(code) => code,
+            Err(failure) => {
+                failure.print();
+                failure.code()
+            }
+        }
+    });
+    forked.ok()
+}
+
+/// What file, flags and environment say together, and the folder of the file.
+fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
+    let mut file = Layer::default();
+    let mut base = PathBuf::new();
+    let mut named = String::new();
+    if let Some(path) = &args.config {
+        named = format!("{}: ", path.display());
+        let wrong = |reason: String| Failure::Usage(format!("{}: {reason}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        file = Layer::from_toml(&text).map_err(|error| wrong(error.to_string()))?;
+        let path = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
+        base = path.parent().unwrap_or(Path::new("/")).into();
+    }
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    let config = args.layer().over(file).settle(cores);
+    Ok((config.map_err(|error| Failure::Usage(format!("{named}{error}")))?, base))
+}
+
+async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
+    let Launching { start, socket, template, zygote } = launching;
+    let worker = start::options(context, &start, None, None)?;
+    let broker = context.broker_of_worker().await?;
+    let launcher: Box<dyn Launcher> = match zygote {
+        Some(zygote) => match Forks::new(zygote, template) {
+            Ok(forks) => Box::new(forks),
+            Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
+        },
+        None => Box::new(Processes::new(template)),
+    };
+    let mut interrupts = Interrupts::catch()?;
+    let options = Options { name: args.name.clone(), socket: socket.clone(), ..Options::new(config, worker) };
+    let spawner = Spawner::register(broker, options, launcher).await?;
+    let tid = spawner.tid();
+    if context.json {
+        let url = socket.map(|path| Url::Unix(path).to_string());
+        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url }))?;
+    } else {
+        output::line(tid.to_string())?;
+    }
+    let shutdown = Shutdown::new();
+    let mut keeping = Box::pin(spawner.run(shutdown.clone()));
+    let ended = loop {
+        tokio::select! {
+            ended = &mut keeping => break ended?,
+            () = interrupts.next() => {
+                context.note("stopping: what the workers run may end; once more to give it back, and again to kill it");
+                shutdown.request();
+            }
+        }
+    };
+    context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
+    Ok(0)
+}
+
+/// How its workers are started.
+fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
+    StartArgs {
+        no_detach: true,
+        once: true,
+        concurrency: None,
+        caps: Some(config.caps.clone()),
+        queues: config.queues.clone(),
+        idle_exit: Some(Span(config.idle_timeout)),
+        max_uptime: None,
+        serve: None,
+        handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
+        plugins: args.plugins.clone(),
+        name: "worker".into(),
+    }
+}
+
+fn template(global: &Global, project: &Project, start: &StartArgs, socket: Option<&Path>) -> Outcome<Template> {
+    let context = Context::of(global, project.clone());
+    let Invocation { mut args, mut env } = start::invocation(&context, start, global)?;
+    args.insert(0, "raddle".into());
+    if global.verbose == 0 && !global.quiet {
+        // That each has run one task and left is no news.
+        args.push("--quiet".into());
+    }
+    env.push((WARM.into(), "1".into()));
+    if let Some(path) = socket.filter(|path| project.url != Url::Unix(path.into())) {
+        env.push((AGENT.into(), path.into()));
+    }
+    Ok(Template { program: PROGRAM.into(), args, env })
+}
+
+/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent.
+fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
+    if let Some(path) = &args.serve {
+        let absolute = std::path::absolute(path);
+        return absolute.map(Some).map_err(|e| Failure::Usage(format!("cannot serve at '{}': {e}", path.display())));
+    }
+    let name = format!("{SOCKET}{}.sock", std::process::id());
+    let folder = match url {
+        Url::Unix(_) => return Ok(None),
+        Url::Sqlite(path) => path.parent().map(Path::to_path_buf).unwrap_or_default(),
+        _ => std::env::temp_dir(),
+    };
+    let path = folder.join(&name);
+    let path = if path.as_os_str().len() > LONGEST_SOCKET { std::env::temp_dir().join(name) } else { path };
+    if let Some(folder) = path.parent() {
+        sweep(folder);
+    }
+    Ok(Some(path))
+}
+
+/// Removes the sockets of spawners that were killed: nobody else knows their names.
+fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(SOCKET)?.strip_suffix(".sock")?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Another user's cannot be removed, and is not ours to remove.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

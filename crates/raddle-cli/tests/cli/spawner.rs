@@ -1,0 +1,285 @@
+//! `raddle spawner`, with real workers: on SQLite, and where the engine could matter on Redis too.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::world::{Started, World, until};
+
+/// Two idle workers, and few at a time: this machine may be small.
+const FLAGS: [&str; 6] = ["spawner", "run", "--warm-pool", "2", "--max-workers", "6"];
+
+fn spawner(world: &World, flags: &[&str]) -> Started {
+    let spawner = world.start([&FLAGS[..], flags].concat());
+    until("it has said its id", || spawner.stdout().trim().len() == 19);
+    spawner
+}
+
+/// The workers of a spawner: process and load.
+fn workers(world: &World) -> Vec<(i64, f64)> {
+    let list = world.raddle(["worker", "list", "--json"]).ok().json();
+    let one_shot = |worker: &&Value| worker["type"] == "one-shot";
+    let pid_and_load = |worker: &Value| (worker["pid"].as_i64().unwrap(), worker["load"].as_f64().unwrap());
+    list.as_array().unwrap().iter().filter(one_shot).map(pid_and_load).collect()
+}
+
+fn kill(pid: i64) {
+    // SAFETY: a process that this test has started, or its spawner has; the signal has no memory effects here.
+    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+}
+
+fn lines(world: &World, file: &str) -> Vec<String> {
+    fs::read_to_string(world.path().join(file)).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn sockets(world: &World) -> usize {
+    let files = fs::read_dir(world.path().join(".raddle")).unwrap();
+    files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().ends_with(".sock")).count()
+}
+
+#[test]
+fn ten_tasks_are_ten_worker_processes_made_and_gone() {
+    let world = World::new();
+    let spawner = spawner(&world, &[]);
+    until("two are warm", || workers(&world).len() == 2);
+    let tids = world.submit(&["--array", "1-10", "--", "sh", "-c", "ps -o ppid= $PPID >> parents"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    let parents = lines(&world, "parents");
+    let parents: BTreeSet<&str> = parents.iter().map(|pid| pid.trim()).collect();
+    assert_eq!(parents.len(), 10, "each task had a worker of its own");
+    until("they are gone, and two are warm again", || {
+        let warm: BTreeSet<String> = workers(&world).iter().map(|(pid, _)| pid.to_string()).collect();
+        warm.len() == 2 && warm.iter().all(|pid| !parents.contains(pid.as_str()))
+    });
+    assert_eq!(world.raddle(["status", "--json"]).ok().json()["ready"], serde_json::json!({}));
+    let tid = spawner.stdout().trim().to_owned();
+    assert!(
+        world.processes().iter().any(|(_, title)| title.contains(&format!("raddle-{}:spawner:listening", &tid[9..])))
+    );
+    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok().says("launched 12 workers");
+    assert_eq!((world.processes(), sockets(&world)), (vec![], 0));
+}
+
+#[test]
+fn a_task_whose_worker_is_killed_is_completed_by_a_new_one() {
+    let world = World::new();
+    let spawner = spawner(&world, &[]);
+    let script = "echo $RADDLE_ATTEMPT >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
+    let tid = world.submit(&["--", "sh", "-c", script]);
+    world.until_state(&tid, "running");
+    let busy = || workers(&world).into_iter().find(|(_, load)| *load > 0.0);
+    until("the registry knows who is busy", || busy().is_some());
+    let killed_at = Instant::now();
+    kill(busy().unwrap().0);
+    world.raddle(["wait", &tid]).ok();
+    assert!(killed_at.elapsed() < Duration::from_secs(5), "{:?}", killed_at.elapsed());
+    assert_eq!(lines(&world, "begun"), ["1", "2"]);
+    until("it was told", || spawner.stderr().contains("was ended by signal 9"));
+    world.raddle(["worker", "stop", spawner.stdout().trim()]).ok();
+    spawner.finish().ok();
+}
+
+#[test]
+fn a_killed_spawner_loses_nothing_and_the_next_adopts_what_lives() {
+    let world = World::new();
+    let first = spawner(&world, &[]);
+    let tids = world.submit(&["--array", "1-300", "--", "sh", "-c", "echo {} >> ran"]);
+    // One that is being run when its spawner is killed, and goes on until it is told.
+    let long = world.submit(&[
+        "--priority",
+        "9",
+        "--",
+        "sh",
+        "-c",
+        "while ! test -e go; do sleep 0.02; done; echo long >> ran",
+    ]);
+    world.until_state(&long, "running");
+    until("it is in the middle of them", || lines(&world, "ran").len() > 20);
+    first.signal(libc::SIGKILL);
+    assert_eq!(first.finish().code, 128 + libc::SIGKILL);
+    until("those that were idle have drained the queue by one each", || {
+        workers(&world).iter().all(|(_, load)| *load > 0.0)
+    });
+    assert_eq!(world.task(&long)["state"], "running", "it goes on without its spawner");
+    let next = spawner(&world, &[]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    world.file("go", "");
+    world.raddle(["wait", &long]).ok();
+    let ran = lines(&world, "ran");
+    let mut once: Vec<&String> = ran.iter().collect();
+    once.sort();
+    once.dedup();
+    assert_eq!((ran.len(), once.len()), (301, 301), "each ran once");
+    assert_eq!(world.task(&long)["attempt"], 1);
+    next.signal(libc::SIGTERM);
+    next.finish().ok();
+    assert_eq!(sockets(&world), 0, "the next has removed what the first had left");
+}
+
+#[test]
+fn idle_workers_of_a_killed_spawner_are_counted() {
+    let world = World::new();
+    let first = spawner(&world, &[]);
+    until("two are warm", || workers(&world).len() == 2);
+    let warm = workers(&world);
+    first.signal(libc::SIGKILL);
+    first.finish();
+    let next = spawner(&world, &["--poll-ms", "50"]);
+    let tid = next.stdout().trim().to_owned();
+    world.raddle(["task", "ping", &tid]).ok();
+    assert_eq!(workers(&world), warm, "none was launched beside them");
+    // They are told to leave with it, although it is not their parent.
+    next.signal(libc::SIGTERM);
+    next.finish().ok().says("launched 0 workers");
+    until("they have left", || workers(&world).is_empty());
+}
+
+#[test]
+fn workers_that_cannot_start_are_braked_and_that_is_said() {
+    let world = World::new();
+    fs::create_dir(world.path().join("handlers")).unwrap();
+    let spawner = spawner(&world, &["--handlers", "handlers"]);
+    until("two are warm", || workers(&world).len() == 2);
+    // From here on every new worker refuses to start.
+    world.file("handlers/bad.handler.toml", "name = 3");
+    world.submit(&["--array", "1-2", "--", "true"]);
+    until("it has said so more than once", || spawner.stderr().matches("die before they are ready").count() >= 2);
+    let said = spawner.stderr();
+    assert!(said.contains("is launched in 0.5 s") && said.contains("is launched in 1 s"), "{said}");
+    assert!(said.contains("bad.handler.toml"), "what the worker said is there too: {said}");
+    fs::remove_file(world.path().join("handlers/bad.handler.toml")).unwrap();
+    until("they start again", || workers(&world).len() == 2);
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+}
+
+#[test]
+fn workers_leave_when_there_is_nothing_to_do_and_come_back() {
+    let world = World::new();
+    let spawner = spawner(&world, &["--idle-timeout", "0.5", "--poll-ms", "60000"]);
+    until("two were warm", || workers(&world).len() == 2);
+    until("they have left", || workers(&world).is_empty());
+    let begun = Instant::now();
+    let tid = world.submit(&["--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    assert!(begun.elapsed() < Duration::from_secs(20), "an arrival does not wait for the next poll");
+    // Told to pause, it launches none.
+    until("they have left again", || workers(&world).is_empty());
+    let name = spawner.stdout().trim().to_owned();
+    world.raddle(["task", "pause", &name]).ok();
+    let tid = world.submit(&["--", "true"]);
+    world.raddle(["wait", "--timeout", "1", &tid]).code(124);
+    world.raddle(["task", "resume", &name]).ok();
+    world.raddle(["wait", &tid]).ok();
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+}
+
+#[test]
+fn stopping_waits_for_what_runs_and_killing_gives_it_back() {
+    let world = World::new();
+    let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
+    let first = spawner(&world, &[]);
+    world.until_state(&tid, "running");
+    first.signal(libc::SIGTERM);
+    until("the idle ones have left", || workers(&world).len() == 1);
+    world.file("go", "");
+    first.finish().ok();
+    assert_eq!(world.task(&tid)["state"], "completed");
+
+    let tid = world.submit(&["--", "sleep", "600"]);
+    let next = spawner(&world, &[]);
+    world.until_state(&tid, "running");
+    world.raddle(["worker", "stop", "--kill", next.stdout().trim()]).ok();
+    next.finish().ok();
+    assert_eq!((&world.task(&tid)["state"], world.processes()), (&"created".into(), vec![]));
+}
+
+#[test]
+fn what_it_is_told_is_checked() {
+    let world = World::new();
+    let run = |flags: &[&str]| world.raddle([&["spawner", "run"], flags].concat()).code(2);
+    for (text, said) in [
+        ("[spawner]\nwarm_poll = 2", "at 'spawner.warm_poll': unknown field"),
+        ("[spawner]\nwarm_pool = 'x'", "at 'spawner.warm_pool'"),
+        ("[spawner]\nwarm_pool = 9\nmax_workers = 2", "raise that, or lower this"),
+        ("[spawner]\ncaps = ['gp/u']", "at 'spawner.caps': 'gp/u' is not a capability"),
+        ("[spawner]\nqueue_url = 'ftp://x'", "is not a queue URL"),
+    ] {
+        world.file("bad.toml", text);
+        run(&["--config", "bad.toml"]).says(said);
+    }
+    run(&["--config", "absent.toml"]).says("absent.toml: No such file");
+    run(&["--warm-pool", "9", "--max-workers", "2"]).says("spawner.warm_pool");
+    run(&["--queue-url", "mem://"]).says("lives in one process");
+    let unreachable = "redis://127.0.0.1:1/0?give_up_after=0.2s";
+    world.raddle(["spawner", "run", "--queue-url", unreachable]).code(125).says("cannot reach");
+    assert_eq!(world.processes(), []);
+}
+
+#[test]
+fn file_flags_and_environment_say_what_to_keep() {
+    let world = World::new();
+    let folder = world.path().join("there");
+    fs::create_dir(&folder).unwrap();
+    let text =
+        "[spawner]\nqueue_url = 'sqlite:work.db'\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nworker_image = 'x'\n";
+    fs::write(folder.join("spawner.toml"), text).unwrap();
+    let spawner =
+        world.start_bash("WARM_POOL=2 WORKER_CAPS=gpu,cpu exec raddle spawner run --config there/spawner.toml");
+    let at = |args: &[&str]| world.raddle([&["--queue-url", "sqlite:there/work.db"], args].concat());
+    until("two are warm", || {
+        folder.join("work.db").exists() && at(&["worker", "list", "--json"]).ok().json().as_array().unwrap().len() == 3
+    });
+    let list = at(&["worker", "list", "--json"]).ok().json();
+    assert!(
+        list.as_array().unwrap().iter().all(|worker| worker["capabilities"] == serde_json::json!(["cpu", "gpu"])),
+        "{list}"
+    );
+    let tid = at(&["submit", "--requires", "gpu", "--", "true"]).ok().text().trim().to_owned();
+    at(&["wait", &tid]).ok();
+    // What its workers cannot take launches none.
+    at(&["submit", "--requires", "tpu", "--", "true"]).ok();
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok().says("launched 3 workers");
+}
+
+#[test]
+fn a_pool_that_sizes_itself_and_a_broker_in_memory() {
+    let world = World::new();
+    let flags = ["spawner", "run", "--queue-url", "stub://", "--serve", "work.sock", "--warm-pool", "auto", "--json"];
+    let spawner = world.start(flags);
+    until("it serves", || spawner.stdout().contains("work.sock"));
+    let url = format!("unix:{}", world.path().join("work.sock").display());
+    let ran = world.raddle(["--queue-url", &url, "submit", "--array", "1-20", "--", "sh", "-c", "echo {} >> ran"]).ok();
+    world.raddle(["--queue-url", &url, "wait"].into_iter().chain(ran.lines())).ok();
+    assert_eq!(lines(&world, "ran").len(), 20);
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+}
+
+#[test]
+fn a_spawner_goes_on_without_its_zygote() {
+    let world = World::new();
+    let spawner = spawner(&world, &["--poll-ms", "50"]);
+    until("two are warm", || workers(&world).len() == 2);
+    let warm = workers(&world);
+    let zygote = world.processes().into_iter().find(|(_, title)| title.starts_with("raddle-zygote")).unwrap();
+    kill(zygote.0.into());
+    until("it has noticed", || spawner.stderr().contains("the zygote is gone"));
+    let tids = world.submit(&["--array", "1-5", "--", "sh", "-c", "echo {} >> ran"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    assert_eq!(lines(&world, "ran").len(), 5);
+    until("those it had forked have had their task too", || {
+        let now = workers(&world);
+        now.len() == 2 && warm.iter().all(|(pid, _)| now.iter().all(|(now, _)| now != pid))
+    });
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+}

@@ -1,0 +1,88 @@
+//! What is done about workers that die before they are ready: fewer and fewer are launched. A pure decision.
+
+use std::time::Duration;
+
+/// After the first death. A start costs a process, and a log line.
+const FIRST: Duration = Duration::from_millis(500);
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Holds launches back.
+#[derive(Debug, Default)]
+pub(super) struct Brake {
+    /// Deaths in a row, where those within one pause are one.
+    steps: u32,
+    until: Duration,
+}
+
+/// A pause that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) pause: Duration,
+    /// How many there were in a row.
+    pub(super) number: u32,
+}
+
+impl Brake {
+    /// A worker has died before it was ready. Returns what that begins, for it to be said once: workers that were launched together die
+    /// together.
+    pub(super) fn died(&mut self, now: Duration) -> Option<Step> {
+        if self.steps > 0 && now < self.until {
+            return None;
+        }
+        self.steps += 1;
+        let pause = FIRST.saturating_mul(1 << (self.steps - 1).min(16)).min(LONGEST);
+        self.until = now + pause;
+        Some(Step { pause, number: self.steps })
+    }
+
+    /// A worker was ready: whatever was wrong is not any more. Returns whether something was.
+    pub(super) fn ready(&mut self) -> bool {
+        std::mem::take(self).steps > 0
+    }
+
+    /// Until when nothing is launched.
+    pub(super) fn holds_until(&self, now: Duration) -> Option<Duration> {
+        (self.steps > 0 && now < self.until).then_some(self.until)
+    }
+
+    /// How many may be starting at a time: one, to see whether it is still so.
+    pub(super) fn max_parallel(&self, allowed: u32) -> u32 {
+        if self.steps > 0 { allowed.min(1) } else { allowed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn pauses_double_and_are_said_once() {
+        let mut brake = Brake::default();
+        assert_eq!((brake.holds_until(at(0)), brake.max_parallel(5)), (None, 5));
+        assert_eq!(brake.died(at(100)), Some(Step { pause: at(500), number: 1 }));
+        assert_eq!(brake.died(at(101)), None, "it was launched with the first");
+        assert_eq!(brake.holds_until(at(101)), Some(at(600)));
+        assert_eq!((brake.holds_until(at(600)), brake.max_parallel(5)), (None, 1));
+        assert_eq!(brake.died(at(700)), Some(Step { pause: at(1000), number: 2 }));
+        let mut now = at(1700);
+        for _ in 0..40 {
+            now += brake.died(now).unwrap().pause;
+        }
+        assert_eq!(brake.died(now).unwrap().pause, LONGEST);
+    }
+
+    #[test]
+    fn one_that_gets_ready_ends_it() {
+        let mut brake = Brake::default();
+        assert!(!brake.ready());
+        brake.died(at(0));
+        brake.died(at(600));
+        assert!(brake.ready() && !brake.ready());
+        assert_eq!((brake.holds_until(at(700)), brake.max_parallel(5)), (None, 5));
+        assert_eq!(brake.died(at(800)).unwrap().pause, FIRST);
+    }
+}

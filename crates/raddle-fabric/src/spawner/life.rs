@@ -1,0 +1,189 @@
+//! A spawner's life: registered, at work, gone.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, Error, Result, agent::Serving};
+use raddle_core::{Tid, worker::WorkerInfo};
+use raddle_exec::FencePage;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use super::{Config, Launcher, line::Line, service::Service};
+use crate::{Shutdown, worker};
+
+/// How a spawner behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, for lists and titles.
+    pub name: String,
+    /// What it keeps, and how.
+    pub config: Config,
+    /// What its workers say of themselves.
+    pub worker: worker::Options,
+    /// Where it serves the broker to its workers, if it does.
+    pub socket: Option<PathBuf>,
+    /// How long others wait after its last sign of life before they take it for gone.
+    pub lease: Duration,
+}
+
+/// A registered spawner, not running yet.
+pub struct Spawner {
+    broker: Arc<dyn Broker>,
+    options: Options,
+    launcher: Box<dyn Launcher>,
+    tid: Tid,
+    /// When its lease began, on the monotonic clock.
+    leased_at: u64,
+    shown: watch::Sender<Snapshot>,
+    serving: Option<Serving>,
+}
+
+/// Looks at a spawner from outside. Clones look at the same one.
+#[derive(Clone, Debug)]
+pub struct Handle(watch::Receiver<Snapshot>);
+
+/// What there is at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Tasks that its workers could claim, when it last looked.
+    pub pending: u64,
+    /// Workers that are starting.
+    pub starting: u32,
+    /// Workers that wait for a task.
+    pub idle: u32,
+    /// Workers that have one.
+    pub busy: u32,
+    /// How many it wants to have idle.
+    pub warm_pool: u32,
+    /// Workers launched since it began.
+    pub launched: u64,
+    /// Workers that died before they were ready.
+    pub stillborn: u64,
+}
+
+/// How a spawner's life went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How many workers it launched.
+    pub launched: u64,
+}
+
+/// The kind of a spawner in the registry.
+const KIND: &str = "spawner";
+const LEASE: Duration = Duration::from_secs(3);
+/// After an error of the broker, before the next try.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
+/// How long leaving the registry may take.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
+impl Options {
+    /// A spawner like this, which serves nobody yet.
+    pub fn new(config: Config, worker: worker::Options) -> Self {
+        Self { name: KIND.into(), config, worker, socket: None, lease: LEASE }
+    }
+
+    /// It serves no queue itself, so that nothing waits for it.
+    fn info(&self) -> WorkerInfo {
+        let worker = self.worker.info();
+        WorkerInfo { name: self.name.clone(), kind: KIND.into(), queues: Vec::new(), concurrency: 0, ..worker }
+    }
+}
+
+impl Spawner {
+    /// Enters a spawner into the broker's registry, and begins to serve its workers.
+    pub async fn register(broker: Arc<dyn Broker>, options: Options, launcher: Box<dyn Launcher>) -> Result<Self> {
+        let serving = match &options.socket {
+            Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
+            None => None,
+        };
+        let leased_at = FencePage::clock_now();
+        let tid = broker.register(options.info(), options.lease).await?;
+        let shown = watch::Sender::new(Snapshot::default());
+        Ok(Self { broker, options, launcher, tid, leased_at, shown, serving })
+    }
+
+    /// The spawner's own id.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// A look at it, also while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle(self.shown.subscribe())
+    }
+
+    /// Keeps workers until it is asked to stop. Then they finish what they run, and it waits for those it has launched.
+    pub async fn run(self, shutdown: Shutdown) -> Result<Ended> {
+        let Self { broker, options, launcher, tid, leased_at, shown, serving } = self;
+        let line = Line::new(&broker, options.lease, tid, leased_at)?;
+        let mut service = Service::new(Arc::clone(&broker), options.clone(), launcher, line, shown, &shutdown);
+        let end = loop {
+            match service.run().await {
+                Ok(true) => break Ok(()),
+                // The lease was lost: others may take it for gone. Its workers have leases of their own.
+                Ok(false) => match register_anew(&broker, &options, &shutdown).await {
+                    Ok(Some(line)) => {
+                        tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
+                        service.resume(line);
+                    }
+                    Ok(None) => break Ok(()),
+                    Err(error) => break Err(error),
+                },
+                Err(error) => break Err(error),
+            }
+        };
+        let (launched, tid) = (service.launched(), service.tid());
+        service.close().await;
+        let failure = end.as_ref().err().map(ToString::to_string);
+        if timeout(LEAVE_WITHIN, broker.deregister(tid, failure)).await.is_err() {
+            tracing::warn!("left without a word, for the broker does not answer: the lease will run out");
+        }
+        // Last of all: its workers may have asked it until now. Those that it has not waited for go on without.
+        if let Some(serving) = serving {
+            serving.stop().await;
+        }
+        end.map(|()| Ended { launched })
+    }
+}
+
+/// Registers under a new id, unless it is asked to stop before.
+async fn register_anew(broker: &Arc<dyn Broker>, options: &Options, shutdown: &Shutdown) -> Result<Option<Line>> {
+    loop {
+        let leased_at = FencePage::clock_now();
+        let anew = tokio::select! {
+            anew = broker.register(options.info(), options.lease) => anew,
+            () = shutdown.asked(1) => return Ok(None),
+        };
+        match anew {
+            Ok(tid) => return Line::new(broker, options.lease, tid, leased_at).map(Some),
+            Err(error @ Error::Unreachable { .. }) => return Err(error),
+            Err(error) if error.is_retryable() => {
+                tracing::error!(%error, "cannot register anew yet");
+                sleep(ERROR_PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Handle {
+    /// What there is now.
+    pub fn snapshot(&self) -> Snapshot {
+        *self.0.borrow()
+    }
+
+    /// Returns when something has changed, or the spawner is gone, with `false`.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
+impl Snapshot {
+    /// All workers there are.
+    pub fn live(&self) -> u32 {
+        self.starting + self.idle + self.busy
+    }
+}

@@ -1,0 +1,42 @@
+//! The warm spawner: keeps one-shot workers ahead of demand, so that a fresh process for each task does not mean a slow start.
+//!
+//! ```text
+//!            waiting                  launch                claim, run, finish
+//! broker ───────────► service ─────────────────► launcher ──────► one-shot worker (× N)
+//!    ▲                  │ ▲   plan, auto, brake      │                  │
+//!    │ agent socket     │ └───────── news ◄──────────┘                  │
+//!    └──────────────────┴───────────────────────────────────────────────┘
+//! ```
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `config.rs` | `spawner.toml`, flags and environment |
+//! | `plan.rs` | how many workers to launch |
+//! | `auto.rs` | how large a warm pool has to be |
+//! | `brake.rs` | what is done about workers that die before they are ready |
+//! | `roster.rs` | the workers that are known |
+//! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
+//! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
+//! | `life.rs`, `line.rs` | registered, at work, gone; what hangs on its id |
+//!
+//! `config`, `plan`, `auto`, `brake` and `roster` are pure. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
+//! outlive it, and the next spawner counts those it finds as its own.
+
+mod auto;
+mod brake;
+mod config;
+mod forked;
+mod launcher;
+mod life;
+mod line;
+mod plan;
+mod process;
+mod roster;
+mod service;
+mod stopping;
+
+pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
+pub use forked::Forks;
+pub use launcher::{Gone, Id, Launcher, News, Tell};
+pub use life::{Ended, Handle, Options, Snapshot, Spawner};
+pub use process::{Processes, Template};

@@ -1,0 +1,135 @@
+//! The launcher that starts processes of this machine.
+
+use std::{collections::HashMap, ffi::OsString, io, os::unix::process::ExitStatusExt, path::PathBuf, process::Stdio};
+
+use async_trait::async_trait;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+    sync::mpsc,
+};
+
+use super::launcher::{Gone, Id, Launcher, News, Tell};
+
+/// What a process is started from: a program that says on its standard output first its worker's id and then, when it has its task, anything
+/// else, a line each.
+#[derive(Clone, Debug)]
+pub struct Template {
+    /// The program.
+    pub program: PathBuf,
+    /// What it is called, and its arguments.
+    pub args: Vec<OsString>,
+    /// What is in its environment besides what is in ours.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// Starts processes.
+pub struct Processes {
+    template: Template,
+    /// Those that are there, and the way to the task that owns each.
+    orders: HashMap<Id, mpsc::UnboundedSender<Tell>>,
+    news: mpsc::UnboundedReceiver<(Id, News)>,
+    tell: mpsc::UnboundedSender<(Id, News)>,
+}
+
+impl Processes {
+    /// A launcher that has started nothing yet.
+    pub fn new(template: Template) -> Self {
+        // At most three for each process, so the channel needs no bound.
+        let (tell, news) = mpsc::unbounded_channel();
+        Self { template, orders: HashMap::new(), news, tell }
+    }
+}
+
+#[async_trait]
+impl Launcher for Processes {
+    async fn launch(&mut self) -> io::Result<Id> {
+        let Template { program, args, env } = &self.template;
+        let mut command = Command::new(program);
+        if let [name, args @ ..] = &args[..] {
+            command.arg0(name).args(args);
+        }
+        // A group of its own: a Ctrl-C at the terminal is for the spawner, who passes it on. Nothing here may take std off its posix_spawn
+        // path.
+        command
+            .envs(env.iter().map(|(key, value)| (key, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .process_group(0);
+        let mut child = command.spawn()?;
+        let id = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
+        let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+        let (order, orders) = mpsc::unbounded_channel();
+        self.orders.insert(id, order);
+        // It ends with its process, or stays behind with one that outlives this.
+        tokio::spawn(watch(id, child, lines, orders, self.tell.clone()));
+        Ok(id)
+    }
+
+    async fn next(&mut self) -> (Id, News) {
+        let (id, news) = self.news.recv().await.expect("the other end is ours");
+        if let News::Gone(_) = news {
+            self.orders.remove(&id);
+        }
+        (id, news)
+    }
+
+    fn tell(&mut self, what: Tell) {
+        for order in self.orders.values() {
+            // Refused only by one that is gone.
+            let _ = order.send(what);
+        }
+    }
+}
+
+/// Passes on what a process says, and obeys until it is gone: only who waits for a process can be sure of its number.
+async fn watch(
+    id: Id,
+    mut child: Child,
+    mut lines: Option<Lines<BufReader<ChildStdout>>>,
+    mut orders: mpsc::UnboundedReceiver<Tell>,
+    tell: mpsc::UnboundedSender<(Id, News)>,
+) {
+    let mut is_ready = false;
+    loop {
+        tokio::select! {
+            // What it said comes before its end.
+            biased;
+            line = next_line(&mut lines), if lines.is_some() => match line {
+                Some(line) if is_ready => {
+                    let _ = (line, tell.send((id, News::Begun)));
+                }
+                Some(line) => match line.trim().parse() {
+                    Ok(tid) => {
+                        is_ready = true;
+                        let _ = tell.send((id, News::Ready(tid)));
+                    }
+                    Err(_) => tracing::warn!(pid = id, line, "a worker said something else than its id"),
+                },
+                None => lines = None,
+            },
+            Some(what) = orders.recv() => match what {
+                Tell::Kill => drop(child.start_kill()),
+                Tell::Stop => {
+                    if let Some(pid) = child.id() {
+                        raddle_exec::terminate(pid);
+                    }
+                }
+            },
+            status = child.wait() => {
+                let gone = match status {
+                    Ok(status) => status.code().map_or_else(|| Gone::Signal(status.signal().unwrap_or(0)), Gone::Code),
+                    // Somebody else has waited for it: that it is gone is all there is to know.
+                    Err(_) => Gone::Code(-1),
+                };
+                let _ = tell.send((id, News::Gone(gone)));
+                return;
+            }
+        }
+    }
+}
+
+async fn next_line(lines: &mut Option<Lines<BufReader<ChildStdout>>>) -> Option<String> {
+    lines.as_mut()?.next_line().await.ok().flatten()
+}

@@ -1,0 +1,449 @@
+//! The loop: waits for what happens, and launches what the plan says.
+//!
+//! An arrival is heard of without being looked for: an idle worker that takes it says so, and where none is idle the broker is waited on.
+//! `poll` is only the longest pause between two looks, for what nobody tells: workers that others have launched, and those that were killed.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, Delivery, Error, Result, WaitingRequest};
+use raddle_core::{
+    Control, Tid, WorkerEntry,
+    stop::{Stage, Stop, StopPolicy},
+    title,
+    worker::WorkerStatus,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Config, Launcher, News, Options, Snapshot, Tell, WarmPool,
+    auto::Auto,
+    brake::Brake,
+    launcher::{Gone, Id},
+    line::Line,
+    plan::{Bounds, launches},
+    roster::{Meaning, Roster},
+};
+use crate::{
+    Shutdown,
+    worker::{
+        pace::Haste,
+        words::{Errand, Errands},
+    },
+};
+
+/// Further than this nobody counts: the ceiling is lower.
+const COUNTED: u32 = 100_000;
+/// How long workers that were told to give back what they run may take, beyond the grace that they have themselves.
+const BEYOND_GRACE: Duration = Duration::from_secs(5);
+/// After an error of the broker, before the next look.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
+
+type Looking<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+pub(super) struct Service {
+    broker: Arc<dyn Broker>,
+    options: Options,
+    pub(super) launcher: Box<dyn Launcher>,
+    shown: watch::Sender<Snapshot>,
+    pub(super) line: Line,
+    pub(super) roster: Roster,
+    brake: Brake,
+    auto: Option<Auto>,
+    pub(super) stop: Stop,
+    heeded: u32,
+    asked: watch::Receiver<u32>,
+    /// When those that are left are killed, whatever they do.
+    pub(super) leave_by: Option<Duration>,
+    pub(super) paused: bool,
+    /// What waited when it was last looked at, less what was taken since.
+    pending: u64,
+    counting: Option<Looking<u64>>,
+    /// Tasks that were taken since the look that is under way began.
+    taken: u64,
+    /// Whether something has happened that the last look does not show.
+    stale: bool,
+    /// Whether it is time for a look, whatever has happened.
+    due: bool,
+    /// Not before this.
+    count_at: Duration,
+    registry: Option<Looking<Vec<WorkerEntry>>>,
+    /// Whether the registry was seen: before that nobody knows who is there already.
+    seen: bool,
+    poll_at: Duration,
+    last_task: Duration,
+    launched: u64,
+    stillborn: u64,
+    pub(super) errands: Errands,
+    _haste: Haste,
+    began: Instant,
+    title: String,
+}
+
+enum Event {
+    News(Id, News),
+    Counted(Result<u64>),
+    Registry(Result<Vec<WorkerEntry>>),
+    Word(Delivery),
+    Asked(u32),
+    LeaseLost,
+    Time,
+}
+
+impl Service {
+    pub(super) fn new(
+        broker: Arc<dyn Broker>,
+        options: Options,
+        launcher: Box<dyn Launcher>,
+        line: Line,
+        shown: watch::Sender<Snapshot>,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let Config { warm_pool, hit_target, max_workers, .. } = options.config;
+        let haste = Haste::new();
+        Self {
+            launcher,
+            shown,
+            line,
+            roster: Roster::new(options.worker.info()),
+            brake: Brake::default(),
+            auto: (warm_pool == WarmPool::Auto).then(|| Auto::new(hit_target, max_workers)),
+            stop: Stop::new(StopPolicy::drain(options.worker.grace + BEYOND_GRACE)),
+            heeded: 0,
+            asked: shutdown.watch(),
+            leave_by: None,
+            paused: false,
+            pending: 0,
+            counting: None,
+            taken: 0,
+            stale: true,
+            due: true,
+            count_at: Duration::ZERO,
+            registry: None,
+            seen: false,
+            poll_at: Duration::ZERO,
+            last_task: Duration::ZERO,
+            launched: 0,
+            stillborn: 0,
+            errands: Errands::start(Arc::clone(&broker), haste.pace()),
+            _haste: haste,
+            began: Instant::now(),
+            title: String::new(),
+            broker,
+            options,
+        }
+    }
+
+    /// Goes on under another id.
+    pub(super) fn resume(&mut self, line: Line) {
+        self.line = line;
+    }
+
+    pub(super) fn tid(&self) -> Tid {
+        self.line.tid
+    }
+
+    pub(super) fn launched(&self) -> u64 {
+        self.launched
+    }
+
+    /// Works until all that it has launched is gone, on request, with `true`, or until the lease is lost, with `false`.
+    pub(super) async fn run(&mut self) -> Result<bool> {
+        let mut event = Event::Asked(*self.asked.borrow_and_update());
+        loop {
+            self.heed(event)?;
+            if self.line.lost {
+                return Ok(false);
+            }
+            self.go_on().await;
+            self.show();
+            let is_killed = self.leave_by.is_some_and(|by| by <= self.now());
+            if self.stop.stage() != Stage::Running && (self.roster.is_empty() || is_killed) {
+                return Ok(true);
+            }
+            event = self.next().await;
+        }
+    }
+
+    /// Says what is left to say.
+    pub(super) async fn close(self) {
+        drop(self.line);
+        self.errands.close().await;
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    async fn next(&mut self) -> Event {
+        let time = self.began + self.wake_at();
+        let Line { words, pulse, .. } = &mut self.line;
+        tokio::select! {
+            (id, news) = self.launcher.next() => Event::News(id, news),
+            counted = look(&mut self.counting), if self.counting.is_some() => Event::Counted(counted),
+            registry = look(&mut self.registry), if self.registry.is_some() => Event::Registry(registry),
+            Some(word) = words.recv() => Event::Word(word),
+            Ok(()) = self.asked.changed() => Event::Asked(*self.asked.borrow_and_update()),
+            () = pulse.lost() => Event::LeaseLost,
+            () = sleep_until(time) => Event::Time,
+        }
+    }
+
+    fn wake_at(&self) -> Duration {
+        let held = self.brake.holds_until(self.now());
+        let count_at = Some(self.count_at).filter(|at| *at > self.now() && self.counting.is_none());
+        [held, self.stop.deadline(), self.leave_by, count_at].into_iter().flatten().fold(self.poll_at, Duration::min)
+    }
+
+    // -- what has happened
+
+    fn heed(&mut self, event: Event) -> Result<()> {
+        let now = self.now();
+        match event {
+            Event::News(id, news) => self.hear(id, &news, now),
+            Event::Counted(counted) => self.counted(counted, now)?,
+            Event::Registry(registry) => self.registered(registry)?,
+            Event::Word(Delivery { tid, body }) => match body.parse::<Control>() {
+                Ok(message) if tid == self.line.tid => self.obey(message, now),
+                Ok(message) => self.errands.run(Errand::PassOn { tid, message }),
+                Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+            },
+            Event::Asked(times) => {
+                for _ in self.heeded..times {
+                    let stage = self.stop.request(now);
+                    self.enter(stage, now);
+                }
+                self.heeded = times;
+            }
+            Event::LeaseLost => self.line.lost = true,
+            Event::Time => {}
+        }
+        if let Some(stage) = self.stop.tick(now) {
+            self.enter(stage, now);
+        }
+        if self.leave_by.is_some_and(|by| by <= now) {
+            tracing::error!("workers that did not leave are killed");
+            self.launcher.tell(Tell::Kill);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, id: Id, news: &News, now: Duration) {
+        match self.roster.hear(id, news, now) {
+            Meaning::Started(took) => {
+                if let Some(auto) = &mut self.auto {
+                    auto.started(took);
+                }
+                if self.brake.ready() {
+                    tracing::info!("workers start again");
+                }
+            }
+            Meaning::Taken => {
+                self.last_task = now;
+                self.taken += 1;
+                match self.pending.checked_sub(1) {
+                    Some(left) => self.pending = left,
+                    // Nobody had seen it wait.
+                    None => self.arrived(1),
+                }
+            }
+            Meaning::Stillborn(gone) => {
+                self.stillborn += 1;
+                if let Some(step) = self.brake.died(now) {
+                    let (how, pause) = (describe(gone), step.pause.as_secs_f64());
+                    tracing::error!(
+                        in_a_row = step.number,
+                        "workers die before they are ready (the last one {how}): the next is launched in {pause} s; what they say is above"
+                    );
+                }
+            }
+            Meaning::Left(gone) => {
+                if gone != Gone::Code(0) {
+                    tracing::warn!(pid = id, how = describe(gone), "a worker failed: its task is taken back");
+                }
+            }
+            Meaning::Nothing => return,
+        }
+        self.stale = true;
+    }
+
+    fn arrived(&mut self, tasks: u64) {
+        if let Some(auto) = &mut self.auto {
+            auto.arrived(tasks);
+        }
+    }
+
+    fn counted(&mut self, counted: Result<u64>, now: Duration) -> Result<()> {
+        match counted {
+            Ok(found) => {
+                // What was taken while it was counted may be in the number or not. Too few workers are launched by the next look, too many
+                // are not called back.
+                let pending = found.saturating_sub(self.taken);
+                self.arrived(pending.saturating_sub(self.pending));
+                self.pending = pending;
+                if pending > 0 {
+                    self.last_task = now;
+                }
+            }
+            Err(error) => {
+                self.tolerate(error, "what waits cannot be counted")?;
+                (self.due, self.count_at) = (true, now + ERROR_PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    fn registered(&mut self, registry: Result<Vec<WorkerEntry>>) -> Result<()> {
+        match registry {
+            Ok(entries) => {
+                self.seen = true;
+                for tid in self.roster.look_at(&entries) {
+                    tracing::info!(worker = %tid, "found a worker that another spawner has launched");
+                }
+            }
+            Err(error) => self.tolerate(error, "the registry cannot be read")?,
+        }
+        Ok(())
+    }
+
+    /// What may pass is waited for: workers go on meanwhile.
+    fn tolerate(&self, error: Error, what: &str) -> Result<()> {
+        if matches!(error, Error::Unreachable { .. }) || !error.is_retryable() {
+            return Err(error);
+        }
+        tracing::error!(%error, "{what}");
+        Ok(())
+    }
+
+    // -- what follows
+
+    async fn go_on(&mut self) {
+        let now = self.now();
+        if self.poll_at <= now {
+            self.poll_at = now + self.options.config.poll;
+            self.due = true;
+            if self.registry.is_none() {
+                let broker = Arc::clone(&self.broker);
+                self.registry = Some(Box::pin(async move { broker.workers().await }));
+            }
+        }
+        if self.stop.stage() != Stage::Running {
+            self.counting = None;
+            return;
+        }
+        self.launch(now).await;
+        self.count(now);
+    }
+
+    async fn launch(&mut self, now: Duration) {
+        if self.paused || !self.seen || self.brake.holds_until(now).is_some() {
+            return;
+        }
+        let Config { max_parallel, max_workers, .. } = self.options.config;
+        let max_parallel = self.brake.max_parallel(max_parallel);
+        let bounds = Bounds { warm_pool: self.warm_pool(now), max_parallel, max_workers };
+        for _ in 0..launches(&self.roster.census(self.pending), &bounds) {
+            match self.launcher.launch().await {
+                Ok(id) => {
+                    self.launched += 1;
+                    self.roster.launched(id, now);
+                }
+                Err(error) => {
+                    if let Some(step) = self.brake.died(now) {
+                        let pause = step.pause.as_secs_f64();
+                        tracing::error!(%error, "no worker can be launched: tried again in {pause} s");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// How many to keep idle: none, once there was nothing to do for so long that they leave.
+    fn warm_pool(&mut self, now: Duration) -> u32 {
+        let Config { warm_pool, idle_timeout, .. } = self.options.config;
+        let size = match (warm_pool, &mut self.auto) {
+            (WarmPool::Fixed(size), _) => size,
+            (WarmPool::Auto, Some(auto)) => auto.size(now),
+            (WarmPool::Auto, None) => 0,
+        };
+        let is_asleep = now.saturating_sub(self.last_task) >= idle_timeout;
+        if is_asleep { 0 } else { size }
+    }
+
+    /// Begins a look at what waits, where the last one may be out of date and another number could matter.
+    fn count(&mut self, now: Duration) {
+        let census = self.roster.census(self.pending);
+        let nobody_waits = census.capacity() == 0 && self.pending == 0;
+        // Whether a few more or less wait than the most workers could take makes no difference.
+        let matters = self.stale && self.pending <= self.options.config.max_workers.into();
+        if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits) {
+            return;
+        }
+        let request = WaitingRequest {
+            caps: self.options.worker.caps.clone(),
+            queues: self.options.worker.queues.clone(),
+            max: COUNTED,
+            wait: if nobody_waits { self.options.config.poll } else { Duration::ZERO },
+        };
+        (self.stale, self.due, self.taken) = (false, false, 0);
+        let broker = Arc::clone(&self.broker);
+        self.counting = Some(Box::pin(async move { broker.waiting(request).await }));
+    }
+
+    // -- what others see of it
+
+    pub(super) fn status(&self) -> &'static str {
+        match self.stop.stage() {
+            Stage::Running if self.paused => "paused",
+            Stage::Running if self.brake.holds_until(self.now()).is_some() => "braking",
+            Stage::Running if self.roster.census(0).busy > 0 => "running",
+            Stage::Running => "listening",
+            Stage::Draining => "draining",
+            Stage::Terminating | Stage::Killing => "stopping",
+        }
+    }
+
+    fn show(&mut self) {
+        let warm_pool = self.warm_pool(self.now());
+        let census = self.roster.census(self.pending);
+        let snapshot = Snapshot {
+            pending: self.pending,
+            starting: census.starting,
+            idle: census.idle,
+            busy: census.busy,
+            warm_pool,
+            launched: self.launched,
+            stillborn: self.stillborn,
+        };
+        self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
+        let vitals = &self.line.vitals;
+        vitals.spawned.store(self.launched, std::sync::atomic::Ordering::Relaxed);
+        vitals.set_status(match self.stop.stage() {
+            Stage::Running if self.paused => WorkerStatus::Paused,
+            Stage::Running => WorkerStatus::Active,
+            _ => WorkerStatus::Draining,
+        });
+        let title = title::format(self.line.tid, &self.options.name, self.status());
+        if self.title != title {
+            raddle_exec::title::set(&title);
+            self.title = title;
+        }
+    }
+}
+
+/// Waits for a look that is under way, and forgets it when it is over.
+async fn look<T>(looking: &mut Option<Looking<T>>) -> Result<T> {
+    let found = looking.as_mut().expect("polled only when there is one").await;
+    *looking = None;
+    found
+}
+
+fn describe(gone: Gone) -> String {
+    match gone {
+        Gone::Code(code) => format!("exited with {code}"),
+        Gone::Signal(signal) => format!("was ended by signal {signal}"),
+    }
+}
