@@ -122,11 +122,10 @@ fn a_broker_in_memory_serves_one_process() {
     let world = World::new();
     let ran = world.raddle(["run", "--queue-url", "mem://", "--", "echo", "hello"]).ok();
     assert_eq!(ran.text(), "hello\n");
-    let others: [&[&str]; 17] = [
+    let others: [&[&str]; 16] = [
         &["submit", "--", "true"],
         &["run", "--no-wait", "--", "true"],
         &["worker", "start"],
-        &["worker", "start", "--no-detach", "--idle-exit", "0"],
         &["worker", "list"],
         &["worker", "stop", "--all"],
         &["status"],
