@@ -6,7 +6,7 @@ use raddle_broker::{Broker, Error, Result};
 use raddle_core::{State, TaskView, Tid};
 
 /// How often to look whether the worker that has a task is still there. Delays only what a dead worker has left behind.
-const WATCH_WORKERS: Duration = Duration::from_secs(1);
+pub const WATCH_WORKERS: Duration = Duration::from_secs(1);
 
 /// Waits until a task is finished, and returns what became of it.
 pub async fn until_finished(broker: &dyn Broker, tid: Tid) -> Result<TaskView> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use raddle_broker::{Broker, Delivered, Peek};
 use raddle_core::{Control, QueueName, State, TaskView, Tid, Word, control::Reply, queue_name::Port};
+use raddle_fabric::wait::{WATCH_WORKERS, take_from_the_dead};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -11,7 +12,6 @@ use crate::{
     args::Words,
     context::Context,
     error::{Failure, Outcome, TIMED_OUT},
-    follow::{WATCH_WORKERS, take_from_the_dead},
     format, output, tid, worker,
 };
 

@@ -8,7 +8,10 @@ use raddle_core::{
     spec::{Isolation, Reserved},
 };
 use raddle_exec::Prefork;
-use raddle_fabric::{Ended, Options, Shutdown, Worker};
+use raddle_fabric::{
+    Ended, Options, Shutdown, Worker,
+    wait::{WATCH_WORKERS, take_from_the_dead},
+};
 use tokio::time::{Instant, sleep_until};
 
 use super::{interrupt::Interrupts, submit};
@@ -16,7 +19,7 @@ use crate::{
     args::RunArgs,
     context::Context,
     error::{Failure, INTERRUPTED, KILLED, Outcome},
-    follow::{self, Follower, LONG, WATCH_WORKERS},
+    follow::{self, Follower, LONG},
     output,
     progress::TaskProgress,
     result, spec, tid,
@@ -220,7 +223,7 @@ impl Run<'_> {
         let Some(task) = self.broker.task(self.tid).await? else { return Ok(()) };
         match task.state {
             State::Created if !able && may_run_here(&task.spec) => self.work_here().await,
-            _ => follow::take_from_the_dead(&*self.broker, &task).await,
+            _ => Ok(take_from_the_dead(&*self.broker, &task).await?),
         }
     }
 
