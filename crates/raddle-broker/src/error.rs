@@ -154,6 +154,8 @@ pub enum Error {
         place: String,
         /// What was found there.
         reason: String,
+        /// Whether it is known that nobody else reaches it either.
+        down: bool,
     },
     /// The server has stored what it was given, and nobody else has, though the URL asks for that.
     #[error(

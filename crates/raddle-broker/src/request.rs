@@ -180,6 +180,8 @@ pub enum Pulse {
     Alive(Vec<Reclaimed>),
     /// The lease had run out and the worker's tasks were taken back: it has to stop what it runs and register anew.
     Expired,
+    /// The server is down for everybody. Nobody takes over meanwhile, and leases do not run.
+    Down,
 }
 
 /// Which tasks to list.

@@ -68,6 +68,16 @@ impl FencePage {
         self.cell().store(deadline_ns, Ordering::Release);
     }
 
+    /// The lease holds for that much longer.
+    pub fn extend_by(&self, nanos: u64) {
+        self.extend_to(self.deadline() + nanos);
+    }
+
+    /// Whether the lease is over.
+    pub fn has_passed(&self) -> bool {
+        Self::clock_now() >= self.deadline()
+    }
+
     /// The present reading of `CLOCK_MONOTONIC` in nanoseconds.
     pub fn clock_now() -> u64 {
         sys::now().as_nanos() as u64

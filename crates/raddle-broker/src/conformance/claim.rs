@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use raddle_core::{EventKind, Span, Spec, State, Target};
+use raddle_core::{Control, EventKind, Span, Spec, State, Target, Tid, Word};
 
 use super::{Fixture, support::*};
 use crate::{
@@ -77,6 +77,36 @@ pub async fn several_are_taken_at_once(store: &dyn Fixture) -> Result<()> {
     let claims = claim(broker, owner, 3).await?;
     assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), tids[..3]);
     assert_eq!(claim(broker, owner, 3).await?.len(), 2);
+    Ok(())
+}
+
+/// Cancelled, held and asked for: those around them keep their places, and are counted.
+pub async fn a_batch_may_lose_tasks_from_its_middle(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("task"); 9]).await?;
+    let waiting = async || -> Result<(u64, u64)> {
+        let ready = broker.summary().await?.ready.values().sum();
+        Ok((ready, broker.ahead_of(tids[8]).await?))
+    };
+    assert_eq!(waiting().await?, (9, 8));
+    broker.control(tids[3], Control::new(Word::Stop)).await?;
+    assert_eq!(waiting().await?, (8, 7));
+    broker.control(tids[0], Control::new(Word::Pause)).await?;
+    broker.control(tids[5], Control::new(Word::Pause)).await?;
+    let only = ClaimRequest { only: Some(tids[4]), ..request(owner) };
+    assert_eq!(broker.claim(only).await?[0].fence.tid, tids[4]);
+    assert_eq!(waiting().await?, (5, 4));
+    broker.control(tids[5], Control::new(Word::Resume)).await?;
+    assert_eq!(waiting().await?, (6, 5));
+    let taken = async |max| -> Result<Vec<Tid>> {
+        Ok(claim(broker, owner, max).await?.iter().map(|claim| claim.fence.tid).collect())
+    };
+    assert_eq!(taken(1).await?, [tids[1]]);
+    assert_eq!(taken(3).await?, [tids[2], tids[5], tids[6]]);
+    assert_eq!(waiting().await?, (2, 1));
+    assert_eq!(taken(9).await?, [tids[7], tids[8]]);
+    assert!(broker.summary().await?.ready.is_empty());
     Ok(())
 }
 

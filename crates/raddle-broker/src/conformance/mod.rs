@@ -134,6 +134,7 @@ macro_rules! conformance {
                 the_urgent_come_first_and_then_the_oldest
                 order_holds_over_partitions
                 several_are_taken_at_once
+                a_batch_may_lose_tasks_from_its_middle
                 only_queues_that_are_served
                 needs_must_be_offered
                 a_task_that_nobody_can_take_delays_none

@@ -124,9 +124,9 @@ impl Core {
                     woken.answer
                 }
                 Err(Fault::Final(error)) => return Err(*error),
-                Err(Fault::Away(reason)) => {
+                Err(fault) => {
                     if !backoff.pause().await {
-                        return Err(Error::Unreachable { place: self.link.target.place(), reason });
+                        return Err(self.link.give_up(fault));
                     }
                     None
                 }

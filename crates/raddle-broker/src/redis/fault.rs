@@ -9,8 +9,17 @@ use crate::Error;
 pub(super) enum Fault {
     /// The server is away, or not ready: the same request may be answered later.
     Away(String),
+    /// The same, and it is known that nobody is answered: there is no server, or it has not read its data yet.
+    Down(String),
     /// The same request would fail again.
     Final(Box<Error>),
+}
+
+impl Fault {
+    /// Whether it is worth asking again.
+    pub(super) fn may_pass(&self) -> bool {
+        !matches!(self, Self::Final(_))
+    }
 }
 
 impl From<Error> for Fault {
@@ -51,8 +60,10 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
     // The group goes with a worker's own stream, when others took the worker for dead: its next claim tells it so.
     let is_gone = matches!(code, Some("NOGROUP" | "UNBLOCKED"));
     // While a cluster moves the namespace, some of it is at either node: it is whole again soon.
-    let is_busy =
-        matches!(code, Some("LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "ASK"));
+    let is_busy = matches!(code, Some("MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "ASK"));
+    if error.is_connection_refusal() || code == Some("LOADING") {
+        return Fault::Down(text);
+    }
     let is_temporary = is_gone || is_busy || says("READONLY");
     if is_temporary || is_lost(error) {
         return Fault::Away(text);

@@ -42,8 +42,8 @@ pub(super) struct Keys {
     fixed: Vec<String>,
 }
 
-/// What every script may touch and what it is, in the order in which `common.lua` names them, but for the first.
-const FIXED: [(&str, &str); 24] = [
+/// The keys that are always there, and what each of them is. Scripts have their names in capitals.
+pub(super) const FIXED: [(&str, &str); 24] = [
     ("meta", "hash"),
     ("spec", "hash"),
     ("task", "hash"),
@@ -77,7 +77,7 @@ impl Keys {
         Self { prefix, fixed }
     }
 
-    /// All that scripts declare before their own keys, after the one for their answer.
+    /// The keys that are always there.
     pub(super) fn fixed(&self) -> &[String] {
         &self.fixed
     }
@@ -87,7 +87,7 @@ impl Keys {
         FIXED.iter().map(|(_, kind)| *kind)
     }
 
-    /// One of the keys that every script may touch.
+    /// One of the keys that are always there.
     pub(super) fn of(&self, name: &str) -> &str {
         let index = FIXED.iter().position(|(known, _)| *known == name).expect("only names from the list are asked for");
         &self.fixed[index]

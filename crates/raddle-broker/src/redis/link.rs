@@ -180,7 +180,8 @@ impl Link {
         head: Vec<Vec<u8>>,
         args: Vec<Vec<u8>>,
     ) -> Eval {
-        let keys = std::iter::once(once).chain(self.keys.fixed().iter().cloned()).chain(keys).collect();
+        let fixed = script.keys.iter().map(|&key| self.keys.fixed()[key].clone());
+        let keys = std::iter::once(once).chain(fixed).chain(keys).collect();
         Eval { script, keys, args: head.into_iter().chain(args).collect() }
     }
 
@@ -195,7 +196,7 @@ impl Link {
                     // Sent again it finds the answer of the first time, and waits once more.
                     Ok((_, Copies::Lacking(reason))) => Fault::Away(lacks.insert(reason).clone()),
                     Err(fault) => {
-                        if matches!(fault, Fault::Away(_)) {
+                        if fault.may_pass() {
                             self.forget(live.generation).await;
                         }
                         fault
@@ -204,7 +205,7 @@ impl Link {
                 Err(fault) => fault,
             };
             match (fault, lacks) {
-                (Fault::Away(_), _) if backoff.pause().await => {}
+                (fault, _) if fault.may_pass() && backoff.pause().await => {}
                 (_, Some(reason)) => return Err(Error::Unconfirmed { place: self.target.place(), reason }),
                 (fault, None) => return Err(self.give_up(fault)),
             }
@@ -269,7 +270,7 @@ impl Link {
         let live = loop {
             let node = self.target.node();
             match self.connect().await {
-                Err(Fault::Away(_)) if self.target.node() != node && redirects < REDIRECTS => redirects += 1,
+                Err(fault) if fault.may_pass() && self.target.node() != node && redirects < REDIRECTS => redirects += 1,
                 outcome => break outcome?,
             }
         };
@@ -292,10 +293,11 @@ impl Link {
         held.take_if(|live| live.generation == generation);
     }
 
-    fn give_up(&self, fault: Fault) -> Error {
+    pub(super) fn give_up(&self, fault: Fault) -> Error {
         match fault {
             Fault::Final(error) => *error,
-            Fault::Away(reason) => Error::Unreachable { place: self.target.place(), reason },
+            Fault::Away(reason) => Error::Unreachable { place: self.target.place(), reason, down: false },
+            Fault::Down(reason) => Error::Unreachable { place: self.target.place(), reason, down: true },
         }
     }
 

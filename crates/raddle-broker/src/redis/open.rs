@@ -11,8 +11,6 @@ use crate::Error;
 const OLDEST: (u32, u32) = (6, 2);
 /// The first that can be asked to wait for its disk.
 const WAITS_FOR_DISK: (u32, u32) = (7, 2);
-/// How long workers have to come back after the server was away, in milliseconds: as long as a lease is by default.
-const GRACE_MILLIS: u32 = 3000;
 
 /// What a server said of itself when it was connected to.
 #[derive(Clone, Debug, Default)]
@@ -85,7 +83,7 @@ fn check(server: &Server, target: &Target) -> Result<(), Fault> {
         return refused(format!("is version {}", server.get("redis_version")), "use Redis 6.2 or newer");
     }
     if server.get("loading") == "1" {
-        return Err(Fault::Away("it is loading its data".into()));
+        return Err(Fault::Down("it is loading its data".into()));
     }
     if server.get("role") == "slave" {
         // After a failover a sentinel may still name the old master for a moment.
@@ -132,8 +130,9 @@ async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys
         return Ok(());
     }
     let mut boot = redis::cmd("EVAL");
-    boot.arg(&script::BOOT.text).arg(keys.fixed().len() + 1).arg(keys.once(0, 0)).arg(keys.fixed());
-    boot.arg(keys.bells()).arg("").arg("1").arg(run).arg(GRACE_MILLIS);
+    boot.arg(&script::BOOT.text).arg(script::BOOT.keys.len() + 1).arg(keys.once(0, 0));
+    script::BOOT.keys.iter().for_each(|&key| _ = boot.arg(&keys.fixed()[key]));
+    boot.arg(keys.bells()).arg("").arg("1").arg(run);
     boot.query_async(connection).await
 }
 

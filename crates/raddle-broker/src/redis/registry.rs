@@ -129,19 +129,19 @@ impl Heart for Pacemaker {
         let (reply, answer) = mpsc::channel();
         chest.beats.send((beat, reply)).map_err(|_| Error::Closed)?;
         // The thread gives up before this by itself.
-        answer.recv_timeout(4 * self.patience() + Duration::from_secs(20)).unwrap_or(Err(Error::Closed))
+        answer.recv_timeout(2 * self.ttl + Duration::from_secs(20)).unwrap_or(Err(Error::Closed))
     }
 }
 
 impl Pacemaker {
-    /// A beat that is later than this is no use: the next one may be in time again.
+    /// How long a beat is tried. The next one comes soon.
     fn patience(&self) -> Duration {
-        self.ttl / 2
+        self.ttl / 8
     }
 
     fn start(&self) -> Result<Chest> {
         let (beats, asked) = mpsc::channel::<(Beat, mpsc::Sender<Result<Pulse>>)>();
-        let link = Link::lazy(Arc::clone(&self.target), Arc::clone(&self.keys), self.patience(), self.patience() / 2);
+        let link = Link::lazy(Arc::clone(&self.target), Arc::clone(&self.keys), self.patience(), self.ttl / 4);
         let (worker, ttl) = (self.worker, self.ttl);
         let no_thread = |error: std::io::Error| Error::Server {
             place: self.target.place(),
@@ -163,7 +163,11 @@ impl Pacemaker {
 async fn renew(link: &Link, worker: Tid, ttl: Duration, beat: Beat) -> Result<Pulse> {
     let told = serde_json::to_vec(&beat).expect("a beat has only string keys");
     let args = vec![arg(worker), arg(millis(ttl)), told, arg(TAKEOVER_MARGIN.as_millis())];
-    let mut answer = list(link.look(&script::BEAT, Vec::new(), args).await?).into_iter();
+    let answer = match link.look(&script::BEAT, Vec::new(), args).await {
+        Err(Error::Unreachable { down: true, .. }) => return Ok(Pulse::Down),
+        answer => answer?,
+    };
+    let mut answer = list(answer).into_iter();
     let alive = answer.next().and_then(maybe).as_deref() == Some("alive");
     let gone = answer.next().map_or(0, number);
     let reclaimed = if gone > 0 { reclaim(link).await? } else { Vec::new() };

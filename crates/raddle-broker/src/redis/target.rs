@@ -138,7 +138,13 @@ impl Target {
 
     /// What a failure means. One that says where the namespace is now is remembered, and the next connection goes there.
     pub(super) fn explain(&self, error: &redis::RedisError) -> Fault {
-        let Some((host, port)) = moved_to(error) else { return explain(error, self.place()) };
+        let Some((host, port)) = moved_to(error) else {
+            return match explain(error, self.place()) {
+                // Where others may stand in for a server, that one is down says little.
+                Fault::Down(reason) if !self.is_alone() => Fault::Away(reason),
+                fault => fault,
+            };
+        };
         let (Place::Tcp { host: asked, .. } | Place::Tls { host: asked, .. }) = &self.address.place else {
             let fix = "name a node of the cluster, as in redis://HOST:PORT".into();
             return Error::Refused { place: self.place(), reason: "is one node of a cluster".into(), fix }.into();
@@ -152,6 +158,11 @@ impl Target {
         let reason = format!("the namespace is at another node of the cluster, {host}:{port}");
         *node = Some((host, port));
         Fault::Away(reason)
+    }
+
+    /// Whether there is one server, for all.
+    fn is_alone(&self) -> bool {
+        !matches!(self.address.place, Place::Sentinel { .. }) && self.node().is_none()
     }
 
     /// A node that is gone knows nothing: the one in the URL is asked again.

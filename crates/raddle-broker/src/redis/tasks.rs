@@ -26,6 +26,8 @@ use crate::{
 
 /// How many tasks are read at once for a list.
 const PAGE: usize = 200;
+/// How many runs of waiting tasks are read at once to count them.
+const RUNS: usize = 10_000;
 
 #[async_trait]
 impl Tasks for Redis {
@@ -116,12 +118,12 @@ impl Tasks for Redis {
         let priority = part.split('|').next().and_then(|number| number.parse::<u8>().ok()).unwrap_or(0);
         let rest = part.split_once('|').map_or("", |(_, rest)| rest);
         let mut pipe = redis::pipe();
-        pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(format!("({part} {tid}"));
-        for priority in priority + 1..=9 {
-            let part = format!("{priority}|{rest}");
-            pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
-        }
-        Ok(self.link().pipe(pipe).await?.into_iter().map(number).sum())
+        // With itself, so that there is always one to ask for.
+        pipe.cmd("HMGET").arg(self.core.keys.of("count"));
+        (priority..=9).for_each(|priority| _ = pipe.arg(format!("{priority}|{rest}")));
+        let counts = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
+        let more_urgent: u64 = counts.into_iter().skip(1).map(number).sum();
+        Ok(more_urgent + self.before_in_line(part, tid).await?)
     }
 
     async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
@@ -131,15 +133,8 @@ impl Tasks for Redis {
     async fn summary(&self) -> Result<Summary> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
-        pipe.cmd("SMEMBERS").arg(keys.of("parts"));
-        let parts = self.link().pipe(pipe).await?.pop().unwrap_or_default();
-        let parts: Vec<String> = list(parts).into_iter().map(text).collect();
-        let mut pipe = redis::pipe();
         pipe.atomic().cmd("HGETALL").arg(keys.of("count")).cmd("SCARD").arg(keys.of("dead"));
         pipe.cmd("HGET").arg(keys.of("meta")).arg("stale");
-        for part in &parts {
-            pipe.cmd("ZLEXCOUNT").arg(keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
-        }
         let mut answers = self.link().pipe(pipe).await?.into_iter();
         let mut next = || answers.next().unwrap_or_default();
         let (counts, dead, stale) = (next(), next(), next());
@@ -148,17 +143,15 @@ impl Tasks for Redis {
             stale_writes: maybe(stale).and_then(|n| n.parse().ok()).unwrap_or(0),
             ..Summary::default()
         };
-        for (part, waiting) in parts.iter().zip(answers.map(number)) {
-            let queue = part.split('|').nth(1).unwrap_or_default().to_owned();
-            if waiting > 0 {
-                *summary.ready.entry(queue).or_default() += waiting;
-            }
-        }
         for pair in list(counts).chunks_exact(2) {
             let (what, tasks) = (text(pair[0].clone()), number(pair[1].clone()));
             match what.as_str() {
                 "d" => summary.delayed = tasks,
                 "h" => summary.paused = tasks,
+                part if part.contains('|') && tasks > 0 => {
+                    let queue = part.split('|').nth(1).unwrap_or_default();
+                    *summary.ready.entry(queue.to_owned()).or_default() += tasks;
+                }
                 state => {
                     if let Some(state) = state.parse().ok().and_then(State::from_u8)
                         && tasks > 0
@@ -185,6 +178,23 @@ impl Tasks for Redis {
 }
 
 impl Redis {
+    /// How many tasks of a partition are older than one of them.
+    async fn before_in_line(&self, part: &str, tid: Tid) -> Result<u64> {
+        let (mut before, mut from) = (0, format!("[{part} "));
+        loop {
+            let mut pipe = redis::pipe();
+            pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("line")).arg(&from).arg(format!("({part} {tid}!"));
+            pipe.arg("LIMIT").arg(0).arg(RUNS);
+            let runs = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
+            let (full, last) = (runs.len() == RUNS, runs.last().cloned().map(text));
+            before += runs.into_iter().filter_map(|run| older_in_run(&text(run), tid)).sum::<u64>();
+            match last {
+                Some(last) if full => from = format!("({last}"),
+                _ => return Ok(before),
+            }
+        }
+    }
+
     /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without
     /// reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
@@ -286,6 +296,13 @@ impl Redis {
         }
         Ok(found)
     }
+}
+
+/// How many of a run, "partition first-id how-many", are older than a task.
+fn older_in_run(run: &str, tid: Tid) -> Option<u64> {
+    let mut fields = run.rsplit(' ');
+    let (n, first): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(tid.as_u64().saturating_sub(first).min(n))
 }
 
 fn is_ready(task: &Snapshot) -> bool {

@@ -36,7 +36,7 @@ async fn what_a_killed_client_held_comes_back_with_its_lease() {
     let mut heart = broker.heart(owner, TTL);
     let reclaimed = until("it is taken back", async || match heart.beat(Beat::default()).unwrap() {
         Pulse::Alive(reclaimed) => reclaimed.first().copied(),
-        Pulse::Expired => panic!("the lease is long"),
+        pulse => panic!("the lease is long, and the server is there: {pulse:?}"),
     })
     .await;
     assert_eq!(reclaimed.fence.tid, tid);

@@ -66,6 +66,91 @@ async fn an_attempt_outlives_a_server_that_is_started_anew() {
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Stale]);
 }
 
+/// Nobody could renew a lease, so nobody has let one run out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_do_not_run_while_the_server_stands_still() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let lease = Duration::from_secs(1);
+    let (one, other) = (broker.register(info(), lease).await.unwrap(), broker.register(info(), lease).await.unwrap());
+    broker.submit(vec![task("one"), task("other")]).await.unwrap();
+    let fence = broker.claim(request(one, 1)).await.unwrap()[0].fence;
+    let others = broker.claim(request(other, 1)).await.unwrap()[0].fence;
+    server.signal("STOP");
+    tokio::time::sleep(Duration::from_millis(3000)).await;
+    server.signal("CONT");
+    let mut heart = broker.heart(one, lease);
+    let pulse = tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await.unwrap().unwrap();
+    assert_eq!(pulse, Pulse::Alive(Vec::new()), "and it takes nothing from the other");
+    let done = [Verdict::Done(State::Completed), Verdict::Done(State::Completed)];
+    assert_eq!(broker.finish(vec![success(fence), success(others)]).await.unwrap(), done);
+}
+
+/// Whoever is cut off while others are heard has let its lease run out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_run_while_others_are_heard() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let lease = Duration::from_secs(1);
+    let (one, other) = (broker.register(info(), lease).await.unwrap(), broker.register(info(), lease).await.unwrap());
+    broker.submit(vec![task("one")]).await.unwrap();
+    let fence = broker.claim(request(one, 1)).await.unwrap()[0].fence;
+    let mut heart = broker.heart(other, lease);
+    let taken = tokio::task::spawn_blocking(move || {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(10) {
+            match heart.beat(Beat::default()).unwrap() {
+                Pulse::Alive(taken) if taken.is_empty() => std::thread::sleep(Duration::from_millis(100)),
+                Pulse::Alive(taken) => return (taken, began.elapsed()),
+                pulse => panic!("the lease of the other holds: {pulse:?}"),
+            }
+        }
+        panic!("nobody took over")
+    });
+    let (taken, after) = taken.await.unwrap();
+    assert_eq!(taken[0].fence, fence);
+    assert!(after >= lease, "{after:?}");
+    let mut heart = broker.heart(one, lease);
+    let late = tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await.unwrap().unwrap();
+    assert_eq!(late, Pulse::Expired);
+}
+
+/// A worker that knows the server to be down may go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_beat_tells_that_the_server_is_down() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let lease = Duration::from_secs(1);
+    let worker = broker.register(info(), lease).await.unwrap();
+    server.kill();
+    let mut heart = broker.heart(worker, lease);
+    let pulse = tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await.unwrap();
+    assert_eq!(pulse.unwrap(), Pulse::Down);
+}
+
+/// A worker that lives for a year must not keep the log of a year.
+#[tokio::test]
+async fn the_log_is_cut_while_a_worker_lives() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    let length = |of: &str| {
+        server.ask(&["XLEN", &format!("raddle:{{x}}:{of}")]).trim().trim_start_matches(':').parse::<u64>().unwrap()
+    };
+    let brief = Spec { result_ttl: Some(Span::millis(1)), ..task("one").spec };
+    for _ in 0..20 {
+        broker.submit(vec![Submit::new(brief.clone())]).await.unwrap();
+        let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
+        broker.finish(vec![success(fence)]).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(broker.purge().await.unwrap().tasks, 20);
+    assert_eq!((length("born"), length("log")), (1, 0));
+    broker.submit(vec![task("kept")]).await.unwrap();
+    broker.purge().await.unwrap();
+    assert_eq!(length("born"), 2);
+}
+
 /// A worker that waits is woken over a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_waits_survives_a_server_that_is_started_anew() {

@@ -68,6 +68,48 @@ stop_workers
     assert_eq!(told, "completed\nsurvived\n1\ncompleted\n");
 }
 
+/// For longer than a lease: nobody can take over meanwhile, and the worker knows it.
+#[test]
+fn a_task_goes_on_while_the_server_is_down() {
+    let told = on_a_server(
+        r#"
+raddle worker start >worker
+tid=$(raddle submit -- sh -c 'echo run >>runs; sleep 5.5; echo survived')
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+stop_server
+sleep 4.5
+serve
+raddle wait "$tid" | cut -d' ' -f2
+raddle result "$tid"
+raddle task status --json "$tid" | jq -c '[.attempt, .losses]'
+wc -l <runs
+stop_workers
+"#,
+    );
+    assert_eq!(told, "completed\nsurvived\n[1,0]\n1\ncompleted\n");
+}
+
+/// One that does not answer may answer others. What is stopped for that reason is not held against the task.
+#[test]
+fn a_server_that_stands_still_is_not_held_against_a_task() {
+    let told = on_a_server(
+        r#"
+raddle worker start >worker
+tid=$(raddle submit -- sh -c 'echo run >>runs; [ "$(wc -l <runs)" -ge 3 ] || sleep 60')
+for n in 1 2; do
+    until [ "$(raddle task status --json "$tid" | jq -r '"\(.state) \(.attempt)"')" = "running $n" ]; do sleep 0.02; done
+    kill -STOP $server
+    sleep 4
+    kill -CONT $server
+done
+raddle wait "$tid" | cut -d' ' -f2
+raddle task status --json "$tid" | jq -c '[.attempt, .losses]'
+stop_workers
+"#,
+    );
+    assert_eq!(told, "completed\n[3,0]\ncompleted\n");
+}
+
 #[test]
 fn a_worker_that_is_killed_loses_nothing() {
     let told = on_a_server(

@@ -10,6 +10,7 @@ use std::{collections::HashSet, time::Duration};
 use raddle_broker::{Claim, Error, Fence, Finish, Release, Result, Verdict};
 use raddle_core::{
     Control, Exit, Tid,
+    settle::UNCHARGED_ATTEMPTS,
     stop::{Stage, Stop, StopPolicy},
     worker::WorkerStatus,
 };
@@ -321,6 +322,9 @@ impl Core {
         // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
         let entry = if (running.give_back || self.lease_lost) && obeyed {
             Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
+        } else if matches!(finish.report.exit, Exit::Lost { .. }) && fence.attempt <= UNCHARGED_ATTEMPTS {
+            // Whatever kept the worker from renewing its lease in time, it was not this task, as far as is known.
+            Entry::Release(Release { fence, reason: "its worker could not renew its lease in time".into() })
         } else {
             self.last = self.policy.only.map(|_| (*finish).clone());
             Entry::Finish(finish)

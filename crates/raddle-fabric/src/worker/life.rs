@@ -186,13 +186,15 @@ impl Worker {
                 }
                 Ok(End::LeaseLost) if is_spent => return Ok(ended(EndReason::LeaseLost, None)),
                 Ok(End::LeaseLost) => {
-                    tracing::warn!(worker = %tid, "the lease was lost: others have the tasks now");
+                    tracing::warn!(worker = %tid, "the lease was lost: its tasks go to others, or begin again");
                     let anew = tokio::select! {
                         anew = self.register_anew() => anew?,
                         // It has nothing that would have to be given back.
                         () = shutdown.asked(1) => return Ok(ended(EndReason::Stopped, None)),
                     };
                     self = anew;
+                    // Where nobody took over, what it had claimed and not begun waits for this.
+                    let _ = self.broker.deregister(tid, Some("its lease ran out".into())).await;
                     tracing::warn!(was = %tid, now = %self.tid, "registered anew");
                 }
                 // Nobody is there to be told.

@@ -107,10 +107,15 @@ fn beat(
     vitals: &Vitals,
     stopped: &mpsc::Receiver<()>,
 ) -> bool {
+    // Since when the broker is known to be down, and nobody can take over.
+    let mut down_since = None;
     loop {
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
         let now = FencePage::clock_now();
-        match heart.beat(vitals.beat()) {
+        let found = heart.beat(vitals.beat());
+        let is_alive = matches!(found, Ok(Found::Alive(_)));
+        let was_down_since: Option<u64> = down_since.take();
+        match found {
             Ok(Found::Alive(reclaimed)) => {
                 fence.extend_to(now + lease.as_nanos() as u64);
                 for task in reclaimed {
@@ -118,10 +123,26 @@ fn beat(
                 }
             }
             Ok(Found::Expired) => return true,
-            // The runners' fence stays where it is: when this lasts, they stop before anybody else takes over.
-            Err(error) => tracing::error!(%error, "the lease could not be renewed"),
+            // Leases stand still, and with them the runners' fence.
+            Ok(Found::Down) => {
+                match was_down_since {
+                    Some(since) => fence.extend_by(now - since),
+                    None => tracing::warn!("the broker is down: what runs goes on, and the lease stands still"),
+                }
+                down_since = Some(now);
+            }
+            // The runners' fence stays where it is: when this lasts, they stop before anybody else takes over. What comes after that is
+            // begun under another lease.
+            Err(error) => {
+                tracing::error!(%error, "the lease could not be renewed");
+                if fence.has_passed() {
+                    return true;
+                }
+            }
         }
-        if stopped.recv_timeout(lease / BEATS_PER_LEASE) != Err(RecvTimeoutError::Timeout) {
+        // One that failed is repeated soon: there may be time for it yet.
+        let pause = lease / BEATS_PER_LEASE / if is_alive { 1 } else { 4 };
+        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return false;
         }
     }

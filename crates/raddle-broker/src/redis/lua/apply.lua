@@ -39,7 +39,8 @@ local function enter(it)
   local f = fields(it.to)
   local place = f[1]
   if place == 'r' then
-    line_up(it.part, it.tid)
+    line_up(it.part, it.tid, 1)
+    count(it.part, 1)
     wake(KEYS[FIXED + it.stream])
   elseif place == 'd' then
     delay(it.tid, it.part, it.due, KEYS[FIXED + it.stream])
@@ -47,7 +48,7 @@ local function enter(it)
   elseif place == 'h' then
     count('h', 1)
   elseif not is_service(f) then
-    call('ZADD', OWNED, 0, f[6] .. ':' .. it.tid)
+    call('ZADD', OWNED, '0', f[6] .. ':' .. it.tid)
     count(place == 's' and '1' or '2', 1)
   end
   call('HSET', TASK, it.tid, it.to)
@@ -84,7 +85,7 @@ for i = 1, #changes do
         local room = cap - call('STRLEN', key)
         if room > 0 then call('APPEND', key, string.sub(bytes, 1, room)) end
       else
-        call('HSET', OUT, out.field, ARGV[BYTES + out.bytes])
+        call('HSET', OUTPUT, out.field, ARGV[BYTES + out.bytes])
       end
     end
     if it.moves then
@@ -101,7 +102,7 @@ for i = 1, #changes do
       event(e.kind, e.worker, it.tid .. ':' .. e.attempt, 1, e.detail)
     end
     for j = 1, #it.replies do
-      call('ZADD', PORTS, 0, it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
+      call('ZADD', PORTS, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
       ring('queue')
     end
     reply[i] = 'ok'

@@ -6,16 +6,13 @@ local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber
 local queues, caps, waits = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6] == '1'
 -- How many overdue tasks one claim moves: the rest follows with the next.
 local PROMOTED = 256
--- How many tasks are looked at in one go, and in all before those that the worker may take are looked for by partition.
-local PAGE, SCANNED = 100, 300
+-- How many runs are looked at first, then in one go, and in all before those that the worker may take are looked for by partition.
+local FRONT, PAGE, SCANNED = 16, 100, 300
 
 -- Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
-local lease = call('ZSCORE', LEASE, owner)
-if not lease or tonumber(lease) < now_ms then
+if not has_lease(owner) then
   return answer({ 'gone', {} })
 end
-
-if waits then call('SREM', IDLE, owner) end
 
 local function fits(part)
   local queue, needs = string.match(part, '^%d|([^|]*)|(.*)$')
@@ -30,8 +27,9 @@ end
 
 -- Delayed tasks whose time has come, whoever may take them.
 local promoted, rings = {}, {}
-local due = call('ZRANGEBYSCORE', DELAYED, '-inf', int(now_us), 'LIMIT', 0, PROMOTED)
-if #due > 0 then
+local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
+if next_due[1] and tonumber(next_due[2]) <= now_us then
+  local due = call('ZRANGEBYSCORE', DELAYED, '-inf', int(now_us), 'LIMIT', 0, PROMOTED)
   local tids, known_part, changed = {}, {}, {}
   for i = 1, #due do
     tids[i] = string.sub(due[i], 1, 19)
@@ -41,7 +39,8 @@ if #due > 0 then
     local f, part = fields(records[i]), string.sub(due[i], 21)
     f[1], f[10] = 'r', '-'
     changed[2 * i - 1], changed[2 * i] = tids[i], record(f)
-    line_up(part, tids[i])
+    line_up(part, tids[i], 1)
+    count(part, 1)
     if not known_part[part] then
       known_part[part] = true
       promoted[#promoted + 1] = part
@@ -50,14 +49,29 @@ if #due > 0 then
   call('HSET', TASK, unpack(changed))
   call('ZREM', DELAYED, unpack(due))
   count('d', -#due)
+  next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 end
 
--- What is taken: its id, and where it stands in both lines.
+-- What is taken: the ids, and the runs that they are from.
 local tids, from_order, from_line, last, more = {}, {}, {}, {}, ''
-local function take(urgency, tid, part)
-  local k = #tids + 1
-  tids[k], from_order[k], from_line[k] = tid, urgency .. tid .. ' ' .. part, in_line(part, tid)
+local remainder = nil
+-- Takes as many of a run as there is room for.
+local function take(part, first, n)
+  local k, at, taken = #from_order + 1, #tids, math.min(n, max - #tids)
+  from_order[k], from_line[k] = in_order(part, first, n), in_line(part, first, n)
   last[part] = from_line[k]
+  tids[at + 1] = first
+  if n > 1 then
+    local high, low = limbs(first)
+    for i = 1, taken - 1 do
+      tids[at + 1 + i] = from_limbs(high, low + i)
+    end
+    if taken < n then
+      remainder = { part = part, tid = from_limbs(high, low + taken), n = n - taken }
+      more = '1'
+    end
+  end
+  count(part, -taken)
 end
 
 -- Takes by partition: a heap of those that the worker may take from, by what comes next in each.
@@ -73,8 +87,9 @@ local function take_by_part()
       source.chunk = source.chunk * 2
       fetch(source)
     end
-    local member = source.list[source.next]
-    source.front = member and source.urgency .. string.sub(member, -19)
+    local run = source.list[source.next]
+    if run then source.first, source.n = string.match(run, ' (%d+) (%d+)$') end
+    source.front = run and source.urgency .. source.first
     return source.front
   end
   local function sift(i)
@@ -102,7 +117,7 @@ local function take_by_part()
   end
   while #tids < max and heap[1] do
     local top = heap[1]
-    take(top.urgency, string.sub(top.front, 2), top.part)
+    take(top.part, top.first, tonumber(top.n))
     top.next = top.next + 1
     if not look_ahead(top) then
       heap[1] = heap[#heap]
@@ -117,17 +132,17 @@ end
 local function take_in_order()
   local from, fit = 0, {}
   while from < SCANNED do
-    local size = math.max(max - #tids + 1, from > 0 and PAGE or 1)
+    local size = from > 0 and PAGE or math.min(max + 1, FRONT)
     local page = call('ZRANGE', ORDER, from, from + size - 1)
     for i = 1, #page do
-      local part = string.sub(page[i], 22)
+      local first, part, n = string.match(page[i], '^%d(%d+) (%S+) (%d+)$')
       if fit[part] == nil then fit[part] = fits(part) end
       if fit[part] then
         if #tids >= max then
           more = '1'
           return
         end
-        take(string.sub(page[i], 1, 1), string.sub(page[i], 2, 20), part)
+        take(part, first, tonumber(n))
       end
     end
     if #page < size then return end
@@ -140,6 +155,7 @@ if only == '' then
   take_in_order()
   call_many('ZREM', ORDER, from_order)
   call_many('ZREM', LINE, from_line)
+  if remainder then line_up(remainder.part, remainder.tid, remainder.n) end
 else
   -- Only the caller's own look said that it is there: the record has the last word.
   local spec, rec = call('HGET', SPEC, only), call('HGET', TASK, only)
@@ -159,9 +175,9 @@ if #tids == 0 then
   end
   if waits then call('SADD', IDLE, owner) end
   -- When to look again without being woken.
-  local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')[2]
-  return answer({ 'none', rings, next_due and int(math.max(0, tonumber(next_due) - now_us)) or '' })
+  return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '' })
 end
+if waits then call('SREM', IDLE, owner) end
 
 local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
 local reply, kept, changed, owned, told = { 'ok', rings, more }, { 'again', rings, more }, {}, {}, {}
@@ -181,7 +197,7 @@ for i = 1, #tids do
     end
     n = n + 1
     changed[2 * n - 1], changed[2 * n] = tid, now_is
-    owned[2 * n - 1], owned[2 * n] = 0, owner .. ':' .. tid
+    owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
     told[n] = tid .. ':' .. attempt
     reply[3 * n + 1], reply[3 * n + 2], reply[3 * n + 3] = tid, attempt, spec
     kept[2 * n + 2], kept[2 * n + 3] = tid, attempt
@@ -192,7 +208,6 @@ call_many('ZADD', OWNED, owned)
 count('1', n)
 event(SPAWNING, owner, table.concat(told, ' '), n)
 -- Whoever is at work does not look again in time for what is due soon: another has to know of it.
-local soon = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
-if soon[1] and tonumber(soon[2]) - now_us < LOOKS then rings[#rings + 1] = string.sub(soon[1], 21) end
+if next_due[1] and tonumber(next_due[2]) - now_us < LOOKS then rings[#rings + 1] = string.sub(next_due[1], 21) end
 -- Specs are not remembered with the answer: they are where they are, and many.
 return answer(reply, kept)

@@ -1,23 +1,18 @@
--- What every script begins with. All keys are declared: the first ones are always the same, those of partitions, output and the like
--- follow. ARGV[1] is the prefix of channels, ARGV[2] the number of the call, ARGV[3] how long its answer is remembered, in milliseconds.
+-- What scripts begin with: of these pieces, set apart by empty lines, each script has those that it uses. All keys are declared. The first
+-- is for the answer, then come those that are always the same, under their names in capitals, FIXED in all; those of partitions, output
+-- and the like follow. ARGV[1] is the prefix of channels, ARGV[2] the number of the call, ARGV[3] how long its answer is remembered, in
+-- milliseconds.
 local call, fmt, floor = redis.call, string.format, math.floor
-local ONCE, META, SPEC, TASK, DONE, BORN, LOG = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local COUNT, IDLE, ORDER, LINE, DELAYED, OWNED, LEASE, WORDS = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local PORTS, EXPIRY, DEAD, UNIQUES, PARTS, QUEUES, WORKERS, BEATS, OUT, OWN =
-  KEYS[16], KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22], KEYS[23], KEYS[24], KEYS[25]
-local FIXED, FIRST = 25, 4
+local FIRST = 4
 
 -- Kinds of events, as `EventKind` numbers them.
-local SPAWNING, RUNNING, COMPLETED, STALE = 1, 2, 3, 13
+local SPAWNING, RUNNING, COMPLETED, STALE = '1', '2', '3', '13'
 
 -- A call whose answer was lost is sent again under the same number, and gets the answer of the first time.
 if ARGV[2] ~= '' then
-  local seen = call('GET', ONCE)
-  if seen then
-    local number, answer = string.match(seen, '^(%d+) (.*)$')
-    if number == ARGV[2] then
-      return cmsgpack.unpack(answer)
-    end
+  local seen, number = call('GET', ONCE), ARGV[2] .. ' '
+  if seen and string.sub(seen, 1, #number) == number then
+    return cmsgpack.unpack(string.sub(seen, #number + 1))
   end
 end
 
@@ -31,7 +26,7 @@ local slot, counter = tonumber(last[1] or 0), tonumber(last[2] or 0)
 local ids_taken = false
 
 local function int(number)
-  return fmt('%.0f', number)
+  return fmt('%d', number)
 end
 
 -- Takes `n` ids in a row and returns the first.
@@ -57,15 +52,16 @@ end
 
 -- An id as it stands in a stream.
 local function stream_id(s, c)
-  return fmt('%.0f-%d', s, c)
+  return fmt('%d-%d', s, c)
 end
 
 -- An id as people see it: its 19 digits, in two limbs.
 local function digits(s, c)
   local high, low = floor(s / 10000000), s % 10000000 * 4096 + c
-  return fmt('%.0f%07.0f', high * 4096 + floor(low / 10000000), low % 10000000)
+  return fmt('%d%07d', high * 4096 + floor(low / 10000000), low % 10000000)
 end
 
+-- Numbers go to the server as text that is made here: what it makes of them itself is exact for every fraction, and slow.
 -- Calls `name` with many arguments, in portions that fit the stack. Gives the items of all answers, or their sum.
 local function call_many(name, key, args)
   local from, all, sum = 1, {}, 0
@@ -91,6 +87,26 @@ local function count(what, by)
 end
 local function ring(topic)
   bells[topic] = true
+end
+
+-- Few are added to one by one, many in one go.
+local FEW = 4
+local function write_counts()
+  local names, changed = {}, {}
+  for what, by in pairs(counts) do
+    if by ~= 0 then names[#names + 1] = what end
+  end
+  if #names <= FEW then
+    for i = 1, #names do
+      call('HINCRBY', COUNT, names[i], int(counts[names[i]]))
+    end
+    return
+  end
+  local before = call_many('HMGET', COUNT, names)
+  for i = 1, #names do
+    changed[2 * i - 1], changed[2 * i] = names[i], int((tonumber(before[i]) or 0) + counts[names[i]])
+  end
+  call_many('HSET', COUNT, changed)
 end
 
 -- One entry of the log stands for one event of each of its tasks: "tid:attempt tid:attempt …". Their ids follow each other.
@@ -138,25 +154,51 @@ local function refuse(tid, attempt)
   end
 end
 
--- Tasks that can be claimed stand in two lines. ORDER has them as they are to be taken, the most urgent and then the oldest first: a digit of
--- urgency, tid, partition. LINE has them by partition, "partition tid", for a worker that may take few of those in front.
-local function in_order(part, tid)
-  return 9 - string.sub(part, 1, 1) .. tid .. ' ' .. part
+-- Tasks that can be claimed stand in two lines, in runs: tasks of one partition whose ids follow each other, so that a batch costs no more
+-- than one task. ORDER has the runs as they are to be taken, the most urgent and then the oldest first: a digit of urgency, the first id,
+-- partition, how many. LINE has them by partition, "partition first-id how-many", for a worker that may take few of those in front. No other
+-- task has an id within a run: whoever takes runs by their first ids takes tasks by their ids.
+-- A partition begins with the digit of its priority, and what is left of it to nine is its urgency.
+local function in_order(part, tid, n)
+  return string.char(105 - string.byte(part)) .. tid .. ' ' .. part .. ' ' .. int(n)
 end
-local function in_line(part, tid)
-  return part .. ' ' .. tid
+local function in_line(part, tid, n)
+  return part .. ' ' .. tid .. ' ' .. int(n)
 end
-local function line_up(part, tid)
-  call('ZADD', ORDER, 0, in_order(part, tid))
-  call('ZADD', LINE, 0, in_line(part, tid))
+
+local function line_up(part, tid, n)
+  call('ZADD', ORDER, '0', in_order(part, tid, n))
+  call('ZADD', LINE, '0', in_line(part, tid, n))
 end
+
+-- An id in two limbs, which numbers hold exactly, and back.
+local LIMB = 10000000
+local function limbs(tid)
+  return tonumber(string.sub(tid, 1, 12)), tonumber(string.sub(tid, 13))
+end
+local function from_limbs(high, low)
+  return fmt('%d%07d', high + floor(low / LIMB), low % LIMB)
+end
+
+-- Takes one task out of the run it stands in, and leaves what is before and behind it.
 local function leave_line(part, tid)
-  call('ZREM', ORDER, in_order(part, tid))
-  call('ZREM', LINE, in_line(part, tid))
+  local run = call('ZREVRANGEBYLEX', LINE, '(' .. part .. ' ' .. tid .. '!', '[' .. part .. ' ', 'LIMIT', 0, 1)[1]
+  if not run then return end
+  local first, n = string.match(run, ' (%d+) (%d+)$')
+  local high, low = limbs(first)
+  local own_high, own_low = limbs(tid)
+  local before = (own_high - high) * LIMB + own_low - low
+  local behind = tonumber(n) - before - 1
+  if behind < 0 then return end
+  call('ZREM', ORDER, in_order(part, first, n))
+  call('ZREM', LINE, run)
+  if before > 0 then line_up(part, first, before) end
+  if behind > 0 then line_up(part, from_limbs(own_high, own_low + 1), behind) end
+  count(part, -1)
 end
 
 -- Wakes one worker that waits for a partition. The stream is a bell: what it rings for stands in line, so that old entries may go.
-local BELLS = 8
+local BELLS = '8'
 local function wake(stream)
   call('XADD', stream, 'MAXLEN', BELLS, '*', 'm', '')
 end
@@ -169,15 +211,43 @@ local function delay(tid, part, due, stream)
   if due - now_us < LOOKS and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake(stream) end
 end
 
+-- Leases run only while somebody is heard. Nobody can renew one with a server that is down or stands still, and nobody takes over: so when
+-- there was silence for this long, in milliseconds, every lease that had not run out before goes on where it was then.
+local SILENCE = 2000
+local function forgive(silence)
+  local last = tonumber(call('HGET', META, 'beat') or now_ms)
+  if now_ms - last < silence then return end
+  local workers = call('ZRANGEBYSCORE', LEASE, int(last), '+inf', 'WITHSCORES')
+  for i = 1, #workers, 2 do
+    call('ZADD', LEASE, int(tonumber(workers[i + 1]) + now_ms - last), workers[i])
+  end
+  call('HSET', META, 'beat', int(now_ms))
+end
+
+-- Whether the lease of a worker holds, which says by asking that it is alive.
+local function has_lease(worker)
+  local lease = call('ZSCORE', LEASE, worker)
+  if lease and tonumber(lease) < now_ms then
+    forgive(SILENCE)
+    lease = call('ZSCORE', LEASE, worker)
+  end
+  return lease and tonumber(lease) >= now_ms
+end
+
+local function lease_out(worker, ttl_ms)
+  call('ZADD', LEASE, int(now_ms + ttl_ms), worker)
+  call('HSET', META, 'beat', int(now_ms))
+end
+
 -- Enters a worker: it is a task too.
 local function enlist(spec, info, pid, ttl_ms, kept_ms)
   local s, c = take_ids(1)
   local tid = digits(s, c)
-  call('XADD', BORN, stream_id(s, c), 'n', 1)
+  call('XADD', BORN, stream_id(s, c), 'n', '1')
   call('HSET', SPEC, tid, spec)
   call('HSET', TASK, tid, record({ 'x', 1, 0, 0, '-', tid, int(now_us), pid, 0, '-', kept_ms, '' }))
   call('HSET', WORKERS, tid, info)
-  call('ZADD', LEASE, int(now_ms + ttl_ms), tid)
+  lease_out(tid, ttl_ms)
   event(RUNNING, tid, tid .. ':1', 1)
   return tid
 end
@@ -186,7 +256,7 @@ end
 local function enter_own(info, ttl_ms)
   local tid = digits(take_ids(1))
   call('HSET', WORKERS, tid, info)
-  call('ZADD', LEASE, int(now_ms + ttl_ms), tid)
+  lease_out(tid, ttl_ms)
   call('SADD', OWN, tid)
   return tid
 end
@@ -204,11 +274,9 @@ end
 -- The end of every script: what was put off is written, and the answer is remembered.
 local function answer(reply, remembered)
   if ids_taken then
-    call('HSET', META, 'slot', int(slot), 'counter', counter)
+    call('HSET', META, 'slot', int(slot), 'counter', int(counter))
   end
-  for what, by in pairs(counts) do
-    if by ~= 0 then call('HINCRBY', COUNT, what, by) end
-  end
+  write_counts()
   for topic in pairs(bells) do
     call('PUBLISH', ARGV[1] .. topic, '')
   end

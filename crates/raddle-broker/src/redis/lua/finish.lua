@@ -56,7 +56,7 @@ for i = 1, n do
     done[2 * k - 1] = tid
     done[2 * k] = COMPLETED .. ' 0 ' .. owner .. ' ' .. attempt .. ' ' .. tally .. ' ' .. finished_at .. ' 0\n' .. ARGV[a + 2]
     gone[k], owned[k] = tid, owner .. ':' .. tid
-    expiry[2 * k - 1], expiry[2 * k] = now_ms + tonumber(ttl), tid
+    expiry[2 * k - 1], expiry[2 * k] = int(now_ms + tonumber(ttl)), tid
     if key ~= '' then keys[#keys + 1] = key end
     if any_words then
       call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
@@ -68,7 +68,7 @@ for i = 1, n do
   end
 end
 call_many('HSET', DONE, done)
-call_many('HSET', OUT, kept)
+call_many('HSET', OUTPUT, kept)
 call_many('HDEL', TASK, gone)
 call_many('ZREM', OWNED, owned)
 call_many('ZADD', EXPIRY, expiry)

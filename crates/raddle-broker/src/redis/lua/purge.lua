@@ -16,7 +16,7 @@ for i = FIRST, #ARGV, 2 do
     call('ZREM', EXPIRY, tid)
     call('SREM', DEAD, tid)
     for attempt = 1, attempts do
-      call('HDEL', OUT, tid .. ':' .. attempt .. ':0', tid .. ':' .. attempt .. ':1')
+      call('HDEL', OUTPUT, tid .. ':' .. attempt .. ':0', tid .. ':' .. attempt .. ':1')
     end
     call('ZREMRANGEBYLEX', PORTS, '[' .. tid .. '.', '(' .. tid .. '/')
     call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
@@ -25,25 +25,37 @@ end
 for i = FIXED + 1, #KEYS do
   call('DEL', KEYS[i])
 end
--- The index of tasks ends where the oldest task that is left begins, and so does the log.
+-- The index of tasks ends where the oldest task that is left begins, and so does the log. Workers are passed over: one that lives for a year
+-- must not keep the log of a year.
+local function is_worker(tid)
+  local record = call('HGET', TASK, tid)
+  return record and is_service(fields(record))
+end
+local from, oldest = '-', nil
 repeat
-  local entries, looked = call('XRANGE', BORN, '-', '+', 'COUNT', 100), 0
+  local entries = call('XRANGE', BORN, from, '+', 'COUNT', 100)
   for i = 1, #entries do
     local id, n = entries[i][1], tonumber(entries[i][2][2])
     local s, c = string.match(id, '^(%d+)-(%d+)$')
+    local left = nil
     for j = 0, n - 1 do
-      if not gone(digits(id_after(tonumber(s), tonumber(c), j))) then break end
-      if j == n - 1 then
-        call('XDEL', BORN, id)
-        looked = looked + 1
+      local tid = digits(id_after(tonumber(s), tonumber(c), j))
+      if not gone(tid) then
+        left = tid
+        break
       end
     end
-    if looked < i then break end
+    if not left then
+      call('XDEL', BORN, id)
+    elseif not is_worker(left) then
+      oldest = id
+      break
+    end
+    from = '(' .. id
   end
-until looked < 100
-local oldest = call('XRANGE', BORN, '-', '+', 'COUNT', 1)
-if oldest[1] then
-  call('XTRIM', LOG, 'MINID', oldest[1][1])
+until oldest or #entries < 100
+if oldest then
+  call('XTRIM', LOG, 'MINID', oldest)
 else
   call('XTRIM', LOG, 'MAXLEN', 0)
 end

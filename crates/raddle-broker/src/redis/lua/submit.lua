@@ -70,7 +70,7 @@ for p = 1, nparts do
   end
 end
 call_many('SADD', PARTS, fresh)
-call('XADD', BORN, stream_id(s, c), 'n', new)
+call('XADD', BORN, stream_id(s, c), 'n', int(new))
 ring('log')
 
 local specs, records, keys, order, line = {}, {}, {}, {}, {}
@@ -78,7 +78,16 @@ local owner, claimed = '', ''
 -- All but the last digits are the same for nearly all of them.
 local low = s % 10000000 * 4096 + c
 local high, rest = int(floor(s / 10000000) * 4096 + floor(low / 10000000)), low % 10000000
-local at_spec, at_line = 0, 0
+local at_spec = 0
+-- The run that is being made.
+local run_part, run_tid, run_first, run_n = nil, nil, 0, 0
+local function end_run()
+  if run_part then
+    local k = #order
+    order[k + 1], order[k + 2] = '0', in_order(run_part, run_tid, run_n)
+    line[k + 1], line[k + 2] = '0', in_line(run_part, run_tid, run_n)
+  end
+end
 for i = 1, n do
   local offset = i - 1
   if places then offset = places[i] end
@@ -120,9 +129,11 @@ for i = 1, n do
     elseif mode == 'own' then
       claimed = tid
     else
-      order[at_line + 1], order[at_line + 2] = 0, in_order(part, tid)
-      line[at_line + 1], line[at_line + 2] = 0, in_line(part, tid)
-      at_line = at_line + 2
+      if run_part ~= part or run_first + run_n ~= offset then
+        end_run()
+        run_part, run_tid, run_first, run_n = part, tid, offset, 0
+      end
+      run_n = run_n + 1
       ready[p] = ready[p] + 1
     end
   end
@@ -130,8 +141,12 @@ end
 call_many('HSET', SPEC, specs)
 call_many('HSET', TASK, records)
 call_many('HSET', UNIQUES, keys)
+end_run()
 call_many('ZADD', ORDER, order)
 call_many('ZADD', LINE, line)
+for p = 1, nparts do
+  count(parts[p], ready[p])
+end
 -- Where nobody waits, nobody has to be woken.
 local idle = call('SCARD', IDLE)
 for p = 1, idle > 0 and nparts or 0 do
@@ -144,7 +159,7 @@ if mode == 'own' then
   if claimed ~= '' then
     local part, ttl, _, key = head(specs[2])
     call('HSET', TASK, claimed, record({ 's', 1, 0, 0, part, owner, int(now_us), '-', 0, '-', ttl, key }))
-    call('ZADD', OWNED, 0, owner .. ':' .. claimed)
+    call('ZADD', OWNED, '0', owner .. ':' .. claimed)
     count('1', 1)
     event(SPAWNING, owner, claimed .. ':1', 1)
   end
