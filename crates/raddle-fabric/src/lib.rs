@@ -4,6 +4,7 @@
 //! own, through `raddle-exec`.
 
 pub mod handler;
+pub mod metrics;
 pub mod routine;
 pub mod spawner;
 pub mod wait;

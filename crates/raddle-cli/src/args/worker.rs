@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, tid::TidArg};
 
+use super::MetricsArgs;
+
 /// Start, list and stop workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
@@ -62,6 +64,8 @@ pub(crate) struct StartArgs {
     /// Of the handlers there are, only these
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
     pub(crate) plugins: Option<Vec<String>>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,

@@ -8,6 +8,7 @@ mod inspect;
 mod interrupt;
 mod list;
 mod logs;
+mod metrics;
 mod orphans;
 mod queue;
 mod recover;
@@ -28,7 +29,7 @@ use raddle_core::Word;
 use raddle_exec::{Call, Prefork};
 
 use crate::{
-    args::{Cli, Command, Intake, SpawnerCommand, TaskCommand, WorkerCommand},
+    args::{Cli, Command, Intake, MetricsCommand, SpawnerCommand, TaskCommand, WorkerCommand},
     context::Context,
     error::{Failure, Outcome},
     logging,
@@ -39,7 +40,7 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let Cli { global, command } = cli;
     let stays = match &command {
         Command::Worker(WorkerCommand::Start(args)) => args.no_detach,
-        Command::Spawner(_) => true,
+        Command::Spawner(_) | Command::Metrics(_) => true,
         _ => false,
     };
     logging::start(&global, stays.then_some("warn"));
@@ -101,6 +102,7 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, prefork).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
+        Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(context, &args).await,
         Command::RequeueOrphans => orphans::requeue(context).await,
         Command::Doctor => doctor::doctor(context).await,
         Command::Spawner(_) | Command::Completions { .. } => unreachable!("done before a broker is looked for"),

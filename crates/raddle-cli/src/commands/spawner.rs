@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
@@ -11,8 +12,10 @@ use raddle_core::Span;
 use raddle_exec::{Call, Prefork, Zygote};
 use raddle_fabric::{
     Shutdown,
+    metrics::{Book, Exporter},
     spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
 };
+use raddle_web::Server;
 use serde_json::json;
 
 use super::{
@@ -21,10 +24,11 @@ use super::{
     start::{self, Invocation, Listener, PROGRAM, WARM},
 };
 use crate::{
-    args::{Global, SpawnerArgs, StartArgs},
+    args::{Global, MetricsArgs, SpawnerArgs, StartArgs},
     context::{AGENT, Context},
     error::{Failure, Outcome},
     format::count,
+    metrics::{self, SpawnerPage},
     output,
     project::Project,
 };
@@ -118,13 +122,23 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         None => Box::new(Processes::new(template)),
     };
     let mut interrupts = Interrupts::catch()?;
-    let options = Options { name: args.name.clone(), socket: socket.clone(), ..Options::new(config, worker) };
-    let spawner = Spawner::register(broker, options, launcher).await?;
+    let server = metrics::bind(&args.metrics).await?;
+    let metrics_url = server.as_ref().map(Server::url);
+    let book = server.as_ref().map(|_| Arc::new(Book::new()));
+    let options =
+        Options { name: args.name.clone(), socket: socket.clone(), book: book.clone(), ..Options::new(config, worker) };
+    let spawner = Spawner::register(Arc::clone(&broker), options, launcher).await?;
     let tid = spawner.tid();
+    let _shown = server.zip(book).map(|(server, book)| {
+        server.serve(Arc::new(SpawnerPage { spawner: spawner.handle(), book, queue: Exporter::new(broker) }))
+    });
     if context.json {
         let url = socket.map(|path| Url::Unix(path).to_string());
-        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url }))?;
+        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
     } else {
+        if let Some(url) = metrics_url {
+            context.note(format!("metrics are at {url}"));
+        }
         output::line(tid.to_string())?;
     }
     let shutdown = Shutdown::new();
@@ -155,6 +169,7 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         serve: None,
         handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
         plugins: args.plugins.clone(),
+        metrics: MetricsArgs::default(),
         name: "worker".into(),
     }
 }
@@ -174,7 +189,8 @@ fn template(global: &Global, project: &Project, start: &StartArgs, socket: Optio
     Ok(Template { program: PROGRAM.into(), args, env })
 }
 
-/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent.
+/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent, unless
+/// account is to be kept of what the workers do: that passes through here.
 fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     if let Some(path) = &args.serve {
         let absolute = std::path::absolute(path);
@@ -182,7 +198,7 @@ fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     }
     let name = format!("{SOCKET}{}.sock", std::process::id());
     let folder = match url {
-        Url::Unix(_) => return Ok(None),
+        Url::Unix(_) if args.metrics.metrics_addr.is_none() => return Ok(None),
         Url::Sqlite(path) => path.parent().map(Path::to_path_buf).unwrap_or_default(),
         _ => std::env::temp_dir(),
     };

@@ -15,10 +15,17 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Url, agent::Serving};
+use raddle_broker::{Broker, Url, agent::Serving};
 use raddle_core::Tid;
 use raddle_exec::{Prefork, Report};
-use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
+use raddle_fabric::{
+    Options, Shutdown, Worker,
+    handler::Plugins,
+    metrics::{Book, Observed},
+    routine::Routines,
+    worker::EndReason,
+};
+use raddle_web::Server;
 use serde_json::json;
 
 use super::interrupt::Interrupts;
@@ -26,6 +33,7 @@ use crate::{
     args::{Global, Intake, StartArgs},
     context::Context,
     error::{Failure, Outcome, USAGE},
+    metrics::{self, WorkerPage},
     output,
 };
 
@@ -113,6 +121,12 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     if let Some(plugins) = &args.plugins {
         say(&["--plugins", &plugins.join(",")]);
     }
+    if let Some(address) = &args.metrics.metrics_addr {
+        say(&["--metrics-addr", &address.to_string()]);
+        if args.metrics.metrics_public {
+            say(&["--metrics-public"]);
+        }
+    }
     if global.quiet {
         say(&["--quiet"]);
     }
@@ -197,10 +211,21 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
+    let metrics = metrics::bind(&args.metrics).await?;
+    let url = metrics.as_ref().map(Server::url);
+    // Only who is looked at keeps account.
+    let (broker, shown) = match metrics {
+        Some(server) => {
+            let book = Arc::new(Book::new());
+            let shown = server.serve(Arc::new(WorkerPage { book: Arc::clone(&book) }));
+            (Arc::new(Observed::new(broker, book)) as Arc<dyn Broker>, Some(shown))
+        }
+        None => (broker, None),
+    };
     let worker = Worker::register(broker, options(context, args, serve.as_deref(), prefork)?).await?;
     let tid = worker.tid();
     match &listener {
-        Listener::Starter => announce(context, tid, is_detached, &serve)?,
+        Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
         // It may be gone, and then need not be told.
         Listener::Spawner => drop(output::line(tid.to_string())),
         Listener::Zygote(report) => report.ready(tid.as_u64()),
@@ -222,6 +247,7 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
             }
         }
     };
+    drop(shown);
     // Last of all: what the worker ran may have asked it until its end.
     if let Some(serving) = serving {
         serving.stop().await;
@@ -293,11 +319,27 @@ pub(super) fn options(
 }
 
 /// Says the id, and turns to the log where nobody will be reading.
-fn announce(context: &Context, tid: Tid, is_detached: bool, serve: &Option<PathBuf>) -> Outcome<()> {
+fn announce(
+    context: &Context,
+    tid: Tid,
+    is_detached: bool,
+    serve: &Option<PathBuf>,
+    metrics: Option<&str>,
+) -> Outcome<()> {
+    let note = || {
+        if let Some(url) = metrics {
+            context.note(format!("metrics are at {url}"));
+        }
+    };
     if !is_detached {
         if context.json {
-            return output::json(&started(tid, std::process::id(), None, serve));
+            let mut started = started(tid, std::process::id(), None, serve);
+            if let Some(url) = metrics {
+                started["metrics"] = url.into();
+            }
+            return output::json(&started);
         }
+        note();
         return output::line(tid.to_string());
     }
     let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
@@ -306,7 +348,9 @@ fn announce(context: &Context, tid: Tid, is_detached: bool, serve: &Option<PathB
     let log: File = OpenOptions::new().append(true).create(true).open(&path).map_err(cannot)?;
     output::line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
-    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))
+    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))?;
+    note();
+    Ok(())
 }
 
 /// What JSON says of a worker that has started.

@@ -11,6 +11,7 @@ mod emergency;
 mod faults;
 mod handlers;
 mod help;
+mod metrics;
 mod orphans;
 mod queue;
 mod redis;

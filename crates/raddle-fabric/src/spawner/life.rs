@@ -11,7 +11,11 @@ use tokio::{
 };
 
 use super::{Config, Launcher, line::Line, service::Service};
-use crate::{Shutdown, worker};
+use crate::{
+    Shutdown,
+    metrics::{Book, Observed},
+    worker,
+};
 
 /// How a spawner behaves.
 #[derive(Clone, Debug)]
@@ -24,6 +28,8 @@ pub struct Options {
     pub worker: worker::Options,
     /// Where it serves the broker to its workers, if it does.
     pub socket: Option<PathBuf>,
+    /// Where account is kept of what they do with it, if anybody wants to know.
+    pub book: Option<Arc<Book>>,
     /// How long others wait after its last sign of life before they take it for gone.
     pub lease: Duration,
 }
@@ -62,6 +68,8 @@ pub struct Snapshot {
     pub launched: u64,
     /// Workers that died before they were ready.
     pub stillborn: u64,
+    /// Whether launches are held back because of that.
+    pub braking: bool,
 }
 
 /// How a spawner's life went.
@@ -82,7 +90,15 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 impl Options {
     /// A spawner like this, which serves nobody yet.
     pub fn new(config: Config, worker: worker::Options) -> Self {
-        Self { name: KIND.into(), config, worker, socket: None, lease: LEASE }
+        Self { name: KIND.into(), config, worker, socket: None, book: None, lease: LEASE }
+    }
+
+    /// The broker as it and its workers use it.
+    fn observed(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
+        match &self.book {
+            Some(book) => Arc::new(Observed::new(broker, Arc::clone(book))),
+            None => broker,
+        }
     }
 
     /// It serves no queue itself, so that nothing waits for it.
@@ -95,6 +111,7 @@ impl Options {
 impl Spawner {
     /// Enters a spawner into the broker's registry, and begins to serve its workers.
     pub async fn register(broker: Arc<dyn Broker>, options: Options, launcher: Box<dyn Launcher>) -> Result<Self> {
+        let broker = options.observed(broker);
         let serving = match &options.socket {
             Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
             None => None,
