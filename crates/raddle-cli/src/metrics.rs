@@ -1,12 +1,15 @@
-//! Pages of metrics, and where they are shown.
+//! Pages of metrics, and where they are shown; and where spans are sent.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
+use raddle_broker::Broker;
+#[cfg(feature = "otlp")]
+use raddle_fabric::otlp;
 use raddle_fabric::{
-    metrics::{Book, Exporter, Page, show_spawner},
+    metrics::{Book, Exporter, Observed, Page, show_spawner},
     spawner::Handle,
 };
-use raddle_web::{Server, Source};
+use raddle_web::{Server, Serving, Source};
 
 use crate::{
     args::MetricsArgs,
@@ -30,6 +33,78 @@ pub(crate) struct SpawnerPage {
 /// What a broker shows.
 pub(crate) struct QueuePage {
     pub(crate) queue: Exporter,
+}
+
+/// Who looks at a worker or a spawner, and by what means.
+pub(crate) struct Watched {
+    server: Option<Server>,
+    serving: Option<Serving>,
+    /// Account is kept only where somebody looks.
+    pub(crate) book: Option<Arc<Book>>,
+    #[cfg(feature = "otlp")]
+    spans: Option<otlp::Exporter>,
+}
+
+impl Watched {
+    /// Takes the addresses that were asked for. `service` is what spans say of who tells them.
+    pub(crate) async fn start(args: &MetricsArgs, service: &str) -> Outcome<Self> {
+        let server = bind(args).await?;
+        #[cfg(feature = "otlp")]
+        let (spans, recorder) = {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let start = |endpoint| {
+                otlp::Exporter::start(
+                    endpoint,
+                    otlp::Resource { service: format!("raddle-{service}"), host: host.clone() },
+                )
+            };
+            let spans = args.otlp_endpoint.clone().map(start);
+            let recorder = spans.as_ref().map(otlp::Exporter::recorder);
+            (spans, recorder)
+        };
+        #[cfg(not(feature = "otlp"))]
+        let recorder = {
+            let _ = service;
+            None
+        };
+        let is_watched = server.is_some() || recorder.is_some();
+        Ok(Self {
+            server,
+            serving: None,
+            book: is_watched.then(|| Arc::new(Book::new(recorder))),
+            #[cfg(feature = "otlp")]
+            spans,
+        })
+    }
+
+    /// Where the metrics are, if they are shown.
+    pub(crate) fn url(&self) -> Option<String> {
+        self.server.as_ref().map(Server::url)
+    }
+
+    /// The broker, with account kept of what passes through it if anybody looks.
+    pub(crate) fn observed(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
+        match &self.book {
+            Some(book) => Arc::new(Observed::new(broker, Arc::clone(book))),
+            None => broker,
+        }
+    }
+
+    /// Begins to show a page, if one is shown.
+    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Book>) -> Arc<dyn Source>) {
+        if let (Some(server), Some(book)) = (self.server.take(), &self.book) {
+            self.serving = Some(server.serve(page(Arc::clone(book))));
+        }
+    }
+
+    /// Tells what is left to tell.
+    pub(crate) async fn close(self) {
+        drop(self.serving);
+        #[cfg(feature = "otlp")]
+        if let Some(spans) = self.spans {
+            spans.close().await;
+        }
+    }
 }
 
 /// Takes the address that was asked for, if one was.

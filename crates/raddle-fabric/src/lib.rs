@@ -5,6 +5,8 @@
 
 pub mod handler;
 pub mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod routine;
 pub mod spawner;
 pub mod wait;

@@ -1,5 +1,6 @@
 //! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
 
+mod log;
 mod metrics;
 mod queue;
 mod spawner;
@@ -11,6 +12,7 @@ mod worker;
 use clap::{Args, Parser, Subcommand};
 use raddle_core::{Span, tid::TidArg};
 
+pub(crate) use log::{LogArgs, LogFormat};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 pub(crate) use queue::{Amount, QueueCommand};
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use raddle_core::Span;
 use raddle_fabric::spawner::{Launch, Layer, WarmPool};
 
-use super::MetricsArgs;
+use super::{LogArgs, MetricsArgs};
 
 /// Keep one-shot workers ahead of demand.
 #[derive(Debug, Subcommand)]
@@ -68,6 +68,8 @@ pub(crate) struct SpawnerArgs {
     pub(crate) serve: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     /// A name for lists and process titles
     #[arg(long, default_value = "spawner")]
     pub(crate) name: String,

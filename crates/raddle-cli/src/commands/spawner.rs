@@ -12,10 +12,9 @@ use raddle_core::Span;
 use raddle_exec::{Call, Prefork, Zygote};
 use raddle_fabric::{
     Shutdown,
-    metrics::{Book, Exporter},
+    metrics::Exporter,
     spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
 };
-use raddle_web::Server;
 use serde_json::json;
 
 use super::{
@@ -28,7 +27,7 @@ use crate::{
     context::{AGENT, Context},
     error::{Failure, Outcome},
     format::count,
-    metrics::{self, SpawnerPage},
+    metrics::{SpawnerPage, Watched},
     output,
     project::Project,
 };
@@ -122,16 +121,18 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         None => Box::new(Processes::new(template)),
     };
     let mut interrupts = Interrupts::catch()?;
-    let server = metrics::bind(&args.metrics).await?;
-    let metrics_url = server.as_ref().map(Server::url);
-    let book = server.as_ref().map(|_| Arc::new(Book::new()));
-    let options =
-        Options { name: args.name.clone(), socket: socket.clone(), book: book.clone(), ..Options::new(config, worker) };
+    let mut watched = Watched::start(&args.metrics, "spawner").await?;
+    let metrics_url = watched.url();
+    let options = Options {
+        name: args.name.clone(),
+        socket: socket.clone(),
+        book: watched.book.clone(),
+        ..Options::new(config, worker)
+    };
     let spawner = Spawner::register(Arc::clone(&broker), options, launcher).await?;
     let tid = spawner.tid();
-    let _shown = server.zip(book).map(|(server, book)| {
-        server.serve(Arc::new(SpawnerPage { spawner: spawner.handle(), book, queue: Exporter::new(broker) }))
-    });
+    let handle = spawner.handle();
+    watched.show(|book| Arc::new(SpawnerPage { spawner: handle, book, queue: Exporter::new(broker) }));
     if context.json {
         let url = socket.map(|path| Url::Unix(path).to_string());
         output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
@@ -145,13 +146,15 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
-            ended = &mut keeping => break ended?,
+            ended = &mut keeping => break ended,
             () = interrupts.next() => {
                 context.note("stopping: what the workers run may end; once more to give it back, and again to kill it");
                 shutdown.request();
             }
         }
     };
+    watched.close().await;
+    let ended = ended?;
     context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
     Ok(0)
 }
@@ -170,6 +173,7 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
         plugins: args.plugins.clone(),
         metrics: MetricsArgs::default(),
+        log: args.log,
         name: "worker".into(),
     }
 }
@@ -198,7 +202,7 @@ fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     }
     let name = format!("{SOCKET}{}.sock", std::process::id());
     let folder = match url {
-        Url::Unix(_) if args.metrics.metrics_addr.is_none() => return Ok(None),
+        Url::Unix(_) if !args.metrics.is_watched() => return Ok(None),
         Url::Sqlite(path) => path.parent().map(Path::to_path_buf).unwrap_or_default(),
         _ => std::env::temp_dir(),
     };

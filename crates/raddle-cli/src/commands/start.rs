@@ -15,17 +15,10 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Url, agent::Serving};
+use raddle_broker::{Url, agent::Serving};
 use raddle_core::Tid;
 use raddle_exec::{Prefork, Report};
-use raddle_fabric::{
-    Options, Shutdown, Worker,
-    handler::Plugins,
-    metrics::{Book, Observed},
-    routine::Routines,
-    worker::EndReason,
-};
-use raddle_web::Server;
+use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
 
 use super::interrupt::Interrupts;
@@ -33,7 +26,7 @@ use crate::{
     args::{Global, Intake, StartArgs},
     context::Context,
     error::{Failure, Outcome, USAGE},
-    metrics::{self, WorkerPage},
+    metrics::{Watched, WorkerPage},
     output,
 };
 
@@ -121,12 +114,8 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     if let Some(plugins) = &args.plugins {
         say(&["--plugins", &plugins.join(",")]);
     }
-    if let Some(address) = &args.metrics.metrics_addr {
-        say(&["--metrics-addr", &address.to_string()]);
-        if args.metrics.metrics_public {
-            say(&["--metrics-public"]);
-        }
-    }
+    args.metrics.words().iter().for_each(|word| say(&[word]));
+    say(&["--log-format", args.log.log_format.as_str()]);
     if global.quiet {
         say(&["--quiet"]);
     }
@@ -211,17 +200,10 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
-    let metrics = metrics::bind(&args.metrics).await?;
-    let url = metrics.as_ref().map(Server::url);
-    // Only who is looked at keeps account.
-    let (broker, shown) = match metrics {
-        Some(server) => {
-            let book = Arc::new(Book::new());
-            let shown = server.serve(Arc::new(WorkerPage { book: Arc::clone(&book) }));
-            (Arc::new(Observed::new(broker, book)) as Arc<dyn Broker>, Some(shown))
-        }
-        None => (broker, None),
-    };
+    let mut watched = Watched::start(&args.metrics, "worker").await?;
+    let url = watched.url();
+    watched.show(|book| Arc::new(WorkerPage { book }));
+    let broker = watched.observed(broker);
     let worker = Worker::register(broker, options(context, args, serve.as_deref(), prefork)?).await?;
     let tid = worker.tid();
     match &listener {
@@ -247,7 +229,7 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
             }
         }
     };
-    drop(shown);
+    watched.close().await;
     // Last of all: what the worker ran may have asked it until its end.
     if let Some(serving) = serving {
         serving.stop().await;

@@ -28,7 +28,7 @@ const OF_SPAWNERS: [&str; 4] =
 const OF_QUEUES: [&str; 3] = ["queue_pending_total", "raddle_reclaims_total", "raddle_stale_writes_total"];
 
 /// A page of metrics.
-struct Metrics(String);
+pub(crate) struct Metrics(String);
 
 /// What somebody who was started with `--json` says of itself.
 pub(crate) fn said(started: &Started) -> Value {
@@ -40,7 +40,7 @@ fn url_of(started: &Started) -> String {
     said(started)["metrics"].as_str().unwrap().to_owned()
 }
 
-fn scrape(url: &str) -> Metrics {
+pub(crate) fn scrape(url: &str) -> Metrics {
     let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -54,7 +54,7 @@ fn scrape(url: &str) -> Metrics {
 
 impl Metrics {
     /// The number behind a name and its labels.
-    fn get(&self, series: &str) -> Option<f64> {
+    pub(crate) fn get(&self, series: &str) -> Option<f64> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).map(|number| number.parse().unwrap())
     }
@@ -73,7 +73,7 @@ impl Metrics {
 
     /// Prometheus' own opinion.
     #[track_caller]
-    fn passes(&self) {
+    pub(crate) fn passes(&self) {
         let mut check = Command::new("promtool")
             .args(["check", "metrics"])
             .stdin(Stdio::piped())

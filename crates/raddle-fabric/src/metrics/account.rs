@@ -7,9 +7,12 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Claim, Fence, Finish, Verdict};
-use raddle_core::{Spec, State, Tid};
+use raddle_core::{Exit, Spec, State, Tid};
 
-use super::histogram::Histogram;
+use super::{
+    attempt::{Attempt, Beginning},
+    histogram::Histogram,
+};
 
 /// A moment on both clocks: durations follow the one that never jumps, ids the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +36,23 @@ pub(super) struct Account {
     /// From the start of the target to its end.
     pub(super) run: Histogram,
     pub(super) hits: Hits,
+    /// Attempts that turned out to be over.
+    pub(super) untold: Vec<Attempt>,
 }
 
 /// An attempt that a worker has.
 #[derive(Debug)]
 struct InHand {
     claimed: Moment,
+    /// Where somebody wants to know.
+    beginning: Option<Box<Beginning>>,
 }
 
 /// An attempt that is over, without what it wrote.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     pub(super) fence: Fence,
+    pub(super) exit: Exit,
     pub(super) started_at: Option<Timestamp>,
     pub(super) ended_at: Timestamp,
 }
@@ -81,7 +89,7 @@ const RECENT: usize = 1000;
 
 impl Account {
     /// Tasks were taken by somebody who had begun to ask for them at `asked`.
-    pub(super) fn claimed(&mut self, claims: &[Claim], asked: Moment, now: Moment) {
+    pub(super) fn claimed(&mut self, claims: &[Claim], asked: Moment, now: Moment, is_recorded: bool) {
         for Claim { fence, spec } in claims {
             // When a later attempt became possible is not known here.
             if fence.attempt == 1 {
@@ -91,7 +99,8 @@ impl Account {
             } else {
                 self.forget_before(*fence, now);
             }
-            self.in_hand.insert(*fence, InHand { claimed: now });
+            let beginning = is_recorded.then(|| Box::new(Beginning::new(*fence, spec, now.wall)));
+            self.in_hand.insert(*fence, InHand { claimed: now, beginning });
         }
         while self.in_hand.len() > IN_HAND {
             self.in_hand.pop_first();
@@ -99,45 +108,46 @@ impl Account {
     }
 
     /// The broker has taken the end of an attempt. One that was not claimed here is not counted.
-    pub(super) fn finished(&mut self, ending: &Ending, verdict: Verdict, now: Moment) {
+    pub(super) fn finished(&mut self, ending: &Ending, verdict: Verdict, now: Moment) -> Option<Attempt> {
         let status = match verdict {
             Verdict::Done(state) => Status::Done(state),
             Verdict::Again(_) => Status::Retried,
             Verdict::Stale => Status::Stale,
         };
-        if self.end(ending.fence, status, now)
-            && verdict != Verdict::Stale
-            && let Some(began) = ending.started_at
-        {
+        let is_counted = self.in_hand.contains_key(&ending.fence) && verdict != Verdict::Stale;
+        if let Some(began) = ending.started_at.filter(|_| is_counted) {
             self.run.observe(ending.ended_at.duration_since(began).as_secs_f64().max(0.0));
         }
+        let failure = (!ending.exit.is_success()).then(|| ending.exit.to_string());
+        self.end(ending.fence, status, failure, now)
     }
 
-    pub(super) fn released(&mut self, fence: Fence, verdict: Verdict, now: Moment) {
+    pub(super) fn released(&mut self, fence: Fence, verdict: Verdict, now: Moment) -> Option<Attempt> {
         let status = if verdict == Verdict::Stale { Status::Stale } else { Status::Released };
-        self.end(fence, status, now);
+        self.end(fence, status, None, now)
     }
 
     /// A task was taken back from a worker that is gone.
-    pub(super) fn lost(&mut self, fence: Fence, now: Moment) {
-        self.end(fence, Status::Lost, now);
+    pub(super) fn lost(&mut self, fence: Fence, now: Moment) -> Option<Attempt> {
+        self.end(fence, Status::Lost, Some("its worker is gone".into()), now)
     }
 
     /// Whoever had an earlier attempt is gone: that was taken back, by a process that need not have told.
     fn forget_before(&mut self, fence: Fence, now: Moment) {
         let earlier = Fence { attempt: 0, ..fence }..fence;
         let lost: Vec<Fence> = self.in_hand.range(earlier).map(|(fence, _)| *fence).collect();
-        lost.into_iter().for_each(|fence| self.lost(fence, now));
+        let told = lost.into_iter().filter_map(|fence| self.lost(fence, now)).collect::<Vec<_>>();
+        self.untold.extend(told);
     }
 
-    /// Returns whether it was in hand.
-    fn end(&mut self, fence: Fence, status: Status, now: Moment) -> bool {
-        let Some(InHand { claimed }) = self.in_hand.remove(&fence) else { return false };
+    /// Ends an attempt, if it was in hand.
+    fn end(&mut self, fence: Fence, status: Status, failure: Option<String>, now: Moment) -> Option<Attempt> {
+        let InHand { claimed, beginning } = self.in_hand.remove(&fence)?;
         *self.ended.entry(status).or_default() += 1;
         if let Status::Done(_) | Status::Retried = status {
             self.runtime.observe(now.age.saturating_sub(claimed.age).as_secs_f64());
         }
-        true
+        Some(beginning?.end(fence, status.as_str(), failure, now.wall))
     }
 
     /// How many attempts came to which end. All ends are there from the beginning, so that the first of a kind is seen as an increase.
@@ -153,7 +163,7 @@ impl Account {
 impl From<&Finish> for Ending {
     fn from(finish: &Finish) -> Self {
         let Finish { fence, report, .. } = finish;
-        Self { fence: *fence, started_at: report.started_at, ended_at: report.ended_at }
+        Self { fence: *fence, exit: report.exit.clone(), started_at: report.started_at, ended_at: report.ended_at }
     }
 }
 
@@ -229,7 +239,12 @@ mod tests {
 
     fn finish(fence: Fence, ran: i64) -> Ending {
         let ended_at = Timestamp::UNIX_EPOCH;
-        Ending { fence, started_at: Some(ended_at - SignedDuration::from_millis(ran)), ended_at }
+        Ending {
+            fence,
+            exit: Exit::Code { code: 0 },
+            started_at: Some(ended_at - SignedDuration::from_millis(ran)),
+            ended_at,
+        }
     }
 
     fn ended(account: &Account, status: &str) -> u64 {
@@ -240,7 +255,7 @@ mod tests {
     fn a_task_waits_runs_and_ends() {
         let mut account = Account::default();
         let one = claim(10, 1);
-        account.claimed(std::slice::from_ref(&one), at(0), at(30));
+        account.claimed(std::slice::from_ref(&one), at(0), at(30), false);
         assert_eq!((account.wait.count(), account.in_hand()), (1, 1));
         assert!((account.wait.sum() - 0.02).abs() < 1e-9);
         account.finished(&finish(one.fence, 50), Verdict::Done(State::Completed), at(130));
@@ -256,7 +271,7 @@ mod tests {
     fn other_ends_are_told_apart() {
         let mut account = Account::default();
         let tasks: Vec<Claim> = (1..=5).map(|n| claim(n, 1)).collect();
-        account.claimed(&tasks, at(0), at(10));
+        account.claimed(&tasks, at(0), at(10), false);
         account.finished(&finish(tasks[0].fence, 1), Verdict::Again(Timestamp::UNIX_EPOCH), at(11));
         account.finished(&finish(tasks[1].fence, 1), Verdict::Stale, at(11));
         account.released(tasks[2].fence, Verdict::Again(Timestamp::UNIX_EPOCH), at(11));
@@ -270,8 +285,8 @@ mod tests {
     #[test]
     fn an_attempt_that_is_followed_by_another_was_lost() {
         let mut account = Account::default();
-        account.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5));
-        account.claimed(&[claim(1, 2)], at(6), at(7));
+        account.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5), false);
+        account.claimed(&[claim(1, 2)], at(6), at(7), false);
         assert_eq!((ended(&account, "lost"), account.in_hand()), (1, 2));
     }
 
@@ -279,27 +294,43 @@ mod tests {
     fn whoever_waited_before_the_task_came_was_a_hit() {
         let mut account = Account::default();
         assert!(account.hits.ratio().is_nan());
-        account.claimed(&[claim(20, 1)], at(10), at(21));
-        account.claimed(&[claim(20, 1)], at(25), at(26));
+        account.claimed(&[claim(20, 1)], at(10), at(21), false);
+        account.claimed(&[claim(20, 1)], at(25), at(26), false);
         // Not before its time.
         let mut later = claim(20, 1);
         later.spec.delay = Some(Span(Duration::from_millis(100)));
-        account.claimed(&[later], at(110), at(121));
+        account.claimed(&[later], at(110), at(121), false);
         // It is not known when this one was ready again.
-        account.claimed(&[claim(20, 2)], at(25), at(26));
+        account.claimed(&[claim(20, 2)], at(25), at(26), false);
         assert_eq!((account.hits.hits, account.hits.misses, account.wait.count()), (2, 1, 3));
         assert!((account.hits.ratio() - 2.0 / 3.0).abs() < 1e-9);
         for _ in 0..2 * RECENT {
-            account.claimed(&[claim(20, 1)], at(25), at(26));
+            account.claimed(&[claim(20, 1)], at(25), at(26), false);
         }
         assert_eq!(account.hits.ratio(), 0.0, "what is long ago does not count");
+    }
+
+    #[test]
+    fn attempts_are_told_to_those_who_want_to_know() {
+        let mut account = Account::default();
+        let mut one = claim(10, 1);
+        one.spec.kind = Some("execute".into());
+        account.claimed(std::slice::from_ref(&one), at(0), at(30), true);
+        let told = account.finished(&finish(one.fence, 5), Verdict::Done(State::Completed), at(40)).unwrap();
+        assert_eq!(told.own, one.spec.trace(one.fence.tid, 1).parent);
+        assert_eq!((told.began, told.ended, told.within), (at(30).wall, at(40).wall, None));
+        assert!(told.attributes.contains(&("raddle.status", "completed".into())));
+        assert!(told.attributes.contains(&("raddle.kind", "execute".into())));
+        account.claimed(&[claim(1, 1)], at(0), at(5), true);
+        account.claimed(&[claim(1, 2)], at(6), at(7), true);
+        assert!(account.untold[0].failure.is_some());
     }
 
     #[test]
     fn what_is_never_heard_of_again_is_forgotten() {
         let mut account = Account::default();
         for millis in 0..IN_HAND as u64 + 10 {
-            account.claimed(&[claim(millis, 1)], at(0), at(millis));
+            account.claimed(&[claim(millis, 1)], at(0), at(millis), false);
         }
         assert_eq!(account.in_hand(), IN_HAND);
     }

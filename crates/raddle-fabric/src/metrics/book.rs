@@ -2,22 +2,24 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use raddle_broker::{Claim, Fence, Reclaimed, Verdict};
 
 use super::{
+    Attempt, Recorder,
     account::{Account, Ending, Moment},
     page::{Kind, Page},
 };
 
 /// The account of a process.
-#[derive(Debug)]
 pub struct Book {
     opened: Instant,
     inner: Mutex<Inner>,
+    recorder: Option<Arc<dyn Recorder>>,
 }
 
 #[derive(Debug, Default)]
@@ -40,10 +42,9 @@ pub enum ExitReason {
 }
 
 impl Book {
-    /// An empty one.
-    #[expect(clippy::new_without_default, reason = "it notes the time at which it is opened")]
-    pub fn new() -> Self {
-        Self { opened: Instant::now(), inner: Mutex::default() }
+    /// An empty one, and who wants to know of each attempt.
+    pub fn new(recorder: Option<Arc<dyn Recorder>>) -> Self {
+        Self { opened: Instant::now(), inner: Mutex::default(), recorder }
     }
 
     pub(super) fn now(&self) -> Moment {
@@ -53,22 +54,34 @@ impl Book {
 
     pub(super) fn claimed(&self, claims: &[Claim], asked: Moment) {
         if !claims.is_empty() {
-            self.inner().account.claimed(claims, asked, self.now());
+            let mut inner = self.inner();
+            inner.account.claimed(claims, asked, self.now(), self.recorder.is_some());
+            let untold = std::mem::take(&mut inner.account.untold);
+            drop(inner);
+            untold.into_iter().for_each(|attempt| self.record(Some(attempt)));
         }
     }
 
     pub(super) fn finished(&self, ending: &Ending, verdict: Verdict) {
-        self.inner().account.finished(ending, verdict, self.now());
+        let attempt = self.inner().account.finished(ending, verdict, self.now());
+        self.record(attempt);
     }
 
     pub(super) fn released(&self, fence: Fence, verdict: Verdict) {
-        self.inner().account.released(fence, verdict, self.now());
+        let attempt = self.inner().account.released(fence, verdict, self.now());
+        self.record(attempt);
     }
 
     pub(super) fn reclaimed(&self, reclaimed: &[Reclaimed]) {
-        if !reclaimed.is_empty() {
-            let mut inner = self.inner();
-            reclaimed.iter().for_each(|task| inner.account.lost(task.fence, self.now()));
+        for task in reclaimed {
+            let attempt = self.inner().account.lost(task.fence, self.now());
+            self.record(attempt);
+        }
+    }
+
+    fn record(&self, attempt: Option<Attempt>) {
+        if let (Some(recorder), Some(attempt)) = (&self.recorder, attempt) {
+            recorder.record(attempt);
         }
     }
 
@@ -104,6 +117,9 @@ impl Book {
         );
         let in_hand = account.in_hand() as f64;
         page.single("raddle_tasks_in_hand", Kind::Gauge, "Tasks that are claimed and have not ended.", in_hand);
+        if let Some(recorder) = &self.recorder {
+            recorder.show(page);
+        }
     }
 
     /// Shows how many tasks found a worker waiting.
@@ -125,6 +141,12 @@ impl Book {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // Numbers that were being added up when somebody panicked are at worst one too low.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Book {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Book").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 

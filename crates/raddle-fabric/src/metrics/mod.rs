@@ -17,12 +17,13 @@
 //! | --- | --- |
 //! | `page.rs`, `histogram.rs` | the text format; durations in buckets |
 //! | `account.rs` | **what is counted** of tasks, without I/O or a clock |
-//! | `book.rs` | the account of a process, shared |
+//! | `book.rs`, `attempt.rs` | the account of a process, shared; an attempt, told as a whole |
 //! | `observed.rs` | a broker that keeps the account |
 //! | `queue.rs` | the queue exporter: what waits in a broker |
 //! | `spawner.rs` | what a spawner shows of itself |
 
 mod account;
+mod attempt;
 mod book;
 mod histogram;
 mod observed;
@@ -30,6 +31,7 @@ mod page;
 mod queue;
 mod spawner;
 
+pub use attempt::{Attempt, Recorder};
 pub use book::{Book, ExitReason};
 pub use observed::Observed;
 pub use page::Page;

@@ -44,6 +44,11 @@ impl Page {
         Family { page: &mut self.0, name }
     }
 
+    /// A metric that is one number, which only grows.
+    pub(crate) fn count(&mut self, name: &'static str, help: &str, value: u64) {
+        self.single(name, Kind::Counter, help, value as f64);
+    }
+
     /// A metric that is one number.
     pub(super) fn single(&mut self, name: &'static str, kind: Kind, help: &str, value: f64) {
         self.family(name, kind, help).sample(&[], value);
