@@ -112,7 +112,8 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
     let Launching { start, socket, template, zygote } = launching;
     let worker = start::options(context, &start, None, None)?;
-    let broker = context.broker_of_worker().await?;
+    let mut watched = Watched::start(&args.metrics, "spawner").await?;
+    let broker = watched.observed(context.broker_of_worker().await?);
     let launcher: Box<dyn Launcher> = match zygote {
         Some(zygote) => match Forks::new(zygote, template) {
             Ok(forks) => Box::new(forks),
@@ -121,7 +122,6 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         None => Box::new(Processes::new(template)),
     };
     let mut interrupts = Interrupts::catch()?;
-    let mut watched = Watched::start(&args.metrics, "spawner").await?;
     let metrics_url = watched.url();
     let options = Options {
         name: args.name.clone(),

@@ -11,11 +11,7 @@ use tokio::{
 };
 
 use super::{Config, Launcher, line::Line, service::Service};
-use crate::{
-    Shutdown,
-    metrics::{Book, Observed},
-    worker,
-};
+use crate::{Shutdown, metrics::Book, worker};
 
 /// How a spawner behaves.
 #[derive(Clone, Debug)]
@@ -28,7 +24,8 @@ pub struct Options {
     pub worker: worker::Options,
     /// Where it serves the broker to its workers, if it does.
     pub socket: Option<PathBuf>,
-    /// Where account is kept of what they do with it, if anybody wants to know.
+    /// Where account is kept of how they end, if anybody wants to know. What they do is seen by the broker it is given, if that is an
+    /// [`Observed`](crate::metrics::Observed).
     pub book: Option<Arc<Book>>,
     /// How long others wait after its last sign of life before they take it for gone.
     pub lease: Duration,
@@ -93,14 +90,6 @@ impl Options {
         Self { name: KIND.into(), config, worker, socket: None, book: None, lease: LEASE }
     }
 
-    /// The broker as it and its workers use it.
-    fn observed(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
-        match &self.book {
-            Some(book) => Arc::new(Observed::new(broker, Arc::clone(book))),
-            None => broker,
-        }
-    }
-
     /// It serves no queue itself, so that nothing waits for it.
     fn info(&self) -> WorkerInfo {
         let worker = self.worker.info();
@@ -111,7 +100,6 @@ impl Options {
 impl Spawner {
     /// Enters a spawner into the broker's registry, and begins to serve its workers.
     pub async fn register(broker: Arc<dyn Broker>, options: Options, launcher: Box<dyn Launcher>) -> Result<Self> {
-        let broker = options.observed(broker);
         let serving = match &options.socket {
             Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
             None => None,
