@@ -153,7 +153,7 @@ fn show_demand(page: &mut Page, demand: &Demand, now: Timestamp) {
     for (kind, waiting) in &demand.kinds {
         pending.sample(&[("kind", kind)], waiting.tasks as f64);
     }
-    let help = "Since when the first of those tasks could have been claimed, by kind.";
+    let help = "How long ago the first of those tasks could have been claimed, by kind.";
     let mut oldest = page.family("raddle_pending_oldest_seconds", Kind::Gauge, help);
     for (kind, waiting) in &demand.kinds {
         oldest.sample(&[("kind", kind)], now.duration_since(waiting.since).as_secs_f64().max(0.0));
@@ -174,7 +174,7 @@ fn show_demand(page: &mut Page, demand: &Demand, now: Timestamp) {
         ("raddle_reclaims_total", "Tasks that were taken back from workers that were gone.", demand.reclaims),
         ("raddle_stale_writes_total", "Writes of lost attempts that were refused.", demand.stale_writes),
     ] {
-        page.single(name, Kind::Counter, help, value as f64);
+        page.count(name, help, value);
     }
 }
 

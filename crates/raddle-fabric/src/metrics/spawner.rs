@@ -18,13 +18,8 @@ pub fn show(page: &mut Page, now: &Snapshot, book: &Book) {
         "Whether launches are held back because workers die.",
         u8::from(now.braking).into(),
     );
-    page.single("warm_spawner_launch_total", Kind::Counter, "Workers that were launched.", now.launched as f64);
-    page.single(
-        "raddle_spawner_stillborn_total",
-        Kind::Counter,
-        "Workers that died before they were ready.",
-        now.stillborn as f64,
-    );
+    page.count("warm_spawner_launch_total", "Workers that were launched.", now.launched);
+    page.count("raddle_spawner_stillborn_total", "Workers that died before they were ready.", now.stillborn);
     book.show_hits(page);
     book.show(page);
 }
