@@ -14,7 +14,7 @@ use raddle_core::{
 };
 
 use crate::{
-    Result,
+    Demand, Result,
     request::{
         Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
         Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
@@ -94,6 +94,10 @@ pub trait Tasks: Send + Sync + 'static {
 
     /// How many tasks a worker like this could claim now, those included whose time has come; waits for the first.
     async fn waiting(&self, request: WaitingRequest) -> Result<u64>;
+
+    /// What waits for workers and what they have, for those who watch. Tasks are looked at one after the other, so that what changes
+    /// meanwhile may be counted or not.
+    async fn demand(&self) -> Result<Demand>;
 
     /// How many tasks there are in each state, and more of the kind.
     async fn summary(&self) -> Result<Summary>;

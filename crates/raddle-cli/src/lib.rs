@@ -10,6 +10,7 @@ mod error;
 mod follow;
 mod format;
 mod logging;
+mod metrics;
 mod output;
 mod progress;
 mod project;

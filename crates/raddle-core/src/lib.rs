@@ -23,6 +23,7 @@ pub mod stop;
 pub mod task;
 pub mod tid;
 pub mod title;
+pub mod trace;
 pub mod worker;
 
 pub use caps::CapSet;
@@ -40,4 +41,5 @@ pub use spec::{Spec, Target};
 pub use state::State;
 pub use task::TaskView;
 pub use tid::{Tid, TidClock};
+pub use trace::{Trace, TraceParent};
 pub use worker::WorkerEntry;

@@ -18,7 +18,7 @@ use super::{
     protocol::{Bytes, Call, read},
 };
 use crate::{
-    Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Error, Fence, Finish, Health, Heart, Log, Message,
+    Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Heart, Log, Message,
     Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
     Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
 };
@@ -223,6 +223,10 @@ impl Tasks for Remote {
 
     async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
         self.ask(Call::Waiting(request)).await
+    }
+
+    async fn demand(&self) -> Result<Demand> {
+        self.ask(Call::Demand).await
     }
 
     async fn summary(&self) -> Result<Summary> {

@@ -74,6 +74,7 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         ),
         Call::AheadOf(tid) => answer(id, &broker.ahead_of(tid).await),
         Call::Waiting(request) => answer(id, &broker.waiting(request).await),
+        Call::Demand => answer(id, &broker.demand().await),
         Call::Summary => answer(id, &broker.summary().await),
         Call::Purge => answer(id, &broker.purge().await),
         Call::Health => answer(id, &broker.health().await),

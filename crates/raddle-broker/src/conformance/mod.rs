@@ -262,6 +262,8 @@ macro_rules! conformance {
                 a_task_knows_its_place_in_line
                 progress_is_shown_while_the_attempt_runs
                 what_waits_for_a_worker_is_counted
+                demand_is_told_by_kind
+                demand_is_told_of_many
                 an_unknown_task_is_not_there
                 the_summary_adds_up
                 the_engine_names_itself

@@ -23,6 +23,7 @@ impl State {
     }
 
     fn reclaim_task(&mut self, tid: Tid, owner: Tid, message: &str, now: Now) -> Reclaimed {
+        self.reclaims += 1;
         let task = self.known(tid);
         let fence = task.fence(tid);
         let verdict = if task.state() == TaskState::Running || fence.attempt > UNCHARGED_ATTEMPTS {

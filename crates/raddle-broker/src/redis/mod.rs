@@ -14,6 +14,7 @@ mod bell;
 mod change;
 mod claim;
 mod control;
+mod demand;
 mod fault;
 mod finish;
 mod health;

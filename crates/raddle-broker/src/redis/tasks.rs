@@ -20,7 +20,7 @@ use super::{
     value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+    Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
     Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
@@ -128,6 +128,10 @@ impl Tasks for Redis {
 
     async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
         self.waiting_for(request).await
+    }
+
+    async fn demand(&self) -> Result<Demand> {
+        self.look_at_demand().await
     }
 
     async fn summary(&self) -> Result<Summary> {

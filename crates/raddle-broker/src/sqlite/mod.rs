@@ -12,6 +12,7 @@ mod bulk;
 mod claim;
 mod clock;
 mod control;
+mod demand;
 mod finish;
 mod health;
 mod heart;

@@ -21,7 +21,7 @@ use super::{
     writer::{Durability, Writer},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+    Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
     Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
@@ -161,6 +161,10 @@ impl Tasks for Sqlite {
                 return Ok(waiting);
             }
         }
+    }
+
+    async fn demand(&self) -> Result<Demand> {
+        self.look_at_demand().await
     }
 
     async fn summary(&self) -> Result<Summary> {

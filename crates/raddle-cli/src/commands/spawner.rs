@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
@@ -11,6 +12,7 @@ use raddle_core::Span;
 use raddle_exec::{Call, Prefork, Zygote};
 use raddle_fabric::{
     Shutdown,
+    metrics::Exporter,
     spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
 };
 use serde_json::json;
@@ -21,10 +23,11 @@ use super::{
     start::{self, Invocation, Listener, PROGRAM, WARM},
 };
 use crate::{
-    args::{Global, SpawnerArgs, StartArgs},
+    args::{Global, MetricsArgs, SpawnerArgs, StartArgs},
     context::{AGENT, Context},
     error::{Failure, Outcome},
     format::count,
+    metrics::{SpawnerPage, Watched},
     output,
     project::Project,
 };
@@ -109,7 +112,8 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
     let Launching { start, socket, template, zygote } = launching;
     let worker = start::options(context, &start, None, None)?;
-    let broker = context.broker_of_worker().await?;
+    let mut watched = Watched::start(&args.metrics, "spawner").await?;
+    let broker = watched.observed(context.broker_of_worker().await?);
     let launcher: Box<dyn Launcher> = match zygote {
         Some(zygote) => match Forks::new(zygote, template) {
             Ok(forks) => Box::new(forks),
@@ -118,26 +122,39 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         None => Box::new(Processes::new(template)),
     };
     let mut interrupts = Interrupts::catch()?;
-    let options = Options { name: args.name.clone(), socket: socket.clone(), ..Options::new(config, worker) };
-    let spawner = Spawner::register(broker, options, launcher).await?;
+    let metrics_url = watched.url();
+    let options = Options {
+        name: args.name.clone(),
+        socket: socket.clone(),
+        book: watched.book.clone(),
+        ..Options::new(config, worker)
+    };
+    let spawner = Spawner::register(Arc::clone(&broker), options, launcher).await?;
     let tid = spawner.tid();
+    let handle = spawner.handle();
+    watched.show(|book| Arc::new(SpawnerPage { spawner: handle, book, queue: Exporter::new(broker) }));
     if context.json {
         let url = socket.map(|path| Url::Unix(path).to_string());
-        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url }))?;
+        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
     } else {
+        if let Some(url) = metrics_url {
+            context.note(format!("metrics are at {url}"));
+        }
         output::line(tid.to_string())?;
     }
     let shutdown = Shutdown::new();
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
-            ended = &mut keeping => break ended?,
+            ended = &mut keeping => break ended,
             () = interrupts.next() => {
                 context.note("stopping: what the workers run may end; once more to give it back, and again to kill it");
                 shutdown.request();
             }
         }
     };
+    watched.close().await;
+    let ended = ended?;
     context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
     Ok(0)
 }
@@ -155,6 +172,8 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         serve: None,
         handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
         plugins: args.plugins.clone(),
+        metrics: MetricsArgs::default(),
+        log: args.log,
         name: "worker".into(),
     }
 }
@@ -174,7 +193,8 @@ fn template(global: &Global, project: &Project, start: &StartArgs, socket: Optio
     Ok(Template { program: PROGRAM.into(), args, env })
 }
 
-/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent.
+/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent, unless
+/// account is to be kept of what the workers do: that passes through here.
 fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     if let Some(path) = &args.serve {
         let absolute = std::path::absolute(path);
@@ -182,7 +202,7 @@ fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     }
     let name = format!("{SOCKET}{}.sock", std::process::id());
     let folder = match url {
-        Url::Unix(_) => return Ok(None),
+        Url::Unix(_) if !args.metrics.is_watched() => return Ok(None),
         Url::Sqlite(path) => path.parent().map(Path::to_path_buf).unwrap_or_default(),
         _ => std::env::temp_dir(),
     };

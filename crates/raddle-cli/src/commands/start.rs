@@ -26,6 +26,7 @@ use crate::{
     args::{Global, Intake, StartArgs},
     context::Context,
     error::{Failure, Outcome, USAGE},
+    metrics::{Watched, WorkerPage},
     output,
 };
 
@@ -113,6 +114,8 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     if let Some(plugins) = &args.plugins {
         say(&["--plugins", &plugins.join(",")]);
     }
+    args.metrics.words().iter().for_each(|word| say(&[word]));
+    say(&["--log-format", args.log.log_format.as_str()]);
     if global.quiet {
         say(&["--quiet"]);
     }
@@ -197,10 +200,14 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
+    let mut watched = Watched::start(&args.metrics, "worker").await?;
+    let url = watched.url();
+    watched.show(|book| Arc::new(WorkerPage { book }));
+    let broker = watched.observed(broker);
     let worker = Worker::register(broker, options(context, args, serve.as_deref(), prefork)?).await?;
     let tid = worker.tid();
     match &listener {
-        Listener::Starter => announce(context, tid, is_detached, &serve)?,
+        Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
         // It may be gone, and then need not be told.
         Listener::Spawner => drop(output::line(tid.to_string())),
         Listener::Zygote(report) => report.ready(tid.as_u64()),
@@ -222,6 +229,7 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
             }
         }
     };
+    watched.close().await;
     // Last of all: what the worker ran may have asked it until its end.
     if let Some(serving) = serving {
         serving.stop().await;
@@ -293,11 +301,27 @@ pub(super) fn options(
 }
 
 /// Says the id, and turns to the log where nobody will be reading.
-fn announce(context: &Context, tid: Tid, is_detached: bool, serve: &Option<PathBuf>) -> Outcome<()> {
+fn announce(
+    context: &Context,
+    tid: Tid,
+    is_detached: bool,
+    serve: &Option<PathBuf>,
+    metrics: Option<&str>,
+) -> Outcome<()> {
+    let note = || {
+        if let Some(url) = metrics {
+            context.note(format!("metrics are at {url}"));
+        }
+    };
     if !is_detached {
         if context.json {
-            return output::json(&started(tid, std::process::id(), None, serve));
+            let mut started = started(tid, std::process::id(), None, serve);
+            if let Some(url) = metrics {
+                started["metrics"] = url.into();
+            }
+            return output::json(&started);
         }
+        note();
         return output::line(tid.to_string());
     }
     let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
@@ -306,7 +330,9 @@ fn announce(context: &Context, tid: Tid, is_detached: bool, serve: &Option<PathB
     let log: File = OpenOptions::new().append(true).create(true).open(&path).map_err(cannot)?;
     output::line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
-    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))
+    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))?;
+    note();
+    Ok(())
 }
 
 /// What JSON says of a worker that has started.

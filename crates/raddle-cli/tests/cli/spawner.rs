@@ -276,9 +276,11 @@ fn a_spawner_goes_on_without_its_zygote() {
     let tids = world.submit(&["--array", "1-5", "--", "sh", "-c", "echo {} >> ran"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     assert_eq!(lines(&world, "ran").len(), 5);
+    // Who of those that are idle takes a task is up to chance: new ones may have taken all five.
     until("those it had forked have had their task too", || {
+        world.submit(&["--", "true"]);
         let now = workers(&world);
-        now.len() == 2 && warm.iter().all(|(pid, _)| now.iter().all(|(now, _)| now != pid))
+        warm.iter().all(|(pid, _)| now.iter().all(|(now, _)| now != pid))
     });
     spawner.signal(libc::SIGTERM);
     spawner.finish().ok();

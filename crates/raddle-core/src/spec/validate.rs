@@ -74,6 +74,11 @@ impl Spec {
         if let Some(kind) = &self.kind {
             check(is_label(kind), "kind", "must be 1 to 128 letters, digits, or . _ - : @ /")?;
         }
+        check(
+            self.traceparent.is_some() || self.tracestate.is_none(),
+            "tracestate",
+            "means nothing without a traceparent: give both",
+        )?;
         let size = self.stdin.as_ref().map_or(0, String::len);
         check(size <= MAX_SPEC_BYTES, "stdin", "is larger than 16 MiB: let the task read a file instead")
     }

@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     Shutdown,
+    metrics::ExitReason,
     worker::{
         pace::Haste,
         words::{Errand, Errands},
@@ -251,6 +252,7 @@ impl Service {
             }
             Meaning::Stillborn(gone) => {
                 self.stillborn += 1;
+                self.exited(ExitReason::Error);
                 if let Some(step) = self.brake.died(now) {
                     let (how, pause) = (describe(gone), step.pause.as_secs_f64());
                     tracing::error!(
@@ -259,7 +261,12 @@ impl Service {
                     );
                 }
             }
-            Meaning::Left(gone) => {
+            Meaning::Left { gone, had_task } => {
+                self.exited(match gone {
+                    Gone::Code(0) if had_task => ExitReason::Success,
+                    Gone::Code(0) => ExitReason::Idle,
+                    _ => ExitReason::Error,
+                });
                 if gone != Gone::Code(0) {
                     tracing::warn!(pid = id, how = describe(gone), "a worker failed: its task is taken back");
                 }
@@ -267,6 +274,12 @@ impl Service {
             Meaning::Nothing => return,
         }
         self.stale = true;
+    }
+
+    fn exited(&self, reason: ExitReason) {
+        if let Some(book) = &self.options.book {
+            book.exited(reason);
+        }
     }
 
     fn arrived(&mut self, tasks: u64) {
@@ -417,6 +430,7 @@ impl Service {
             warm_pool,
             launched: self.launched,
             stillborn: self.stillborn,
+            braking: self.brake.is_on(),
         };
         self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
         let vitals = &self.line.vitals;

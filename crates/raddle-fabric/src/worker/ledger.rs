@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{event::Event, pace::Pace, slot::ended};
+use super::{event::Event, hand, pace::Pace, slot::ended};
 
 /// One thing to be written.
 #[derive(Debug)]
@@ -211,14 +211,14 @@ impl Keeper {
 
     fn settle(&self, fence: Fence, verdict: Verdict) {
         if verdict == Verdict::Stale {
-            tracing::warn!(tid = %fence.tid, attempt = fence.attempt, "what became of it was not taken");
+            hand::log!(warn, fence, "what became of it was not taken");
         }
         let _ = self.events.send(Event::Settled { fence, verdict: Some(verdict) });
     }
 
     fn give_up(&self, fence: Fence, error: Option<&Error>) {
         let reason = error.map_or_else(|| "the broker does not answer".into(), Error::to_string);
-        tracing::error!(tid = %fence.tid, attempt = fence.attempt, %reason, "{GIVEN_UP}");
+        hand::log!(error, fence, %reason, "{GIVEN_UP}");
         let _ = self.events.send(Event::Settled { fence, verdict: None });
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, ClaimRequest, Delivery, Error, Result, Started};
+use raddle_broker::{Broker, ClaimRequest, Delivery, Error, Result, Started, Verdict};
 use raddle_core::{Control, Tid, title};
 use raddle_exec::{FencePage, Prefork};
 use tokio::{
@@ -21,6 +21,7 @@ use super::{
     Options, Shutdown, Worker,
     core::{Core, Policy},
     event::{Effect, End, Event, Found},
+    hand,
     ledger::{GIVEN_UP, Ledger},
     pace::{Haste, LAST_TRY},
     pulse::{Pulse, Vitals},
@@ -65,6 +66,7 @@ impl Service {
             Some(fence) => fence,
             None => Arc::new(FencePage::new().map_err(|_| page())?),
         };
+        hand::take(claim.as_slice());
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
         let pulse = Pulse::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
@@ -166,19 +168,24 @@ impl Service {
 
     fn carry_out(&mut self, event: Event) -> Option<Result<End>> {
         let now = self.began.elapsed();
+        note(&event);
         for effect in self.core.on(event, now) {
             match effect {
                 Effect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
                 // Dropping a claim that waits is safe: what it had taken goes back.
                 Effect::Unclaim => self.claiming = None,
                 Effect::Run { slot, claim } => {
+                    hand::log!(info, claim.fence, name = claim.spec.display_name(), "an attempt begins");
                     self.begun.send_modify(|begun| *begun += 1);
                     self.slots[slot].run(claim);
                 }
                 Effect::Order { slot, order } => self.slots[slot].order(order),
                 Effect::Write(entry) => self.ledger.write(entry),
                 Effect::Errand(errand) => self.errands.run(errand),
-                Effect::Forsake(fence) => tracing::debug!(tid = %fence.tid, "a task was lost with the lease"),
+                Effect::Forsake(fence) => {
+                    hand::log!(warn, fence, "a task was lost with the lease");
+                    hand::leave(fence.tid);
+                }
                 Effect::Haste => self.haste.begin(),
                 Effect::Purge => self.purge(),
                 Effect::End(end) => return Some(end),
@@ -234,7 +241,7 @@ impl Service {
             purging.abort();
         }
         for fence in self.core.open() {
-            tracing::error!(tid = %fence.tid, attempt = fence.attempt, reason = "there was no time left", "{GIVEN_UP}");
+            hand::log!(error, fence, reason = "there was no time left", "{GIVEN_UP}");
         }
         let Self { slots, ledger, errands, .. } = self;
         let close = async {
@@ -250,6 +257,23 @@ impl Service {
         } else {
             close.await;
         }
+    }
+}
+
+/// Keeps the log's knowledge of what is in hand true.
+fn note(event: &Event) {
+    match event {
+        Event::Claimed(Ok(Found::Tasks(claims))) => hand::take(claims),
+        Event::Settled { fence, verdict } => {
+            match verdict {
+                Some(Verdict::Done(state)) => hand::log!(info, *fence, %state, "a task is over"),
+                Some(Verdict::Again(at)) => hand::log!(info, *fence, %at, "an attempt is over, and another follows"),
+                // Said by who has written it, or could not.
+                Some(Verdict::Stale) | None => {}
+            }
+            hand::leave(fence.tid);
+        }
+        _ => {}
     }
 }
 

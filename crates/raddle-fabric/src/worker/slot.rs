@@ -15,6 +15,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     conversation::{Conversation, Heard},
+    hand,
     keeping::{Orders, store},
     order,
     reporter::Reporter,
@@ -164,7 +165,7 @@ impl Occupant {
                 finish(fence, *done, conversation)
             }
             Err(gone) => {
-                tracing::warn!(tid = %fence.tid, %gone, "the runner was killed, and its task with it");
+                hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");
                 drop(runner);
                 // What the command had started was adopted by this process when the runner died.
                 let keep = Arc::clone(&self.equipment.strangers);
@@ -206,7 +207,7 @@ impl Occupant {
             && let Err(error) = self.equipment.broker.sync().await
         {
             // Nobody was told that it would last, and what becomes of it is written with the same care.
-            tracing::warn!(tid = %fence.tid, %error, "a power cut would lose this task");
+            hand::log!(warn, fence, %error, "a power cut would lose this task");
         }
         let mut orders = Orders::new(queue);
         let broker = &*self.equipment.broker;

@@ -8,6 +8,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     core::{ERROR_PAUSE, WAIT},
+    hand,
     pace::Pace,
 };
 
@@ -90,7 +91,7 @@ async fn run(broker: &dyn Broker, errand: Errand) {
         }
         Errand::Paused { fence, paused } => {
             if let Err(error) = broker.paused(fence, paused).await {
-                tracing::warn!(tid = %fence.tid, %error, "the pause could not be noted");
+                hand::log!(warn, fence, %error, "the pause could not be noted");
             }
         }
         Errand::PassOn { tid, message } => match broker.control(tid, message).await {

@@ -94,6 +94,7 @@ for i = 1, #changes do
     else
       call('HSET', TASK, it.tid, it.to)
     end
+    if it.gone and not is_service(f) then call('HINCRBY', META, 'reclaims', 1) end
     if it.clears or it.done then
       call('ZREMRANGEBYLEX', WORDS, '[' .. it.tid .. ':', '(' .. it.tid .. ';')
     end
