@@ -5,12 +5,15 @@ use raddle_core::Tid;
 
 use super::{
     Redis,
+    run::Run,
     value::{list, maybe, micros, number, text},
 };
 use crate::{Demand, Result};
 
 /// How many tasks are looked at in one go.
 const PORTION: usize = 500;
+/// How many runs of tasks are read in one go.
+const RUNS: usize = 100;
 
 /// A task that could be claimed, and when its time came if that was waited for.
 type Claimable = (Tid, Option<Timestamp>);
@@ -20,12 +23,14 @@ impl Redis {
         let (mut demand, now) = self.counts().await?;
         let mut from = "-".to_owned();
         loop {
-            let members = self.in_order(&from).await?;
-            // A digit of urgency, an id of 19 digits, a blank, and the partition.
-            let tids = members.iter().filter_map(|member| member.get(1..20)?.parse().ok()).map(|tid| (tid, None));
-            self.add(&mut demand, tids.collect()).await?;
-            match members.last() {
-                Some(last) if members.len() == PORTION => from = format!("({last}"),
+            let runs = self.in_order(&from).await?;
+            let tids: Vec<Claimable> =
+                runs.iter().filter_map(|run| Run::in_order(run)).flat_map(Run::tids).map(|tid| (tid, None)).collect();
+            for portion in tids.chunks(PORTION) {
+                self.add(&mut demand, portion.to_vec()).await?;
+            }
+            match runs.last() {
+                Some(last) if runs.len() == RUNS => from = format!("({last}"),
                 _ => break,
             }
         }
@@ -61,7 +66,7 @@ impl Redis {
 
     async fn in_order(&self, from: &str) -> Result<Vec<String>> {
         let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("order")).arg(from).arg("+").arg("LIMIT").arg(0).arg(PORTION);
+        pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("order")).arg(from).arg("+").arg("LIMIT").arg(0).arg(RUNS);
         let members = self.link().pipe(pipe).await?.pop().unwrap_or_default();
         Ok(list(members).into_iter().map(text).collect())
     }

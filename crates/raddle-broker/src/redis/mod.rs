@@ -30,6 +30,7 @@ mod reader;
 mod reclaim;
 mod record;
 mod registry;
+mod run;
 mod script;
 mod submit;
 mod target;

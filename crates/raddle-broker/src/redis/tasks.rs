@@ -17,6 +17,7 @@ use super::{
     log::{born, known},
     reclaim,
     record::Place,
+    run::Run,
     value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
@@ -191,7 +192,8 @@ impl Redis {
             pipe.arg("LIMIT").arg(0).arg(RUNS);
             let runs = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
             let (full, last) = (runs.len() == RUNS, runs.last().cloned().map(text));
-            before += runs.into_iter().filter_map(|run| older_in_run(&text(run), tid)).sum::<u64>();
+            let runs = runs.into_iter().filter_map(|run| Run::in_line(&text(run)));
+            before += runs.map(|run| run.older_than(tid)).sum::<u64>();
             match last {
                 Some(last) if full => from = format!("({last}"),
                 _ => return Ok(before),
@@ -300,13 +302,6 @@ impl Redis {
         }
         Ok(found)
     }
-}
-
-/// How many of a run, "partition first-id how-many", are older than a task.
-fn older_in_run(run: &str, tid: Tid) -> Option<u64> {
-    let mut fields = run.rsplit(' ');
-    let (n, first): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(tid.as_u64().saturating_sub(first).min(n))
 }
 
 fn is_ready(task: &Snapshot) -> bool {
