@@ -22,6 +22,11 @@ impl Run {
         Some(Self { first: fields.next()?.parse().ok()?, tasks })
     }
 
+    /// How many they are.
+    pub(super) fn len(self) -> u64 {
+        self.tasks
+    }
+
     pub(super) fn tids(self) -> impl Iterator<Item = Tid> {
         (self.first..self.first.saturating_add(self.tasks)).filter_map(Tid::from_u64)
     }
