@@ -10,7 +10,7 @@
 use std::{
     fs::{self, DirBuilder, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt},
+    os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -41,6 +41,8 @@ pub(super) struct Opened {
 enum Found {
     /// Nothing, or an empty file: SQLite and `touch` make those.
     Nothing,
+    /// A link to something else.
+    Link,
     /// One that may not have been synced.
     Draft,
     /// Something that is to be looked at.
@@ -50,7 +52,15 @@ enum Found {
 /// Opens the database at `path`, making it if it is not there. What it commits by itself is moved from the log into the database after
 /// so many `pages`.
 pub(super) fn open(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<Opened> {
-    if find(&path)? == Found::Database {
+    let (path, found) = match find(&path)? {
+        Found::Link => {
+            let path = resolve(&path)?;
+            let found = find(&path)?;
+            (path, found)
+        }
+        found => (path, found),
+    };
+    if found == Found::Database {
         let connection = checked(&path)?;
         // Until here the file has not been touched, nor anything beside it.
         let shared = Shared::new(path, patience)?;
@@ -77,21 +87,42 @@ fn raw(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
+/// Looks without following a link: what a name leads to is found out once, by [`resolve`].
 fn find(path: &Path) -> Result<Found> {
-    match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(Error::Foreign { path: path.into(), found: "it is a folder".into() }),
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Ok(Found::Link),
+        // Devices, FIFOs and sockets have no length either, and are not to be written over for that.
+        Ok(found) if !found.is_file() => {
+            Err(Error::Foreign { path: path.into(), found: format!("it is {}", kind(found.file_type())) })
+        }
         Ok(found) if found.len() == 0 => Ok(Found::Nothing),
         Ok(found) => {
             let is_same = |draft: fs::Metadata| (draft.dev(), draft.ino()) == (found.dev(), found.ino());
             let is_draft = found.nlink() > 1 && draft_of(path).symlink_metadata().is_ok_and(is_same);
             Ok(if is_draft { Found::Draft } else { Found::Database })
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-            Err(Error::Foreign { path: path.into(), found: "a link to a file that is not there".into() })
-        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
         Err(error) => Err(unusable(path, &error)),
     }
+}
+
+fn kind(kind: fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a folder",
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+/// Where a link leads. The files beside the database are beside the one that it leads to, so that all who come by any name meet there.
+fn resolve(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            Error::Foreign { path: path.into(), found: "a link to a file that is not there".into() }
+        }
+        _ => unusable(path, &error),
+    })
 }
 
 /// Makes a new database, and says whether it did: of several processes that come at once, the first does. The name of the folder, in
@@ -108,6 +139,10 @@ fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
             complete(path, &connection).map_err(|e| explain(path, &e))?;
             return Ok(false);
         }
+        Found::Link => {
+            let found = "a link has just taken its place".into();
+            return Err(Error::Foreign { path: path.clone(), found });
+        }
         Found::Nothing => {}
     }
     write(path).inspect_err(|_| drop(fs::remove_file(draft_of(path)))).map_err(|e| unusable(path, &e))?;
@@ -121,7 +156,7 @@ fn write(path: &Path) -> io::Result<()> {
     let _ = fs::remove_file(&draft);
     let mut file = OpenOptions::new().write(true).create_new(true).open(&draft)?;
     file.write_all(&image::empty())?;
-    if path.exists() {
+    if path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
         // An empty file.
         fs::remove_file(path)?;
     }
