@@ -11,6 +11,7 @@ mod follow;
 mod format;
 mod logging;
 mod output;
+mod panic;
 mod progress;
 mod project;
 mod result;

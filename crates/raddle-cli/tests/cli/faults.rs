@@ -105,3 +105,46 @@ fn a_gibibyte_of_output_arrives_whole() {
     // And it can still be read from what was kept.
     assert_eq!(world.bash(&format!("raddle logs {tid} | wc -c")).ok().text(), "1073741824\n");
 }
+
+/// The log of a background worker is on the disk that is full.
+#[test]
+fn a_log_line_that_cannot_be_written_does_not_stop_a_worker() {
+    let world = World::new();
+    std::fs::create_dir(world.path().join("small")).unwrap();
+    let script = r#"
+        set -eu
+        mount -t tmpfs -o size=2m none small; cd small
+        raddle worker start --concurrency 1 >../worker
+        tid=$(raddle submit -- sh -c 'while ! [ -e ../go ]; do sleep 0.01; done; head -c 60000 /dev/zero')
+        until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+        dd if=/dev/zero of=filler bs=1k 2>/dev/null || true
+        dd if=/dev/zero of=crumb bs=1 2>/dev/null || true
+        touch ../go
+        # Time for the result, and the line that says so, to find no room a few times.
+        sleep 1
+        rm filler crumb
+        raddle wait --timeout 20 "$tid" | cut -d' ' -f2
+        raddle run -- echo and goes on
+        raddle worker stop --all | cut -d' ' -f2"#;
+    assert_eq!(world.bash_apart(script).ok().text(), "completed\nand goes on\ncompleted\n");
+}
+
+/// Whoever started it, and read what it said, is gone.
+#[test]
+fn a_worker_whose_stderr_nobody_reads_goes_on_after_a_lost_lease() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        raddle worker start --no-detach --concurrency 1 2> >(exec true) >worker &
+        worker=$!
+        listed() { raddle worker list --json | grep -c '"tid"' || true; }
+        until [ "$(listed)" = 1 ]; do sleep 0.02; done
+        kill -STOP $worker
+        until [ "$(listed)" = 0 ]; do sleep 0.1; done
+        kill -CONT $worker
+        tid=$(raddle submit -- true)
+        raddle wait --timeout 20 "$tid" | cut -d' ' -f2
+        kill $worker
+        timeout 20 tail --pid=$worker -f /dev/null && echo left"#;
+    assert_eq!(world.bash(script).ok().text(), "completed\nleft\n");
+}
