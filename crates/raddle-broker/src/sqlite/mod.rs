@@ -138,7 +138,7 @@ impl Sqlite {
     /// A wait for `topic`, which listens from now on.
     fn wait(&self, topic: Topic, wait: Duration) -> Wait {
         // Who does not want to wait should not cost a listening thread.
-        let rung = (!wait.is_zero()).then(|| self.shared.bell.listen(topic));
+        let rung = if wait.is_zero() { None } else { self.shared.bell.listen(topic) };
         Wait { rung, deadline: tokio::time::Instant::now() + wait.min(FOR_EVER) }
     }
 }
@@ -155,6 +155,7 @@ impl Drop for Sqlite {
 
 /// A wait for something that may be there when its topic rings.
 struct Wait {
+    /// Without it, because there is no thread to listen, nothing is heard and all is looked at.
     rung: Option<tokio::sync::watch::Receiver<u32>>,
     deadline: tokio::time::Instant,
 }
@@ -164,11 +165,15 @@ impl Wait {
     /// be there without anybody ringing.
     async fn again(&mut self, again_in: Option<Duration>) -> bool {
         let now = tokio::time::Instant::now();
-        let Some(rung) = self.rung.as_mut().filter(|_| now < self.deadline) else {
+        if self.deadline <= now {
             return false;
-        };
+        }
         let pause = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL);
-        let _ = tokio::time::timeout(pause.min(self.deadline - now), rung.changed()).await;
+        let until = now + pause.min(self.deadline - now);
+        match &mut self.rung {
+            Some(rung) => drop(tokio::time::timeout_at(until, rung.changed()).await),
+            None => tokio::time::sleep_until(until).await,
+        }
         true
     }
 }

@@ -18,7 +18,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
 use super::{Shared, image, schema};
-use crate::{Error, Result};
+use crate::{Error, Result, error::is_want};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
@@ -335,6 +335,7 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::NotFound => {
             Error::ReadOnly { path: path.into(), reason: "the folder it would stand in does not exist".into() }
         }
+        _ if is_want(error) => Error::io(path, error),
         _ => Error::ReadOnly { path: path.into(), reason: error.to_string() },
     }
 }
@@ -342,7 +343,13 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 /// What the engine's error means for the one who has to mend it.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let path: PathBuf = path.into();
-    match error.sqlite_error_code() {
+    let code = error.sqlite_error_code();
+    if matches!(code, Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure))
+        && let Some(want) = no_descriptor()
+    {
+        return want;
+    }
+    match code {
         Some(ErrorCode::NotADatabase) => Error::Foreign { path, found: "not an SQLite file".into() },
         Some(ErrorCode::DatabaseCorrupt) => Error::Corrupt { path, found: error.to_string() },
         Some(ErrorCode::DiskFull) => Error::Full { path },
@@ -354,4 +361,11 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         }
         _ => Error::Engine { path, reason: error.to_string() },
     }
+}
+
+/// Whether it was for want of a descriptor that something could not be opened: the engine does not tell.
+fn no_descriptor() -> Option<Error> {
+    let path = Path::new("/dev/null");
+    let refused = fs::File::open(path).err().filter(is_want)?;
+    Some(Error::io(path, &refused))
 }

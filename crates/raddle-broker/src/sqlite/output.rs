@@ -78,12 +78,12 @@ pub(super) enum Whereto {
     Offset(u64),
 }
 
-/// Writes to the file of one stream, all or nothing.
-pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<()> {
+/// Writes to the file of one stream, all or nothing. Returns how many bytes are missing before them.
+pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<u64> {
     let folder = shared.output_folder();
     let path = file_of(&folder, fence, stream);
     let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let write = || -> io::Result<()> {
+    let write = || -> io::Result<u64> {
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 fs::create_dir_all(&folder)?;
@@ -92,14 +92,16 @@ pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Wher
             opened => opened?,
         };
         let length = file.metadata()?.len();
-        let offset = match whereto {
+        let wanted = match whereto {
             Whereto::End => length,
-            Whereto::Offset(offset) => offset.min(length),
+            Whereto::Offset(offset) => offset,
         };
+        let offset = wanted.min(length);
         file.write_all_at(bytes, offset).inspect_err(|_| {
             // Half of it must not stay: the whole will come again.
             let _ = file.set_len(offset);
-        })
+        })?;
+        Ok(wanted - offset)
     };
     write().map_err(|error| Error::io(&path, &error))
 }
@@ -145,7 +147,7 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
             bytes.truncate(filled);
             Ok(bytes)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             let bytes = db
                 .prepare_cached(
                     "SELECT substr(bytes, ?4, ?5) FROM outputs WHERE tid = ?1 AND attempt = ?2 AND stream = ?3",

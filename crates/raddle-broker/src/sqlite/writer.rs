@@ -97,7 +97,7 @@ impl Writer {
                 }
                 Err(error) => drop(opened.send(Err(error))),
             })
-            .expect("the system gives this process a thread");
+            .map_err(|error| Error::no_thread(&error))?;
         let shared = open.await.unwrap_or(Err(Error::Closed))?;
         Ok((Self::Thread(work), shared, thread))
     }

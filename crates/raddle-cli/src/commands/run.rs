@@ -141,6 +141,11 @@ impl Run<'_> {
                 biased;
                 ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
                     self.inline = None;
+                    if let Err(error @ Error::Starved { .. }) = ended {
+                        // Whoever waits for it hears that it did not begin. Nobody is to begin it after that.
+                        self.tell(Word::Stop).await?;
+                        return Err(error.into());
+                    }
                     let outcome = ended?.outcome.filter(|outcome| !self.context.json && is_all(outcome));
                     if let Some(outcome) = outcome.filter(|_| follower.is_at_start()) {
                         return self.show(&outcome).map(Some);
@@ -192,6 +197,9 @@ impl Run<'_> {
                 }
                 shown => shown?,
             }
+        }
+        for what in follow::lost(&progress) {
+            self.context.note(what);
         }
         if progress.done.is_some() {
             return Ok(Step::Finished);

@@ -148,3 +148,122 @@ fn a_worker_whose_stderr_nobody_reads_goes_on_after_a_lost_lease() {
         timeout 20 tail --pid=$worker -f /dev/null && echo left"#;
     assert_eq!(world.bash(script).ok().text(), "completed\nleft\n");
 }
+
+fn counts(world: &World) -> impl Fn(&str) -> u64 + use<> {
+    let tasks = world.raddle(["status", "--json"]).ok().json()["tasks"].clone();
+    move |state| tasks[state].as_u64().unwrap_or(0)
+}
+
+/// A worker that the system gives no descriptors has done nothing for its tasks, and nothing to them.
+#[test]
+fn a_worker_short_of_descriptors_gives_tasks_back() {
+    let world = World::new();
+    let mut starved = 0;
+    // From too few to open the database to enough to run.
+    for limit in 14..=22 {
+        world.bash("raddle submit --array 1-4 -- true >/dev/null").ok();
+        let script = format!("ulimit -n {limit}; exec raddle worker start --no-detach --idle-exit 0 --concurrency 2");
+        let ran = world.bash(&script);
+        let count = counts(&world);
+        assert_eq!(count("failed") + count("killed"), 0, "with {limit}: {ran:?}");
+        if ran.code != 0 {
+            assert!(ran.stderr.contains("Too many open files"), "with {limit}: {ran:?}");
+            starved += usize::from(ran.code == 125 && ran.stderr.contains("given back"));
+        }
+    }
+    assert!(starved > 0, "some were claimed by a worker that could not run them");
+    world.worker(&[]);
+    until("all of them have run", || counts(&world)("completed") == 9 * 4);
+}
+
+/// Threads count as processes, and a worker has some.
+#[test]
+fn a_worker_short_of_processes_gives_tasks_back() {
+    // SAFETY: geteuid has no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        assert!(std::env::var_os("CI").is_none(), "only root can become a user who has no processes");
+        eprintln!("skipped: only root can become a user who has no processes");
+        return;
+    }
+    let world = World::new();
+    let script = r#"
+        set -eu
+        cp "$(command -v raddle)" raddle; chmod a+rx raddle .
+        mkdir open; chown 4711 open; cd open
+        as() { setpriv --reuid=4711 --regid=4711 --clear-groups "$@"; }
+        for limit in 2 3 4 5; do
+            as ../raddle submit --array 1-4 -- true >/dev/null
+            code=0
+            (ulimit -u $limit; as ../raddle worker start --no-detach --idle-exit 0 2>../words >/dev/null) || code=$?
+            as ../raddle status --json | jq -c "[$code, .tasks.failed, .tasks.killed]"
+            grep -q 'ulimit -u' ../words || cat ../words
+        done
+        as ../raddle worker start >/dev/null
+        until as ../raddle status --json | jq -e '.tasks.completed == 16' >/dev/null; do sleep 0.1; done
+        as ../raddle worker stop --all | cut -d' ' -f2"#;
+    assert_eq!(world.bash(script).ok().text(), format!("{}completed\n", "[125,0,0]\n".repeat(4)));
+}
+
+/// Nothing is begun, so nothing may be begun behind the back of the one who was told so.
+#[test]
+fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    let mut refused = 0;
+    for limit in 11..=18 {
+        let ran = world.bash(&format!("ulimit -n {limit}; raddle run -- touch ran-{limit}"));
+        let has_run = world.path().join(format!("ran-{limit}")).exists();
+        // What can be started can be too much to be followed.
+        assert!(has_run || ran.code != 0, "with {limit}: {ran:?}");
+        if ran.code != 0 {
+            refused += usize::from(!has_run);
+            let ran = ran.code(125).says("Too many open files");
+            assert!(!ran.stderr.contains("unable to open"), "{ran:?}");
+        }
+        let count = counts(&world);
+        assert_eq!(count("created") + count("running") + count("spawning"), 0, "with {limit}");
+    }
+    assert!(refused > 0, "some of these are too few");
+}
+
+/// The folder for output is somebody else's, or no folder.
+#[test]
+fn a_task_whose_output_cannot_be_kept_ends_all_the_same() {
+    let world = World::new();
+    std::fs::create_dir(world.path().join(".raddle")).unwrap();
+    world.file(".raddle/raddle.db-out", "");
+    let worker = world.worker(&["--concurrency", "1"]);
+    let tid = world.submit(&["--", "sh", "-c", "echo begin; sleep 0.2; head -c 100000 /dev/zero"]);
+    world.until_state(&tid, "completed");
+    let events = world.raddle(["queue", "peek", "raddle.tasks.log", "--json", "--limit", "100"]).ok();
+    assert!(events.text().contains("output_lost"), "{}", events.text());
+    world.raddle(["logs", &tid]).ok().says("standard output could not be kept");
+    world.raddle(["run", "--", "head", "-c", "100000", "/dev/zero"]).ok().says("could not be kept");
+    world.raddle(["worker", "stop", &worker]).ok();
+    world.raddle(["run", "--", "head", "-c", "100000", "/dev/zero"]).ok().says("could not be kept");
+}
+
+/// What the broker does not take goes back, instead of standing still in a worker that has nothing to do.
+#[test]
+fn a_task_whose_end_is_refused_goes_back() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        raddle run -- true
+        db() { sqlite3 -cmd '.timeout 20000' .raddle/raddle.db "$1"; }
+        for table in 'INSERT ON done' 'DELETE ON active'; do
+            raddle worker start --concurrency 1 >worker
+            tid=$(raddle submit -- sh -c 'echo ran >>ran; while ! [ -e go ]; do sleep 0.01; done')
+            until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+            db "CREATE TRIGGER no BEFORE $table BEGIN SELECT RAISE(ABORT, 'not today'); END"
+            touch go
+            until grep -q 'not today' .raddle/worker-"$(cat worker)".log; do sleep 0.02; done
+            # Either the worker has given it back, or it is gone, and whoever looks may take it.
+            db "DROP TRIGGER no"
+            raddle worker start --concurrency 1 >another
+            raddle wait --timeout 20 "$tid" | cut -d' ' -f2
+            raddle worker stop --all >/dev/null
+            rm go
+        done"#;
+    assert_eq!(world.bash(script).ok().text(), "completed\ncompleted\n");
+}

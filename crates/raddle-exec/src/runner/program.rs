@@ -95,13 +95,16 @@ impl Prepared {
             Program::Function(name) => name,
         };
         match step {
-            Step::Clone => failed(format!("the system refused a process: {error}")),
+            Step::Clone => Exit::Starved { message: format!("the system refused a process: {error}") },
+            Step::Setup | Step::Exec if is_want(error) && start.limits.memory_mb.is_none() => {
+                Exit::Starved { message: format!("the system refused a process: {error}") }
+            }
             Step::Setup => failed(format!("the process could not be set up: {error}")),
             Step::Chdir => {
                 failed(format!("cannot enter the folder '{}': {error}", start.cwd.as_deref().unwrap_or_default()))
             }
             Step::Exec if error.raw_os_error() == Some(libc::ENOMEM) => {
-                failed(format!("the system refused a process: {error}"))
+                failed(format!("its memory_mb leaves no room for a process: {error}"))
             }
             Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
                 // The file may well be there: then it is the interpreter that its first line names which is not.
@@ -115,6 +118,11 @@ impl Prepared {
             Step::Exec => Exit::NotExecutable { message: format!("cannot execute {name}: {error}") },
         }
     }
+}
+
+/// Whether the system has no more of something. That is nothing that the task has done, unless it was given a limit of its own.
+fn is_want(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE))
 }
 
 fn failed(message: impl Into<String>) -> Exit {
