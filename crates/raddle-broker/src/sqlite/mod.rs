@@ -23,6 +23,7 @@ mod open;
 mod output;
 mod own;
 mod page;
+mod private;
 mod purge;
 mod reclaim;
 mod registry;

@@ -8,16 +8,16 @@
 //! maker does so too, unless it leaves before its third transaction, as `raddle run` does.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
-use super::{Shared, image, schema};
+use super::{Shared, image, private, schema};
 use crate::{Error, Result, error::is_want};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
@@ -154,7 +154,8 @@ fn write(path: &Path) -> io::Result<()> {
     let draft = draft_of(path);
     // Whatever has this name is nobody's, and if it is a link it must not be followed.
     let _ = fs::remove_file(&draft);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&draft)?;
+    let mut file = private::options().write(true).create_new(true).open(&draft)?;
+    private::keep(&file, &file.metadata()?)?;
     file.write_all(&image::empty())?;
     if path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
         // An empty file.
@@ -315,8 +316,7 @@ fn check_version(path: &Path, connection: &Connection) -> Result<()> {
 fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
     let or_here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let folder = path.parent().map(or_here).unwrap_or_else(|| ".".into());
-    // For its owner alone: specs hold what people put into environments.
-    match DirBuilder::new().mode(0o700).create(&folder) {
+    match private::make_folder(&folder) {
         Ok(()) => Ok(Some(folder.parent().map(or_here).unwrap_or_else(|| ".".into()))),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(unusable(&folder, &error)),
@@ -336,6 +336,9 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
             Error::ReadOnly { path: path.into(), reason: "the folder it would stand in does not exist".into() }
         }
         _ if is_want(error) => Error::io(path, error),
+        io::ErrorKind::PermissionDenied => {
+            Error::ReadOnly { path: path.into(), reason: private::whose(path).unwrap_or_else(|| error.to_string()) }
+        }
         _ => Error::ReadOnly { path: path.into(), reason: error.to_string() },
     }
 }
@@ -354,7 +357,8 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         Some(ErrorCode::DatabaseCorrupt) => Error::Corrupt { path, found: error.to_string() },
         Some(ErrorCode::DiskFull) => Error::Full { path },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            Error::ReadOnly { path, reason: error.to_string() }
+            let reason = private::whose(&path).filter(|_| !is_writable(&path)).unwrap_or_else(|| error.to_string());
+            Error::ReadOnly { path, reason }
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             Error::Locked { path, secs: BUSY_PATIENCE.as_secs(), holder: " by another program".into() }
@@ -368,4 +372,9 @@ fn no_descriptor() -> Option<Error> {
     let path = Path::new("/dev/null");
     let refused = fs::File::open(path).err().filter(is_want)?;
     Some(Error::io(path, &refused))
+}
+
+/// Whether this process may write there, as far as modes and owners say.
+fn is_writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }

@@ -1,7 +1,7 @@
 //! What attempts wrote: small output in rows, large or live output in files beside the database.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     Shared, Sqlite,
     bell::Topic,
-    blocking, log,
+    blocking, log, private,
     tx::{Fail, find_active, find_done, find_waiting, tally},
 };
 use crate::{Chunk, Cursor, Error, Fence, Output, Progress, Result, Stream};
@@ -82,16 +82,21 @@ pub(super) enum Whereto {
 pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<u64> {
     let folder = shared.output_folder();
     let path = file_of(&folder, fence, stream);
-    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+    let open = || private::options().write(true).create(true).truncate(false).open(&path);
     let write = || -> io::Result<u64> {
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(&folder)?;
+                make_folder(shared, &folder)?;
                 open()?
             }
             opened => opened?,
         };
-        let length = file.metadata()?.len();
+        let found = file.metadata()?;
+        let length = found.len();
+        if length == 0 {
+            private::keep(&file, &found)?;
+            private::give(&file, &shared.path)?;
+        }
         let wanted = match whereto {
             Whereto::End => length,
             Whereto::Offset(offset) => offset,
@@ -104,6 +109,15 @@ pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Wher
         Ok(wanted - offset)
     };
     write().map_err(|error| Error::io(&path, &error))
+}
+
+fn make_folder(shared: &Shared, folder: &Path) -> io::Result<()> {
+    match private::make_folder(folder) {
+        Ok(()) => private::give(File::open(folder)?, &shared.path),
+        // Another slot has made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes the files of an attempt as durable as the record that will point to them.

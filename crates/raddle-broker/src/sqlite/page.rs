@@ -4,7 +4,7 @@
 //! not synced, and may be deleted. Nothing that was accepted depends on it.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     os::{
         fd::AsFd,
@@ -20,7 +20,11 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
-use super::{clock, open::with_suffix};
+use super::{
+    clock,
+    open::{unusable, with_suffix},
+    private,
+};
 use crate::{Error, Result};
 
 /// What begins the file.
@@ -88,9 +92,15 @@ impl Page {
     /// Opens the file beside `database`, or makes it.
     pub(super) fn open(database: &Path, boot: i64) -> Result<Self> {
         let path = with_suffix(database, "-bell");
-        let io = |e: io::Error| Error::io(&path, &e);
+        let io = |e: io::Error| match e.kind() {
+            io::ErrorKind::PermissionDenied => unusable(&path, &e),
+            _ => Error::io(&path, &e),
+        };
         let file = open(&path, true).map_err(io)?;
         let found = file.metadata().map_err(io)?;
+        if found.len() == 0 {
+            private::keep(&file, &found).and_then(|()| private::give(&file, database)).map_err(io)?;
+        }
         if found.len() < FIRST_BYTES as u64 {
             reserve(&file, FIRST_BYTES as u64).map_err(io)?;
         }
@@ -177,7 +187,7 @@ impl Drop for Page {
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    OpenOptions::new()
+    private::options()
         .read(true)
         .write(true)
         .create(create)
