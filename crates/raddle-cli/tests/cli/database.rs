@@ -176,6 +176,42 @@ fn as_others(world: &World, script: &str) -> Option<Ran> {
     Some(world.bash(&format!("{AS_OTHERS}{script}")))
 }
 
+/// In a folder that everybody can write to, what is found there may be anybody's.
+#[test]
+fn what_a_stranger_has_left_in_a_folder_is_not_acted_on() {
+    let world = World::new();
+    let script = r#"
+        mkdir file folder link; chmod 1777 file folder link; mkdir file/below
+        (cd file; as 4711 sh -c "echo \"queue_url = 'sqlite:theirs.db'\" >raddle.toml"; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
+        (cd folder; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
+        (cd link; as 4711 ln -s ../mine.toml raddle.toml); echo >mine.toml
+        for place in file file/below folder link; do
+            for command in 'worker start' 'run -- true' 'submit -- true' status; do
+                code=0; (cd $place; "$program" $command >/dev/null 2>../words$code) || code=$?
+                echo "$place $command: $code"
+            done
+        done
+        # Who is meant can be said: by name, by sudo, or by a file of one's own that is nearer.
+        "$program" --queue-url "sqlite:$PWD/folder/.raddle/raddle.db" status --json | jq .tasks.created
+        (cd folder; SUDO_UID=4711 "$program" status --json | jq .tasks.created)
+        (cd file/below; echo >raddle.toml; "$program" run -- echo mine)
+        ls file/harm folder/harm 2>/dev/null || echo no harm"#;
+    let Some(ran) = as_others(&world, script) else { return };
+    let refused = ["file", "file/below", "folder", "link"].map(|place| {
+        ["worker start", "run -- true", "submit -- true", "status"].map(|command| format!("{place} {command}: 2\n")).concat()
+    });
+    assert_eq!(ran.ok().text(), format!("{}1\n1\nmine\nno harm\n", refused.concat()));
+    let words = fs::read_to_string(world.path().join("words0")).unwrap();
+    assert!(words.contains("belongs to user 4711") && words.contains("--queue-url"), "{words}");
+}
+
+#[test]
+fn a_project_file_that_is_no_file_holds_nobody_up() {
+    let world = World::new();
+    world.bash("mkfifo raddle.toml").ok();
+    world.raddle(["status"]).code(2).says("raddle.toml").says("not a file");
+}
+
 /// Specs hold what people put into environments.
 #[test]
 fn what_is_written_is_for_its_owner_alone_whatever_the_umask() {
