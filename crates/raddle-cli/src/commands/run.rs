@@ -73,7 +73,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         spec,
         interrupts,
         interrupted: 0,
-        reader_gone: false,
+        unshown: None,
         inline: worker.map(Inline::start),
     };
     let outcome = Box::pin(run.follow()).await;
@@ -91,8 +91,8 @@ struct Run<'a> {
     interrupts: Interrupts,
     /// How often the user has asked for an end.
     interrupted: u32,
-    /// Nobody reads our output any more.
-    reader_gone: bool,
+    /// Why what it writes is no longer passed on.
+    unshown: Option<Failure>,
     inline: Option<Inline>,
     bar: TaskProgress,
 }
@@ -115,6 +115,9 @@ enum Step {
 impl Run<'_> {
     async fn follow(mut self) -> Outcome {
         let followed = self.follow_to_the_end().await;
+        if followed.is_err() {
+            self.call_off().await;
+        }
         // Also when that failed: what an inline worker has must not wait for its lease to run out.
         let left = self.leave().await;
         match followed? {
@@ -172,6 +175,16 @@ impl Run<'_> {
         }
     }
 
+    /// Ends what runs here, and waits for that. Whoever hears that this has failed shall not find that it ran again after.
+    async fn call_off(&mut self) {
+        if self.inline.is_some() && self.tell(Word::Stop).await.is_ok() {
+            let working = Inline::work(&mut self.inline);
+            if tokio::time::timeout(LEAVE_WITHIN, working).await.is_ok() {
+                self.inline = None;
+            }
+        }
+    }
+
     /// Shows a task that was over before anybody looked: all there is to know is at hand.
     fn show(&self, outcome: &raddle_fabric::Outcome) -> Outcome<u8> {
         let Finish { report, stdout, stderr, .. } = &outcome.finish;
@@ -188,14 +201,14 @@ impl Run<'_> {
     }
 
     async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
-        if !self.context.json && !self.reader_gone {
+        if !self.context.json && self.unshown.is_none() {
             match self.bar.aside(|| follow::show(&progress)) {
-                Err(Failure::ClosedPipe) => {
-                    // As with any other program in a pipe: what nobody reads need not go on.
-                    self.reader_gone = true;
+                Ok(()) => {}
+                // As with any other program in a pipe: what nobody reads, or nobody can keep, need not go on.
+                Err(failure) => {
+                    self.unshown = Some(failure);
                     self.tell(Word::Stop).await?;
                 }
-                shown => shown?,
             }
         }
         for what in follow::lost(&progress) {
@@ -289,8 +302,10 @@ impl Run<'_> {
 
     async fn conclude(self) -> Outcome {
         let task = tid::view(&*self.broker, self.tid).await?;
-        if self.reader_gone {
-            return Ok(0);
+        match self.unshown {
+            Some(Failure::ClosedPipe) => return Ok(0),
+            Some(failure) => return Err(failure),
+            None => {}
         }
         if self.context.json {
             output::json(&result::result_json(&*self.broker, &task).await?)?;

@@ -213,3 +213,22 @@ fn a_run_inside_a_task_needs_no_slot() {
     let outer = world.task(&inner)["parent"].as_str().unwrap().to_owned();
     assert_eq!(world.task(&outer)["state"], "completed");
 }
+
+/// What has begun must not begin again because nobody could keep what it said.
+#[test]
+fn a_task_whose_output_has_no_room_is_stopped() {
+    let world = World::new();
+    let script = "raddle run -- sh -c 'echo begun >>side; echo hi; sleep 30; echo ended >>side' >/dev/full";
+    world.bash(script).code(125).says("cannot write the output");
+    // The same with a worker that runs it.
+    world.worker(&["--concurrency", "1"]);
+    world.bash(script).code(125).says("cannot write the output");
+    world.raddle(["worker", "stop", "--all"]).ok();
+    // One that is over before anybody looks is over.
+    world.bash("raddle run -- echo hi >/dev/full").code(125).says("cannot write the output");
+    let tasks = world.raddle(["task", "list", "--json"]).ok().json();
+    let states: Vec<_> = tasks.as_array().unwrap().iter().map(|task| task["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["completed", "cancelled", "cancelled"]);
+    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
+    assert_eq!(std::fs::read_to_string(world.path().join("side")).unwrap(), "begun\nbegun\n");
+}
