@@ -371,7 +371,7 @@ fn starved() -> Exit {
 #[test]
 fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
     let mut core = busy(policy(), 3);
-    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "finish 10, release 12");
+    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "release 12, finish 10");
     assert_eq!(core.wake_at(), Some(at(1010)), "and not before");
     assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
     assert_eq!(core.wake_at(), Some(at(2020)), "longer each time");
