@@ -26,6 +26,11 @@ impl Follower {
         Self { tid, cursor: Cursor::default() }
     }
 
+    /// How far it has come.
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
     /// Whether nothing has been looked at yet.
     pub(crate) fn is_at_start(&self) -> bool {
         self.cursor == Cursor::default()

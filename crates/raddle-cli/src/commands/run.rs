@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Delivered, Error, Finish, Progress, Stream, Submitted};
+use raddle_broker::{Broker, Cursor, Delivered, Error, Finish, Progress, Stream, Submitted};
 use raddle_core::{
     Control, EventKind, Spec, State, Target, Tid, Word,
     spec::{Isolation, Reserved},
@@ -74,6 +74,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         interrupts,
         interrupted: 0,
         unshown: None,
+    let purges = worker.as_ref().is_some_and(Worker::is_followed_by_purge);
         inline: worker.map(Inline::start),
     };
     let outcome = Box::pin(run.follow()).await;
@@ -84,8 +85,12 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
 
 /// A task that is waited for.
 struct Run<'a> {
+        outcome: None,
     context: &'a Context,
     broker: Arc<dyn Broker>,
+    if purges && outcome.is_ok() {
+        let _ = broker.purge().await;
+    }
     tid: Tid,
     spec: Spec,
     interrupts: Interrupts,
@@ -109,6 +114,8 @@ enum Step {
     /// The task is finished.
     Finished,
     /// The task goes on, or waits, without us.
+    /// How it ended, if that was here.
+    outcome: Option<Box<raddle_fabric::Outcome>>,
     Leave(u8),
 }
 
@@ -149,13 +156,17 @@ impl Run<'_> {
                         self.tell(Word::Stop).await?;
                         return Err(error.into());
                     }
-                    let outcome = ended?.outcome.filter(|outcome| !self.context.json && is_all(outcome));
-                    if let Some(outcome) = outcome.filter(|_| follower.is_at_start()) {
-                        return self.show(&outcome).map(Some);
+                    self.outcome = ended?.outcome;
+                    let is_enough = |outcome: &raddle_fabric::Outcome| !self.context.json && is_all(outcome);
+                    if let Some(outcome) = self.outcome.as_deref().filter(|outcome| is_enough(outcome))
+                        && follower.is_at_start()
+                    {
+                        return self.show(outcome).map(Some);
                     }
                     // It leaves when its task is over, or when another worker has it.
                     if follow_from > Instant::now() {
-                        self.hear(follower.next(&*self.broker, Duration::ZERO).await?).await?
+                        let progress = follower.next(&*self.broker, Duration::ZERO).await;
+                        self.hear_or_recall(&follower, progress).await?
                     } else {
                         self.look_after().await?;
                         Step::GoOn
@@ -164,7 +175,7 @@ impl Run<'_> {
                 progress = async {
                     sleep_until(follow_from).await;
                     follower.next(&*self.broker, wait).await
-                } => self.hear(progress?).await?,
+                } => self.hear_or_recall(&follower, progress).await?,
                 () = self.interrupts.next() => self.interrupt().await?,
             };
             match step {
@@ -215,6 +226,42 @@ impl Run<'_> {
             self.context.note(what);
         }
         if progress.done.is_some() {
+    /// As [`hear`](Self::hear). A task that was over and whose record has expired is known from what its worker saw here.
+    async fn hear_or_recall(&mut self, follower: &Follower, progress: raddle_broker::Result<Progress>) -> Outcome<Step> {
+        if matches!(progress, Err(Error::NotFound(_))) && self.inline.is_some() {
+            // Its worker is about to hear that it has written the end.
+            let ended = Inline::work(&mut self.inline).await;
+            self.inline = None;
+            self.outcome = ended?.outcome;
+        }
+        match (progress, &self.outcome) {
+            (Err(Error::NotFound(_)), Some(outcome)) if !self.context.json => {
+                self.recall(outcome, follower.cursor()).map(Step::Leave)
+            }
+            (progress, _) => self.hear(progress?).await,
+        }
+    }
+
+    /// Shows what is at hand of a task of which nothing else is left.
+    fn recall(&self, outcome: &raddle_fabric::Outcome, seen: Cursor) -> Outcome<u8> {
+        let mut outcome = outcome.clone();
+        let Finish { fence, report, stdout, stderr } = &mut outcome.finish;
+        let streams = [(stdout, report.stdout_bytes, seen.stdout), (stderr, report.stderr_bytes, seen.stderr)];
+        for (end, total, seen_bytes) in streams {
+            let shown = if seen.attempt == fence.attempt { seen_bytes } else { 0 };
+            let begins_at = total.saturating_sub(end.len() as u64);
+            if shown < begins_at {
+                self.context.note(format!("{} bytes of its output have expired before they were read", begins_at - shown));
+            }
+            end.drain(..shown.saturating_sub(begins_at).min(end.len() as u64) as usize);
+        }
+        match &self.unshown {
+            Some(Failure::ClosedPipe) => Ok(0),
+            Some(Failure::Raddle(why)) => Err(Failure::Raddle(why.clone())),
+            _ => self.show(&outcome),
+        }
+    }
+
             return Ok(Step::Finished);
         }
         if self.bar.is_shown()
@@ -301,7 +348,13 @@ impl Run<'_> {
     }
 
     async fn conclude(self) -> Outcome {
-        let task = tid::view(&*self.broker, self.tid).await?;
+        let task = match (tid::view(&*self.broker, self.tid).await, &self.outcome) {
+            // All that it wrote has been shown.
+            (Err(Failure::Usage(_)), Some(outcome)) if !self.context.json && self.unshown.is_none() => {
+                return Ok(result::exit_code(outcome.state, Some(&outcome.finish.report)));
+            }
+            (task, _) => task?,
+        };
         match self.unshown {
             Some(Failure::ClosedPipe) => return Ok(0),
             Some(failure) => return Err(failure),

@@ -232,3 +232,18 @@ fn a_task_whose_output_has_no_room_is_stopped() {
     world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
     assert_eq!(std::fs::read_to_string(world.path().join("side")).unwrap(), "begun\nbegun\n");
 }
+
+/// Whoever removes what has expired may come between the end of a task and the look of the one who waits for it.
+#[test]
+fn a_result_that_expires_at_once_is_shown_all_the_same() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    let purge_at_once = "CREATE TRIGGER purge AFTER INSERT ON done BEGIN
+        DELETE FROM tasks WHERE tid = NEW.tid; DELETE FROM outputs WHERE tid = NEW.tid; DELETE FROM done WHERE tid = NEW.tid; END";
+    world.bash(&format!("sqlite3 .raddle/raddle.db '{purge_at_once}'")).ok();
+    for script in ["echo begin; sleep 0.15; echo end; exit 3", "sleep 0.15; echo begin; echo end; exit 3", "exit 3"] {
+        let ran = world.raddle(["run", "--result-ttl", "0", "--", "sh", "-c", script]).code(3);
+        assert_eq!(ran.text(), if script.contains("echo") { "begin\nend\n" } else { "" });
+        assert_eq!(ran.stderr, "");
+    }
+}

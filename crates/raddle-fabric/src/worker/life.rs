@@ -154,6 +154,12 @@ impl Worker {
     /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
     ///
     /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
+    /// Whether somebody should remove expired records after it. Where nobody but workers for one task comes, one in many does what a resident
+    /// does every minute; but not before whoever waits for the task has seen what became of it, for that may expire at once.
+    pub fn is_followed_by_purge(&self) -> bool {
+        self.options.only.is_some() && (self.tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN)
+    }
+
     /// id.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
         if let Err(error) = raddle_exec::become_subreaper() {
@@ -176,11 +182,6 @@ impl Worker {
                 Ok(End::Left(reason, outcome)) => {
                     if !self.own || outcome.is_none() {
                         self.leave(None, is_hasty, &shutdown).await?;
-                    }
-                    // Where nobody but such workers comes, one in many does what a resident does every minute.
-                    let is_tidy = self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN);
-                    if is_tidy && !is_hasty {
-                        let _ = self.broker.purge().await;
                     }
                     return Ok(ended(reason, outcome));
                 }
