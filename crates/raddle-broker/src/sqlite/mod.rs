@@ -100,9 +100,10 @@ impl Sqlite {
     }
 
     /// As [`open`](Self::open), for a process that does one thing after another: each call is done on the caller's thread, which blocks
-    /// for it. That saves short commands two switches of thread a call.
-    pub fn open_here(path: &Path) -> Result<Self> {
-        let (writer, shared) = Writer::here(path.to_owned())?;
+    /// for it, but not while it waits for other processes: there a call can be given up. That saves short commands two switches of thread a
+    /// call.
+    pub async fn open_here(path: &Path) -> Result<Self> {
+        let (writer, shared) = Writer::here(path).await?;
         Ok(Self { shared, writer: Some(writer), thread: None })
     }
 
@@ -117,6 +118,7 @@ impl Sqlite {
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
         self.answer(self.writer().write(durability, job)).await
+        self.writer().until_free().await?;
     }
 
     /// Runs `query` on one state of the database.
@@ -225,8 +227,17 @@ impl Shared {
     }
 
     /// Waits for the right to write, among all processes.
+    /// Takes the right to write ahead, if nobody has it.
+    fn reserve(&self) -> Result<bool> {
+        self.bell.reserve().map_err(|e| self.unlockable(&e))
+    }
+
+    fn unlockable(&self, error: &std::io::Error) -> Error {
+        Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {error}") }
+    }
+
     fn lock(&self) -> Result<bell::WriteLock<'_>> {
-        let refused = |e| Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {e}") };
+        let refused = |e| self.unlockable(&e);
         match self.patience {
             None => self.bell.lock().map_err(refused),
             Some(patience) => self.bell.lock_within(patience).map_err(refused)?.ok_or_else(|| self.locked(patience)),

@@ -50,7 +50,7 @@ enum Found {
 }
 
 /// Opens the database at `path`, making it if it is not there. What it commits by itself is moved from the log into the database after
-/// so many `pages`.
+/// so many `pages`. Where there is a limit to `patience` others are not waited for in here: the caller can do that without blocking.
 pub(super) fn open(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<Opened> {
     let (path, found) = match find(&path)? {
         Found::Link => {
@@ -129,6 +129,9 @@ fn resolve(path: &Path) -> Result<PathBuf> {
 /// the one `above`, has to be made to last by each.
 fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
     let path = &shared.path;
+    if shared.patience.is_some() && !shared.reserve()? {
+        return Err(shared.locked(Duration::ZERO));
+    }
     let _lock = shared.lock()?;
     shared.unsynced().above = above;
     match find(path)? {

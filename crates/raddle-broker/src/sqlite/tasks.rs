@@ -47,6 +47,7 @@ impl Tasks for Sqlite {
         let request = Arc::new(request);
         loop {
             let (request, writer) = (Arc::clone(&request), self.writer().clone());
+            writer.until_free().await?;
             let reply = self.writer().write_and_deliver(
                 Durability::Process,
                 move |tx| claim::claim(tx, &request),

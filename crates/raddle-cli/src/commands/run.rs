@@ -40,20 +40,29 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         return submit::one(context, spec).await;
     }
     // Before the task exists: a signal in between must find somebody who passes it on.
-    let interrupts = Interrupts::catch()?;
-    let broker = context.broker().await?;
+    let mut interrupts = Interrupts::catch()?;
+    let broker = tokio::select! {
+        biased;
+        broker = context.broker() => broker?,
+        () = interrupts.next() => return Ok(interrupted(context)),
+    };
     let task = spec::submission(spec.clone());
-    let (submitted, worker) = if may_run_here(&spec) {
+    let submitted = if may_run_here(&spec) {
         // The usual way of a task in a folder without workers, and the shortest. A task that waits for another must not wait for
         // the slot that it has itself.
         let yields = task.parent.is_none();
         let options = Options { prefork, ..Options::inline(None) };
-        Worker::submit(Arc::clone(&broker), task, options, yields).await?
+        Worker::submit(Arc::clone(&broker), task, options, yields, interrupts.next()).await?
     } else {
-        let submitted = broker.submit(vec![task]).await?.pop();
+        let submitted = tokio::select! {
+            biased;
+            submitted = broker.submit(vec![task]) => Some(submitted?),
+            () = interrupts.next() => None,
+        };
         let missing = || Failure::Raddle("the broker did not say what became of the task".into());
-        (submitted.ok_or_else(missing)?, None)
+        submitted.map(|mut submitted| submitted.pop().ok_or_else(missing)).transpose()?.map(|submitted| (submitted, None))
     };
+    let Some((submitted, worker)) = submitted else { return Ok(interrupted(context)) };
     let tid = submitted.tid();
     let mut spec = spec;
     if matches!(submitted, Submitted::Existing(_)) {
@@ -65,6 +74,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     }
     // A command says nothing of its progress, unless it is by what it prints.
     let bar = TaskProgress::start(!context.json && !context.quiet() && !matches!(spec.target, Target::Command(_)));
+    let purges = worker.as_ref().is_some_and(Worker::is_followed_by_purge);
     let run = Run {
         bar,
         context,
@@ -74,23 +84,28 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         interrupts,
         interrupted: 0,
         unshown: None,
-    let purges = worker.as_ref().is_some_and(Worker::is_followed_by_purge);
         inline: worker.map(Inline::start),
+        outcome: None,
     };
     let outcome = Box::pin(run.follow()).await;
+    if purges && outcome.is_ok() {
+        let _ = broker.purge().await;
+    }
     // The process is about to end. All there is to be written is, and the system closes a database faster than this would.
     std::mem::forget(broker);
     outcome
 }
 
+/// The end of one who did not want to wait for the broker.
+fn interrupted(context: &Context) -> u8 {
+    context.note("interrupted before the task was submitted");
+    INTERRUPTED
+}
+
 /// A task that is waited for.
 struct Run<'a> {
-        outcome: None,
     context: &'a Context,
     broker: Arc<dyn Broker>,
-    if purges && outcome.is_ok() {
-        let _ = broker.purge().await;
-    }
     tid: Tid,
     spec: Spec,
     interrupts: Interrupts,
@@ -99,6 +114,8 @@ struct Run<'a> {
     /// Why what it writes is no longer passed on.
     unshown: Option<Failure>,
     inline: Option<Inline>,
+    /// How it ended, if that was here.
+    outcome: Option<Box<raddle_fabric::Outcome>>,
     bar: TaskProgress,
 }
 
@@ -114,8 +131,6 @@ enum Step {
     /// The task is finished.
     Finished,
     /// The task goes on, or waits, without us.
-    /// How it ended, if that was here.
-    outcome: Option<Box<raddle_fabric::Outcome>>,
     Leave(u8),
 }
 
@@ -211,21 +226,6 @@ impl Run<'_> {
         Ok(result::exit_code(outcome.state, Some(report)))
     }
 
-    async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
-        if !self.context.json && self.unshown.is_none() {
-            match self.bar.aside(|| follow::show(&progress)) {
-                Ok(()) => {}
-                // As with any other program in a pipe: what nobody reads, or nobody can keep, need not go on.
-                Err(failure) => {
-                    self.unshown = Some(failure);
-                    self.tell(Word::Stop).await?;
-                }
-            }
-        }
-        for what in follow::lost(&progress) {
-            self.context.note(what);
-        }
-        if progress.done.is_some() {
     /// As [`hear`](Self::hear). A task that was over and whose record has expired is known from what its worker saw here.
     async fn hear_or_recall(&mut self, follower: &Follower, progress: raddle_broker::Result<Progress>) -> Outcome<Step> {
         if matches!(progress, Err(Error::NotFound(_))) && self.inline.is_some() {
@@ -262,6 +262,21 @@ impl Run<'_> {
         }
     }
 
+    async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
+        if !self.context.json && self.unshown.is_none() {
+            match self.bar.aside(|| follow::show(&progress)) {
+                Ok(()) => {}
+                // As with any other program in a pipe: what nobody reads, or nobody can keep, need not go on.
+                Err(failure) => {
+                    self.unshown = Some(failure);
+                    self.tell(Word::Stop).await?;
+                }
+            }
+        }
+        for what in follow::lost(&progress) {
+            self.context.note(what);
+        }
+        if progress.done.is_some() {
             return Ok(Step::Finished);
         }
         if self.bar.is_shown()

@@ -247,3 +247,32 @@ fn a_result_that_expires_at_once_is_shown_all_the_same() {
         assert_eq!(ran.stderr, "");
     }
 }
+
+/// Who waits for the database can be interrupted, and has done nothing then.
+#[test]
+fn an_interrupt_while_the_database_is_locked_ends_it_before_it_has_begun() {
+    let world = World::new();
+    // The first has to be completed by the second, which takes the lock to open it; the third only to write.
+    for round in 1..=3 {
+        if round != 2 {
+            world.raddle(["run", "--", "true"]).ok();
+        }
+        let script = "exec 9<.raddle/raddle.db-bell; flock 9; echo >locked; sleep 30";
+        let holder = world.start_bash(script);
+        until("it is locked", || world.path().join("locked").exists());
+        let run = world.start(["run", "--", "touch", "ran"]);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        run.signal(libc::SIGINT);
+        let began = std::time::Instant::now();
+        run.finish().code(130).says("interrupted");
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        for (pid, _) in world.processes() {
+            // SAFETY: the script and its sleep, which belong to this test.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        holder.finish();
+        std::fs::remove_file(world.path().join("locked")).unwrap();
+    }
+    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 0);
+    assert!(!world.path().join("ran").exists());
+}
