@@ -226,6 +226,9 @@ impl Error {
     pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path: path.into() },
+            io::ErrorKind::FileTooLarge => {
+                Self::Io { path: path.into(), reason: format!("{error}: raise the limit on files, 'ulimit -f'") }
+            }
             _ if is_want(error) => Self::Starved { what: "open file".into(), reason: error.to_string() },
             _ => Self::Io { path: path.into(), reason: error.to_string() },
         }

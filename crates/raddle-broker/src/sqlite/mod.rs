@@ -18,6 +18,7 @@ mod heart;
 mod image;
 mod leases;
 mod log;
+mod mend;
 mod messages;
 mod open;
 mod output;
@@ -117,8 +118,8 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
-        self.answer(self.writer().write(durability, job)).await
         self.writer().until_free().await?;
+        self.answer(self.writer().write(durability, job)).await
     }
 
     /// Runs `query` on one state of the database.
@@ -226,7 +227,6 @@ impl Shared {
         }
     }
 
-    /// Waits for the right to write, among all processes.
     /// Takes the right to write ahead, if nobody has it.
     fn reserve(&self) -> Result<bool> {
         self.bell.reserve().map_err(|e| self.unlockable(&e))
@@ -236,6 +236,7 @@ impl Shared {
         Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {error}") }
     }
 
+    /// Waits for the right to write, among all processes.
     fn lock(&self) -> Result<bell::WriteLock<'_>> {
         let refused = |e| self.unlockable(&e);
         match self.patience {

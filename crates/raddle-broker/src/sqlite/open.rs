@@ -366,6 +366,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             Error::Locked { path, secs: BUSY_PATIENCE.as_secs(), holder: " by another program".into() }
         }
+        Some(ErrorCode::SystemIoFailure) => Error::Engine { path, reason: format!("{error}{}", largest_file()) },
         _ => Error::Engine { path, reason: error.to_string() },
     }
 }
@@ -380,4 +381,10 @@ fn no_descriptor() -> Option<Error> {
 /// Whether this process may write there, as far as modes and owners say.
 fn is_writable(path: &Path) -> bool {
     rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// A remark on how large files may be, if there is a limit: the engine does not tell that it has met it.
+fn largest_file() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    limit.map(|most| format!(" (files may have {most} bytes: is 'ulimit -f' too low?)")).unwrap_or_default()
 }

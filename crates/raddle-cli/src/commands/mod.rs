@@ -71,6 +71,7 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
 fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
     // Only here: what was forked before may have functions to run, whose panics are theirs to report.
     panic::ends_the_process();
+    raddle_exec::survive_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

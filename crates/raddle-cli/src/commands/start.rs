@@ -76,6 +76,8 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
     let mut command = Command::new(PROGRAM);
     let Invocation { args, env } = invocation(context, args, global)?;
     command.arg0("raddle").args(args).envs(env);
+    // It outlives whoever has opened what this process has inherited, and would keep their locks and pipes.
+    raddle_exec::close_on_exec();
     command
         .env(DETACHED, "1")
         .stdin(Stdio::null())

@@ -267,3 +267,45 @@ fn a_task_whose_end_is_refused_goes_back() {
         done"#;
     assert_eq!(world.bash(script).ok().text(), "completed\ncompleted\n");
 }
+
+/// It is only a file, and somebody may tidy up.
+#[test]
+fn a_bell_that_is_cut_short_is_mended() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "2"]).ok().json();
+    let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.01; done"]);
+    world.until_state(&tid, "running");
+    world.bash("truncate -s 0 .raddle/raddle.db-bell").ok();
+    assert_eq!(world.raddle(["run", "--", "echo", "still here"]).ok().text(), "still here\n");
+    world.file("go", "");
+    world.until_state(&tid, "completed");
+    assert_eq!(world.task(&tid)["attempt"], 1);
+    let listed = world.raddle(["worker", "list", "--json"]).ok().json();
+    assert_eq!((&listed[0]["tid"], &listed[0]["pid"]), (&worker["tid"], &worker["pid"]));
+    world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
+}
+
+/// A limit on the size of files is no reason to vanish.
+#[test]
+fn a_file_that_may_not_grow_ends_no_worker() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        (ulimit -f 2000; exec raddle worker start --no-detach --concurrency 1 >worker 2>words) &
+        worker=$!
+        tid=$(raddle submit -- sh -c 'ulimit -f; head -c 5000000 /dev/zero')
+        raddle wait --timeout 30 "$tid" | cut -d' ' -f2
+        raddle queue peek raddle.tasks.log --json --limit 100 | grep -o output_lost
+        raddle run -- echo next
+        kill $worker; wait $worker && echo left
+        grep -c 'ulimit -f' words >/dev/null && echo told"#;
+    assert_eq!(world.bash(script).ok().text(), "completed\noutput_lost\nnext\nleft\ntold\n");
+}
+
+/// Who waits for a lock that the shell holds must not wait for the worker.
+#[test]
+fn a_worker_in_the_background_holds_nothing_that_its_starter_had_open() {
+    let world = World::new();
+    let script = "exec 9>lock; flock 9; raddle worker start >/dev/null; exec 9>&-; flock -n lock echo free";
+    assert_eq!(world.bash(script).ok().text(), "free\n");
+}

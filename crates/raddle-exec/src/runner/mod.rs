@@ -104,8 +104,7 @@ impl Runner {
         title::init();
         title::set(&title_idle);
         // From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
-        // SAFETY: plain integers; it closes nothing now.
-        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        sys::close_on_exec();
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let null = File::from(sys::dup_above(null.as_fd(), 10)?);
         let socket = take(0, &null)?;
