@@ -104,7 +104,9 @@ pub enum Error {
         reason: String,
     },
     /// The system gives this process no more of something.
-    #[error("the system gives no {what} ({reason}): raise the limit, 'ulimit -n' for files and 'ulimit -u' for processes, or run less at once")]
+    #[error(
+        "the system gives no {what} ({reason}): raise the limit, 'ulimit -n' for files and 'ulimit -u' for processes, or run less at once"
+    )]
     Starved {
         /// Of what.
         what: Cow<'static, str>,

@@ -56,7 +56,13 @@ pub(super) struct WriteLock<'a> {
 
 impl Bell {
     pub(super) fn new(page: Arc<Page>) -> Self {
-        Self { gate: Mutex::new(()), reserved: AtomicBool::new(false), page, closed: Arc::default(), topics: Mutex::default() }
+        Self {
+            gate: Mutex::new(()),
+            reserved: AtomicBool::new(false),
+            page,
+            closed: Arc::default(),
+            topics: Mutex::default(),
+        }
     }
 
     /// Wakes everybody who waits for one of `topics`, in this process and in others.

@@ -60,7 +60,10 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
             () = interrupts.next() => None,
         };
         let missing = || Failure::Raddle("the broker did not say what became of the task".into());
-        submitted.map(|mut submitted| submitted.pop().ok_or_else(missing)).transpose()?.map(|submitted| (submitted, None))
+        submitted
+            .map(|mut submitted| submitted.pop().ok_or_else(missing))
+            .transpose()?
+            .map(|submitted| (submitted, None))
     };
     let Some((submitted, worker)) = submitted else { return Ok(interrupted(context)) };
     let tid = submitted.tid();
@@ -227,7 +230,11 @@ impl Run<'_> {
     }
 
     /// As [`hear`](Self::hear). A task that was over and whose record has expired is known from what its worker saw here.
-    async fn hear_or_recall(&mut self, follower: &Follower, progress: raddle_broker::Result<Progress>) -> Outcome<Step> {
+    async fn hear_or_recall(
+        &mut self,
+        follower: &Follower,
+        progress: raddle_broker::Result<Progress>,
+    ) -> Outcome<Step> {
         if matches!(progress, Err(Error::NotFound(_))) && self.inline.is_some() {
             // Its worker is about to hear that it has written the end.
             let ended = Inline::work(&mut self.inline).await;
@@ -251,7 +258,8 @@ impl Run<'_> {
             let shown = if seen.attempt == fence.attempt { seen_bytes } else { 0 };
             let begins_at = total.saturating_sub(end.len() as u64);
             if shown < begins_at {
-                self.context.note(format!("{} bytes of its output have expired before they were read", begins_at - shown));
+                self.context
+                    .note(format!("{} bytes of its output have expired before they were read", begins_at - shown));
             }
             end.drain(..shown.saturating_sub(begins_at).min(end.len() as u64) as usize);
         }

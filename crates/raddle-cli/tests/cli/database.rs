@@ -198,7 +198,9 @@ fn what_a_stranger_has_left_in_a_folder_is_not_acted_on() {
         ls file/harm folder/harm 2>/dev/null || echo no harm"#;
     let Some(ran) = as_others(&world, script) else { return };
     let refused = ["file", "file/below", "folder", "link"].map(|place| {
-        ["worker start", "run -- true", "submit -- true", "status"].map(|command| format!("{place} {command}: 2\n")).concat()
+        ["worker start", "run -- true", "submit -- true", "status"]
+            .map(|command| format!("{place} {command}: 2\n"))
+            .concat()
     });
     assert_eq!(ran.ok().text(), format!("{}1\n1\nmine\nno harm\n", refused.concat()));
     let words = fs::read_to_string(world.path().join("words0")).unwrap();

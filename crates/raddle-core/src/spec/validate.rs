@@ -85,7 +85,11 @@ impl Spec {
 
     fn validate_size(&self) -> Result<(), InvalidSpec> {
         let env = self.env.iter().map(|(key, value)| key.len() + 1 + value.len() + EXEC_ENTRY_BYTES).sum::<usize>();
-        check(env <= MAX_EXEC_BYTES, "env", "is larger than the 6 MiB that a program can be given: let the task read a file")?;
+        check(
+            env <= MAX_EXEC_BYTES,
+            "env",
+            "is larger than the 6 MiB that a program can be given: let the task read a file",
+        )?;
         let Target::Command(argv) = &self.target else { return Ok(()) };
         let argv = argv.iter().map(|argument| argument.len() + EXEC_ENTRY_BYTES).sum::<usize>();
         check(
