@@ -29,7 +29,9 @@ pub(crate) fn start(global: &Global, default: Option<&str>, format: LogFormat) {
     let Some(filter) = asked.as_deref().or(by_flags) else { return };
     // A malformed filter must not keep work from being done: what can be understood of it holds.
     let filter = EnvFilter::builder().parse_lossy(filter);
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
+    // A line that cannot be written is lost and no more: to say so on stderr, where it was to go, is what panics.
+    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false);
+    let log = log.with_env_filter(filter);
     match format {
         LogFormat::Text => log.init(),
         // Nothing is nested: whoever looks for a task looks for `tid`.

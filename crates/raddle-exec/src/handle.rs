@@ -45,6 +45,8 @@ pub struct Runner {
     /// The account of an attempt that no runner would take.
     refused: Option<Box<Done>>,
     gone: bool,
+    /// It was gone before it was a runner.
+    never_began: bool,
 }
 
 /// The runner has ended, or does not speak our language. Whatever it ran is dead or dying; what its command left behind is adopted by a
@@ -53,8 +55,16 @@ pub struct Runner {
 #[error("the runner with pid {pid} is gone")]
 pub struct RunnerGone {
     pid: u32,
+    never_began: bool,
     #[source]
     source: Option<io::Error>,
+}
+
+impl RunnerGone {
+    /// Whether the system has not given it what a runner needs, so that it has run nothing. Nobody has killed it.
+    pub fn never_began(&self) -> bool {
+        self.never_began
+    }
 }
 
 impl Default for RunnerOptions {
@@ -104,7 +114,7 @@ impl Runner {
 
     fn new(process: Process, pid: u32, socket: UnixStream) -> Self {
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Self { process, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false }
+        Self { process, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false, never_began: false }
     }
 
     /// The runner's process id.
@@ -194,15 +204,20 @@ impl Runner {
         if !self.gone {
             // A stopped runner could not notice that it is to end.
             sys::kill(self.pid, libc::SIGCONT);
-            if timeout(CLOSE_DEADLINE, self.process.wait()).await.is_err() {
-                tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
-                self.process.kill();
-                self.process.wait().await;
-            }
+            let code = match timeout(CLOSE_DEADLINE, self.process.wait()).await {
+                Ok(code) => code,
+                Err(_) => {
+                    tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
+                    self.process.kill();
+                    self.process.wait().await;
+                    None
+                }
+            };
+            self.never_began = code == Some(runner::NOT_SET_UP);
             self.gone = true;
             orphans::ended(self.pid);
         }
-        RunnerGone { pid: self.pid, source }
+        RunnerGone { pid: self.pid, never_began: self.never_began, source }
     }
 }
 

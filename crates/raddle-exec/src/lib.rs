@@ -47,4 +47,5 @@ pub use message::{Done, Notice, Order, Program, Request, Stream};
 pub use orphans::{become_subreaper, children, is_ignored, reap_orphans, setsid_self, terminate};
 pub use prefork::Prefork;
 pub use runner::{Call, runner_main_if_asked};
+pub use sys::{close_on_exec, survive_file_limit};
 pub use zygote::{Milestone, Nursery, Report, Told, Zygote};

@@ -30,13 +30,17 @@ impl Process {
         }
     }
 
-    pub(crate) async fn wait(&mut self) {
+    /// Waits for its end, and returns its exit code if it had one. It is told once.
+    pub(crate) async fn wait(&mut self) -> Option<i32> {
         match self {
-            Self::Spawned(child) => drop(child.wait().await),
+            Self::Spawned(child) => child.wait().await.ok()?.code(),
             Self::Forked { pid, pidfd } => {
                 // Readable when the process has ended; it is reaped whatever the descriptor says.
                 let _ = pidfd.readable().await;
-                let _ = sys::try_wait(Some(*pid));
+                match sys::try_wait(Some(*pid)) {
+                    Wait::Reaped(reaped) if libc::WIFEXITED(reaped.status) => Some(libc::WEXITSTATUS(reaped.status)),
+                    _ => None,
+                }
             }
         }
     }

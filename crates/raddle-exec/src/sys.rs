@@ -201,7 +201,20 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
 }
 
-/// Orphaned descendants of this process become its children instead of init's.
+/// Keeps all descriptors but the standard ones from programs that this process starts.
+pub fn close_on_exec() {
+    // SAFETY: plain integers; it closes nothing now.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Has a write beyond the largest size of a file fail, instead of ending this process. It is a handler, and not the signal ignored: that
+/// would be passed on to commands.
+pub fn survive_file_limit() {
+    extern "C" fn nothing(_: c_int) {}
+    // SAFETY: the handler does nothing, which is safe at any point.
+    unsafe { libc::signal(libc::SIGXFSZ, nothing as extern "C" fn(c_int) as libc::sighandler_t) };
+}
+
 /// Has the kernel continue this process when its parent dies. A runner that somebody has stopped could otherwise not see that its worker
 /// is gone, and its task would run beside the next attempt.
 pub(crate) fn wake_when_parent_dies() {
@@ -209,6 +222,7 @@ pub(crate) fn wake_when_parent_dies() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) };
 }
 
+/// Orphaned descendants of this process become its children instead of init's.
 pub(crate) fn set_subreaper() -> io::Result<()> {
     // SAFETY: this prctl takes plain integers.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)

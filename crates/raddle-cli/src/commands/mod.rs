@@ -32,7 +32,7 @@ use crate::{
     args::{Cli, Command, Intake, LogArgs, LogFormat, MetricsCommand, SpawnerCommand, TaskCommand, WorkerCommand},
     context::Context,
     error::{Failure, Outcome},
-    logging,
+    logging, panic,
 };
 
 /// Does what was asked for; returns the exit code.
@@ -73,6 +73,9 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
 
 /// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
 fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
+    // Only here: what was forked before may have functions to run, whose panics are theirs to report.
+    panic::ends_the_process();
+    raddle_exec::survive_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

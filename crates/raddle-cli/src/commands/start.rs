@@ -5,9 +5,12 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, Permissions},
     io::{BufRead, BufReader, Read},
-    os::unix::process::CommandExt,
+    os::unix::{
+        fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
@@ -40,6 +43,8 @@ pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
 const UNCAUGHT: u8 = 1;
+/// The log is for its owner alone: commands may be named there.
+const LOG_MODE: u32 = 0o600;
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -72,6 +77,8 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
     let mut command = Command::new(PROGRAM);
     let Invocation { args, env } = invocation(context, args, global)?;
     command.arg0("raddle").args(args).envs(env);
+    // It outlives whoever has opened what this process has inherited, and would keep their locks and pipes.
+    raddle_exec::close_on_exec();
     command
         .env(DETACHED, "1")
         .stdin(Stdio::null())
@@ -327,7 +334,11 @@ fn announce(
     let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
     let cannot = |e: std::io::Error| Failure::Raddle(format!("cannot write the log {}: {e}", path.display()));
     // Opened before the id is said: a worker whose log cannot be written has not started.
-    let log: File = OpenOptions::new().append(true).create(true).open(&path).map_err(cannot)?;
+    let log: File = OpenOptions::new().append(true).create(true).mode(LOG_MODE).open(&path).map_err(cannot)?;
+    if log.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o777 != LOG_MODE) {
+        // The umask has a say in what it is made with.
+        log.set_permissions(Permissions::from_mode(LOG_MODE)).map_err(cannot)?;
+    }
     output::line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
     rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))?;

@@ -233,3 +233,17 @@ fn targets_and_isolation_imply_what_a_worker_must_offer() {
     assert_eq!(needs(Target::Handler("h".into()), Isolation::Docker), "@docker,@handler:h");
     assert_eq!(needs(Target::Service("s".into()), Isolation::Sandbox), "@sandbox,@service");
 }
+
+#[test]
+fn what_no_program_can_be_given_is_refused() {
+    let refusal = |spec: &Spec| spec.validate().unwrap_err().path.into_owned();
+    let mut spec = Spec::command(["true"]);
+    spec.env = (0..500_000).map(|n| (format!("K{n}"), String::new())).collect();
+    assert_eq!(refusal(&spec), "env");
+    spec.env = (0..100_000).map(|n| (format!("K{n}"), String::new())).collect();
+    assert_eq!(spec.validate(), Ok(()));
+    spec.target = Target::Command(vec!["true".into(), "x".repeat(5 * 1024 * 1024)]);
+    assert_eq!(refusal(&spec), "target.command");
+    spec.env.clear();
+    assert_eq!(spec.validate(), Ok(()));
+}

@@ -67,7 +67,7 @@ pub(super) struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     /// Starts the command. The error says how the attempt ends without having begun.
     pub(super) fn begin(runner: &mut Runner, start: &'a Start, stdin: Option<Vec<u8>>) -> Result<Self, Exit> {
-        let refused = |error| Exit::SpawnFailed { message: format!("cannot open a pipe: {error}") };
+        let refused = |error| Exit::Starved { message: format!("the system refused a pipe: {error}") };
         let now = sys::now();
         if fence_deadline(runner).is_some_and(|deadline| deadline <= now) {
             return Err(lease_ran_out());

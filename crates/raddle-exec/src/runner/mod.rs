@@ -18,7 +18,7 @@ mod watch;
 use std::{
     ffi::CString,
     fs::File,
-    io,
+    io::{self, Write},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     process,
     time::Duration,
@@ -43,7 +43,7 @@ use crate::{
 };
 
 pub use self::function::Call;
-pub(crate) use self::settings::{ARGUMENT, arguments};
+pub(crate) use self::settings::{ARGUMENT, NOT_SET_UP, arguments};
 
 /// What outlives an attempt.
 pub(crate) struct Runner {
@@ -81,8 +81,8 @@ pub fn runner_main_if_asked(call: Option<Call>) {
     match Runner::set_up(title, fenced, call) {
         Ok(runner) => process::exit(runner.run()),
         Err(error) => {
-            eprintln!("raddle: cannot run as a runner, which only a worker can start: {error}");
-            process::exit(125);
+            complain(format_args!("cannot run as a runner, which only a worker can start: {error}"));
+            process::exit(settings::NOT_SET_UP);
         }
     }
 }
@@ -93,8 +93,8 @@ pub(crate) fn forked_main(call: Option<Call>) -> i32 {
     match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
         Ok(runner) => runner.run(),
         Err(error) => {
-            eprintln!("raddle: the runner could not be set up: {error}");
-            125
+            complain(format_args!("the runner could not be set up: {error}"));
+            settings::NOT_SET_UP
         }
     }
 }
@@ -104,8 +104,7 @@ impl Runner {
         title::init();
         title::set(&title_idle);
         // From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
-        // SAFETY: plain integers; it closes nothing now.
-        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        sys::close_on_exec();
         let null = File::options().read(true).write(true).open("/dev/null")?;
         let null = File::from(sys::dup_above(null.as_fd(), 10)?);
         let socket = take(0, &null)?;
@@ -226,8 +225,13 @@ fn final_state(exit: &raddle_core::Exit) -> State {
 }
 
 fn malformed(error: &frame::Malformed) -> i32 {
-    eprintln!("raddle: a runner ends because of what its worker sent: {error}");
+    complain(format_args!("a runner ends because of what its worker sent: {error}"));
     125
+}
+
+/// Says something to whoever reads the worker's stderr, if anybody does: `eprintln!` would panic where nobody can.
+fn complain(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "raddle: {what}");
 }
 
 /// Takes a standard descriptor away and leaves `/dev/null` in its place.

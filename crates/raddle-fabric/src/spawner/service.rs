@@ -187,7 +187,7 @@ impl Service {
             registry = look(&mut self.registry), if self.registry.is_some() => Event::Registry(registry),
             Some(word) = words.recv() => Event::Word(word),
             Ok(()) = self.asked.changed() => Event::Asked(*self.asked.borrow_and_update()),
-            () = pulse.lost() => Event::LeaseLost,
+            _ = pulse.lost() => Event::LeaseLost,
             () = sleep_until(time) => Event::Time,
         }
     }

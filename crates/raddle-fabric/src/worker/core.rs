@@ -29,6 +29,11 @@ pub(super) const WAIT: Duration = Duration::from_secs(3600);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a resident worker removes what has expired.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// After an attempt that the system gave nothing to begin with, before the next is claimed. It doubles as long as that goes on.
+const STARVED_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_STARVED_PAUSE: Duration = Duration::from_secs(30);
+/// After so many in a row a worker that is to leave when it has nothing to do has nothing to do.
+const STARVED_TIMES: u32 = 3;
 /// After an error of the broker, before the next try.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -94,6 +99,8 @@ pub(super) struct Core {
     claiming: bool,
     /// Not before this.
     claim_at: Duration,
+    /// What the system refused when an attempt was last to begin, and how often in a row it has.
+    starved: Option<(String, u32)>,
     /// Since when the agent has not answered.
     away_since: Option<Duration>,
     purge_at: Duration,
@@ -141,6 +148,7 @@ impl Core {
             idle_since: Duration::ZERO,
             claiming: false,
             claim_at: Duration::ZERO,
+            starved: None,
             away_since: None,
             purge_at: PURGE_EVERY,
             effects: Vec::new(),
@@ -157,9 +165,15 @@ impl Core {
             Event::Started(started) => self.act(Effect::Write(Entry::Started(started))),
             Event::Ended { slot, finish } => self.ended(slot, finish, now),
             Event::Settled { fence, verdict } => self.settled(fence, verdict),
+            Event::Refused { fence, error } => {
+                self.settled(fence, None);
+                // Only the end of its lease will free the task.
+                self.fail(error, now);
+            }
             Event::Unwritten(error) => self.away(error, now),
             Event::Told { tid, message } => self.obey(tid, message, now),
             Event::LeaseLost => self.lose_lease(),
+            Event::Unable(error) => self.fail(error, now),
         }
         self.go_on(now);
         std::mem::take(&mut self.effects)
@@ -247,6 +261,8 @@ impl Core {
         let max = match self.policy.only {
             Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
+            // One is enough to see whether it is better by now.
+            None if self.starved.is_some() => free.min(1).saturating_sub(self.backlog.len() as u32),
             None => self.backlog.wants(free),
         };
         let room = self.left().map_or(u64::MAX, |left| left.saturating_sub(self.backlog.len() as u64));
@@ -319,6 +335,7 @@ impl Core {
         self.idle_since = now;
         self.nothing_waits = false;
         self.unsettled.insert(fence);
+        self.note_want(&finish.report.exit, now);
         // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
         let entry = if (running.give_back || self.lease_lost) && obeyed {
             Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
@@ -330,6 +347,19 @@ impl Core {
             Entry::Finish(finish)
         };
         self.act(Effect::Write(entry));
+    }
+
+    /// A worker that can begin nothing is no place for tasks: others may have what it lacks, and it looks again after a while.
+    fn note_want(&mut self, exit: &Exit, now: Duration) {
+        let before = self.starved.take().map_or(0, |(_, times)| times);
+        if let Exit::Starved { message } = exit {
+            self.starved = Some((message.clone(), before + 1));
+            self.claim_at = now + (STARVED_PAUSE * 2u32.pow(before.min(8))).min(LONGEST_STARVED_PAUSE);
+            self.return_backlog("its worker can start no process");
+            if std::mem::take(&mut self.claiming) {
+                self.act(Effect::Unclaim);
+            }
+        }
     }
 
     fn settled(&mut self, fence: Fence, verdict: Option<Verdict>) {
@@ -401,6 +431,9 @@ impl Core {
         if let Some(error) = self.failure.take() {
             return Some(Err(error));
         }
+        if let Some(error) = self.want() {
+            return Some(Err(error));
+        }
         let idle = self.policy.idle_exit.filter(|_| !self.paused);
         // Its registration may have ended with its task: that is no loss.
         let reason = if self.only_done {
@@ -420,6 +453,17 @@ impl Core {
             return (now.saturating_sub(self.idle_since) >= idle?).then_some(Ok(End::Left(EndReason::Idle, None)));
         };
         Some(Ok(End::Left(reason, self.outcome.take())))
+    }
+
+    /// Why a worker leaves that has been of no use: it was there for this very task, or has nothing more to try.
+    fn want(&self) -> Option<Error> {
+        let has_one = self.policy.only.is_some() && !self.only_done;
+        let (reason, times) = self.starved.as_ref()?;
+        let is_in_vain = self.nothing_waits || *times >= STARVED_TIMES;
+        let leaves = has_one || self.is_spent() || (self.policy.idle_exit == Some(Duration::ZERO) && is_in_vain);
+        let is_free = self.stop.stage() == Stage::Running && !self.lease_lost;
+        let want = || Error::Starved { what: "process for a task".into(), reason: reason.clone() };
+        (leaves && is_free).then(want)
     }
 
     /// Whether nothing runs, waits for a slot, or waits to be written.

@@ -1,6 +1,6 @@
 //! A worker's life: registered, at work, gone.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
 use raddle_core::{State, Tid, worker::Beat};
@@ -121,29 +121,43 @@ impl Worker {
 
     /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key, or
     /// when a worker is there already that would take it and `yields` says to leave it to that.
+    ///
+    /// Nothing is submitted, and `None` returned, when `give_up` comes first. Dropping this may leave a task behind that nobody waits for.
     pub async fn submit(
         broker: Arc<dyn Broker>,
         task: Submit,
         options: Options,
         yields: bool,
-    ) -> Result<(Submitted, Option<Self>)> {
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Option<(Submitted, Option<Self>)>> {
         let asked_at = FencePage::clock_now();
         let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
-        let Own { submitted, worker, claim } = broker.submit_own(request).await?;
+        let Own { submitted, worker, claim } = tokio::select! {
+            biased;
+            own = broker.submit_own(request) => own?,
+            () = give_up => return Ok(None),
+        };
         let Some(tid) = worker else {
             broker.sync().await?;
-            return Ok((submitted, None));
+            return Ok(Some((submitted, None)));
         };
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
         let (begun, born) = (watch::Sender::new(0), Instant::now());
-        Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born })))
+        let worker = Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born };
+        Ok(Some((submitted, Some(worker))))
     }
 
     /// The worker's own id.
     pub fn tid(&self) -> Tid {
         self.tid
+    }
+
+    /// Whether somebody should remove expired records after it. Where nobody but workers for one task comes, one in many does what a resident
+    /// does every minute; but not before whoever waits for the task has seen what became of it, for that may expire at once.
+    pub fn is_followed_by_purge(&self) -> bool {
+        self.options.only.is_some() && (self.tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN)
     }
 
     /// How many attempts it has begun, as it begins them.
@@ -176,11 +190,6 @@ impl Worker {
                 Ok(End::Left(reason, outcome)) => {
                     if !self.own || outcome.is_none() {
                         self.leave(None, is_hasty, &shutdown).await?;
-                    }
-                    // Where nobody but such workers comes, one in many does what a resident does every minute.
-                    let is_tidy = self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN);
-                    if is_tidy && !is_hasty {
-                        let _ = self.broker.purge().await;
                     }
                     return Ok(ended(reason, outcome));
                 }

@@ -3,13 +3,14 @@
 
 use std::{
     future::Future,
+    io,
     pin::Pin,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
 use raddle_broker::{Broker, ClaimRequest, Delivery, Error, Result, Started, Verdict};
-use raddle_core::{Control, Tid, title};
+use raddle_core::{Control, Exit, Tid, title};
 use raddle_exec::{FencePage, Prefork};
 use tokio::{
     sync::{mpsc, watch},
@@ -61,10 +62,10 @@ pub(super) struct Service {
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
         let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, .. } = worker;
-        let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
+        let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
-            None => Arc::new(FencePage::new().map_err(|_| page())?),
+            None => Arc::new(FencePage::new().map_err(page)?),
         };
         hand::take(claim.as_slice());
         let vitals = Arc::new(Vitals::default());
@@ -147,7 +148,12 @@ impl Service {
                 }
                 Some(News { slot, fence, what }) = self.news.recv() => return match what {
                     What::Started { pid } => Event::Started(Started { fence, pid: Some(pid) }),
-                    What::Ended(finish) => Event::Ended { slot, finish },
+                    What::Ended(finish) => {
+                        if let Exit::Starved { message } = &finish.report.exit {
+                            tracing::error!(tid = %fence.tid, reason = message, "a task is given back, for it cannot be started");
+                        }
+                        Event::Ended { slot, finish }
+                    }
                 },
                 Some(event) = self.written.recv() => return event,
                 Some(Delivery { tid, body }) = self.words.recv() => match body.parse::<Control>() {
@@ -155,9 +161,9 @@ impl Service {
                     Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
                 },
                 Ok(()) = self.asked.changed() => return Event::Asked(*self.asked.borrow_and_update()),
-                () = self.pulse.lost(), if !self.lease_lost => {
+                why = self.pulse.lost(), if !self.lease_lost => {
                     self.lease_lost = true;
-                    return Event::LeaseLost;
+                    return why.map_or(Event::LeaseLost, Event::Unable);
                 }
                 () = async { sleep_until(time.expect("polled only when there is one")).await }, if time.is_some() => {
                     return Event::Time;

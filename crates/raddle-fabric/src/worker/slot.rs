@@ -151,8 +151,7 @@ impl Occupant {
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
-                let message = format!("no process could be started for it: {error}");
-                return ended(fence, Exit::SpawnFailed { message });
+                return ended(fence, Exit::Starved { message: format!("no process could be started for it: {error}") });
             }
         };
         match self.watch(&mut runner, &request, fence, queue, &mut conversation).await {
@@ -163,6 +162,9 @@ impl Occupant {
                     self.runner = Some(runner);
                 }
                 finish(fence, *done, conversation)
+            }
+            Err(gone) if gone.never_began() => {
+                ended(fence, Exit::Starved { message: "the system gave its runner less than a process needs".into() })
             }
             Err(gone) => {
                 hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");

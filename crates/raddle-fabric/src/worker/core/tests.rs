@@ -378,3 +378,36 @@ fn a_resident_worker_purges_now_and_then() {
     assert_eq!(does(&mut core, Event::Time, PURGE_EVERY), "purge");
     assert_eq!(core.wake_at(), Some(2 * PURGE_EVERY));
 }
+
+fn starved() -> Exit {
+    Exit::Starved { message: "no more processes".into() }
+}
+
+#[test]
+fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
+    let mut core = busy(policy(), 3);
+    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "release 12, finish 10");
+    assert_eq!(core.wake_at(), Some(at(1010)), "and not before");
+    assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
+    assert_eq!(core.wake_at(), Some(at(2020)), "longer each time");
+    assert_eq!(does(&mut core, Event::Time, at(2020)), "claim 1", "one is enough to see");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(13)]))), at(2030)), "run 13 in 0");
+    assert_eq!(ends(&mut core, 0, 13, OK, at(2040)), "finish 13, claim 2");
+}
+
+#[test]
+fn a_worker_for_one_task_that_cannot_start_it_fails() {
+    let mut core = Core::new(Policy { slots: 1, only: Some(tid(10)), ..policy() }, vec![claim(10)]);
+    does(&mut core, Event::Asked(0), at(0));
+    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "finish 10");
+    let end = settles(&mut core, 10, AGAIN, at(11));
+    assert!(end.starts_with("failed: the system gives no process"), "{end}");
+}
+
+#[test]
+fn a_worker_whose_words_the_broker_does_not_take_fails() {
+    let mut core = busy(policy(), 1);
+    assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
+    let refused = Event::Refused { fence: fence(10), error: Error::Closed };
+    assert_eq!(does(&mut core, refused, at(30)), "haste, failed: the broker was closed");
+}
