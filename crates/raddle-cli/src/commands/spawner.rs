@@ -3,22 +3,23 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
 use raddle_broker::Url;
 use raddle_core::Span;
-use raddle_exec::{Call, Prefork, Zygote};
+use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
-    spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
+    spawner::{Config, Forks, Launcher, Layer, Make, Options, Processes, Spawner, Template},
 };
 use serde_json::json;
 
 use super::{
     block_on,
     interrupt::Interrupts,
-    start::{self, Invocation, Listener, PROGRAM, WARM},
+    start::{self, Invocation, PROGRAM, WARM},
 };
 use crate::{
     args::{Global, SpawnerArgs, StartArgs},
@@ -49,17 +50,25 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     let template = template(global, &project, &start, socket.as_deref())?;
     // Once for all: what is forked, or started, is in the same group.
     let _ = raddle_exec::cgroup::prepare();
-    let zygote = zygote(project, start.clone(), socket.clone(), call);
-    let launching = Launching { start, socket, template, zygote };
+    let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
+    let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
+    let zygote = zygote(&model, &template, call);
+    let launching = Launching { model, socket, template, zygote };
     block_on(keep(&context, args, config, launching))
 }
 
 /// How workers come to be.
 struct Launching {
-    start: StartArgs,
+    model: Arc<Model>,
     socket: Option<PathBuf>,
     template: Template,
     zygote: Option<Zygote>,
+}
+
+/// What its workers are like.
+struct Model {
+    context: Context,
+    start: StartArgs,
 }
 
 /// The broker as its workers name it.
@@ -72,18 +81,19 @@ fn through(project: &Project, socket: Option<&Path>) -> Project {
 }
 
 /// Forks a zygote, while there is one thread. Without it workers are started as processes.
-fn zygote(project: Project, start: StartArgs, socket: Option<PathBuf>, call: Option<Call>) -> Option<Zygote> {
-    let agent = socket.filter(|path| project.url != Url::Unix(path.clone()));
-    let context = Context::of_warm_worker(project, agent);
-    let forked = Zygote::fork(move |report| {
-        let prefork = Prefork::new(call).ok();
-        match block_on(start::work(&context, &start, prefork, Listener::Zygote(report))) {
-            Ok(code) => code,
-            Err(failure) => {
-                failure.print();
-                failure.code()
-            }
-        }
+fn zygote(model: &Arc<Model>, template: &Template, call: Option<Call>) -> Option<Zygote> {
+    let (model, template) = (Arc::clone(model), template.clone());
+    let forked = Zygote::fork(move |newborn| {
+        let (model, template) = (Arc::clone(&model), template.clone());
+        let succession = Succession {
+            otherwise: Box::new(move || template.exec()),
+            heir: Box::new(move |legacy| {
+                if let Err(failure) = block_on(start::go_on(&model.context, &model.start, legacy)) {
+                    failure.print();
+                }
+            }),
+        };
+        newborn.live(call, succession)
     });
     forked.ok()
 }
@@ -107,11 +117,11 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 }
 
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
-    let Launching { start, socket, template, zygote } = launching;
-    let worker = start::options(context, &start, None, None)?;
+    let Launching { model, socket, template, zygote } = launching;
+    let worker = start::options(context, &model.start, None, None)?;
     let broker = context.broker_of_worker().await?;
     let launcher: Box<dyn Launcher> = match zygote {
-        Some(zygote) => match Forks::new(zygote, template) {
+        Some(zygote) => match Forks::new(zygote, Arc::clone(&broker), make(model), template) {
             Ok(forks) => Box::new(forks),
             Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
         },
@@ -140,6 +150,13 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
     };
     context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
     Ok(0)
+}
+
+/// How each of its workers is to be: what handlers there are is looked at anew, as by a new process.
+fn make(model: Arc<Model>) -> Make {
+    Box::new(move || {
+        start::options(&model.context, &model.start, None, None).map_err(|failure| failure.to_string())
+    })
 }
 
 /// How its workers are started.

@@ -15,9 +15,9 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Url, agent::Serving};
+use raddle_broker::{Url, agent::Serving, connect};
 use raddle_core::Tid;
-use raddle_exec::{Prefork, Report};
+use raddle_exec::{Legacy, Prefork};
 use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
 
@@ -155,13 +155,11 @@ fn last_words(mut child: Child) -> Failure {
 }
 
 /// Whom a worker tells its id, and that it has its task.
-pub(super) enum Listener {
+enum Listener {
     /// People, or whoever has started it in the background.
     Starter,
     /// A spawner, on standard output.
     Spawner,
-    /// A spawner whose zygote has forked it.
-    Zygote(Report),
 }
 
 impl Listener {
@@ -170,7 +168,6 @@ impl Listener {
         match self {
             Self::Starter => {}
             Self::Spawner => _ = output::line("begun"),
-            Self::Zygote(report) => report.begun(),
         }
     }
 }
@@ -178,11 +175,6 @@ impl Listener {
 /// Works in this process until it is told to stop.
 pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
     let listener = if std::env::var_os(WARM).is_some() { Listener::Spawner } else { Listener::Starter };
-    work(context, args, prefork, listener).await
-}
-
-/// As [`foreground`], for whoever listens.
-pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Prefork>, listener: Listener) -> Outcome {
     let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
     let is_detached = std::env::var_os(DETACHED).is_some();
     if is_detached {
@@ -203,7 +195,6 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
         Listener::Starter => announce(context, tid, is_detached, &serve)?,
         // It may be gone, and then need not be told.
         Listener::Spawner => drop(output::line(tid.to_string())),
-        Listener::Zygote(report) => report.ready(tid.as_u64()),
     }
     let shutdown = Shutdown::new();
     let mut begun = worker.begun();
@@ -243,6 +234,16 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
     Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
+}
+
+/// Goes on with what a worker runs whose spawner was killed, in the worker's own process. Without a broker, or when others have the task by
+/// now, it returns, and that ends.
+pub(super) async fn go_on(context: &Context, args: &StartArgs, legacy: Legacy) -> Outcome {
+    let broker = connect(&context.project.url).await?;
+    if let Some(worker) = Worker::resume(broker, options(context, args, None, None)?, legacy).await? {
+        worker.run(Shutdown::new()).await?;
+    }
+    Ok(0)
 }
 
 /// Where to serve, wherever this process or another goes later.

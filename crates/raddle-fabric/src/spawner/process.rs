@@ -1,6 +1,6 @@
 //! The launcher that starts processes of this machine.
 
-use std::{collections::HashMap, ffi::OsString, io, os::unix::process::ExitStatusExt, path::PathBuf, process::Stdio};
+use std::{collections::HashMap, ffi::OsString, io, os::unix::process::{CommandExt, ExitStatusExt}, path::PathBuf, process::Stdio};
 
 use async_trait::async_trait;
 use tokio::{
@@ -21,6 +21,17 @@ pub struct Template {
     pub args: Vec<OsString>,
     /// What is in its environment besides what is in ours.
     pub env: Vec<(OsString, OsString)>,
+}
+
+impl Template {
+    /// Becomes that process. Returns only if that fails.
+    pub fn exec(&self) -> io::Error {
+        let mut command = std::process::Command::new(&self.program);
+        if let [name, args @ ..] = &self.args[..] {
+            command.arg0(name).args(args);
+        }
+        command.envs(self.env.iter().map(|(key, value)| (key, value))).exec()
+    }
 }
 
 /// Starts processes.

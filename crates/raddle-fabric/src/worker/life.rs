@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
+use raddle_broker::{Broker, Claim, Error, Fence, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
 use raddle_core::{State, Tid, worker::Beat};
-use raddle_exec::{FencePage, Prefork};
+use raddle_exec::{FencePage, Legacy, Prefork};
 
 use tokio::{
     sync::watch,
@@ -26,6 +26,8 @@ pub struct Worker {
     pub(super) strangers: Arc<[u32]>,
     /// Whether it leaves the registry with its task.
     pub(super) own: bool,
+    /// Its task runs already, and so much of what that answered is in the log.
+    pub(super) resumed: Option<u64>,
     /// How many attempts it has begun, under whatever id.
     pub(super) begun: watch::Sender<u64>,
     pub(super) born: Instant,
@@ -114,6 +116,7 @@ impl Worker {
             claim: None,
             strangers,
             own: false,
+            resumed: None,
             begun: watch::Sender::new(0),
             born: Instant::now(),
         })
@@ -138,7 +141,33 @@ impl Worker {
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
         let (begun, born) = (watch::Sender::new(0), Instant::now());
-        Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born })))
+        let worker =
+            Self { broker, options, tid, leased_at, claim, strangers, own: true, resumed: None, begun, born };
+        Ok((submitted, Some(worker)))
+    }
+
+    /// Goes on with an attempt whose keeper was killed, in the process that runs it. There is no worker when the attempt is not the latest any
+    /// more: then it has to end.
+    pub async fn resume(broker: Arc<dyn Broker>, options: Options, legacy: Legacy) -> Result<Option<Self>> {
+        let Legacy { worker: tid, tid: task, attempt, logged, runner } = legacy;
+        // First of all: nobody has renewed it since the keeper is gone.
+        let leased_at = FencePage::clock_now();
+        let mut heart = broker.heart(tid, options.lease);
+        let beat = Beat { busy: 1, spawned_count: 1, ..Beat::default() };
+        match tokio::task::spawn_blocking(move || heart.beat(beat)).await {
+            Ok(Ok(Pulse::Alive(_))) => {}
+            Ok(Err(error)) => return Err(error),
+            _ => return Ok(None),
+        }
+        let found = broker.task(task).await?;
+        let Some(found) = found.filter(|found| found.attempt == attempt && found.worker == Some(tid)) else {
+            return Ok(None);
+        };
+        let claim = Some(Claim { fence: Fence { tid: task, attempt }, spec: found.spec });
+        let options = Options { prefork: Some(runner), ..options };
+        let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), strangers(&options));
+        let resumed = Some(logged);
+        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own: false, resumed, begun, born }))
     }
 
     /// The worker's own id.
@@ -156,7 +185,10 @@ impl Worker {
     /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
     /// id.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
-        if let Err(error) = raddle_exec::become_subreaper() {
+        // A ward sees to its own, and its zygote to what it leaves.
+        if self.options.ward().is_none()
+            && let Err(error) = raddle_exec::become_subreaper()
+        {
             tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
         }
         // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.

@@ -52,6 +52,7 @@ pub(super) struct Service {
     vitals: Arc<Vitals>,
     begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
+    shutdown: Shutdown,
     lease_lost: bool,
     began: Instant,
     title: &'static str,
@@ -59,7 +60,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, .. } = worker;
+        let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, .. } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -74,6 +75,8 @@ impl Service {
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
             one_shot: options.only.is_some() || options.max_tasks == Some(1),
+            is_ward: options.ward().is_some(),
+            resumed: *resumed,
             syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
@@ -83,6 +86,9 @@ impl Service {
             said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
+        if let Some(prefork) = &options.prefork {
+            prefork.name(*tid, &options.name);
+        }
         let policy = Policy::new(*tid, options, born.elapsed(), *begun.borrow());
         let (tell, news) = mpsc::unbounded_channel();
         let slots = (0..policy.slots as usize).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone()));
@@ -105,6 +111,7 @@ impl Service {
             vitals,
             begun: begun.clone(),
             asked: shutdown.watch(),
+            shutdown: shutdown.clone(),
             lease_lost: false,
             began: Instant::now(),
             title: "",
@@ -143,9 +150,10 @@ impl Service {
                     }
                     return Event::Claimed(found);
                 }
-                Some(News { slot, fence, what }) = self.news.recv() => return match what {
-                    What::Started { pid } => Event::Started(Started { fence, pid: Some(pid) }),
-                    What::Ended(finish) => Event::Ended { slot, finish },
+                Some(News { slot, fence, what }) = self.news.recv() => match what {
+                    What::Started { pid } => return Event::Started(Started { fence, pid: Some(pid) }),
+                    What::Ended(finish) => return Event::Ended { slot, finish },
+                    What::Asked => self.shutdown.request(),
                 },
                 Some(event) = self.written.recv() => return event,
                 Some(Delivery { tid, body }) = self.words.recv() => match body.parse::<Control>() {
@@ -222,7 +230,8 @@ impl Service {
         self.vitals.spawned.store(*self.begun.borrow(), Ordering::Relaxed);
         self.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
-        if self.title != status {
+        // A ward has a title of its own, and this process that of whoever speaks for it.
+        if self.title != status && self.options.ward().is_none() {
             self.title = status;
             raddle_exec::title::set(&title::format(self.tid, &self.options.name, status));
         }
