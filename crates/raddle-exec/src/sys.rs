@@ -187,7 +187,8 @@ pub(crate) fn receive_with(socket: BorrowedFd<'_>, max: usize) -> io::Result<(Ve
                 if ((*head).cmsg_level, (*head).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
                     let (data, length) = (libc::CMSG_DATA(head), (*head).cmsg_len as usize);
                     let count = (length - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
-                    passed.extend((0..count).map(|n| OwnedFd::from_raw_fd(data.cast::<c_int>().add(n).read_unaligned())));
+                    passed
+                        .extend((0..count).map(|n| OwnedFd::from_raw_fd(data.cast::<c_int>().add(n).read_unaligned())));
                 }
                 head = libc::CMSG_NXTHDR(&raw const message, head);
             }

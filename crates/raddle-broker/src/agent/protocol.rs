@@ -122,6 +122,10 @@ pub(super) enum Call {
         info: WorkerInfo,
         ttl: Duration,
     },
+    RegisterOwn {
+        info: WorkerInfo,
+        ttl: Duration,
+    },
     Deregister {
         worker: Tid,
         failure: Option<String>,

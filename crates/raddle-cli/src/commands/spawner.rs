@@ -44,6 +44,9 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     if context.project.url == Url::Memory && args.serve.is_none() {
         return Err(Failure::memory());
     }
+    if config.worker_image.is_some() {
+        context.note("worker_image is not used: the launcher 'process' starts this program, and there is no other yet");
+    }
     let start = worker_args(args, &config);
     let socket = socket(&context.project.url, args)?;
     let project = through(&context.project, socket.as_deref());
@@ -154,9 +157,7 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
 
 /// How each of its workers is to be: what handlers there are is looked at anew, as by a new process.
 fn make(model: Arc<Model>) -> Make {
-    Box::new(move || {
-        start::options(&model.context, &model.start, None, None).map_err(|failure| failure.to_string())
-    })
+    Box::new(move || start::options(&model.context, &model.start, None, None).map_err(|failure| failure.to_string()))
 }
 
 /// How its workers are started.

@@ -22,6 +22,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     process,
+    sync::Arc,
     time::Duration,
 };
 
@@ -45,9 +46,9 @@ use crate::{
 };
 
 pub use self::function::Call;
+pub(crate) use self::settings::{ARGUMENT, arguments};
 pub(crate) use self::ward::Nest;
 pub use self::ward::{Legacy, Newborn, Succession};
-pub(crate) use self::settings::{ARGUMENT, arguments};
 
 /// What outlives an attempt.
 pub(crate) struct Runner {
@@ -57,7 +58,7 @@ pub(crate) struct Runner {
     /// Standard input of commands that have none.
     null: File,
     stack: Stack,
-    inherited: Vec<CString>,
+    inherited: Arc<[CString]>,
     /// The functions of this program, if it has any.
     call: Option<Call>,
     /// The buffers of output streams, used again and again.
@@ -126,7 +127,7 @@ impl Runner {
             fence,
             null,
             stack: Stack::new()?,
-            inherited: inherited_environment(),
+            inherited: inherited_environment().into(),
             call,
             buffers: Vec::new(),
             title_idle,

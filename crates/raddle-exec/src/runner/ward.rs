@@ -8,6 +8,7 @@
 //! No attempt is begun after there is a second thread: what is forked from a process with threads is no whole process.
 
 use std::{
+    ffi::CString,
     fs::File,
     io,
     os::{fd::OwnedFd, unix::net::UnixStream},
@@ -57,7 +58,7 @@ pub struct Legacy {
 /// What all wards of a zygote have in common, made once.
 pub(crate) struct Nest {
     null: File,
-    inherited: Vec<std::ffi::CString>,
+    inherited: Arc<[CString]>,
 }
 
 /// A process that was forked to be a ward, and is not one yet.
@@ -85,7 +86,7 @@ impl Nest {
         }
         super::keep_stderr(&null)?;
         Signals::reset()?;
-        Ok(Self { null, inherited: inherited_environment() })
+        Ok(Self { null, inherited: inherited_environment().into() })
     }
 }
 
@@ -104,7 +105,7 @@ impl Newborn {
                 fence,
                 null: nest.null.try_clone()?,
                 stack: Stack::new()?,
-                inherited: nest.inherited.clone(),
+                inherited: Arc::clone(&nest.inherited),
                 call,
                 buffers: Vec::new(),
                 title_idle: FORKED_TITLE.into(),

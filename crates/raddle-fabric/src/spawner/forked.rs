@@ -224,6 +224,7 @@ impl Launcher for Forks {
     fn tell(&mut self, what: Tell) {
         match (what, &self.nursery) {
             (Tell::Stop, _) => self.wards.values().for_each(|ward| ward.shutdown.request()),
+            (Tell::GiveBack, _) => self.wards.values().for_each(|ward| ward.shutdown.kill()),
             (Tell::Kill, Some(nursery)) => nursery.kill(),
             // Whoever speaks for them ends with this process; they find that out, and nobody can be sure of their numbers.
             (Tell::Kill, None) => {}

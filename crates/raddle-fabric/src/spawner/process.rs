@@ -1,6 +1,13 @@
 //! The launcher that starts processes of this machine.
 
-use std::{collections::HashMap, ffi::OsString, io, os::unix::process::{CommandExt, ExitStatusExt}, path::PathBuf, process::Stdio};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    io,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::PathBuf,
+    process::Stdio,
+};
 
 use async_trait::async_trait;
 use tokio::{
@@ -122,7 +129,8 @@ async fn watch(
             },
             Some(what) = orders.recv() => match what {
                 Tell::Kill => drop(child.start_kill()),
-                Tell::Stop => {
+                // One that is to give back what it runs is told so by the broker.
+                Tell::Stop | Tell::GiveBack => {
                     if let Some(pid) = child.id() {
                         raddle_exec::terminate(pid);
                     }

@@ -84,7 +84,9 @@ pub(super) struct Core {
     only_done: bool,
     /// The last attempt of that task, when it was here.
     last: Option<Finish>,
-    /// How that task ended, if it did here.
+    /// A task has come to its end here.
+    has_ended_task: bool,
+    /// How the one task ended, if it did here.
     outcome: Option<Box<Outcome>>,
     /// The last look at the queue found nothing.
     nothing_waits: bool,
@@ -135,6 +137,7 @@ impl Core {
             late: Vec::new(),
             only_done: false,
             last: None,
+            has_ended_task: false,
             outcome: None,
             nothing_waits: false,
             idle_since: Duration::ZERO,
@@ -203,6 +206,10 @@ impl Core {
             Stage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         }
+    }
+
+    pub(super) fn has_ended_task(&self) -> bool {
+        self.has_ended_task
     }
 
     pub(super) fn busy(&self) -> u32 {
@@ -335,6 +342,7 @@ impl Core {
         if verdict.is_some() {
             self.away_since = None;
         }
+        self.has_ended_task |= matches!(verdict, Some(Verdict::Done(_)));
         if let Some(Verdict::Done(state)) = verdict
             && self.policy.only == Some(fence.tid)
         {

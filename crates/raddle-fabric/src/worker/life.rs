@@ -11,7 +11,14 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Options, Shutdown, core::ERROR_PAUSE, event::End, pace::LAST_TRY, service::Service};
+use super::{
+    Options, Shutdown,
+    core::ERROR_PAUSE,
+    event::End,
+    pace::LAST_TRY,
+    service::{Closed, Service},
+    shutdown::KILLED_AFTER,
+};
 
 /// A registered worker, not running yet.
 pub struct Worker {
@@ -74,9 +81,6 @@ const TIDY_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
 
-/// How many requests to stop mean: at once.
-const KILLED_AFTER: u32 = 3;
-
 /// The children that this process has and that have nothing to do with tasks.
 fn strangers(options: &Options) -> Arc<[u32]> {
     options.prefork.as_ref().map_or_else(|| raddle_exec::children().into(), Prefork::strangers)
@@ -101,7 +105,12 @@ impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let asked_at = FencePage::clock_now();
-        let tid = broker.register(options.info(), options.lease).await?;
+        // Who speaks for others looks after those that are gone himself.
+        let own = options.ward().is_some();
+        let tid = match own {
+            true => broker.register_own(options.info(), options.lease).await?,
+            false => broker.register(options.info(), options.lease).await?,
+        };
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         // A runner that was forked before could not hold what shows that it is there.
         if options.prefork.is_none() {
@@ -115,7 +124,7 @@ impl Worker {
             leased_at,
             claim: None,
             strangers,
-            own: false,
+            own,
             resumed: None,
             begun: watch::Sender::new(0),
             born: Instant::now(),
@@ -141,8 +150,7 @@ impl Worker {
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
         let (begun, born) = (watch::Sender::new(0), Instant::now());
-        let worker =
-            Self { broker, options, tid, leased_at, claim, strangers, own: true, resumed: None, begun, born };
+        let worker = Self { broker, options, tid, leased_at, claim, strangers, own: true, resumed: None, begun, born };
         Ok((submitted, Some(worker)))
     }
 
@@ -167,7 +175,7 @@ impl Worker {
         let options = Options { prefork: Some(runner), ..options };
         let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), strangers(&options));
         let resumed = Some(logged);
-        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own: false, resumed, begun, born }))
+        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own: true, resumed, begun, born }))
     }
 
     /// The worker's own id.
@@ -200,13 +208,13 @@ impl Worker {
         loop {
             let service = Service::start(&mut self, &shutdown)?;
             let tid = self.tid;
-            let (end, is_hasty) = service.run().await;
+            let Closed { end, is_hasty, has_ended_task } = service.run().await;
             let tasks = *self.begun.borrow();
             let ended = |reason, outcome| Ended { tasks, reason, outcome };
             let is_spent = self.options.max_tasks.is_some_and(|max| max <= tasks);
             match end {
                 Ok(End::Left(reason, outcome)) => {
-                    if !self.own || outcome.is_none() {
+                    if !(self.own && has_ended_task) {
                         self.leave(None, is_hasty, &shutdown).await?;
                     }
                     // Where nobody but such workers comes, one in many does what a resident does every minute.

@@ -58,6 +58,15 @@ pub(super) struct Service {
     title: &'static str,
 }
 
+/// How the loop ended.
+pub(super) struct Closed {
+    pub(super) end: Result<End>,
+    /// The broker need not have heard of it.
+    pub(super) is_hasty: bool,
+    /// A task has come to its end here.
+    pub(super) has_ended_task: bool,
+}
+
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
         let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, .. } = worker;
@@ -121,8 +130,8 @@ impl Service {
         })
     }
 
-    /// Works to the end. Also says whether that was a hasty one, of which the broker need not have heard.
-    pub(super) async fn run(mut self) -> (Result<End>, bool) {
+    /// Works to the end.
+    pub(super) async fn run(mut self) -> Closed {
         let asked = *self.asked.borrow_and_update();
         let mut event = Event::Asked(asked);
         let end = loop {
@@ -133,8 +142,9 @@ impl Service {
             event = self.next().await;
         };
         let is_hasty = self.haste.pace().is_hasty();
+        let has_ended_task = self.core.has_ended_task();
         self.close(is_hasty).await;
-        (end, is_hasty)
+        Closed { end, is_hasty, has_ended_task }
     }
 
     async fn next(&mut self) -> Event {
@@ -219,7 +229,8 @@ impl Service {
 
     fn purge(&mut self) {
         if self.purging.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.purging = Some(tokio::spawn(purge(Arc::clone(&self.broker))));
+            let broker = Arc::clone(&self.broker);
+            self.purging = Some(tokio::spawn(async move { purge(&*broker).await }));
         }
     }
 
@@ -262,7 +273,7 @@ impl Service {
     }
 }
 
-async fn purge(broker: Arc<dyn Broker>) {
+pub(super) async fn purge(broker: &dyn Broker) {
     // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
     while let Ok(purged) = broker.purge().await {
         if purged.tasks == 0 {

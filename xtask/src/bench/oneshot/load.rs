@@ -7,10 +7,7 @@ use std::{
 
 use raddle_core::Tid;
 
-use super::{
-    Engine, Site,
-    site::call,
-};
+use super::{Engine, Site, site::call};
 use crate::{
     Plan,
     stats::{Verdict, rate},
