@@ -139,11 +139,13 @@ impl Reason {
             let nearest = serving.iter().map(lacks).min_by_key(Vec::len);
             return Self::MissingCapabilities { missing: nearest.unwrap_or_default() };
         }
-        let taking: Vec<_> = able.iter().filter(|worker| worker.status == WorkerStatus::Active).collect();
+        let active = able.iter().map(|worker| **worker).filter(|worker| worker.status == WorkerStatus::Active);
+        let taking: Vec<&WorkerEntry> = active.collect();
         if taking.is_empty() {
             return Self::WorkersNotTaking { statuses: able.iter().map(|worker| worker.status).collect() };
         }
-        let (spawners, taking): (Vec<_>, Vec<_>) = taking.into_iter().partition(|worker| worker.info.launches());
+        let (spawners, taking): (Vec<&WorkerEntry>, Vec<_>) =
+            taking.into_iter().partition(|worker| worker.info.launches());
         let busy = taking.iter().all(|worker| worker.load >= 1.0);
         if busy && !spawners.is_empty() {
             return Self::Launched { ahead };

@@ -1,6 +1,7 @@
 //! A pool that sizes itself, under tasks that come by chance.
 
 use std::{
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -38,20 +39,28 @@ pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
     Verdict::at_least(what, share, 0.99)
 }
 
-/// Submits by chance, so many a second on average, and waits until all have ended.
+/// Submits by chance, so many a second on average, and waits until all have ended. No submit waits for the one before.
 fn poisson(site: &Site, rate: f64, length: Duration) -> Vec<Tid> {
-    let (mut chance, mut due, mut tids) = (Chance(0x9e37_79b9_7f4a_7c15), 0.0, Vec::new());
     let began = Instant::now();
-    loop {
-        due += -chance.next().ln() / rate;
-        let at = Duration::from_secs_f64(due);
-        if at > length {
-            break;
+    let tids = site.bed.wait(async {
+        let (mut chance, mut due, mut under_way) = (Chance(0x9e37_79b9_7f4a_7c15), 0.0, Vec::new());
+        loop {
+            due += -chance.next().ln() / rate;
+            let at = Duration::from_secs_f64(due);
+            if at > length {
+                break;
+            }
+            tokio::time::sleep(at.saturating_sub(began.elapsed())).await;
+            let broker = Arc::clone(&site.broker);
+            under_way.push(tokio::spawn(async move { broker.submit(vec![call("nothing")]).await }));
         }
-        thread::sleep(at.saturating_sub(began.elapsed()));
-        let stored = site.bed.wait(site.broker.submit(vec![call("nothing")])).expect("a task can be submitted");
-        tids.push(stored[0].tid());
-    }
+        let mut tids = Vec::new();
+        for submit in under_way {
+            let stored = submit.await.expect("it does not panic").expect("a task can be submitted");
+            tids.push(stored[0].tid());
+        }
+        tids
+    });
     while site.summary().states.iter().any(|(state, count)| !state.is_terminal() && *count > 0) {
         assert!(began.elapsed() < length + Duration::from_secs(60), "the tasks are finished in time");
         thread::sleep(Duration::from_millis(5));

@@ -92,7 +92,7 @@ fn brief(effect: &Effect) -> String {
         Effect::Errand(Errand::PassOn { message, .. }) => format!("pass on {}", message.command),
         Effect::Forsake(fence) => format!("forsake {}", number(fence)),
         Effect::Haste => "haste".into(),
-        Effect::Purge => "purge".into(),
+        Effect::Purge | Effect::Errand(Errand::Purge) => "purge".into(),
         Effect::End(Ok(End::Left(reason, _))) => format!("left: {reason:?}"),
         Effect::End(Ok(End::LeaseLost)) => "lease lost".into(),
         Effect::End(Err(error)) => format!("failed: {error}"),
