@@ -269,7 +269,11 @@ fn serve(socket: OwnedFd, mut work: impl FnMut(Newborn) -> u8) -> io::Result<()>
         if fds[0].revents == 0 {
             continue;
         }
-        let (request, mut passed) = sys::receive_with(socket.as_fd(), 1)?;
+        let (request, mut passed) = match sys::receive_with(socket.as_fd(), 1) {
+            // Whoever made it was killed before it had read all.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            received => received?,
+        };
         let Some(&request) = request.first() else { return Ok(()) };
         match request {
             FORK => {

@@ -29,3 +29,62 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_main_is_refused_with_a_word_of_why() {
+        for (options, item, said) in [
+            (
+                quote!(flavor = "x"),
+                quote!(
+                    async fn main() {}
+                ),
+                "#[raddle::main] has no options",
+            ),
+            (
+                quote!(),
+                quote!(
+                    async fn start() {}
+                ),
+                "#[raddle::main] is for the function `main`",
+            ),
+            (
+                quote!(),
+                quote!(
+                    async fn main(args: Vec<String>) {}
+                ),
+                "`main` takes no arguments",
+            ),
+            (
+                quote!(),
+                quote!(
+                    struct Main;
+                ),
+                "expected",
+            ),
+        ] {
+            let message = expand(options, item).expect_err("it is refused").to_string();
+            assert!(message.contains(said), "{message}");
+        }
+    }
+
+    #[test]
+    fn only_an_async_main_has_a_runtime() {
+        let written = |item| expand(TokenStream::new(), item).expect("it is one").to_string();
+        assert!(
+            written(quote!(
+                async fn main() -> u8 {
+                    0
+                }
+            ))
+            .contains("block_on")
+        );
+        let plain = written(quote!(
+            fn main() {}
+        ));
+        assert!(plain.contains("enter") && !plain.contains("block_on"), "{plain}");
+    }
+}

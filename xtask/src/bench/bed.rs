@@ -90,6 +90,12 @@ impl Worker {
         self.end()
     }
 
+    /// Kills it.
+    pub(crate) fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     fn end(&mut self) -> bool {
         let pid = i32::try_from(self.child.id()).expect("a pid fits");
         // SAFETY: the child was not waited for, so the pid is its own.

@@ -8,6 +8,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
@@ -39,6 +40,12 @@ pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
 const UNCAUGHT: u8 = 1;
+/// Does the deed of a worker for one task. A panic is its failure, and leaves by the code for that; what it has is taken back from it.
+pub(super) fn or_uncaught(deed: impl FnOnce() -> Outcome) -> Outcome {
+    // Nothing that could have been left half-done is looked at afterwards: the process ends.
+    panic::catch_unwind(AssertUnwindSafe(deed)).unwrap_or(Ok(UNCAUGHT))
+}
+
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -322,4 +329,16 @@ fn started(tid: Tid, pid: u32, log: Option<PathBuf>, serve: &Option<PathBuf>) ->
 /// Where a background worker logs to, if the project has a folder for it.
 fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
     Some(context.project.folder()?.join(format!("worker-{tid}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_with_a_code_of_its_own() {
+        assert_eq!(or_uncaught(|| panic!("out of order")).ok(), Some(1));
+        assert_eq!(or_uncaught(|| Ok(0)).ok(), Some(0));
+        assert!(or_uncaught(|| Err(Failure::Usage("so".into()))).is_err());
+    }
 }

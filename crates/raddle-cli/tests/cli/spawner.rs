@@ -308,9 +308,10 @@ fn a_task_is_left_to_a_spawner_and_that_is_explained() {
     let first = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     world.until_state(&first, "running");
     let next = world.submit(&["--", "true"]);
-    assert!(
-        world.raddle(["task", "explain", &next]).ok().text().contains("is next: a spawner launches a worker for it")
-    );
+    let explained = || world.raddle(["task", "explain", &next]).ok().text().to_owned();
+    until("the registry knows that the one worker is busy", || {
+        explained().contains("is next: a spawner launches a worker for it")
+    });
     world.file("go", "");
     world.raddle(["wait", &next]).ok();
     spawner.signal(libc::SIGTERM);

@@ -35,6 +35,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     verdicts.extend([Engine::Sqlite, Engine::Redis].map(|engine| latency(plan, engine)));
     verdicts.extend([Engine::Sqlite, Engine::Redis].map(|engine| load::hits(plan, engine)));
     verdicts.extend([Engine::Sqlite, Engine::Redis].map(|engine| each_its_own(plan, engine)));
+    verdicts.extend([Engine::Sqlite, Engine::Redis].map(|engine| survival(plan, engine)));
     verdicts.extend(idle(plan));
     verdicts
 }
@@ -110,6 +111,27 @@ fn each_its_own(plan: &Plan, engine: Engine) -> Verdict {
         Engine::Redis => "workers made and gone on Redis, of tasks",
     };
     Verdict::at_least(what, workers.len() as f64 / tasks as f64, 1.0)
+}
+
+/// How many tasks come to their end when their spawner is killed in the middle of them, and another takes its place.
+fn survival(plan: &Plan, engine: Engine) -> Verdict {
+    let tasks = if plan.quick { 1000 } else { 5000 };
+    let site = Site::new(engine);
+    let first = site.spawner(&POOL);
+    let tids = site.submit(tasks);
+    site.until_completed(tasks / 2);
+    first.kill();
+    let next = site.spawner(&POOL);
+    site.until_completed(tasks);
+    let again = tids.iter().filter(|tid| site.task(**tid).attempt > 1).count();
+    assert!(next.stop(), "the spawner leaves as it should");
+    println!("{engine:?}: a spawner killed among {tasks} tasks: all completed, {again} with a second attempt");
+    let completed = site.summary().states.get(&State::Completed).copied().unwrap_or_default();
+    let what = match engine {
+        Engine::Sqlite => "tasks completed though their spawner was killed, SQLite",
+        Engine::Redis => "tasks completed though their spawner was killed, Redis",
+    };
+    Verdict::at_least(what, completed as f64 / tasks as f64, 1.0)
 }
 
 /// What a pool costs that nobody needs.

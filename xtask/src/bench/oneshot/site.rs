@@ -81,8 +81,8 @@ impl Site {
         }
     }
 
-    /// Submits so many tasks that do nothing, and waits until all are completed.
-    pub(super) fn run_all(&self, tasks: usize) -> Vec<Tid> {
+    /// Submits so many tasks that do nothing.
+    pub(super) fn submit(&self, tasks: usize) -> Vec<Tid> {
         let mut tids = Vec::new();
         self.bed.wait(async {
             while tids.len() < tasks {
@@ -90,18 +90,25 @@ impl Site {
                 let stored = self.broker.submit(batch).await.expect("tasks can be submitted");
                 tids.extend(stored.into_iter().map(|stored| stored.tid()));
             }
-            self.all_completed(*tids.last().expect("there are tasks"), tids.len() as u64).await;
         });
         tids
     }
 
-    /// Waits for the last to end, then for those that overtook each other: looking is not free on two cores, and what it costs is ours.
-    async fn all_completed(&self, last: Tid, tasks: u64) {
+    /// Submits so many, and waits until all are completed: for the last, and then for those that overtook each other. Looking is not free on
+    /// two cores, and what it costs is ours.
+    pub(super) fn run_all(&self, tasks: usize) -> Vec<Tid> {
+        let tids = self.submit(tasks);
+        self.bed.wait(self.ended(*tids.last().expect("there are tasks")));
+        self.until_completed(tasks);
+        tids
+    }
+
+    /// Waits until so many tasks are completed.
+    pub(super) fn until_completed(&self, tasks: usize) {
         let began = Instant::now();
-        self.ended(last).await;
-        while self.broker.summary().await.expect("the broker answers").states.get(&State::Completed) < Some(&tasks) {
+        while self.summary().states.get(&State::Completed) < Some(&(tasks as u64)) {
             assert!(began.elapsed() < DEADLINE, "the tasks are finished in time");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            thread::sleep(Duration::from_millis(2));
         }
     }
 
