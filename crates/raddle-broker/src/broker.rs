@@ -115,6 +115,10 @@ pub trait Registry: Send + Sync + 'static {
     /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
     async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
 
+    /// Enters a worker that is there for one task, whichever it claims first. It is no task itself, and leaves the registry with the end of
+    /// that one. For a process that speaks for many such workers, and beats for itself: nobody who is gone is looked for.
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
+
     /// The means to stay alive, for a thread of its own.
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;
 

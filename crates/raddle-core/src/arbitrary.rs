@@ -90,6 +90,7 @@ pub(crate) fn exit() -> impl Strategy<Value = Exit> {
     prop_oneof![
         3 => failure(),
         2 => Just(Exit::Lost { message: "worker gone".into() }),
+        1 => Just(Exit::Lapsed),
         1 => Just(Exit::Code { code: 0 }),
         1 => Just(Exit::Cancelled),
         1 => Just(Exit::Killed),

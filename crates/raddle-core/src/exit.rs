@@ -77,6 +77,9 @@ pub enum Exit {
         /// What the system said.
         message: String,
     },
+    /// Its worker could not renew its lease in time, and stopped it before others would take over. It goes back, and is charged nothing
+    /// unless that goes on and on.
+    Lapsed,
     /// The worker that ran it is gone.
     Lost {
         /// What is known of it.
@@ -139,7 +142,9 @@ impl Exit {
             Self::Panicked { .. } => 101,
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
-            Self::SpawnFailed { .. } | Self::Unfit { .. } | Self::Starved { .. } | Self::Lost { .. } => 125,
+            Self::SpawnFailed { .. } | Self::Unfit { .. } | Self::Starved { .. } | Self::Lapsed | Self::Lost { .. } => {
+                125
+            }
             Self::Cancelled => 130,
             Self::OutOfMemory | Self::Limit { .. } | Self::Killed => 137,
         }
@@ -162,6 +167,7 @@ impl fmt::Display for Exit {
             | Self::Starved { message } => f.write_str(message),
             Self::Lost { message } | Self::Error { message, .. } | Self::Garbled { message } => f.write_str(message),
             Self::Panicked { message, location } => write!(f, "panicked at {location}: {message}"),
+            Self::Lapsed => f.write_str("the worker's lease ran out"),
             Self::Cancelled => f.write_str("stopped on request"),
             Self::Killed => f.write_str("killed on request"),
         }

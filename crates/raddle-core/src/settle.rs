@@ -60,7 +60,9 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
         Exit::Cancelled => done(State::Cancelled, tally),
         // It is not the task's fault, and another worker may have what it needs; but this one must not take it again at once.
         Exit::Unfit { .. } | Exit::Starved { .. } => Next::Again { pause: UNBEGUN_PAUSE, tally },
-        Exit::Lost { .. } => {
+        // Whatever kept the worker from renewing its lease in time, it was not this task, as far as is known.
+        Exit::Lapsed if tally.attempt <= UNCHARGED_ATTEMPTS => Next::Again { pause: Duration::ZERO, tally },
+        Exit::Lost { .. } | Exit::Lapsed => {
             let tally = Tally { losses: tally.losses + 1, ..tally };
             if tally.losses < spec.retry.attempts.max(LOSSES_ALLOWED) {
                 return Next::Again { pause: Duration::ZERO, tally };
@@ -79,7 +81,7 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
 pub fn event_before_another(exit: &Exit) -> EventKind {
     match exit {
         Exit::Lost { .. } => EventKind::Reclaimed,
-        Exit::Cancelled | Exit::Unfit { .. } | Exit::Starved { .. } => EventKind::Released,
+        Exit::Cancelled | Exit::Lapsed | Exit::Unfit { .. } | Exit::Starved { .. } => EventKind::Released,
         _ => EventKind::Retrying,
     }
 }

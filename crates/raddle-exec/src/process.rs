@@ -13,6 +13,8 @@ pub(crate) enum Process {
     Spawned(Child),
     /// Forked from this process; waited for here.
     Forked { pid: u32, pidfd: AsyncFd<OwnedFd> },
+    /// Forked by a zygote, which waits for it and for what it leaves behind.
+    Ward { pid: u32 },
 }
 
 impl Process {
@@ -23,10 +25,16 @@ impl Process {
         Ok(Self::Forked { pid, pidfd })
     }
 
+    pub(crate) fn is_ward(&self) -> bool {
+        matches!(self, Self::Ward { .. })
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         match self {
             Self::Spawned(child) => matches!(child.try_wait(), Ok(None)),
             Self::Forked { pid, .. } => matches!(sys::try_wait(Some(*pid)), Wait::StillRunning),
+            // Its socket tells when it is not.
+            Self::Ward { .. } => true,
         }
     }
 
@@ -42,13 +50,15 @@ impl Process {
                     _ => None,
                 }
             }
+            // It is the zygote's child, and reaped there.
+            Self::Ward { .. } => None,
         }
     }
 
     pub(crate) fn kill(&mut self) {
         match self {
             Self::Spawned(child) => drop(child.start_kill()),
-            Self::Forked { pid, .. } => sys::kill(*pid, libc::SIGKILL),
+            Self::Forked { pid, .. } | Self::Ward { pid } => sys::kill(*pid, libc::SIGKILL),
         }
     }
 }

@@ -351,13 +351,13 @@ fn wake_up(bed: &Bed, server: &Server, broker: &dyn Broker) -> f64 {
 }
 
 /// A server of our own, gone with the benchmark.
-struct Server {
+pub(crate) struct Server {
     port: u16,
     process: Child,
 }
 
 impl Server {
-    fn start(bed: &Bed) -> Self {
+    pub(crate) fn start(bed: &Bed) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
         let port = listener.local_addr().expect("it is bound").port();
         drop(listener);
@@ -382,7 +382,7 @@ impl Server {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         self.address() + "?namespace=bench"
     }
 
@@ -390,7 +390,7 @@ impl Server {
         redis::Client::open(self.address()).and_then(|client| client.get_connection()).expect("the server is up")
     }
 
-    fn broker(&self, bed: &Bed) -> Arc<dyn Broker> {
+    pub(crate) fn broker(&self, bed: &Bed) -> Arc<dyn Broker> {
         bed.wait(connect(&self.url().parse().expect("a URL"))).expect("the server takes tasks")
     }
 

@@ -257,6 +257,10 @@ impl Registry for Remote {
         self.ask(Call::Register { info, ttl }).await
     }
 
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.ask(Call::RegisterOwn { info, ttl }).await
+    }
+
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
         Box::new(Pacemaker::new(self.path.clone(), worker, ttl, self.direct.clone()))
     }

@@ -79,6 +79,7 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         Call::Purge => answer(id, &broker.purge().await),
         Call::Health => answer(id, &broker.health().await),
         Call::Register { info, ttl } => answer(id, &broker.register(info, ttl).await),
+        Call::RegisterOwn { info, ttl } => answer(id, &broker.register_own(info, ttl).await),
         Call::Deregister { worker, failure } => answer(id, &broker.deregister(worker, failure).await),
         Call::Workers => answer(id, &broker.workers().await),
         Call::Beat { worker, ttl, beat } => answer(id, &beat_once(broker, chest, worker, ttl, beat).await),

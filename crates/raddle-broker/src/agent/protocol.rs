@@ -123,6 +123,10 @@ pub(super) enum Call {
         info: WorkerInfo,
         ttl: Duration,
     },
+    RegisterOwn {
+        info: WorkerInfo,
+        ttl: Duration,
+    },
     Deregister {
         worker: Tid,
         failure: Option<String>,

@@ -125,6 +125,7 @@ macro_rules! conformance {
                 a_time_that_has_not_come_claims_nothing
                 an_invalid_task_leaves_nothing
                 its_worker_leaves_with_it
+                a_worker_for_one_task_leaves_with_the_one_it_claims
                 what_its_worker_leaves_behind_is_taken_back
                 a_task_can_be_left_to_others
             }

@@ -106,7 +106,7 @@ pub(super) struct Worker {
     /// What it has claimed.
     pub(super) active: BTreeSet<Tid>,
     /// The task that it is there for alone. Such a worker is no task itself.
-    pub(super) only: Option<Tid>,
+    pub(super) own: bool,
 }
 
 /// One moment on both clocks.

@@ -40,6 +40,7 @@ scripts! {
     PUT = "put.lua";
     REFUSE = "refuse.lua";
     REGISTER = "register.lua";
+    REGISTER_OWN = "register_own.lua";
     STARTED = "started.lua";
     SUBMIT = "submit.lua";
     TAKE = "take.lua";

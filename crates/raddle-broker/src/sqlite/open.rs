@@ -297,7 +297,7 @@ pub(super) fn connection(path: &Path) -> Result<Connection> {
 
 fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_PATIENCE)?;
-    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_prepared_statement_cache_capacity(256);
     // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
     unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
     // A short-lived process would otherwise pay for moving the log into the database when it leaves.

@@ -68,7 +68,9 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
         Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => Prefork::new(call).ok(),
         _ => None,
     };
-    block_on(perform(&context, command, prefork))
+    let is_once = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once));
+    let deed = || block_on(perform(&context, command, prefork));
+    if is_once { start::or_uncaught(deed) } else { deed() }
 }
 
 /// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.

@@ -9,18 +9,18 @@ use std::{
 
 use raddle_broker::Url;
 use raddle_core::Span;
-use raddle_exec::{Call, Prefork, Zygote};
+use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
     metrics::Exporter,
-    spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
+    spawner::{Config, Forks, Launcher, Layer, Make, Options, Processes, Spawner, Template},
 };
 use serde_json::json;
 
 use super::{
     block_on,
     interrupt::Interrupts,
-    start::{self, Invocation, Listener, PROGRAM, WARM},
+    start::{self, Invocation, PROGRAM, WARM},
 };
 use crate::{
     args::{Global, MetricsArgs, SpawnerArgs, StartArgs},
@@ -46,23 +46,34 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     if context.project.url == Url::Memory && args.serve.is_none() {
         return Err(Failure::memory());
     }
+    if config.worker_image.is_some() {
+        context.note("worker_image is not used: the launcher 'process' starts this program, and there is no other yet");
+    }
     let start = worker_args(args, &config);
     let socket = socket(&context.project.url, args)?;
     let project = through(&context.project, socket.as_deref());
     let template = template(global, &project, &start, socket.as_deref())?;
     // Once for all: what is forked, or started, is in the same group.
     let _ = raddle_exec::cgroup::prepare();
-    let zygote = zygote(project, start.clone(), socket.clone(), call);
-    let launching = Launching { start, socket, template, zygote };
+    let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
+    let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
+    let zygote = zygote(&model, &template, call);
+    let launching = Launching { model, socket, template, zygote };
     block_on(keep(&context, args, config, launching))
 }
 
 /// How workers come to be.
 struct Launching {
-    start: StartArgs,
+    model: Arc<Model>,
     socket: Option<PathBuf>,
     template: Template,
     zygote: Option<Zygote>,
+}
+
+/// What its workers are like.
+struct Model {
+    context: Context,
+    start: StartArgs,
 }
 
 /// The broker as its workers name it.
@@ -75,18 +86,19 @@ fn through(project: &Project, socket: Option<&Path>) -> Project {
 }
 
 /// Forks a zygote, while there is one thread. Without it workers are started as processes.
-fn zygote(project: Project, start: StartArgs, socket: Option<PathBuf>, call: Option<Call>) -> Option<Zygote> {
-    let agent = socket.filter(|path| project.url != Url::Unix(path.clone()));
-    let context = Context::of_warm_worker(project, agent);
-    let forked = Zygote::fork(move |report| {
-        let prefork = Prefork::new(call).ok();
-        match block_on(start::work(&context, &start, prefork, Listener::Zygote(report))) {
-            Ok(code) => code,
-            Err(failure) => {
-                failure.print();
-                failure.code()
-            }
-        }
+fn zygote(model: &Arc<Model>, template: &Template, call: Option<Call>) -> Option<Zygote> {
+    let (model, template) = (Arc::clone(model), template.clone());
+    let forked = Zygote::fork(move |newborn| {
+        let (model, template) = (Arc::clone(&model), template.clone());
+        let succession = Succession {
+            otherwise: Box::new(move || template.exec()),
+            heir: Box::new(move |legacy| {
+                if let Err(failure) = block_on(start::go_on(&model.context, &model.start, legacy)) {
+                    failure.print();
+                }
+            }),
+        };
+        newborn.live(call, succession)
     });
     forked.ok()
 }
@@ -110,12 +122,12 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 }
 
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
-    let Launching { start, socket, template, zygote } = launching;
-    let worker = start::options(context, &start, None, None)?;
+    let Launching { model, socket, template, zygote } = launching;
+    let worker = start::options(context, &model.start, None, None)?;
     let mut watched = Watched::start(&args.metrics, "spawner").await?;
     let broker = watched.observed(context.broker_of_worker().await?);
     let launcher: Box<dyn Launcher> = match zygote {
-        Some(zygote) => match Forks::new(zygote, template) {
+        Some(zygote) => match Forks::new(zygote, Arc::clone(&broker), make(model), template) {
             Ok(forks) => Box::new(forks),
             Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
         },
@@ -157,6 +169,11 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
     let ended = ended?;
     context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
     Ok(0)
+}
+
+/// How each of its workers is to be: what handlers there are is looked at anew, as by a new process.
+fn make(model: Arc<Model>) -> Make {
+    Box::new(move || start::options(&model.context, &model.start, None, None).map_err(|failure| failure.to_string()))
 }
 
 /// How its workers are started.

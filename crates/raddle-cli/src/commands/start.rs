@@ -11,6 +11,7 @@ use std::{
         fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
         process::CommandExt,
     },
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
@@ -18,9 +19,9 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Url, agent::Serving};
+use raddle_broker::{Url, agent::Serving, connect};
 use raddle_core::Tid;
-use raddle_exec::{Prefork, Report};
+use raddle_exec::{Legacy, Prefork};
 use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
 
@@ -45,6 +46,12 @@ const QUEUE_URL: &str = "QUEUE_URL";
 const UNCAUGHT: u8 = 1;
 /// The log is for its owner alone: commands may be named there.
 const LOG_MODE: u32 = 0o600;
+/// Does the deed of a worker for one task. A panic is its failure, and leaves by the code for that; what it has is taken back from it.
+pub(super) fn or_uncaught(deed: impl FnOnce() -> Outcome) -> Outcome {
+    // Nothing that could have been left half-done is looked at afterwards: the process ends.
+    panic::catch_unwind(AssertUnwindSafe(deed)).unwrap_or(Ok(UNCAUGHT))
+}
+
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -165,13 +172,11 @@ fn last_words(mut child: Child) -> Failure {
 }
 
 /// Whom a worker tells its id, and that it has its task.
-pub(super) enum Listener {
+enum Listener {
     /// People, or whoever has started it in the background.
     Starter,
     /// A spawner, on standard output.
     Spawner,
-    /// A spawner whose zygote has forked it.
-    Zygote(Report),
 }
 
 impl Listener {
@@ -180,7 +185,6 @@ impl Listener {
         match self {
             Self::Starter => {}
             Self::Spawner => _ = output::line("begun"),
-            Self::Zygote(report) => report.begun(),
         }
     }
 }
@@ -188,11 +192,6 @@ impl Listener {
 /// Works in this process until it is told to stop.
 pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
     let listener = if std::env::var_os(WARM).is_some() { Listener::Spawner } else { Listener::Starter };
-    work(context, args, prefork, listener).await
-}
-
-/// As [`foreground`], for whoever listens.
-pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Prefork>, listener: Listener) -> Outcome {
     let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
     let is_detached = std::env::var_os(DETACHED).is_some();
     if is_detached {
@@ -217,7 +216,6 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
         Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
         // It may be gone, and then need not be told.
         Listener::Spawner => drop(output::line(tid.to_string())),
-        Listener::Zygote(report) => report.ready(tid.as_u64()),
     }
     let shutdown = Shutdown::new();
     let mut begun = worker.begun();
@@ -258,6 +256,16 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
     Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
+}
+
+/// Goes on with what a worker runs whose spawner was killed, in the worker's own process. Without a broker, or when others have the task by
+/// now, it returns, and that ends.
+pub(super) async fn go_on(context: &Context, args: &StartArgs, legacy: Legacy) -> Outcome {
+    let broker = connect(&context.project.url).await?;
+    if let Some(worker) = Worker::resume(broker, options(context, args, None, None)?, legacy).await? {
+        worker.run(Shutdown::new()).await?;
+    }
+    Ok(0)
 }
 
 /// Where to serve, wherever this process or another goes later.
@@ -358,4 +366,16 @@ fn started(tid: Tid, pid: u32, log: Option<PathBuf>, serve: &Option<PathBuf>) ->
 /// Where a background worker logs to, if the project has a folder for it.
 fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
     Some(context.project.folder()?.join(format!("worker-{tid}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_with_a_code_of_its_own() {
+        assert_eq!(or_uncaught(|| panic!("out of order")).ok(), Some(1));
+        assert_eq!(or_uncaught(|| Ok(0)).ok(), Some(0));
+        assert!(or_uncaught(|| Err(Failure::Usage("so".into()))).is_err());
+    }
 }

@@ -145,10 +145,17 @@ impl<'a> Attempt<'a> {
             if self.phase == Phase::Draining && self.drained(runner, now) {
                 return Ok(self.finish());
             }
-            if let Err(hangup) = self.wait(runner, now) {
-                self.abandon();
-                return Err(hangup);
-            }
+            let hangup = match self.wait(runner, now) {
+                Ok(()) => continue,
+                // A worker whose keeper was killed goes on without.
+                Err(Hangup::Closed) if runner.is_ward() => match runner.bequeath(self.start) {
+                    Ok(()) => continue,
+                    Err(hangup) => hangup,
+                },
+                Err(hangup) => hangup,
+            };
+            self.abandon();
+            return Err(hangup);
         }
     }
 
@@ -182,8 +189,10 @@ impl<'a> Attempt<'a> {
             if received.child {
                 self.reap();
             }
-            for _ in 0..received.end {
-                self.ask_to_stop(runner, Exit::Killed, now);
+            if runner.is_ward() {
+                runner.asked(received.end);
+            } else {
+                (0..received.end).for_each(|_| self.ask_to_stop(runner, Exit::Killed, now));
             }
         }
         if control & libc::POLLOUT != 0 {
@@ -194,6 +203,9 @@ impl<'a> Attempt<'a> {
             while let Some(frame) = runner.control.next()? {
                 match frame {
                     ToRunner::Order(order) => self.obey(runner, order, now),
+                    ToRunner::Kept(kept) => runner.kept(kept),
+                    ToRunner::Name(worker, _) => runner.ward.iter_mut().for_each(|ward| ward.named(worker)),
+                    ToRunner::Leave => return Err(Hangup::Left),
                     // Attempts do not overlap: a worker that starts one now has lost count.
                     ToRunner::Start(_) | ToRunner::Stdin(_) => {
                         return Err(Hangup::Malformed(Malformed::OutOfTurn));
@@ -338,5 +350,5 @@ fn no_functions(name: &str) -> Exit {
 }
 
 fn lease_ran_out() -> Exit {
-    Exit::Lost { message: "the worker's lease ran out".into() }
+    Exit::Lapsed
 }

@@ -137,6 +137,10 @@ impl Tasks for Observed {
 
 #[async_trait]
 impl Registry for Observed {
+    async fn register_own(&self, worker: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.broker.register_own(worker, ttl).await
+    }
+
     async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
         self.broker.register(info, ttl).await
     }

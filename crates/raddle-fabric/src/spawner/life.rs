@@ -90,10 +90,9 @@ impl Options {
         Self { name: KIND.into(), config, worker, socket: None, book: None, lease: LEASE }
     }
 
-    /// It serves no queue itself, so that nothing waits for it.
+    /// What its workers take can be left to it. It runs nothing itself.
     fn info(&self) -> WorkerInfo {
-        let worker = self.worker.info();
-        WorkerInfo { name: self.name.clone(), kind: KIND.into(), queues: Vec::new(), concurrency: 0, ..worker }
+        WorkerInfo { name: self.name.clone(), kind: KIND.into(), concurrency: 0, ..self.worker.info() }
     }
 }
 

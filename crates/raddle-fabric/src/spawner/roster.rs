@@ -98,7 +98,10 @@ impl Roster {
         };
         // By its process: the registry knows of a worker before the worker has told us who it is.
         let others = registry.iter().filter(|entry| is_like(&entry.info) && !self.own.contains_key(&entry.info.pid));
-        self.adopted = others.map(|entry| (entry.tid, entry.load > 0.0 || entry.spawned_count > 0)).collect();
+        // One that has gone on under another id is in the registry twice, until the lease of the first has run out.
+        let latest: BTreeMap<u32, &WorkerEntry> = others.map(|entry| (entry.info.pid, entry)).collect();
+        let is_busy = |entry: &WorkerEntry| entry.load > 0.0 || entry.spawned_count > 0;
+        self.adopted = latest.into_values().map(|entry| (entry.tid, is_busy(entry))).collect();
         self.adopted.keys().filter(|tid| !before.contains_key(tid)).copied().collect()
     }
 
@@ -211,6 +214,7 @@ mod tests {
         let resident = WorkerInfo { kind: "resident".into(), ..info(10) };
         let other = WorkerInfo { capabilities: "gpu".parse().unwrap(), ..info(11) };
         let registry = [
+            entry(0, info(8), 0.0),
             entry(1, info(7), 0.0),
             entry(2, info(8), 0.0),
             entry(3, info(12), 1.0),

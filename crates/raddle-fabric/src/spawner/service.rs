@@ -41,6 +41,8 @@ const COUNTED: u32 = 100_000;
 const BEYOND_GRACE: Duration = Duration::from_secs(5);
 /// After an error of the broker, before the next look.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
+/// How often expired records are removed: its workers do not live long enough to do it.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 type Looking<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
@@ -74,6 +76,7 @@ pub(super) struct Service {
     /// Whether the registry was seen: before that nobody knows who is there already.
     seen: bool,
     poll_at: Duration,
+    purge_at: Duration,
     last_task: Duration,
     launched: u64,
     stillborn: u64,
@@ -125,6 +128,7 @@ impl Service {
             registry: None,
             seen: false,
             poll_at: Duration::ZERO,
+            purge_at: PURGE_EVERY,
             last_task: Duration::ZERO,
             launched: 0,
             stillborn: 0,
@@ -340,6 +344,10 @@ impl Service {
             if self.registry.is_none() {
                 let broker = Arc::clone(&self.broker);
                 self.registry = Some(Box::pin(async move { broker.workers().await }));
+            }
+            if self.purge_at <= now {
+                self.purge_at = now + PURGE_EVERY;
+                self.errands.run(Errand::Purge);
             }
         }
         if self.stop.stage() != Stage::Running {

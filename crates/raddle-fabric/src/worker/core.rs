@@ -10,7 +10,6 @@ use std::{collections::HashSet, time::Duration};
 use raddle_broker::{Claim, Error, Fence, Finish, Release, Result, Verdict};
 use raddle_core::{
     Control, Exit, Tid,
-    settle::UNCHARGED_ATTEMPTS,
     stop::{Stage, Stop, StopPolicy},
     worker::WorkerStatus,
 };
@@ -90,7 +89,9 @@ pub(super) struct Core {
     only_done: bool,
     /// The last attempt of that task, when it was here.
     last: Option<Finish>,
-    /// How that task ended, if it did here.
+    /// A task has come to its end here.
+    has_ended_task: bool,
+    /// How the one task ended, if it did here.
     outcome: Option<Box<Outcome>>,
     /// The last look at the queue found nothing.
     nothing_waits: bool,
@@ -143,6 +144,7 @@ impl Core {
             late: Vec::new(),
             only_done: false,
             last: None,
+            has_ended_task: false,
             outcome: None,
             nothing_waits: false,
             idle_since: Duration::ZERO,
@@ -218,6 +220,10 @@ impl Core {
             Stage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         }
+    }
+
+    pub(super) fn has_ended_task(&self) -> bool {
+        self.has_ended_task
     }
 
     pub(super) fn busy(&self) -> u32 {
@@ -339,9 +345,6 @@ impl Core {
         // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
         let entry = if (running.give_back || self.lease_lost) && obeyed {
             Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
-        } else if matches!(finish.report.exit, Exit::Lost { .. }) && fence.attempt <= UNCHARGED_ATTEMPTS {
-            // Whatever kept the worker from renewing its lease in time, it was not this task, as far as is known.
-            Entry::Release(Release { fence, reason: "its worker could not renew its lease in time".into() })
         } else {
             self.last = self.policy.only.map(|_| (*finish).clone());
             Entry::Finish(finish)
@@ -369,6 +372,7 @@ impl Core {
         if verdict.is_some() {
             self.away_since = None;
         }
+        self.has_ended_task |= matches!(verdict, Some(Verdict::Done(_)));
         if let Some(Verdict::Done(state)) = verdict
             && self.policy.only == Some(fence.tid)
         {

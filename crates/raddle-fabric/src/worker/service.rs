@@ -54,14 +54,24 @@ pub(super) struct Service {
     vitals: Arc<Vitals>,
     begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
+    shutdown: Shutdown,
     lease_lost: bool,
     began: Instant,
     title: &'static str,
 }
 
+/// How the loop ended.
+pub(super) struct Closed {
+    pub(super) end: Result<End>,
+    /// The broker need not have heard of it.
+    pub(super) is_hasty: bool,
+    /// A task has come to its end here.
+    pub(super) has_ended_task: bool,
+}
+
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, .. } = worker;
+        let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, .. } = worker;
         let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -77,6 +87,8 @@ impl Service {
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
             one_shot: options.only.is_some() || options.max_tasks == Some(1),
+            is_ward: options.ward().is_some(),
+            resumed: *resumed,
             syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
@@ -86,6 +98,9 @@ impl Service {
             said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
+        if let Some(prefork) = &options.prefork {
+            prefork.name(*tid, &options.name);
+        }
         let policy = Policy::new(*tid, options, born.elapsed(), *begun.borrow());
         let (tell, news) = mpsc::unbounded_channel();
         let slots = (0..policy.slots as usize).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone()));
@@ -108,6 +123,7 @@ impl Service {
             vitals,
             begun: begun.clone(),
             asked: shutdown.watch(),
+            shutdown: shutdown.clone(),
             lease_lost: false,
             began: Instant::now(),
             title: "",
@@ -117,8 +133,8 @@ impl Service {
         })
     }
 
-    /// Works to the end. Also says whether that was a hasty one, of which the broker need not have heard.
-    pub(super) async fn run(mut self) -> (Result<End>, bool) {
+    /// Works to the end.
+    pub(super) async fn run(mut self) -> Closed {
         let asked = *self.asked.borrow_and_update();
         let mut event = Event::Asked(asked);
         let end = loop {
@@ -129,8 +145,9 @@ impl Service {
             event = self.next().await;
         };
         let is_hasty = self.haste.pace().is_hasty();
+        let has_ended_task = self.core.has_ended_task();
         self.close(is_hasty).await;
-        (end, is_hasty)
+        Closed { end, is_hasty, has_ended_task }
     }
 
     async fn next(&mut self) -> Event {
@@ -146,14 +163,15 @@ impl Service {
                     }
                     return Event::Claimed(found);
                 }
-                Some(News { slot, fence, what }) = self.news.recv() => return match what {
-                    What::Started { pid } => Event::Started(Started { fence, pid: Some(pid) }),
+                Some(News { slot, fence, what }) = self.news.recv() => match what {
+                    What::Started { pid } => return Event::Started(Started { fence, pid: Some(pid) }),
                     What::Ended(finish) => {
                         if let Exit::Starved { message } = &finish.report.exit {
                             tracing::error!(tid = %fence.tid, reason = message, "a task is given back, for it cannot be started");
                         }
-                        Event::Ended { slot, finish }
+                        return Event::Ended { slot, finish };
                     }
+                    What::Asked => self.shutdown.request(),
                 },
                 Some(event) = self.written.recv() => return event,
                 Some(Delivery { tid, body }) = self.words.recv() => match body.parse::<Control>() {
@@ -224,7 +242,8 @@ impl Service {
 
     fn purge(&mut self) {
         if self.purging.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.purging = Some(tokio::spawn(purge(Arc::clone(&self.broker))));
+            let broker = Arc::clone(&self.broker);
+            self.purging = Some(tokio::spawn(async move { purge(&*broker).await }));
         }
     }
 
@@ -235,7 +254,8 @@ impl Service {
         self.vitals.spawned.store(*self.begun.borrow(), Ordering::Relaxed);
         self.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
-        if self.title != status {
+        // A ward has a title of its own, and this process that of whoever speaks for it.
+        if self.title != status && self.options.ward().is_none() {
             self.title = status;
             raddle_exec::title::set(&title::format(self.tid, &self.options.name, status));
         }
@@ -283,7 +303,7 @@ fn note(event: &Event) {
     }
 }
 
-async fn purge(broker: Arc<dyn Broker>) {
+pub(super) async fn purge(broker: &dyn Broker) {
     // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
     while let Ok(purged) = broker.purge().await {
         if purged.tasks == 0 {

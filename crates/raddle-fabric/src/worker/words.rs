@@ -45,6 +45,8 @@ pub(crate) enum Errand {
     Paused { fence: Fence, paused: bool },
     /// Give the word to whoever has the task now.
     PassOn { tid: Tid, message: Control },
+    /// Remove what has expired.
+    Purge,
 }
 
 /// Runs errands, one after the other: not in the worker's loop, which a server that is away would hold up, and not in the ledger, where they
@@ -94,6 +96,7 @@ async fn run(broker: &dyn Broker, errand: Errand) {
                 hand::log!(warn, fence, %error, "the pause could not be noted");
             }
         }
+        Errand::Purge => super::service::purge(broker).await,
         Errand::PassOn { tid, message } => match broker.control(tid, message).await {
             Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%tid, %error, "a control message was lost"),

@@ -92,7 +92,7 @@ fn brief(effect: &Effect) -> String {
         Effect::Errand(Errand::PassOn { message, .. }) => format!("pass on {}", message.command),
         Effect::Forsake(fence) => format!("forsake {}", number(fence)),
         Effect::Haste => "haste".into(),
-        Effect::Purge => "purge".into(),
+        Effect::Purge | Effect::Errand(Errand::Purge) => "purge".into(),
         Effect::End(Ok(End::Left(reason, _))) => format!("left: {reason:?}"),
         Effect::End(Ok(End::LeaseLost)) => "lease lost".into(),
         Effect::End(Err(error)) => format!("failed: {error}"),
@@ -258,21 +258,6 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
     // Told by name to end, it ends, also when its worker stops after that.
     does(&mut core, Event::Asked(2), at(30));
     assert_eq!(ends(&mut core, 1, 11, Exit::Cancelled, at(40)), "finish 11");
-}
-
-#[test]
-fn an_attempt_that_outlived_the_lease_goes_back_but_not_for_ever() {
-    let mut core = busy(policy(), 1);
-    let lost = || Exit::Lost { message: "the worker's lease ran out".into() };
-    assert_eq!(ends(&mut core, 0, 10, lost(), at(20)), "release 10");
-    let mut core = Core::new(policy(), Vec::new());
-    core.on(Event::Asked(0), at(0));
-    let mut many = claim(10);
-    many.fence.attempt = UNCHARGED_ATTEMPTS + 1;
-    let fence = many.fence;
-    core.on(Event::Claimed(Ok(Found::Tasks(vec![many]))), at(1));
-    let wrote = does(&mut core, Event::Ended { slot: 0, finish: finish(fence, lost()) }, at(20));
-    assert!(wrote.starts_with("finish 10"), "{wrote}");
 }
 
 #[test]
