@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     error::{Failure, Outcome},
-    trust,
+    trust::{self, Found},
 };
 
 /// The file that makes a folder and those below it a project.
@@ -90,7 +90,7 @@ fn embedded(folder: &Path) -> Url {
 /// Refuses a database that somebody else has put there. Where there is no folder for it there is none.
 fn check_embedded(folder: &Path) -> Outcome<()> {
     let folder = folder.join(FOLDER);
-    if trust::check(&folder)? {
+    if let Some(Found::Open) = trust::check(&folder)? {
         trust::check(&folder.join(DATABASE))?;
     }
     Ok(())

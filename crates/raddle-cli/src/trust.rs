@@ -15,11 +15,14 @@ use crate::error::{Failure, Outcome};
 
 /// No project file is nearly as long.
 const LONGEST: u64 = 1024 * 1024;
+const ROOT: u32 = 0;
+/// Whether a group or everybody may write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// The text of a file that is one's own, or `None` if there is none.
 pub(crate) fn read(path: &Path) -> Outcome<Option<String>> {
     let unreadable = |error: &dyn std::fmt::Display| Failure::Usage(format!("cannot read {}: {error}", path.display()));
-    if !check(path)? {
+    if check(path)?.is_none() {
         return Ok(None);
     }
     // Without waiting for whoever is to write to a FIFO.
@@ -38,15 +41,23 @@ pub(crate) fn read(path: &Path) -> Outcome<Option<String>> {
     Ok(Some(text))
 }
 
-/// Refuses what belongs to a stranger, links included: both the link, and what it leads to. Says whether something is there.
-pub(crate) fn check(path: &Path) -> Outcome<bool> {
+/// What is found somewhere.
+pub(crate) enum Found {
+    /// Something that strangers can put things into.
+    Open,
+    /// Something that they cannot.
+    Closed,
+}
+
+/// Refuses what belongs to a stranger, links included: both the link, and what it leads to. Says what is there, if anything is.
+pub(crate) fn check(path: &Path) -> Outcome<Option<Found>> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(false);
+            return Ok(None);
         }
         // Whoever opens it finds out.
-        Err(_) => return Ok(true),
+        Err(_) => return Ok(Some(Found::Open)),
     };
     check_owner(path, &found)?;
     if found.is_symlink()
@@ -54,11 +65,15 @@ pub(crate) fn check(path: &Path) -> Outcome<bool> {
     {
         check_owner(path, &found)?;
     }
-    Ok(true)
+    let is_closed = found.is_dir() && found.mode() & OTHERS_WRITE == 0;
+    Ok(Some(if is_closed { Found::Closed } else { Found::Open }))
 }
 
 fn check_owner(path: &Path, found: &Metadata) -> Outcome<()> {
     let owner = found.uid();
+    if owner == ROOT {
+        return Ok(());
+    }
     let me = geteuid().as_raw();
     let caller = || env::var("SUDO_UID").ok()?.parse::<u32>().ok();
     if is_trusted(owner, me, caller) {
@@ -73,7 +88,7 @@ fn check_owner(path: &Path, found: &Metadata) -> Outcome<()> {
 
 /// Whether `me` may act on what `owner` has written. Root may act for whoever has called it with sudo.
 fn is_trusted(owner: u32, me: u32, caller: impl FnOnce() -> Option<u32>) -> bool {
-    owner == me || owner == 0 || (me == 0 && caller() == Some(owner))
+    owner == me || owner == ROOT || (me == ROOT && caller() == Some(owner))
 }
 
 #[cfg(test)]

@@ -337,7 +337,9 @@ impl Core {
         let fence = finish.fence;
         let obeyed = matches!(finish.report.exit, Exit::Cancelled | Exit::Killed);
         self.late.extend(running.told.filter(|_| !obeyed).map(|word| (fence.tid, word)));
-        self.backlog.ran_for(now.saturating_sub(running.began));
+        if !matches!(finish.report.exit, Exit::Starved { .. }) {
+            self.backlog.ran_for(now.saturating_sub(running.began));
+        }
         self.idle_since = now;
         self.nothing_waits = false;
         self.unsettled.insert(fence);

@@ -376,8 +376,9 @@ fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
     assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
     assert_eq!(core.wake_at(), Some(at(2020)), "longer each time");
     assert_eq!(does(&mut core, Event::Time, at(2020)), "claim 1", "one is enough to see");
-    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(13)]))), at(2030)), "run 13 in 0");
-    assert_eq!(ends(&mut core, 0, 13, OK, at(2040)), "finish 13, claim 2");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(13)]))), at(2030)), "run 13 in 0, claim 1");
+    assert_eq!(ends(&mut core, 0, 13, OK, at(2040)), "finish 13");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(2050)), "claim 10", "all is well again");
 }
 
 #[test]
