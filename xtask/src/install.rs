@@ -6,8 +6,9 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 22] = [
+const PROGRAMS: [(&str, &str); 23] = [
     ("bash", "bash"),
+    ("mkfifo", "coreutils"),
     ("xargs", "findutils"),
     ("jq", "jq"),
     ("awk", "mawk"),

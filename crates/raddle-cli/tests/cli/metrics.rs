@@ -198,9 +198,9 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
     // SAFETY: a worker that this test's spawner has started; the signal has no memory effects here.
     unsafe { libc::kill(busy().unwrap() as i32, libc::SIGKILL) };
     world.raddle(["wait", &tid]).ok();
-    until("the loss is told, by whoever has taken it back", || {
+    until("the loss is told, by the spawner that speaks for it", || {
         let metrics = scrape(&url);
-        metrics.get("raddle_reclaims_total") == Some(1.0) && metrics.get(&exits("success")) == Some(11.0)
+        metrics.get("worker_task_total{status=\"lost\"}") == Some(1.0) && metrics.get(&exits("success")) == Some(11.0)
     });
     let metrics = scrape(&url);
     metrics.passes();

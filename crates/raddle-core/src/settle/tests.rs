@@ -138,7 +138,11 @@ proptest! {
             Next::Again { pause, tally: after } => {
                 prop_assert_eq!(after.attempt, attempt, "the number of an attempt is given by the claim alone");
                 let spent = after.failures - failures + after.losses - losses;
-                prop_assert_eq!(spent, u32::from(exit != Exit::Cancelled));
+                let is_charged = match exit {
+                    Exit::Lapsed => attempt > UNCHARGED_ATTEMPTS,
+                    exit => exit != Exit::Cancelled,
+                };
+                prop_assert_eq!(spent, u32::from(is_charged));
                 prop_assert!(pause <= spec.retry.max.0 + Duration::from_micros(1));
             }
         }
@@ -152,10 +156,11 @@ proptest! {
     ) {
         // A stop that puts the task back is somebody's wish each time; only what happens by itself must come to an end.
         (spec.on_error, spec.on_stop) = (on_error, Clear);
-        let most = spec.retry.attempts + spec.retry.attempts.max(LOSSES_ALLOWED);
+        let most = spec.retry.attempts + spec.retry.attempts.max(LOSSES_ALLOWED) + UNCHARGED_ATTEMPTS;
         let mut tally = Tally::default();
         let mut ended = None;
         for exit in exits.iter().cycle().take(most as usize) {
+            tally.attempt += 1;
             match settle(&spec, tid, tally, exit) {
                 Next::Done { state, .. } => {
                     ended = Some(state);
