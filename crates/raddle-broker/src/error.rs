@@ -28,6 +28,16 @@ pub enum Error {
     /// The task is not over yet.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
     Unfinished(Tid, State),
+    /// The task cannot be submitted again while an unfinished one has its unique key.
+    #[error(
+        "task {tid} cannot be submitted again while task {holder} has its unique key: wait for that one, or stop it"
+    )]
+    KeyTaken {
+        /// The finished task.
+        tid: Tid,
+        /// The unfinished one.
+        holder: Tid,
+    },
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
     View(QueueName, Cow<'static, str>),
@@ -243,6 +253,7 @@ impl Error {
             self,
             Self::Invalid(_)
                 | Self::NotFound(_)
+                | Self::KeyTaken { .. }
                 | Self::Finished(..)
                 | Self::Unfinished(..)
                 | Self::View(..)

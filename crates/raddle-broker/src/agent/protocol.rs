@@ -317,6 +317,7 @@ mod tests {
             Error::NotFound(tid()),
             Error::Finished(tid(), State::Completed),
             Error::Unfinished(tid(), State::Running),
+            Error::KeyTaken { tid: tid(), holder: tid() },
             Error::View(queue.clone(), "taken".into()),
             Error::Control("x".parse::<Control>().unwrap_err()),
             Error::ControlQueue(queue),

@@ -276,6 +276,7 @@ macro_rules! conformance {
                 a_dead_task_leaves_the_dead_letter_queue
             }
             wake {
+                a_dead_task_whose_key_is_taken_stays_dead
                 a_submission_wakes_a_claim
                 a_release_wakes_a_claim
                 a_retry_wakes_a_claim

@@ -55,7 +55,7 @@ impl Redis {
 
     pub(super) async fn submit_again(&self, old: Tid, task: Submit) -> Result<Tid> {
         let stored = self.store(vec![task], Mode::Again(old)).await?;
-        stored.submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)
+        stored.submitted.first().ok_or(Error::Closed)?.again(old)
     }
 
     pub(super) async fn submit_for(&self, request: OwnRequest) -> Result<Own> {

@@ -113,9 +113,9 @@ impl Tasks for Sqlite {
             (spec.delay, spec.run_at) = (None, None);
             spec.metadata.insert("retry_of".into(), Value::String(tid.to_string()));
             let prepared = submit::prepare(Submit { spec, parent: old.parent })?;
+            let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
             tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
-            let stored = submit::submit(tx, vec![prepared])?;
-            Ok(stored[0].tid())
+            Ok(again)
         })
         .await
     }

@@ -119,3 +119,20 @@ fn what_is_kept_when_stopped_can_be_looked_at() {
     assert_eq!(state_after(&world, "stop", &tid), "cancelled");
     assert!(world.raddle(["queue", "peek", &reserved]).ok().text().contains(&tid));
 }
+
+/// Two dead letters with one key cannot both run at the same time: one of them stays.
+#[test]
+fn a_dead_letter_whose_key_is_taken_stays_one() {
+    let world = World::new();
+    for _ in 0..2 {
+        world.raddle(["run", "--unique-key", "k", "--", "false"]).code(1);
+    }
+    let ran = world.raddle(["task", "retry", "--all-dead"]).code(2).says("has its unique key");
+    assert_eq!(ran.lines().len(), 1);
+    let holder = ran.text().trim();
+    assert!(ran.stderr.contains(holder), "{}", ran.stderr);
+    let dead = world.raddle(["task", "list", "--dead", "--json"]).ok().json();
+    assert_eq!(dead.as_array().unwrap().len(), 1);
+    let again = world.raddle(["task", "retry", "--all-dead", "--json"]).code(2).json();
+    assert_eq!((&again[0]["retry_of"], &again[0]["held_by"]), (&dead[0]["tid"], &holder.into()));
+}
