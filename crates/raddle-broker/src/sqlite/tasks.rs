@@ -169,15 +169,15 @@ impl Tasks for Sqlite {
 
     async fn purge(&self) -> Result<Purged> {
         let folder = self.shared.output_folder();
-        let (purged, gone) = self.write(Durability::Process, purge::purge).await?;
-        if !gone.is_empty() {
-            blocking(move || {
-                gone.into_iter().for_each(|(tid, attempts)| output::remove(&folder, tid, attempts));
-                Ok(())
+        let mut expired = self.read(purge::expired).await?;
+        if !expired.is_empty() {
+            expired = blocking(move || {
+                expired.iter().for_each(|task| output::remove(&folder, task.tid, task.attempts));
+                Ok(expired)
             })
             .await?;
         }
-        Ok(purged)
+        self.write(Durability::Process, move |tx| purge::purge(tx, &expired)).await
     }
 
     async fn health(&self) -> Result<Health> {
