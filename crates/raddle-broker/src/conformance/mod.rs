@@ -219,6 +219,8 @@ macro_rules! conformance {
                 words_left_over_hold_for_a_retried_task
                 what_is_no_word_is_logged_and_skipped
                 an_attempt_that_stands_still_shows_as_paused
+                a_pause_outlives_its_attempt
+                a_pause_that_was_taken_back_in_time_does_not
             }
             messages {
                 messages_are_taken_in_order

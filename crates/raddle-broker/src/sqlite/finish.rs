@@ -182,7 +182,7 @@ fn again(
     let kind = settle::event_before_another(&report.exit);
     tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
     let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
-    wait_again(tx, tid, tally, Some(run_at))
+    wait_again(tx, tid, &Active { tally, ..*active }, Some(run_at))
 }
 
 /// Puts a task back as if it had not been claimed.
@@ -195,11 +195,16 @@ pub(super) fn give_back(
 ) -> Result<Verdict, Fail> {
     remove_actives(tx, &[tid])?;
     tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
-    wait_again(tx, tid, active.tally, None)
+    wait_again(tx, tid, active, None)
 }
 
-fn wait_again(tx: &mut Tx<'_>, tid: Tid, tally: Tally, run_at: Option<i64>) -> Result<Verdict, Fail> {
-    tx.enqueue(tid, tally, run_at)?;
+/// Lets a task wait for its next attempt; held, if the last one was told to stand still: nobody has said that it may go on.
+fn wait_again(tx: &mut Tx<'_>, tid: Tid, last: &Active, run_at: Option<i64>) -> Result<Verdict, Fail> {
+    if last.paused {
+        tx.hold(tid, last.tally, run_at)?;
+    } else {
+        tx.enqueue(tid, last.tally, run_at)?;
+    }
     // Words that came for the attempt and were not obeyed in time hold for the task.
     if let Some(state) = control::apply_pending(tx, tid)? {
         return Ok(Verdict::Done(state));
