@@ -226,7 +226,7 @@ macro_rules! conformance {
                 messages_are_taken_in_order
                 looking_takes_nothing
                 looking_goes_on_after_an_id
-                moved_messages_keep_their_ids
+                moved_messages_come_last
                 queues_exist_while_they_hold_something
                 clearing_says_how_many
                 each_message_is_taken_once
@@ -315,6 +315,7 @@ macro_rules! conformance {
                 a_broadcast_reaches_queues_that_hold_something
                 a_broadcast_reaches_control_queues_only_by_name
                 watching_shows_each_message_once
+                watching_shows_what_is_moved_there
                 watching_shows_records_as_they_come
                 watching_for_news_passes_over_what_is_there
             }
