@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use raddle_core::{Spec, Target, Tid, worker::WorkerInfo};
+use raddle_core::{Spec, Target, Tid, moment::unix_nanos, worker::WorkerInfo};
 
 use super::{
     Redis,
@@ -194,7 +194,7 @@ fn due(spec: &Spec) -> (String, String) {
             (micros.to_string(), String::new())
         }
         (None, Some(at)) => {
-            let nanos = i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX);
+            let nanos = unix_nanos(at);
             let micros = (nanos.saturating_add(999) / 1000).min(FARTHEST_MICROS as i64);
             (format!("@{micros}"), nanos.to_string())
         }

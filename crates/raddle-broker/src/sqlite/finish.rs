@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{EventKind, Next, Progress, Report, State, Tally, Tid, settle};
+use raddle_core::{EventKind, Next, Progress, Report, State, Tally, Tid, moment, settle};
 use rusqlite::{Connection, params};
 
 use super::{
@@ -276,8 +276,8 @@ fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
         row.bind(record.tally.losses)?;
         // Success is what most have in common, and needs no words.
         row.bind((!exit.is_success()).then(|| json(exit)))?;
-        row.bind(started_at.map(clock::nanos))?;
-        row.bind(clock::nanos(*ended_at))?;
+        row.bind(started_at.map(moment::unix_nanos))?;
+        row.bind(moment::unix_nanos(*ended_at))?;
         row.bind(usage.peak_rss_bytes as i64)?;
         row.bind(usage.user_us as i64)?;
         row.bind(usage.system_us as i64)?;
