@@ -129,13 +129,11 @@ pub enum Error {
         /// What is known of it.
         reason: String,
     },
-    /// The process that serves the broker was asked to store something, and went away before it answered.
-    #[error(
-        "the agent at {path} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key"
-    )]
+    /// A server, or the process that serves the broker, was asked to store something, and went away before it answered.
+    #[error("{place} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key")]
     Unanswered {
-        /// Its socket.
-        path: PathBuf,
+        /// Where it is, or was.
+        place: String,
         /// What may or may not have been done.
         what: Cow<'static, str>,
         /// What is known of it.
@@ -253,9 +251,9 @@ impl Error {
             self,
             Self::Invalid(_)
                 | Self::NotFound(_)
-                | Self::KeyTaken { .. }
                 | Self::Finished(..)
                 | Self::Unfinished(..)
+                | Self::KeyTaken { .. }
                 | Self::View(..)
                 | Self::Control(_)
                 | Self::ControlQueue(_)

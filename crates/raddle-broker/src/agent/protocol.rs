@@ -330,7 +330,7 @@ mod tests {
             Error::Engine { path: path(), reason: reason() },
             Error::Io { path: path(), reason: reason() },
             Error::Record { tid: tid(), reason: reason() },
-            Error::Unanswered { path: path(), what: "has stored a task".into(), reason: reason() },
+            Error::Unanswered { place: reason(), what: "has stored a task".into(), reason: reason() },
             Error::Closed,
         ];
         for error in errors {
