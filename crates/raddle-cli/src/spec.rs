@@ -101,6 +101,9 @@ pub(crate) fn read_file(path: &Path) -> Outcome<Vec<Spec>> {
     let nth = |(i, one): (usize, &&serde_json::value::RawValue)| {
         Spec::from_json(one.get()).map_err(|e| wrong(&format!("in number {} of the array {e}", i + 1)))
     };
+    if several.is_empty() {
+        return Err(Failure::Usage(format!("{shown} holds no spec: its array is empty")));
+    }
     several.iter().enumerate().map(nth).collect()
 }
 
