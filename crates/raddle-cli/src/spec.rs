@@ -125,7 +125,12 @@ pub(crate) fn for_item(template: &Spec, item: &str) -> Outcome<Spec> {
 
 /// The submission of a spec, by the task that this process belongs to, if it does.
 pub(crate) fn submission(spec: Spec) -> Submit {
-    Submit { spec, parent: env::var(TID).ok().and_then(|text| text.parse::<Tid>().ok()) }
+    Submit { spec, parent: own_task() }
+}
+
+/// The task that this process belongs to.
+pub(crate) fn own_task() -> Option<Tid> {
+    env::var(TID).ok().and_then(|text| text.parse().ok())
 }
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.

@@ -10,13 +10,16 @@ use crate::{
     args::LogsArgs,
     context::Context,
     error::{Failure, Outcome},
-    follow::{Follower, LONG},
+    follow::{self, Follower, LONG},
     output, result, tid,
 };
 
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, args.tid).await?;
+    if args.follow {
+        follow::refuse_own(&*broker, task.tid).await?;
+    }
     let printer = Printer { json: context.json, only: only(args) };
     match args.attempt {
         Some(attempt) if attempt > task.attempt => {

@@ -57,6 +57,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     let tid = submitted.tid();
     let mut spec = spec;
     if matches!(submitted, Submitted::Existing(_)) {
+        follow::refuse_own(&*broker, tid).await?;
         context.note(format!("task {tid} has this key already: following that one"));
         // Who can take it, and what stopping it means, its own spec says and not the one that was refused.
         if let Some(existing) = broker.task(tid).await? {

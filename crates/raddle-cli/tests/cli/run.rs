@@ -213,3 +213,18 @@ fn a_run_inside_a_task_needs_no_slot() {
     let outer = world.task(&inner)["parent"].as_str().unwrap().to_owned();
     assert_eq!(world.task(&outer)["state"], "completed");
 }
+
+/// It would read its own output and write it again, without end.
+#[test]
+fn a_task_does_not_follow_itself() {
+    let world = World::new();
+    let inner = "raddle run --unique-key k -- true; echo $?; raddle logs -f $RADDLE_TID; echo $?; raddle wait $RADDLE_TID; echo $?;
+                 raddle result --wait $RADDLE_TID; echo $?; raddle logs $RADDLE_TID >/dev/null 2>&1; echo $?";
+    let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).ok();
+    assert_eq!(outer.lines(), ["2", "2", "2", "2", "0"]);
+    assert_eq!(outer.stderr.matches("would wait for its own end").count(), 4, "{}", outer.stderr);
+    // Nor does a task that it submits and waits for.
+    let inner = "raddle run -- raddle run --unique-key k -- true";
+    let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).code(2);
+    assert_eq!(outer.stderr.matches("would wait for its own end").count(), 1, "{}", outer.stderr);
+}
