@@ -276,9 +276,9 @@ macro_rules! conformance {
                 a_finished_task_runs_again_as_a_new_one
                 an_unfinished_task_is_not_submitted_again
                 a_dead_task_leaves_the_dead_letter_queue
+                a_dead_task_whose_key_is_taken_stays_dead
             }
             wake {
-                a_dead_task_whose_key_is_taken_stays_dead
                 a_submission_wakes_a_claim
                 a_release_wakes_a_claim
                 a_retry_wakes_a_claim

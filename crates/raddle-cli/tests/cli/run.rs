@@ -214,6 +214,60 @@ fn a_run_inside_a_task_needs_no_slot() {
     assert_eq!(world.task(&outer)["state"], "completed");
 }
 
+/// Whether a process is stopped.
+fn stands_still(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().starts_with(" T")
+}
+
+/// A task that begins once, and ends when it is told to.
+const ONCE: &str = "echo begun >> begun; until test -e go; do sleep 0.05; done; echo ended";
+
+/// However long that is: longer than a lease.
+#[test]
+fn a_run_that_is_suspended_goes_on_where_it_was() {
+    let world = World::new();
+    let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
+    until("it runs", || world.path().join("begun").exists());
+    started.signal(libc::SIGTSTP);
+    until("it is stopped", || stands_still(started.pid()));
+    std::thread::sleep(Duration::from_millis(6500));
+    let tasks = world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json();
+    assert_eq!((&tasks[0]["state"], &tasks[0]["paused"]), (&"running".into(), &true.into()));
+    // A worker that comes meanwhile leaves it alone.
+    world.worker(&[]);
+    world.raddle(["run", "--", "true"]).ok();
+    started.signal(libc::SIGCONT);
+    until("it goes on", || {
+        world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json()[0]["paused"] == false
+    });
+    world.file("go", "");
+    let ran = started.finish().ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("ended\n", ""));
+    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\n");
+}
+
+/// Whoever stopped it did not want it to run.
+#[test]
+fn a_run_that_is_killed_while_it_is_suspended_leaves_its_task_paused() {
+    let world = World::new();
+    let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
+    until("it runs", || world.path().join("begun").exists());
+    started.signal(libc::SIGTSTP);
+    until("it is stopped", || stands_still(started.pid()));
+    started.signal(libc::SIGKILL);
+    started.finish().code(137);
+    world.worker(&[]);
+    let task = || world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json()[0].clone();
+    until("it is taken back", || task()["state"] == "created");
+    assert_eq!(task()["paused"], true);
+    world.file("go", "");
+    let tid = task()["tid"].as_str().unwrap().to_owned();
+    world.raddle(["task", "resume", &tid]).ok();
+    world.raddle(["wait", &tid]).ok();
+    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n");
+}
+
 /// It would read its own output and write it again, without end.
 #[test]
 fn a_task_does_not_follow_itself() {

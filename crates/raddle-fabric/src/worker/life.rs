@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{Options, Shutdown, core::ERROR_PAUSE, event::End, pace::LAST_TRY, service::Service};
+use super::{Options, Shutdown, Standstill, core::ERROR_PAUSE, event::End, pace::LAST_TRY, service::Service};
 
 /// A registered worker, not running yet.
 pub struct Worker {
@@ -29,6 +29,7 @@ pub struct Worker {
     /// How many attempts it has begun, under whatever id.
     pub(super) begun: watch::Sender<u64>,
     pub(super) born: Instant,
+    pub(super) standstill: Standstill,
 }
 
 /// How a worker's life went.
@@ -116,6 +117,7 @@ impl Worker {
             own: false,
             begun: watch::Sender::new(0),
             born: Instant::now(),
+            standstill: Standstill::default(),
         })
     }
 
@@ -137,8 +139,9 @@ impl Worker {
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
-        let (begun, born) = (watch::Sender::new(0), Instant::now());
-        Ok((submitted, Some(Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born })))
+        let (begun, born, standstill) = (watch::Sender::new(0), Instant::now(), Standstill::default());
+        let worker = Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born, standstill };
+        Ok((submitted, Some(worker)))
     }
 
     /// The worker's own id.
@@ -149,6 +152,11 @@ impl Worker {
     /// How many attempts it has begun, as it begins them.
     pub fn begun(&self) -> watch::Receiver<u64> {
         self.begun.subscribe()
+    }
+
+    /// What lets this process be stopped for a while.
+    pub fn standstill(&self) -> Standstill {
+        self.standstill.clone()
     }
 
     /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
@@ -234,7 +242,7 @@ impl Worker {
 
     /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
     async fn register_anew(&self) -> Result<Self> {
-        let Self { broker, options, strangers, begun, born, .. } = self;
+        let Self { broker, options, strangers, begun, born, standstill, .. } = self;
         let give_up_at = Instant::now() + options.give_up_after;
         loop {
             match Self::register(Arc::clone(broker), options.clone()).await {
@@ -245,7 +253,7 @@ impl Worker {
                 outcome => {
                     return outcome.map(|worker| {
                         let (strangers, begun) = (Arc::clone(strangers), begun.clone());
-                        Self { strangers, begun, born: *born, ..worker }
+                        Self { strangers, begun, born: *born, standstill: standstill.clone(), ..worker }
                     });
                 }
             }

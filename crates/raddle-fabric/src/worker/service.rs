@@ -25,6 +25,7 @@ use super::{
     pace::{Haste, LAST_TRY},
     pulse::{Pulse, Vitals},
     slot::{Equipment, News, Slot, What},
+    standstill::Present,
     words::{Errands, listen},
 };
 
@@ -59,7 +60,7 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, .. } = worker;
+        let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, standstill, .. } = worker;
         let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -67,6 +68,13 @@ impl Service {
         };
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
+        standstill.enter(Present {
+            broker: Arc::clone(broker),
+            tid: *tid,
+            lease: options.lease,
+            fence: Arc::clone(&fence),
+            vitals: Arc::clone(&vitals),
+        });
         let pulse = Pulse::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),
