@@ -282,3 +282,24 @@ fn a_task_does_not_follow_itself() {
     let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).code(2);
     assert_eq!(outer.stderr.matches("would wait for its own end").count(), 1, "{}", outer.stderr);
 }
+
+/// A program that is allowed to becomes another user, whose processes are not ours to kill.
+#[test]
+fn a_process_that_became_root_is_named() {
+    // SAFETY: geteuid has no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("only root can make a program by which others become root");
+        return;
+    }
+    let world = World::new();
+    let script = "set -e; cp $(command -v raddle) r; cp $(command -v setpriv) become; chmod 4755 become; chmod 755 r; chmod 777 .
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups ./r run --timeout 200ms -- \\
+                      ./become --reuid 0 --clear-groups sh -c 'echo $$; trap \"\" TERM; while :; do sleep 0.2; done'";
+    let started = world.start_bash(script);
+    until("it says who cannot be killed", || started.stderr().contains("cannot kill process"));
+    let pid: i32 = started.stdout().trim().parse().unwrap();
+    assert!(started.stderr().contains(&pid.to_string()), "{}", started.stderr());
+    // SAFETY: the process is the task's, and goes on until it is killed.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    started.finish().code(124);
+}
