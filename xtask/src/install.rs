@@ -6,7 +6,7 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 21] = [
+const PROGRAMS: [(&str, &str); 22] = [
     ("bash", "bash"),
     ("xargs", "findutils"),
     ("jq", "jq"),
@@ -19,6 +19,8 @@ const PROGRAMS: [(&str, &str); 21] = [
     ("pkill", "procps"),
     ("ps", "procps"),
     ("top", "procps"),
+    // Its server is not used, and may run or not.
+    ("promtool", "prometheus"),
     ("python3", "python3"),
     ("pip3", "python3-pip"),
     ("redis-server", "redis-server"),

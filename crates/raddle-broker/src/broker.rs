@@ -14,7 +14,7 @@ use raddle_core::{
 };
 
 use crate::{
-    Result,
+    Demand, Result,
     request::{
         Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
         Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
@@ -95,6 +95,10 @@ pub trait Tasks: Send + Sync + 'static {
     /// How many tasks a worker like this could claim now, those included whose time has come; waits for the first.
     async fn waiting(&self, request: WaitingRequest) -> Result<u64>;
 
+    /// What waits for workers and what they have, for those who watch. Tasks are looked at one after the other, so that what changes
+    /// meanwhile may be counted or not.
+    async fn demand(&self) -> Result<Demand>;
+
     /// How many tasks there are in each state, and more of the kind.
     async fn summary(&self) -> Result<Summary>;
 
@@ -110,6 +114,10 @@ pub trait Tasks: Send + Sync + 'static {
 pub trait Registry: Send + Sync + 'static {
     /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
     async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
+
+    /// Enters a worker that is there for one task, whichever it claims first. It is no task itself, and leaves the registry with the end of
+    /// that one. For a process that speaks for many such workers, and beats for itself: nobody who is gone is looked for.
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
 
     /// The means to stay alive, for a thread of its own.
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;

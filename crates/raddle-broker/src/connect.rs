@@ -48,7 +48,7 @@ pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
 pub async fn connect_here(url: &Url) -> Result<Arc<dyn Broker>> {
     Ok(match url {
         Url::Memory => Arc::new(memory::Memory::new()),
-        Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open_here(path)?),
+        Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open_here(path).await?),
         Url::Unix(path) => Arc::new(agent::Remote::connect(path).await?),
         #[cfg(feature = "redis")]
         Url::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),

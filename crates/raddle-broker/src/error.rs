@@ -113,6 +113,16 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// The system gives this process no more of something.
+    #[error(
+        "the system gives no {what} ({reason}): raise the limit, 'ulimit -n' for files and 'ulimit -u' for processes, or run less at once"
+    )]
+    Starved {
+        /// Of what.
+        what: Cow<'static, str>,
+        /// What the system said.
+        reason: String,
+    },
     /// A stored record cannot be understood.
     #[error("the record of task {tid} cannot be read: {reason}")]
     Record {
@@ -228,8 +238,17 @@ impl Error {
     pub(crate) fn io(path: &Path, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full { path: path.into() },
+            io::ErrorKind::FileTooLarge => {
+                Self::Io { path: path.into(), reason: format!("{error}: raise the limit on files, 'ulimit -f'") }
+            }
+            _ if is_want(error) => Self::Starved { what: "open file".into(), reason: error.to_string() },
             _ => Self::Io { path: path.into(), reason: error.to_string() },
         }
+    }
+
+    /// The system has refused a thread.
+    pub fn no_thread(error: &io::Error) -> Self {
+        Self::Starved { what: "thread".into(), reason: error.to_string() }
     }
 
     /// Whether the same call may succeed later without anybody doing anything, and does no harm if it had succeeded before.
@@ -238,6 +257,7 @@ impl Error {
             self,
             Self::Locked { .. }
                 | Self::Full { .. }
+                | Self::Starved { .. }
                 | Self::AgentGone { .. }
                 | Self::Unreachable { .. }
                 | Self::OutOfMemory { .. }
@@ -260,4 +280,9 @@ impl Error {
                 | Self::Socket { .. }
         )
     }
+}
+
+/// Whether the system has refused something because there is no more of it for this process or for all.
+pub(crate) fn is_want(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN))
 }

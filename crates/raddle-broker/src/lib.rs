@@ -7,6 +7,7 @@ pub mod agent;
 mod broker;
 mod bytes;
 mod connect;
+mod demand;
 mod doubt;
 mod error;
 pub mod memory;
@@ -21,5 +22,6 @@ pub mod conformance;
 
 pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Tasks};
 pub use connect::{ParseUrlError, Url, connect, connect_here};
+pub use demand::{Demand, Waiting};
 pub use error::{Error, Result};
 pub use request::*;

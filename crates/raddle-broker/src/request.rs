@@ -1,6 +1,6 @@
 //! What goes in and out of a broker. Plain values that can be sent over a socket.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
@@ -293,6 +293,15 @@ pub enum Stream {
     Stdout,
     /// Standard error.
     Stderr,
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stdout => "standard output",
+            Self::Stderr => "standard error",
+        })
+    }
 }
 
 /// How far a reader of a task's events and output has come. Starts at its default.

@@ -49,7 +49,7 @@ mod on_the_callers_thread {
 
     async fn make() -> OnDisk {
         let (folder, path) = place();
-        let broker = Arc::new(Sqlite::open_here(&path).expect("a new database can be made"));
+        let broker = Arc::new(Sqlite::open_here(&path).await.expect("a new database can be made"));
         OnDisk { path, broker, _folder: folder }
     }
 

@@ -1,6 +1,6 @@
 //! What went wrong, as a message and an exit code.
 
-use std::io;
+use std::{fmt, io};
 
 use crate::output;
 
@@ -46,9 +46,8 @@ impl Failure {
 
     /// Tells the user.
     pub(crate) fn print(&self) {
-        match self {
-            Self::Usage(message) | Self::TimedOut(message) | Self::Raddle(message) => output::complain(message),
-            Self::ClosedPipe => {}
+        if !matches!(self, Self::ClosedPipe) {
+            output::complain(&self.to_string());
         }
     }
 
@@ -63,6 +62,15 @@ impl Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ClosedPipe,
             _ => Self::Raddle(format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(message) | Self::TimedOut(message) | Self::Raddle(message) => f.write_str(message),
+            Self::ClosedPipe => f.write_str("nobody reads what is written"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_broker::{Broker, Cursor, Progress, Result};
-use raddle_core::{State, Tid};
+use raddle_core::{EventKind, State, Tid};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -24,6 +24,11 @@ impl Follower {
     /// From the beginning.
     pub(crate) fn new(tid: Tid) -> Self {
         Self { tid, cursor: Cursor::default() }
+    }
+
+    /// How far it has come.
+    pub(crate) fn cursor(&self) -> Cursor {
+        self.cursor
     }
 
     /// Whether nothing has been looked at yet.
@@ -58,6 +63,12 @@ pub(crate) async fn refuse_own(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
 /// Passes on what a task wrote.
 pub(crate) fn show(progress: &Progress) -> Outcome<()> {
     progress.output.iter().try_for_each(|chunk| output::pass_on(chunk.stream, &chunk.bytes))
+}
+
+/// What of a task's output could not be kept, and so will not be shown.
+pub(crate) fn lost(progress: &Progress) -> impl Iterator<Item = &str> {
+    let lost = progress.events.iter().filter(|event| event.event == EventKind::OutputLost);
+    lost.map(|event| event.detail.as_deref().unwrap_or("some of its output could not be kept"))
 }
 
 /// Waits until a task is finished, without looking at its output.

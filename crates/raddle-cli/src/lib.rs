@@ -10,13 +10,16 @@ mod error;
 mod follow;
 mod format;
 mod logging;
+mod metrics;
 mod output;
+mod panic;
 mod progress;
 mod project;
 mod result;
 mod spec;
 mod table;
 mod tid;
+mod trust;
 mod worker;
 
 /// Runs the command line of this process, and returns its exit code. To be called while there is one thread, by a program whose runners

@@ -43,6 +43,10 @@ pub(crate) fn pass_on(stream: Stream, bytes: &[u8]) -> Outcome<()> {
 /// Tells the user what is wrong.
 pub(crate) fn complain(message: &str) {
     // Names come from specs and command lines: they must not move the cursor of whoever reads this.
+    if let Some(line) = crate::logging::as_json(message) {
+        let _ = writeln!(io::stderr().lock(), "{line}");
+        return;
+    }
     let tame = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
     let _ = writeln!(io::stderr().lock(), "raddle: {}", message.chars().map(tame).collect::<String>());
 }

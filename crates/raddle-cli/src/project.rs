@@ -1,14 +1,14 @@
 //! Which broker is meant: `--queue-url`, else `QUEUE_URL`, else `raddle.toml` in this or a parent folder, else `.raddle/` here.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use raddle_broker::Url;
 use serde::Deserialize;
 
-use crate::error::{Failure, Outcome};
+use crate::{
+    error::{Failure, Outcome},
+    trust::{self, Found},
+};
 
 /// The file that makes a folder and those below it a project.
 pub(crate) const FILE: &str = "raddle.toml";
@@ -50,19 +50,17 @@ impl Project {
         }
         for folder in here.ancestors() {
             let path = folder.join(FILE);
-            let text = match fs::read_to_string(&path) {
-                Ok(text) => text,
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                    continue;
-                }
-                Err(error) => return Err(Failure::Usage(format!("cannot read {}: {error}", path.display()))),
-            };
+            let Some(text) = trust::read(&path)? else { continue };
             let url = Self::from_file(&text, folder).map_err(|e| match e {
                 Failure::Usage(message) => Failure::Usage(format!("{}: {message}", path.display())),
                 other => other,
             })?;
+            if url == embedded(folder) {
+                check_embedded(folder)?;
+            }
             return Ok(Self { url, source: Source::File(path) });
         }
+        check_embedded(here)?;
         Ok(Self { url: embedded(here), source: Source::Here })
     }
 
@@ -89,6 +87,15 @@ fn embedded(folder: &Path) -> Url {
     Url::Sqlite(folder.join(FOLDER).join(DATABASE))
 }
 
+/// Refuses a database that somebody else has put there. Where there is no folder for it there is none.
+fn check_embedded(folder: &Path) -> Outcome<()> {
+    let folder = folder.join(FOLDER);
+    if let Some(Found::Open) = trust::check(&folder)? {
+        trust::check(&folder.join(DATABASE))?;
+    }
+    Ok(())
+}
+
 /// Reads a URL; a relative path in it starts from `base`, wherever the process goes later.
 fn parse(text: &str, base: &Path) -> Outcome<Url> {
     match text.parse().map_err(|e: raddle_broker::ParseUrlError| Failure::Usage(e.to_string()))? {
@@ -100,6 +107,8 @@ fn parse(text: &str, base: &Path) -> Outcome<Url> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

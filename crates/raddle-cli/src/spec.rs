@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle_broker::Submit;
-use raddle_core::{Spec, Target, Tid, spec::MAX_SPEC_BYTES};
+use raddle_core::{Spec, Target, Tid, Trace, spec::MAX_SPEC_BYTES};
 use serde_json::Value;
 
 use crate::{
@@ -73,11 +73,24 @@ pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set_option(&mut spec.unique_key, &flags.unique_key);
     set_option(&mut spec.kind, &flags.kind);
     set_option(&mut spec.result_ttl, &flags.result_ttl);
+    trace(&mut spec, flags);
     set(&mut spec.on_stop, &flags.on_stop.map(Into::into));
     set(&mut spec.on_error, &flags.on_error.map(Into::into));
     spec.metadata.extend(flags.meta.iter().map(|pair| (pair.key.clone(), Value::String(pair.value.clone()))));
     spec.validate().map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
     Ok(spec)
+}
+
+/// The trace that flags name, else the spec itself, else our environment. What is malformed there is passed over, as the standard has it:
+/// whoever set it did not mean us.
+fn trace(spec: &mut Spec, flags: &SpecArgs) {
+    if flags.traceparent.is_some() {
+        (spec.traceparent, spec.tracestate) = (flags.traceparent, flags.tracestate.clone());
+    } else if spec.traceparent.is_none()
+        && let Some(Trace { parent, state }) = raddle_fabric::routine::trace()
+    {
+        (spec.traceparent, spec.tracestate) = (Some(parent), state);
+    }
 }
 
 /// Reads the spec in a file, or the specs in it where it holds a JSON array. `-` is JSON from standard input.

@@ -90,6 +90,7 @@ pub(crate) fn exit() -> impl Strategy<Value = Exit> {
     prop_oneof![
         3 => failure(),
         2 => Just(Exit::Lost { message: "worker gone".into() }),
+        1 => Just(Exit::Lapsed),
         1 => Just(Exit::Code { code: 0 }),
         1 => Just(Exit::Cancelled),
         1 => Just(Exit::Killed),
@@ -110,8 +111,9 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
         (collection::vec(value(), 0..4), object(), object(), collection::btree_map("[A-Z_]{1,8}", "\\PC*", 0..4));
     let times =
         (option::of(when()), option::of(span().prop_filter("zero", |s| *s != Span::default())), option::of(span()));
+    let trace = option::of((1u128.., 1u64.., any::<u8>(), option::of("[a-z]{1,9}=[!-~]{0,9}")));
     let policies = (retry(), reserved(), reserved(), isolation(), limits(), requires(), 0..=9u8);
-    (target(), texts, values, times, policies).prop_map(|(target, texts, values, times, policies)| {
+    (target(), texts, values, times, policies, trace).prop_map(|(target, texts, values, times, policies, trace)| {
         let mut spec = Spec::new(target);
         (spec.name, spec.stdin, spec.kind, spec.queue, spec.cwd, spec.unique_key) = texts;
         (spec.args, spec.kwargs, spec.metadata, spec.env) = values;
@@ -122,6 +124,11 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
         }
         (spec.timeout, spec.result_ttl) = (times.1, times.2);
         (spec.retry, spec.on_stop, spec.on_error, spec.isolation, spec.limits, spec.requires, spec.priority) = policies;
+        if let Some((trace, span, flags, state)) = trace {
+            let parent = format!("00-{trace:032x}-{span:016x}-{flags:02x}");
+            spec.traceparent = Some(parent.parse().expect("made as it has to be"));
+            spec.tracestate = state.map(|state| state.parse().expect("made as it has to be"));
+        }
         spec
     })
 }

@@ -64,10 +64,12 @@ pub enum EventKind {
     StaleWrite = 13,
     /// A control message could not be understood.
     ControlIgnored = 14,
+    /// Some of what an attempt wrote could not be kept.
+    OutputLost = 15,
 }
 
 impl EventKind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Created,
         Self::Spawning,
         Self::Running,
@@ -83,6 +85,7 @@ impl EventKind {
         Self::Resumed,
         Self::StaleWrite,
         Self::ControlIgnored,
+        Self::OutputLost,
     ];
 
     /// The event with this number, as engines store it.
@@ -108,6 +111,7 @@ impl EventKind {
             Self::Resumed => "resumed",
             Self::StaleWrite => "stale_write",
             Self::ControlIgnored => "control_ignored",
+            Self::OutputLost => "output_lost",
         }
     }
 

@@ -42,7 +42,7 @@ pub enum Exit {
         /// What the system said, with the program's name.
         message: String,
     },
-    /// The attempt could not be set up: its folder is absent, or the system refused a process.
+    /// The attempt could not be set up as its spec asks: its folder is absent, or a name in it is none.
     SpawnFailed {
         /// What the system said.
         message: String,
@@ -72,6 +72,14 @@ pub enum Exit {
         /// Why none may.
         message: String,
     },
+    /// The system gave its worker no process, descriptor or memory to begin it with. It goes back, and is charged nothing.
+    Starved {
+        /// What the system said.
+        message: String,
+    },
+    /// Its worker could not renew its lease in time, and stopped it before others would take over. It goes back, and is charged nothing
+    /// unless that goes on and on.
+    Lapsed,
     /// The worker that ran it is gone.
     Lost {
         /// What is known of it.
@@ -134,7 +142,9 @@ impl Exit {
             Self::Panicked { .. } => 101,
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
-            Self::SpawnFailed { .. } | Self::Unfit { .. } | Self::Lost { .. } => 125,
+            Self::SpawnFailed { .. } | Self::Unfit { .. } | Self::Starved { .. } | Self::Lapsed | Self::Lost { .. } => {
+                125
+            }
             Self::Cancelled => 130,
             Self::OutOfMemory | Self::Limit { .. } | Self::Killed => 137,
         }
@@ -153,9 +163,11 @@ impl fmt::Display for Exit {
             Self::NotFound { message }
             | Self::NotExecutable { message }
             | Self::SpawnFailed { message }
-            | Self::Unfit { message } => f.write_str(message),
+            | Self::Unfit { message }
+            | Self::Starved { message } => f.write_str(message),
             Self::Lost { message } | Self::Error { message, .. } | Self::Garbled { message } => f.write_str(message),
             Self::Panicked { message, location } => write!(f, "panicked at {location}: {message}"),
+            Self::Lapsed => f.write_str("the worker's lease ran out"),
             Self::Cancelled => f.write_str("stopped on request"),
             Self::Killed => f.write_str("killed on request"),
         }

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Spec, Tid};
+use crate::{
+    Spec, Tid, Trace,
+    trace::{TraceParent, TraceState},
+};
 
 /// One attempt of a task: what a handler reads as JSON on its standard input, and a routine takes its arguments from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -11,6 +14,19 @@ pub struct Job {
     pub tid: Tid,
     /// The number of the attempt.
     pub attempt: u32,
+    /// The trace it belongs to, and itself as a span in it: what it calls carries this as `traceparent`.
+    pub traceparent: TraceParent,
+    /// What vendors have added to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<TraceState>,
     /// What the task is to do.
     pub spec: Spec,
+}
+
+impl Job {
+    /// An attempt of a task.
+    pub fn new(tid: Tid, attempt: u32, spec: Spec) -> Self {
+        let Trace { parent, state } = spec.trace(tid, attempt);
+        Self { tid, attempt, traceparent: parent, tracestate: state, spec }
+    }
 }

@@ -24,6 +24,7 @@ pub mod stop;
 pub mod task;
 pub mod tid;
 pub mod title;
+pub mod trace;
 pub mod worker;
 
 pub use caps::CapSet;
@@ -41,4 +42,5 @@ pub use spec::{Spec, Target};
 pub use state::State;
 pub use task::TaskView;
 pub use tid::{Tid, TidClock};
+pub use trace::{Trace, TraceParent};
 pub use worker::WorkerEntry;

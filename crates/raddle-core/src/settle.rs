@@ -16,8 +16,8 @@ pub const LOSSES_ALLOWED: u32 = 3;
 /// the same each time; after so many attempts it is no longer believed.
 pub const UNCHARGED_ATTEMPTS: u32 = 10;
 
-/// How long a task waits for which a worker had no handler.
-const UNFIT_PAUSE: Duration = Duration::from_secs(5);
+/// How long a task waits that a worker could not begin: for want of a handler, or of what the system gives.
+const UNBEGUN_PAUSE: Duration = Duration::from_secs(5);
 
 /// The history of a task as far as decisions need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,9 +58,11 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
         Exit::Killed => done(State::Killed, tally),
         Exit::Cancelled if spec.on_stop == Reserved::Requeue => Next::Again { pause: Duration::ZERO, tally },
         Exit::Cancelled => done(State::Cancelled, tally),
-        // It is nobody's fault, and another worker may have one that fits; but this one must not take it again at once.
-        Exit::Unfit { .. } => Next::Again { pause: UNFIT_PAUSE, tally },
-        Exit::Lost { .. } => {
+        // It is not the task's fault, and another worker may have what it needs; but this one must not take it again at once.
+        Exit::Unfit { .. } | Exit::Starved { .. } => Next::Again { pause: UNBEGUN_PAUSE, tally },
+        // Whatever kept the worker from renewing its lease in time, it was not this task, as far as is known.
+        Exit::Lapsed if tally.attempt <= UNCHARGED_ATTEMPTS => Next::Again { pause: Duration::ZERO, tally },
+        Exit::Lost { .. } | Exit::Lapsed => {
             let tally = Tally { losses: tally.losses + 1, ..tally };
             if tally.losses < spec.retry.attempts.max(LOSSES_ALLOWED) {
                 return Next::Again { pause: Duration::ZERO, tally };
@@ -79,7 +81,7 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
 pub fn event_before_another(exit: &Exit) -> EventKind {
     match exit {
         Exit::Lost { .. } => EventKind::Reclaimed,
-        Exit::Cancelled | Exit::Unfit { .. } => EventKind::Released,
+        Exit::Cancelled | Exit::Lapsed | Exit::Unfit { .. } | Exit::Starved { .. } => EventKind::Released,
         _ => EventKind::Retrying,
     }
 }

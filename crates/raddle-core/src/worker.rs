@@ -83,6 +83,11 @@ impl WorkerInfo {
         self.serves(&spec.queue) && spec.needs().is_subset(&self.capabilities)
     }
 
+    /// Whether it runs nothing itself, and launches workers that do: a spawner.
+    pub fn launches(&self) -> bool {
+        self.concurrency == 0
+    }
+
     /// Whether the worker serves this queue.
     pub fn serves(&self, queue: &str) -> bool {
         self.queues.iter().any(|q| q == queue)

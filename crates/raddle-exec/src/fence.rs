@@ -53,6 +53,11 @@ impl FencePage {
         Self::map(fd, libc::PROT_READ)
     }
 
+    /// A view of the same page that can be written to: for a ward that renews its lease itself.
+    pub(crate) fn writable(&self) -> io::Result<Self> {
+        Self::map(self.fd.try_clone()?, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
     fn map(fd: OwnedFd, protection: libc::c_int) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };

@@ -27,11 +27,15 @@ pub(crate) const MAX_STDIN: usize = 1 << 30;
 const START: u8 = 1;
 const STDIN: u8 = 2;
 const ORDER: u8 = 3;
+const LEAVE: u8 = 4;
+const NAME: u8 = 5;
+const KEPT: u8 = 6;
 const STARTED: u8 = 16;
 const STDOUT: u8 = 17;
 const STDERR: u8 = 18;
 const DONE: u8 = 19;
 const REPLY: u8 = 20;
+const ASKED: u8 = 21;
 
 /// What can be wrong with a frame.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +62,21 @@ pub(crate) enum ToRunner {
     Stdin(Vec<u8>),
     Start(Box<Start>),
     Order(Order),
+    /// A ward is not needed any more.
+    Leave,
+    /// The worker that a ward is, and what it is called.
+    Name(Tid, String),
+    /// How much of what a ward has sent is safe without it.
+    Kept(Kept),
+}
+
+/// What of a ward's news need not be told again if somebody else has to go on with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// The bytes of all frames that were sent, from the first on.
+    pub(crate) bytes: u64,
+    /// How much the answers among them have put into the task's log.
+    pub(crate) logged: u64,
 }
 
 /// A [`Request`] without its input.
@@ -130,6 +149,25 @@ pub(crate) fn put_order(out: &mut Vec<u8>, order: Order) {
     put_raw(out, ORDER, &[code]);
 }
 
+pub(crate) fn put_leave(out: &mut Vec<u8>) {
+    put_raw(out, LEAVE, &[]);
+}
+
+pub(crate) fn put_name(out: &mut Vec<u8>, worker: Tid, name: &str) {
+    put(out, NAME, |out| {
+        out.extend(worker.as_u64().to_le_bytes());
+        out.extend_from_slice(name.as_bytes());
+    });
+}
+
+pub(crate) fn put_kept(out: &mut Vec<u8>, kept: Kept) {
+    put(out, KEPT, |out| out.extend([kept.bytes, kept.logged].iter().flat_map(|number| number.to_le_bytes())));
+}
+
+pub(crate) fn put_asked(out: &mut Vec<u8>) {
+    put_raw(out, ASKED, &[]);
+}
+
 pub(crate) fn put_started(out: &mut Vec<u8>, pid: u32) {
     put_raw(out, STARTED, &pid.to_le_bytes());
 }
@@ -176,6 +214,17 @@ pub(crate) fn take_to_runner(buf: &mut Vec<u8>) -> Result<Option<ToRunner>, Malf
         (ORDER, [2]) => Ok(ToRunner::Order(Order::Pause)),
         (ORDER, [3]) => Ok(ToRunner::Order(Order::Resume)),
         (ORDER, _) => Err(Malformed::Short(kind)),
+        (LEAVE, _) => Ok(ToRunner::Leave),
+        (NAME, bytes) => {
+            let (number, name) = bytes.split_first_chunk().ok_or(Malformed::Short(kind))?;
+            let worker = Tid::from_u64(u64::from_le_bytes(*number)).ok_or(Malformed::Short(kind))?;
+            Ok(ToRunner::Name(worker, String::from_utf8_lossy(name).into_owned()))
+        }
+        (KEPT, bytes) => {
+            let (bytes, logged) = bytes.split_first_chunk().ok_or(Malformed::Short(kind))?;
+            let logged = logged.try_into().map_err(|_| Malformed::Short(kind))?;
+            Ok(ToRunner::Kept(Kept { bytes: u64::from_le_bytes(*bytes), logged: u64::from_le_bytes(logged) }))
+        }
         _ => Err(Malformed::UnknownType(kind)),
     })
 }
@@ -192,6 +241,7 @@ pub(crate) fn take_to_worker(buf: &mut Vec<u8>) -> Result<Option<Notice>, Malfor
             STDOUT => output(Stream::Stdout),
             STDERR => output(Stream::Stderr),
             REPLY => output(Stream::Reply),
+            ASKED => Ok(Notice::Asked),
             DONE => done(payload).map(|done| Notice::Done(Box::new(done))),
             _ => Err(Malformed::UnknownType(kind)),
         }
@@ -304,7 +354,7 @@ mod tests {
             match take_to_runner(&mut buf).unwrap().unwrap() {
                 ToRunner::Stdin(bytes) => stdin.extend(bytes),
                 ToRunner::Start(start) => break start,
-                ToRunner::Order(_) => panic!("order before start"),
+                other => panic!("{other:?} before start"),
             }
         };
         assert_eq!(Some(stdin), request.stdin);
@@ -337,6 +387,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_ward_is_told_arrives() {
+        let mut buf = Vec::new();
+        let worker = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+        put_name(&mut buf, worker, "wärm");
+        put_kept(&mut buf, Kept { bytes: 7, logged: u64::MAX });
+        put_leave(&mut buf);
+        let mut next = || take_to_runner(&mut buf).unwrap().unwrap();
+        assert!(matches!(next(), ToRunner::Name(tid, name) if tid == worker && name == "wärm"));
+        assert!(matches!(next(), ToRunner::Kept(Kept { bytes: 7, logged: u64::MAX })));
+        assert!(matches!(next(), ToRunner::Leave));
+        assert!(matches!(take_to_runner(&mut vec![NAME, 1, 0, 0, 0, 9]), Err(Malformed::Short(NAME))));
+        assert!(matches!(take_to_runner(&mut vec![KEPT, 1, 0, 0, 0, 9]), Err(Malformed::Short(KEPT))));
+    }
+
+    #[test]
     fn every_exit_survives_the_wire() {
         use raddle_core::limits::LimitKind::MaxProcs;
         let message = String::from("m");
@@ -349,6 +414,7 @@ mod tests {
             Exit::NotExecutable { message: message.clone() },
             Exit::SpawnFailed { message: message.clone() },
             Exit::Lost { message },
+            Exit::Lapsed,
             Exit::Cancelled,
             Exit::Killed,
         ];

@@ -11,7 +11,12 @@ use tokio::{
 };
 
 use crate::{
-    Done, FencePage, Notice, Order, Prefork, Request, frame, orphans, prefork::Forked, process::Process, runner, sys,
+    Done, FencePage, Notice, Order, Prefork, Request,
+    frame::{self, Kept},
+    orphans,
+    prefork::{self, Forked},
+    process::Process,
+    runner, sys,
 };
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
@@ -45,6 +50,10 @@ pub struct Runner {
     /// The account of an attempt that no runner would take.
     refused: Option<Box<Done>>,
     gone: bool,
+    /// It was gone before it was a runner.
+    never_began: bool,
+    /// How many bytes of its frames were taken.
+    taken: u64,
 }
 
 /// The runner has ended, or does not speak our language. Whatever it ran is dead or dying; what its command left behind is adopted by a
@@ -53,8 +62,16 @@ pub struct Runner {
 #[error("the runner with pid {pid} is gone")]
 pub struct RunnerGone {
     pid: u32,
+    never_began: bool,
     #[source]
     source: Option<io::Error>,
+}
+
+impl RunnerGone {
+    /// Whether the system has not given it what a runner needs, so that it has run nothing. Nobody has killed it.
+    pub fn never_began(&self) -> bool {
+        self.never_began
+    }
 }
 
 impl Default for RunnerOptions {
@@ -93,18 +110,39 @@ impl Runner {
 
     /// Takes over a runner that was forked, if nobody has yet.
     pub fn adopt(prefork: &Prefork) -> Option<io::Result<Self>> {
-        let Forked { pid, socket } = prefork.take()?;
+        let forked = prefork.take()?;
+        let Forked { pid, ref socket, is_ward } = forked;
         let adopt = || {
+            let socket = socket.try_clone()?;
             socket.set_nonblocking(true)?;
+            let socket = UnixStream::from_std(socket)?;
+            if is_ward {
+                return Ok(Self::new(Process::Ward { pid }, pid, socket));
+            }
             let process = orphans::starting(|| Ok((pid, Process::forked(pid)?)))?;
-            Ok(Self::new(process, pid, UnixStream::from_std(socket)?))
+            Ok(Self::new(process, pid, socket))
         };
-        Some(adopt())
+        let adopted = adopt();
+        if adopted.is_ok() {
+            forked.forget();
+        }
+        Some(adopted)
     }
 
     fn new(process: Process, pid: u32, socket: UnixStream) -> Self {
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Self { process, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false }
+        Self {
+            process,
+            pid,
+            socket,
+            incoming,
+            outgoing,
+            sent: 0,
+            refused: None,
+            gone: false,
+            never_began: false,
+            taken: 0,
+        }
     }
 
     /// The runner's process id.
@@ -128,7 +166,7 @@ impl Runner {
 
     /// Sends an order about the attempt that is running.
     pub async fn send(&mut self, order: Order) -> Result<(), RunnerGone> {
-        if matches!(order, Order::Stop | Order::Kill) {
+        if matches!(order, Order::Stop | Order::Kill) && !self.gone {
             // A runner that somebody has stopped could not obey.
             sys::kill(self.pid, libc::SIGCONT);
         }
@@ -143,8 +181,12 @@ impl Runner {
         }
         self.flush().await?;
         loop {
+            let before = self.incoming.len();
             match frame::take_to_worker(&mut self.incoming) {
-                Ok(Some(notice)) => return Ok(notice),
+                Ok(Some(notice)) => {
+                    self.taken += (before - self.incoming.len()) as u64;
+                    return Ok(notice);
+                }
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(pid = self.pid, %error, "a runner sent something unreadable and is killed");
@@ -161,8 +203,20 @@ impl Runner {
         }
     }
 
-    /// Ends the runner and waits until it is gone. What it still runs is killed.
+    /// Tells a ward that all it has said so far is safe, `logged` bytes of it in the task's log: it need not say it again to anybody.
+    pub async fn keep(&mut self, logged: u64) -> Result<(), RunnerGone> {
+        if self.process.is_ward() {
+            frame::put_kept(&mut self.outgoing, Kept { bytes: self.taken, logged });
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the runner and waits until it is gone. What it still runs is killed. A ward is let go of, and not waited for.
     pub async fn close(mut self) {
+        if self.process.is_ward() {
+            return;
+        }
         let _ = self.socket.shutdown().await;
         self.ended(None).await;
     }
@@ -191,18 +245,27 @@ impl Runner {
     /// Waits for the process. A socket closes a little before its process has given its children away: whoever hears that the
     /// runner is gone shall find the orphans adopted.
     async fn ended(&mut self, source: Option<io::Error>) -> RunnerGone {
+        if self.process.is_ward() {
+            // Its zygote sees to the rest.
+            self.gone = true;
+        }
         if !self.gone {
             // A stopped runner could not notice that it is to end.
             sys::kill(self.pid, libc::SIGCONT);
-            if timeout(CLOSE_DEADLINE, self.process.wait()).await.is_err() {
-                tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
-                self.process.kill();
-                self.process.wait().await;
-            }
+            let code = match timeout(CLOSE_DEADLINE, self.process.wait()).await {
+                Ok(code) => code,
+                Err(_) => {
+                    tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
+                    self.process.kill();
+                    self.process.wait().await;
+                    None
+                }
+            };
+            self.never_began = code == Some(runner::NOT_SET_UP);
             self.gone = true;
             orphans::ended(self.pid);
         }
-        RunnerGone { pid: self.pid, source }
+        RunnerGone { pid: self.pid, never_began: self.never_began, source }
     }
 }
 
@@ -210,7 +273,9 @@ impl Drop for Runner {
     fn drop(&mut self) {
         // Not killed: killed it could not take its command's children with it. The socket, closed when this is over, ends it;
         // the runtime reaps it.
-        if !self.gone {
+        if self.process.is_ward() {
+            prefork::dismiss(self.socket.as_fd());
+        } else if !self.gone {
             sys::kill(self.pid, libc::SIGCONT);
         }
     }

@@ -74,6 +74,8 @@ pub enum Notice {
     },
     /// The attempt is over, and no process of it is left.
     Done(Box<Done>),
+    /// Somebody has asked the process to end. Only a ward says so: it is a worker, and its keeper decides what that means.
+    Asked,
 }
 
 /// The account of an attempt.

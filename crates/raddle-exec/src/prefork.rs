@@ -1,15 +1,22 @@
 //! A runner forked from this process before it has threads, for a process that knows at its start that it will need one.
 //!
+//! A ward is one too, forked by a zygote instead: see [`crate::Zygote`].
+//!
 //! Starting a runner means to start this very program again; forking one from a process that has just begun costs a fifth of that.
 //! It is only sound while there is one thread: the child of a threaded process inherits locks that nobody will ever release.
 
 use std::{
     fs, io,
-    os::{fd::AsFd, unix::fs::MetadataExt, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::MetadataExt, net::UnixStream},
+    },
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::{Call, FencePage, orphans, runner, sys};
+use raddle_core::Tid;
+
+use crate::{Call, FencePage, frame, orphans, runner, sys};
 
 /// A runner that waits to be used, by whoever asks first. Dropped unused, it ends.
 #[derive(Clone, Debug)]
@@ -17,6 +24,8 @@ pub struct Prefork {
     waiting: Arc<Mutex<Option<Forked>>>,
     fence: Arc<FencePage>,
     strangers: Arc<[u32]>,
+    /// The process, if it is a ward.
+    ward: Option<u32>,
 }
 
 /// The runner itself, as its parent sees it.
@@ -24,6 +33,7 @@ pub struct Prefork {
 pub(crate) struct Forked {
     pub(crate) pid: u32,
     pub(crate) socket: UnixStream,
+    pub(crate) is_ward: bool,
 }
 
 /// A process of one thread has three links to its folder of threads: the folder, its own dot, and the thread.
@@ -46,9 +56,30 @@ impl Prefork {
             }
             pid => {
                 let pid = pid as u32;
-                let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket: ours })));
-                Ok(Self { waiting, fence, strangers })
+                let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket: ours, is_ward: false })));
+                Ok(Self { waiting, fence, strangers, ward: None })
             }
+        }
+    }
+
+    /// A ward, which is a child of its zygote.
+    pub(crate) fn ward(pid: u32, socket: UnixStream, fence: Arc<FencePage>) -> Self {
+        let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket, is_ward: true })));
+        Self { waiting, fence, strangers: Arc::default(), ward: Some(pid) }
+    }
+
+    /// The process that is the worker, if that is not this one: a runner that was forked to be one.
+    pub fn worker_pid(&self) -> Option<u32> {
+        self.ward
+    }
+
+    /// Tells a ward which worker it is, unless it is at work already.
+    pub fn name(&self, worker: Tid, name: &str) {
+        if let Some(forked) = self.lock().as_ref().filter(|forked| forked.is_ward) {
+            let mut frame = Vec::new();
+            frame::put_name(&mut frame, worker, name);
+            // There is room, for nothing was sent before. One that is gone need not be told.
+            let _ = sys::send(forked.socket.as_fd(), &frame);
         }
     }
 
@@ -62,12 +93,39 @@ impl Prefork {
         Arc::clone(&self.strangers)
     }
 
+    /// Whether it has been taken.
+    pub fn is_taken(&self) -> bool {
+        self.lock().is_none()
+    }
+
     pub(crate) fn take(&self) -> Option<Forked> {
         self.lock().take()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Forked>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A ward is told that it is not needed. One that finds its socket closed without that takes its keeper for killed.
+pub(crate) fn dismiss(socket: BorrowedFd<'_>) {
+    let mut frame = Vec::new();
+    frame::put_leave(&mut frame);
+    let _ = sys::send(socket, &frame);
+}
+
+impl Forked {
+    /// Its socket has another owner, who lets go of it.
+    pub(crate) fn forget(mut self) {
+        self.is_ward = false;
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        if self.is_ward {
+            dismiss(self.socket.as_fd());
+        }
     }
 }
 

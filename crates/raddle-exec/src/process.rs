@@ -13,6 +13,8 @@ pub(crate) enum Process {
     Spawned(Child),
     /// Forked from this process; waited for here.
     Forked { pid: u32, pidfd: AsyncFd<OwnedFd> },
+    /// Forked by a zygote, which waits for it and for what it leaves behind.
+    Ward { pid: u32 },
 }
 
 impl Process {
@@ -23,28 +25,40 @@ impl Process {
         Ok(Self::Forked { pid, pidfd })
     }
 
+    pub(crate) fn is_ward(&self) -> bool {
+        matches!(self, Self::Ward { .. })
+    }
+
     pub(crate) fn is_running(&mut self) -> bool {
         match self {
             Self::Spawned(child) => matches!(child.try_wait(), Ok(None)),
             Self::Forked { pid, .. } => matches!(sys::try_wait(Some(*pid)), Wait::StillRunning),
+            // Its socket tells when it is not.
+            Self::Ward { .. } => true,
         }
     }
 
-    pub(crate) async fn wait(&mut self) {
+    /// Waits for its end, and returns its exit code if it had one. It is told once.
+    pub(crate) async fn wait(&mut self) -> Option<i32> {
         match self {
-            Self::Spawned(child) => drop(child.wait().await),
+            Self::Spawned(child) => child.wait().await.ok()?.code(),
             Self::Forked { pid, pidfd } => {
                 // Readable when the process has ended; it is reaped whatever the descriptor says.
                 let _ = pidfd.readable().await;
-                let _ = sys::try_wait(Some(*pid));
+                match sys::try_wait(Some(*pid)) {
+                    Wait::Reaped(reaped) if libc::WIFEXITED(reaped.status) => Some(libc::WEXITSTATUS(reaped.status)),
+                    _ => None,
+                }
             }
+            // It is the zygote's child, and reaped there.
+            Self::Ward { .. } => None,
         }
     }
 
     pub(crate) fn kill(&mut self) {
         match self {
             Self::Spawned(child) => drop(child.start_kill()),
-            Self::Forked { pid, .. } => sys::kill(*pid, libc::SIGKILL),
+            Self::Forked { pid, .. } | Self::Ward { pid } => sys::kill(*pid, libc::SIGKILL),
         }
     }
 }

@@ -132,6 +132,71 @@ pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
     }
 }
 
+/// The longest list of descriptors in one message.
+const MAX_PASSED: usize = 4;
+/// Room for a control message with that many, aligned as the kernel wants it.
+type Ancillary = [u64; 8];
+
+/// Sends a message with descriptors, which the reader gets copies of, without waiting for more room.
+pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], passed: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let passed: Vec<c_int> = passed.iter().take(MAX_PASSED).map(AsRawFd::as_raw_fd).collect();
+    let size = size_of_val(&passed[..]) as u32;
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control: Ancillary = [0; 8];
+    // SAFETY: a header of zeros is valid. Every pointer in it is to a local that outlives the call; the control message is written within
+    // `control`, which has room for `MAX_PASSED` descriptors.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE(size) as _;
+        let head = libc::CMSG_FIRSTHDR(&raw const message);
+        (*head).cmsg_level = libc::SOL_SOCKET;
+        (*head).cmsg_type = libc::SCM_RIGHTS;
+        (*head).cmsg_len = libc::CMSG_LEN(size) as _;
+        std::ptr::copy_nonoverlapping(passed.as_ptr().cast(), libc::CMSG_DATA(head), size as usize);
+        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Receives a message of at most `max` bytes, and the descriptors that came with it.
+pub(crate) fn receive_with(socket: BorrowedFd<'_>, max: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; max];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: max };
+    let (mut control, mut passed): (Ancillary, _) = ([0; 8], Vec::new());
+    loop {
+        // SAFETY: a header of zeros is valid, and every pointer in it is to a local that outlives its use.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of::<Ancillary>() as _);
+        // SAFETY: as above.
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        if got < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        }
+        bytes.truncate(got as usize);
+        // SAFETY: the kernel has filled the control buffer in and says how far; the descriptors in it are new and owned by nobody else.
+        unsafe {
+            let mut head = libc::CMSG_FIRSTHDR(&raw const message);
+            while !head.is_null() {
+                if ((*head).cmsg_level, (*head).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                    let (data, length) = (libc::CMSG_DATA(head), (*head).cmsg_len as usize);
+                    let count = (length - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
+                    passed
+                        .extend((0..count).map(|n| OwnedFd::from_raw_fd(data.cast::<c_int>().add(n).read_unaligned())));
+                }
+                head = libc::CMSG_NXTHDR(&raw const message, head);
+            }
+        }
+        return Ok((bytes, passed));
+    }
+}
+
 /// Two ends of a connection that keeps the bounds of messages, and that tells when the other end is closed.
 pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut pair = [0; 2];
@@ -210,7 +275,20 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
 }
 
-/// Orphaned descendants of this process become its children instead of init's.
+/// Keeps all descriptors but the standard ones from programs that this process starts.
+pub fn close_on_exec() {
+    // SAFETY: plain integers; it closes nothing now.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+}
+
+/// Has a write beyond the largest size of a file fail, instead of ending this process. It is a handler, and not the signal ignored: that
+/// would be passed on to commands.
+pub fn survive_file_limit() {
+    extern "C" fn nothing(_: c_int) {}
+    // SAFETY: the handler does nothing, which is safe at any point.
+    unsafe { libc::signal(libc::SIGXFSZ, nothing as extern "C" fn(c_int) as libc::sighandler_t) };
+}
+
 /// Has the kernel continue this process when its parent dies. A runner that somebody has stopped could otherwise not see that its worker
 /// is gone, and its task would run beside the next attempt.
 pub(crate) fn wake_when_parent_dies() {
@@ -218,6 +296,7 @@ pub(crate) fn wake_when_parent_dies() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) };
 }
 
+/// Orphaned descendants of this process become its children instead of init's.
 pub(crate) fn set_subreaper() -> io::Result<()> {
     // SAFETY: this prctl takes plain integers.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)

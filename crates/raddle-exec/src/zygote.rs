@@ -1,18 +1,19 @@
 //! A process of one thread that forks others on request, made from a process before that has threads.
 //!
 //! Whoever needs many processes of this very program, each as fresh as a new one, forks them from here: nothing is loaded, linked or parsed
-//! again. What was forked outlives the zygote, and the zygote ends with whoever made it. It says who has ended and how; those it has forked
-//! speak for themselves, on the same socket. Messages keep their bounds there, so that any number can write.
+//! again. What was forked is a *ward* (see `runner/ward.rs`) with a socket of its own to whoever asked for it; the zygote says who has ended
+//! and how, and ends what a killed one has left behind. Wards outlive the zygote, and the zygote ends with whoever made it.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     fs, io, mem,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::{fs::MetadataExt, net::UnixStream},
     },
     panic::{self, AssertUnwindSafe},
-    process, ptr,
+    ptr,
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,7 +23,9 @@ use tokio::{
 };
 
 use crate::{
+    FencePage, Newborn, Prefork, orphans,
     prefork::LINKS_OF_ONE_THREAD,
+    runner::Nest,
     sys::{self, Wait},
     title,
 };
@@ -63,19 +66,11 @@ pub struct Told {
 pub enum Milestone {
     /// It is there.
     Forked,
-    /// It has a number to tell.
-    Ready(u64),
-    /// It has begun what it is there for.
-    Begun,
     /// It has exited with this code.
     Exited(i32),
     /// It was ended by this signal.
     Killed(i32),
 }
-
-/// A forked process's way to speak to whoever asked for it.
-#[derive(Debug)]
-pub struct Report(OwnedFd);
 
 /// How long forking may take: a zygote that does not answer was stopped, or is not one.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,22 +83,19 @@ const REAP_PAUSE: Duration = Duration::from_millis(1);
 const PANICKED: u8 = 1;
 
 const FORK: u8 = b'F';
-const TERMINATE: u8 = b'T';
 const KILL: u8 = b'K';
 
 const FORKED: u8 = 0;
-const READY: u8 = 1;
-const BEGUN: u8 = 2;
-const EXITED: u8 = 3;
-const KILLED: u8 = 4;
+const EXITED: u8 = 1;
+const KILLED: u8 = 2;
 /// The system gives no process; the number says why.
-const REFUSED: u8 = 5;
+const REFUSED: u8 = 3;
 /// Kind, process, number.
 const MESSAGE: usize = 13;
 
 impl Zygote {
     /// Forks a zygote, whose processes each do `work` and exit with what it returns. Refused when this process has more than one thread.
-    pub fn fork(work: impl FnMut(Report) -> u8) -> io::Result<Self> {
+    pub fn fork(work: impl FnMut(Newborn) -> u8) -> io::Result<Self> {
         if fs::metadata("/proc/self/task")?.nlink() != LINKS_OF_ONE_THREAD {
             return Err(io::Error::other("a process with threads cannot be forked safely"));
         }
@@ -144,18 +136,21 @@ impl Zygote {
 }
 
 impl Nursery {
-    /// Forks a process and returns its id. An error means that the zygote is of no use any more, unless its kind is `OutOfMemory` or
-    /// `WouldBlock`: then the system gives no process now.
-    pub async fn fork(&mut self) -> io::Result<u32> {
+    /// Forks a ward. An error means that the zygote is of no use any more, unless its kind is `OutOfMemory` or `WouldBlock`: then the
+    /// system gives no process now.
+    pub async fn fork(&mut self) -> io::Result<Prefork> {
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the zygote does not answer");
         timeout(PATIENCE, self.fork_now()).await.map_err(late)?
     }
 
-    async fn fork_now(&mut self) -> io::Result<u32> {
-        self.ask(FORK).await?;
+    async fn fork_now(&mut self) -> io::Result<Prefork> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let fence = Arc::new(FencePage::new()?);
+        self.ask(FORK, &[theirs.as_fd(), fence.as_fd()]).await?;
+        drop(theirs);
         loop {
             match self.receive().await? {
-                Ok(Told { pid, what: Milestone::Forked }) => return Ok(pid),
+                Ok(Told { pid, what: Milestone::Forked }) => return Ok(Prefork::ward(pid, ours, fence)),
                 Ok(told) => self.heard.push_back(told),
                 Err(error) => return Err(error),
             }
@@ -175,22 +170,17 @@ impl Nursery {
         }
     }
 
-    /// Sends SIGTERM to all that were forked.
-    pub fn terminate(&self) {
-        let _ = sys::send(self.socket.get_ref().as_fd(), &[TERMINATE]);
-    }
-
     /// Sends SIGKILL to all that were forked.
     pub fn kill(&self) {
         let _ = sys::send(self.socket.get_ref().as_fd(), &[KILL]);
     }
 
     /// Reads on while there is no room to write: the other side may wait for that.
-    async fn ask(&mut self, what: u8) -> io::Result<()> {
+    async fn ask(&mut self, what: u8, passed: &[BorrowedFd<'_>]) -> io::Result<()> {
         loop {
-            match sys::send(self.socket.get_ref().as_fd(), &[what]) {
+            match sys::send_with(self.socket.get_ref().as_fd(), &[what], passed) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                sent => return sent.map(drop),
+                sent => return sent,
             }
             let told = tokio::select! {
                 told = self.receive() => Some(told?),
@@ -234,18 +224,6 @@ impl Drop for Process {
     }
 }
 
-impl Report {
-    /// Tells that it is ready, with a number.
-    pub fn ready(&self, number: u64) {
-        tell(self.0.as_fd(), READY, process::id(), number);
-    }
-
-    /// Tells that it has begun what it is there for.
-    pub fn begun(&self) {
-        tell(self.0.as_fd(), BEGUN, process::id(), 0);
-    }
-}
-
 fn parse(message: &[u8]) -> io::Result<io::Result<Told>> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "a message of another length");
     let message: &[u8; MESSAGE] = message.try_into().map_err(|_| malformed())?;
@@ -253,8 +231,6 @@ fn parse(message: &[u8]) -> io::Result<io::Result<Told>> {
     let (pid, number) = (u32::from_le_bytes([a, b, c, d]), u64::from_le_bytes(number));
     let what = match kind {
         FORKED => Milestone::Forked,
-        READY => Milestone::Ready(number),
-        BEGUN => Milestone::Begun,
         EXITED => Milestone::Exited(number as i32),
         KILLED => Milestone::Killed(number as i32),
         REFUSED => return Ok(Err(io::Error::from_raw_os_error(number as i32))),
@@ -273,11 +249,14 @@ fn tell(socket: BorrowedFd<'_>, kind: u8, pid: u32, number: u64) {
 }
 
 /// The zygote's part. Returns when nobody is at the other end any more.
-fn serve(socket: OwnedFd, mut work: impl FnMut(Report) -> u8) -> io::Result<()> {
+fn serve(socket: OwnedFd, mut work: impl FnMut(Newborn) -> u8) -> io::Result<()> {
     // SAFETY: plain integers. A group of its own: a Ctrl-C at the terminal is for whoever made it.
     sys::check(unsafe { libc::setpgid(0, 0) })?;
     title::set("raddle-zygote");
-    let (children, mask) = child_signals()?;
+    // What a killed ward leaves behind comes here.
+    sys::set_subreaper()?;
+    let nest = Arc::new(Nest::prepare()?);
+    let children = child_signals()?;
     let mut live = BTreeSet::new();
     loop {
         let pollfd = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -290,19 +269,25 @@ fn serve(socket: OwnedFd, mut work: impl FnMut(Report) -> u8) -> io::Result<()> 
         if fds[0].revents == 0 {
             continue;
         }
-        let mut request = Vec::new();
-        if sys::read_some(socket.as_fd(), &mut request, 1)? == 0 {
-            return Ok(());
-        }
-        match request[0] {
+        let (request, mut passed) = match sys::receive_with(socket.as_fd(), 1) {
+            // Whoever made it was killed before it had read all.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+            received => received?,
+        };
+        let Some(&request) = request.first() else { return Ok(()) };
+        match request {
             FORK => {
+                let (Some(fence), Some(ward)) = (passed.pop(), passed.pop()) else { continue };
                 // SAFETY: there is one thread, so the child is a whole process. It never returns from here.
                 match sys::check(unsafe { libc::fork() }) {
                     Ok(0) => {
-                        drop(children);
-                        become_child(socket, &mask, &mut work)
+                        drop((socket, children));
+                        become_child(Newborn { socket: ward, fence, nest }, &mut work)
                     }
-                    Ok(pid) => _ = live.insert(pid as u32),
+                    Ok(pid) => {
+                        live.insert(pid as u32);
+                        tell(socket.as_fd(), FORKED, pid as u32, 0);
+                    }
                     Err(error) => {
                         let code = error.raw_os_error().unwrap_or(libc::EAGAIN);
                         tell(socket.as_fd(), REFUSED, 0, code as u64);
@@ -310,49 +295,52 @@ fn serve(socket: OwnedFd, mut work: impl FnMut(Report) -> u8) -> io::Result<()> 
                 }
             }
             // Only who waits for a process can be sure of its number.
-            TERMINATE => live.iter().for_each(|pid| sys::kill(*pid, libc::SIGTERM)),
             KILL => live.iter().for_each(|pid| sys::kill(*pid, libc::SIGKILL)),
             _ => {}
         }
     }
 }
 
-fn become_child(socket: OwnedFd, mask: &libc::sigset_t, work: &mut impl FnMut(Report) -> u8) -> ! {
-    // SAFETY: plain integers, and a mask that outlives the call.
-    unsafe {
-        libc::setpgid(0, 0);
-        libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut());
-    }
-    tell(socket.as_fd(), FORKED, process::id(), 0);
+fn become_child(newborn: Newborn, work: &mut impl FnMut(Newborn) -> u8) -> ! {
+    // SAFETY: plain integers.
+    unsafe { libc::setpgid(0, 0) };
     // A panic must not unwind into what its ancestors were doing.
-    let code = panic::catch_unwind(AssertUnwindSafe(|| work(Report(socket)))).unwrap_or(PANICKED);
+    let code = panic::catch_unwind(AssertUnwindSafe(|| work(newborn))).unwrap_or(PANICKED);
     // SAFETY: ends the process without running what its ancestors have registered for their own end.
     unsafe { libc::_exit(code.into()) }
 }
 
 fn reap(socket: &OwnedFd, live: &mut BTreeSet<u32>) {
     while let Wait::Reaped(reaped) = sys::try_wait(None) {
-        live.remove(&reaped.pid);
+        if !live.remove(&reaped.pid) {
+            // An orphan that has ended by itself.
+            continue;
+        }
         let status = reaped.status;
         let (kind, number) = if libc::WIFSIGNALED(status) {
             (KILLED, libc::WTERMSIG(status))
         } else {
             (EXITED, libc::WEXITSTATUS(status))
         };
+        if (kind, number) != (EXITED, 0) {
+            // It may not have ended all that it ran, which was given to us when it died.
+            let wards: Vec<u32> = live.iter().copied().collect();
+            orphans::reap_orphans(&wards);
+        }
         tell(socket.as_fd(), kind, reaped.pid, number as u64);
     }
 }
 
-/// A descriptor that tells of children that have ended, and the mask of signals that they are to have.
-fn child_signals() -> io::Result<(OwnedFd, libc::sigset_t)> {
+/// A descriptor that tells of children that have ended.
+fn child_signals() -> io::Result<OwnedFd> {
     // SAFETY: signal sets are plain data; every pointer is to a local that outlives its call, and the descriptor is owned by nobody else.
     unsafe {
-        let (mut wanted, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
+        let mut wanted: libc::sigset_t = mem::zeroed();
         libc::sigemptyset(&raw mut wanted);
         libc::sigaddset(&raw mut wanted, libc::SIGCHLD);
-        sys::check(libc::sigprocmask(libc::SIG_BLOCK, &raw const wanted, &raw mut before))?;
+        sys::check(libc::sigprocmask(libc::SIG_BLOCK, &raw const wanted, ptr::null_mut()))?;
         let fd = sys::check(libc::signalfd(-1, &raw const wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
-        Ok((OwnedFd::from_raw_fd(fd), before))
+        Ok(OwnedFd::from_raw_fd(fd))
     }
 }
 
@@ -363,7 +351,7 @@ mod tests {
     #[test]
     fn messages_arrive_as_they_were_sent_and_bounds_are_kept() {
         let (ours, theirs) = sys::seqpacket_pair().unwrap();
-        let sent = [(FORKED, 0), (READY, u64::MAX), (BEGUN, 0), (EXITED, 3), (KILLED, 9)];
+        let sent = [(FORKED, 0), (EXITED, 3), (KILLED, 9)];
         sent.iter().for_each(|(kind, number)| tell(theirs.as_fd(), *kind, 7, *number));
         tell(theirs.as_fd(), REFUSED, 0, libc::EAGAIN as u64);
         sys::send_whole(theirs.as_fd(), b"x");
@@ -373,14 +361,7 @@ mod tests {
             sys::read_some(ours.as_fd(), &mut buf, 100).unwrap();
             buf
         };
-        let expected = [
-            Milestone::Forked,
-            Milestone::Ready(u64::MAX),
-            Milestone::Begun,
-            Milestone::Exited(3),
-            Milestone::Killed(9),
-        ];
-        for what in expected {
+        for what in [Milestone::Forked, Milestone::Exited(3), Milestone::Killed(9)] {
             assert_eq!(parse(&next()).unwrap().unwrap(), Told { pid: 7, what });
         }
         assert_eq!(parse(&next()).unwrap().unwrap_err().kind(), io::ErrorKind::WouldBlock);

@@ -4,6 +4,9 @@
 //! own, through `raddle-exec`.
 
 pub mod handler;
+pub mod metrics;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 pub mod routine;
 pub mod spawner;
 pub mod wait;

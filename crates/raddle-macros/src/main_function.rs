@@ -9,19 +9,82 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         return Err(Error::new(options.span(), "#[raddle::main] has no options"));
     }
     let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
-    if sig.asyncness.is_none() {
-        return Err(Error::new(sig.fn_token.span(), "#[raddle::main] is for an `async fn main`"));
+    if sig.ident != "main" {
+        return Err(Error::new(sig.ident.span(), "#[raddle::main] is for the function `main`"));
     }
     if !sig.inputs.is_empty() {
         return Err(Error::new(sig.inputs.span(), "`main` takes no arguments: std::env::args has them"));
     }
     let (ident, output) = (&sig.ident, &sig.output);
+    let body = match sig.asyncness {
+        Some(_) => quote! { ::raddle::__private::block_on(async #block) },
+        None => quote! { #block },
+    };
     Ok(quote! {
         #(#attrs)*
         #vis fn #ident() #output {
             // Runners, and workers, are this same program: they do not get past this.
             ::raddle::__private::enter();
-            ::raddle::__private::block_on(async #block)
+            #body
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_main_is_refused_with_a_word_of_why() {
+        for (options, item, said) in [
+            (
+                quote!(flavor = "x"),
+                quote!(
+                    async fn main() {}
+                ),
+                "#[raddle::main] has no options",
+            ),
+            (
+                quote!(),
+                quote!(
+                    async fn start() {}
+                ),
+                "#[raddle::main] is for the function `main`",
+            ),
+            (
+                quote!(),
+                quote!(
+                    async fn main(args: Vec<String>) {}
+                ),
+                "`main` takes no arguments",
+            ),
+            (
+                quote!(),
+                quote!(
+                    struct Main;
+                ),
+                "expected",
+            ),
+        ] {
+            let message = expand(options, item).expect_err("it is refused").to_string();
+            assert!(message.contains(said), "{message}");
+        }
+    }
+
+    #[test]
+    fn only_an_async_main_has_a_runtime() {
+        let written = |item| expand(TokenStream::new(), item).expect("it is one").to_string();
+        assert!(
+            written(quote!(
+                async fn main() -> u8 {
+                    0
+                }
+            ))
+            .contains("block_on")
+        );
+        let plain = written(quote!(
+            fn main() {}
+        ));
+        assert!(plain.contains("enter") && !plain.contains("block_on"), "{plain}");
+    }
 }

@@ -163,3 +163,105 @@ fn result_of(output: &ReturnType) -> (TokenStream, bool) {
     }
     (quote!(#of), false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(options: TokenStream, item: TokenStream) -> String {
+        expand(options, item).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_a_routine_is_refused_with_a_word_of_why() {
+        let none = TokenStream::new;
+        for (item, said) in [
+            (
+                quote!(
+                    fn f<T>(of: T) {}
+                ),
+                "a routine cannot be generic",
+            ),
+            (
+                quote!(
+                    fn f(text: &str) {}
+                ),
+                "take it by value, as `String` for `&str`",
+            ),
+            (
+                quote!(
+                    fn f(any: impl Clone) {}
+                ),
+                "`impl Trait` is generic",
+            ),
+            (
+                quote!(
+                    fn f((a, b): (u8, u8)) {}
+                ),
+                "give this argument a name",
+            ),
+            (
+                quote!(
+                    fn f(&self) {}
+                ),
+                "a method cannot be a routine",
+            ),
+            (
+                quote!(
+                    unsafe fn f() {}
+                ),
+                "a routine cannot be unsafe",
+            ),
+            (
+                quote!(
+                    fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: u8, i: u8, j: u8, k: u8, l: u8, m: u8) {}
+                ),
+                "at most 12 arguments: put them into a struct",
+            ),
+            (
+                quote!(
+                    struct NotAFunction;
+                ),
+                "expected",
+            ),
+        ] {
+            let message = refused(none(), item);
+            assert!(message.contains(said), "{message}");
+        }
+        for (options, said) in [
+            (quote!(nmae = "x"), "the only option is `name = \"…\"`"),
+            (quote!(name = "a name"), "a name has 1 to 128 letters"),
+            (quote!(name = ""), "a name has 1 to 128 letters"),
+            (quote!(name = 3), "expected string literal"),
+        ] {
+            let message = refused(
+                options,
+                quote!(
+                    fn f() {}
+                ),
+            );
+            assert!(message.contains(said), "{message}");
+        }
+    }
+
+    #[test]
+    fn functions_of_all_shapes_are_routines() {
+        for item in [
+            quote!(
+                fn f() {}
+            ),
+            quote!(
+                pub(crate) async fn f(a: u8, b: Vec<String>) -> Result<u8, String> {
+                    Ok(a)
+                }
+            ),
+            quote!(
+                fn f(mut a: Vec<u8>) -> Option<u8> {
+                    a.pop()
+                }
+            ),
+        ] {
+            expand(quote!(name = "its-name"), item).expect("it is one");
+        }
+    }
+}

@@ -31,7 +31,7 @@
 pub use async_trait::async_trait;
 pub use raddle_fabric::{
     handler::{self, Handler},
-    routine::{Handle, Task, TaskError, log, progress},
+    routine::{Handle, Task, TaskError, log, progress, trace},
 };
 pub use raddle_macros::{main, routine};
 

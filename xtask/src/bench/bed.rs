@@ -63,13 +63,19 @@ impl Bed {
     pub(crate) fn worker(&self, args: &[&str]) -> Worker {
         let mut all = vec!["worker", "start", "--no-detach"];
         all.extend(args);
-        let mut child =
-            self.raddle(&all).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the release binary starts");
+        Worker::start(self.raddle(&all).stderr(Stdio::null()))
+    }
+}
+
+impl Worker {
+    /// Starts one, or whatever else says an id on its standard output when it is ready.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the release binary starts");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it was piped");
         BufReader::new(stdout).read_line(&mut line).expect("the worker says its id");
         assert!(line.trim().len() >= 19, "the worker says its id, and not {line:?}");
-        Worker { child }
+        Self { child }
     }
 }
 
@@ -79,6 +85,24 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Tells it to leave, and waits for that. Returns whether it left as it should.
+    pub(crate) fn stop(mut self) -> bool {
+        self.end()
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn end(&mut self) -> bool {
+        let pid = i32::try_from(self.child.id()).expect("a pid fits");
+        // SAFETY: the child was not waited for, so the pid is its own.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+        self.child.wait().is_ok_and(|status| status.success())
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -86,10 +110,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        let pid = i32::try_from(self.child.id()).expect("a pid fits");
-        // SAFETY: the child was not waited for, so the pid is its own.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
-        let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            self.end();
+        }
     }
 }
 

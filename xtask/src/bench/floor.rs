@@ -1,7 +1,8 @@
 //! What the machine can do without Raddle.
 
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString},
+    os::unix::ffi::OsStrExt,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -11,24 +12,29 @@ use rusqlite::Connection;
 
 /// Starts and waits for `count` times `/bin/true`, `parallel` at a time, with nothing around it.
 pub(crate) fn spawns(count: usize, parallel: usize) -> Duration {
+    spawns_of(Path::new("/bin/true"), count, parallel)
+}
+
+/// The same with another program that does nothing.
+pub(crate) fn spawns_of(program: &Path, count: usize, parallel: usize) -> Duration {
+    let program = CString::new(program.as_os_str().as_bytes()).expect("no NUL in it");
     let began = Instant::now();
     thread::scope(|scope| {
         for _ in 0..parallel {
-            scope.spawn(|| (0..count / parallel).for_each(|_| spawn_and_wait()));
+            scope.spawn(|| (0..count / parallel).for_each(|_| spawn_and_wait(&program)));
         }
     });
     began.elapsed()
 }
 
-fn spawn_and_wait() {
-    let program = CString::new("/bin/true").expect("no NUL in it");
+fn spawn_and_wait(program: &CStr) {
     let argv = [program.as_ptr().cast_mut(), std::ptr::null_mut()];
     let mut pid = 0;
     // SAFETY: the arrays end with a null pointer and live until the call returns.
     let error = unsafe {
         libc::posix_spawn(&mut pid, program.as_ptr(), std::ptr::null(), std::ptr::null(), argv.as_ptr(), environ)
     };
-    assert_eq!(error, 0, "/bin/true can be started");
+    assert_eq!(error, 0, "{program:?} can be started");
     let mut status = 0;
     // SAFETY: `pid` is a child of ours that was not waited for.
     let waited = unsafe { libc::waitpid(pid, &mut status, 0) };

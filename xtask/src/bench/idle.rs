@@ -26,7 +26,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
 
 /// The time that all threads of a process have run for, in nanoseconds. The usual count, in hundredths of a second, charges a whole one to
 /// whoever runs when it is full, which is often one that has just been woken by the clock.
-fn cpu_nanos(pid: u32) -> u64 {
+pub(crate) fn cpu_nanos(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the worker is alive");
     let of_thread = |thread: io::Result<fs::DirEntry>| {
         let text = fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
@@ -35,7 +35,7 @@ fn cpu_nanos(pid: u32) -> u64 {
     threads.filter_map(of_thread).sum()
 }
 
-fn rss_mb(pid: u32) -> f64 {
+pub(crate) fn rss_mb(pid: u32) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the worker is alive");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has a size");
     let kib: f64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");

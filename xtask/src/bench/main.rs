@@ -7,6 +7,7 @@ mod bed;
 mod claim;
 mod floor;
 mod idle;
+mod oneshot;
 mod queue;
 mod redis;
 mod run;
@@ -28,12 +29,12 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis oneshot (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 7] = [
+const BENCHES: [(&str, Bench); 8] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -41,6 +42,7 @@ const BENCHES: [(&str, Bench); 7] = [
     ("idle", idle::bench),
     ("claim", claim::bench),
     ("redis", redis::bench),
+    ("oneshot", oneshot::bench),
 ];
 
 fn main() -> ExitCode {

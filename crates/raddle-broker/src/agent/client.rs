@@ -18,7 +18,7 @@ use super::{
     protocol::{Bytes, Call, read},
 };
 use crate::{
-    Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Error, Fence, Finish, Health, Heart, Log, Message,
+    Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Heart, Log, Message,
     Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
     Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
 };
@@ -225,6 +225,10 @@ impl Tasks for Remote {
         self.ask(Call::Waiting(request)).await
     }
 
+    async fn demand(&self) -> Result<Demand> {
+        self.ask(Call::Demand).await
+    }
+
     async fn summary(&self) -> Result<Summary> {
         self.ask(Call::Summary).await
     }
@@ -251,6 +255,10 @@ impl Tasks for Remote {
 impl Registry for Remote {
     async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
         self.ask(Call::Register { info, ttl }).await
+    }
+
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.ask(Call::RegisterOwn { info, ttl }).await
     }
 
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {

@@ -24,7 +24,7 @@ use crate::request::{
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -115,10 +115,15 @@ pub(super) enum Call {
     Complete(String),
     AheadOf(Tid),
     Waiting(WaitingRequest),
+    Demand,
     Summary,
     Purge,
     Health,
     Register {
+        info: WorkerInfo,
+        ttl: Duration,
+    },
+    RegisterOwn {
         info: WorkerInfo,
         ttl: Duration,
     },

@@ -8,7 +8,7 @@ use std::{
     io,
     os::unix::{
         ffi::OsStrExt,
-        fs::{FileTypeExt, MetadataExt},
+        fs::{FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -53,6 +53,10 @@ pub(super) async fn bind(path: &Path) -> Result<(UnixListener, Bound)> {
         // Does not follow a link in the last place: a name that is taken is taken.
         rustix::net::bind(&socket, &address)?;
         let found = path.symlink_metadata()?;
+        if found.mode() & 0o777 != 0o600 {
+            // The umask has taken what its owner needs.
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        }
         let bound = Bound { path: path.into(), file: (found.dev(), found.ino()) };
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from(socket);

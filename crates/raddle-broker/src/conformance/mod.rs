@@ -125,6 +125,7 @@ macro_rules! conformance {
                 a_time_that_has_not_come_claims_nothing
                 an_invalid_task_leaves_nothing
                 its_worker_leaves_with_it
+                a_worker_for_one_task_leaves_with_the_one_it_claims
                 what_its_worker_leaves_behind_is_taken_back
                 a_task_can_be_left_to_others
             }
@@ -264,6 +265,8 @@ macro_rules! conformance {
                 a_task_knows_its_place_in_line
                 progress_is_shown_while_the_attempt_runs
                 what_waits_for_a_worker_is_counted
+                demand_is_told_by_kind
+                demand_is_told_of_many
                 an_unknown_task_is_not_there
                 the_summary_adds_up
                 the_engine_names_itself

@@ -52,6 +52,31 @@ pub async fn nobody_else_can_claim_it_in_between(store: &dyn Fixture) -> Result<
     Ok(())
 }
 
+/// It is no task, and nothing has to be done about it afterwards; unless its task goes on elsewhere.
+pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = broker.register_own(info("warm"), TTL).await?;
+    assert_eq!(broker.workers().await?.iter().map(|entry| entry.tid).collect::<Vec<_>>(), [owner]);
+    assert_eq!(broker.task(owner).await?, None);
+    assert!(matches!(broker.heart(owner, TTL).beat(Beat::default())?, Pulse::Alive(_)));
+    let tid = submit(broker, spec("task")).await?;
+    let claims = broker.claim(request(owner)).await?;
+    assert_eq!(claims[0].fence.tid, tid);
+    assert_eq!(end(broker, claims[0].fence, success()).await?, Verdict::Done(State::Completed));
+    assert_eq!(broker.workers().await?, []);
+    assert!(matches!(broker.claim(request(owner)).await, Err(Error::NotFound(tid)) if tid == owner));
+
+    let owner = broker.register_own(info("warm"), TTL).await?;
+    submit(broker, spec("task")).await?;
+    let claims = broker.claim(request(owner)).await?;
+    let lost = raddle_core::Exit::Lost { message: "its worker was killed".into() };
+    assert!(matches!(end(broker, claims[0].fence, lost).await?, Verdict::Again(_)));
+    assert_eq!(broker.workers().await?.len(), 1);
+    broker.deregister(owner, None).await?;
+    assert_eq!(broker.workers().await?, []);
+    Ok(())
+}
+
 /// There is nothing for it to run.
 pub async fn a_key_that_is_taken_registers_nobody(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();

@@ -148,6 +148,8 @@ pub async fn a_late_finish_is_refused_counted_and_logged(store: &dyn Fixture) ->
     let second = begin(broker, other).await?;
     assert_eq!(end(broker, lost, failure()).await?, Verdict::Stale);
     assert_eq!(broker.summary().await?.stale_writes, 1);
+    let demand = broker.demand().await?;
+    assert_eq!((demand.reclaims, demand.stale_writes, demand.active), (1, 1, 1));
     assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::StaleWrite));
     assert_eq!(end(broker, second, success()).await?, Verdict::Done(State::Completed));
     Ok(())

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result,
+    Demand, Error, Result,
     request::{Fence, TaskFilter, WaitingRequest},
 };
 
@@ -168,6 +168,66 @@ pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<(
     let (woken, submitted) = tokio::join!(look("", Duration::from_secs(20)), submit_all(broker, vec![spec("new")]));
     submitted?;
     assert_eq!(woken?, 1);
+    Ok(())
+}
+
+/// With the time since which it waits; what cannot be claimed now is told apart.
+pub async fn demand_is_told_by_kind(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    assert_eq!(broker.demand().await?, Demand::default());
+    let owner = worker(broker).await?;
+    assert_eq!(broker.demand().await?, Demand::default(), "a worker is no work");
+    let kind = |kind: &str, name| Spec { kind: Some(kind.into()), ..spec(name) };
+    let tids = submit_all(
+        broker,
+        vec![
+            kind("execute", "first"),
+            Spec { priority: 9, requires: caps("gpu"), ..kind("execute", "urgent") },
+            Spec { queue: "mail".into(), ..kind("mutate", "mail") },
+            spec("plain"),
+            Spec { delay: Some(Span::secs(600)), ..kind("execute", "later") },
+            kind("execute", "held"),
+        ],
+    )
+    .await?;
+    broker.control(tids[5], Control::new(Word::Pause)).await?;
+    let demand = broker.demand().await?;
+    let by_kind: Vec<(&str, u64)> = demand.kinds.iter().map(|(kind, waiting)| (kind.as_str(), waiting.tasks)).collect();
+    assert_eq!(by_kind, [("", 1), ("execute", 2), ("mutate", 1)]);
+    let by_queue: Vec<(&str, u64)> = demand.queues.iter().map(|(queue, tasks)| (queue.as_str(), *tasks)).collect();
+    assert_eq!(by_queue, [("default", 3), ("mail", 1)]);
+    assert_eq!((demand.delayed, demand.paused, demand.active, demand.dead), (1, 1, 0, 0));
+    assert_eq!(demand.kinds["execute"].since.as_nanosecond(), tids[0].unix_nanos().into());
+
+    // Claimed and begun, and dead.
+    take(broker, owner).await?;
+    end(broker, begin(broker, owner).await?, failure()).await?;
+    let demand = broker.demand().await?;
+    assert_eq!((demand.active, demand.dead, demand.kinds["execute"].tasks), (1, 1, 1));
+
+    // What is overdue waits although nobody has claimed since, and has done so since its time.
+    let soon = submit(broker, Spec { delay: Some(Span::millis(50)), ..kind("soon", "soon") }).await?;
+    let begun = Instant::now();
+    let since = loop {
+        if let Some(waiting) = broker.demand().await?.kinds.get("soon") {
+            break waiting.since;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "what is overdue is not counted");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    assert!(since.duration_since(view(broker, soon).await?.created_at).as_millis() >= 49);
+    Ok(())
+}
+
+/// More than are looked at in one go.
+pub async fn demand_is_told_of_many(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let kinds = ["a", "b", "c"];
+    let specs = (0..2500).map(|n| Spec { kind: Some(kinds[n % 3].into()), priority: (n % 7) as u8, ..spec("task") });
+    submit_all(broker, specs.collect()).await?;
+    let demand = broker.demand().await?;
+    let by_kind: Vec<u64> = demand.kinds.values().map(|waiting| waiting.tasks).collect();
+    assert_eq!((by_kind, demand.queues["default"]), (vec![834, 833, 833], 2500));
     Ok(())
 }
 

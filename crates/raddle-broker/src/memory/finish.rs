@@ -18,7 +18,7 @@ impl State {
         }
         let verdict = self.settle(fence, run, report, now);
         if matches!(verdict, Verdict::Done(_)) {
-            self.dismiss(run.owner, fence.tid);
+            self.dismiss(run.owner);
         }
         verdict
     }

@@ -21,14 +21,14 @@ impl State {
             return Ok(Own { submitted, worker: None, claim: None });
         }
         let owner = self.next_id(now);
-        self.enter(owner, worker, lease, Some(tid), now);
+        self.enter(owner, worker, lease, true, now);
         let claim = self.is_ready(tid).then(|| self.hand_over(tid, owner, now));
         Ok(Own { submitted, worker: Some(owner), claim })
     }
 
-    /// Lets a worker leave that was there for this task alone.
-    pub(super) fn dismiss(&mut self, owner: Tid, tid: Tid) {
-        if self.workers.get(&owner).is_some_and(|worker| worker.only == Some(tid)) {
+    /// Lets a worker leave that was there for one task alone, whose end this is.
+    pub(super) fn dismiss(&mut self, owner: Tid) {
+        if self.workers.get(&owner).is_some_and(|worker| worker.own) {
             self.workers.remove(&owner);
         }
     }

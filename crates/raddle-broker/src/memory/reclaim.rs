@@ -23,6 +23,7 @@ impl State {
     }
 
     fn reclaim_task(&mut self, tid: Tid, owner: Tid, message: &str, now: Now) -> Reclaimed {
+        self.reclaims += 1;
         let (fence, run) = self.held_by_worker(tid);
         let verdict = if run.running || fence.attempt > UNCHARGED_ATTEMPTS {
             let report = self.report_of(fence, Exit::Lost { message: message.into() }, now);

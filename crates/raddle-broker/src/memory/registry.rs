@@ -23,6 +23,14 @@ impl Registry for Memory {
         Ok(self.shared.change(|state, now| state.register(info, ttl, now)))
     }
 
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        Ok(self.shared.change(|state, now| {
+            let tid = state.next_id(now);
+            state.enter(tid, info, ttl, true, now);
+            tid
+        }))
+    }
+
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
         Box::new(MemoryHeart { shared: self.shared.clone(), worker, ttl })
     }
@@ -59,21 +67,21 @@ impl State {
         task.worker = Some(tid);
         let fence = task.fence(tid);
         let pid = Some(info.pid);
-        self.enter(tid, info, ttl, None, now);
+        self.enter(tid, info, ttl, false, now);
         self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid, paused: false }));
         self.log(fence, EventKind::Running, Some(tid), None, now);
         tid
     }
 
-    /// Enters a worker into the registry.
-    pub(super) fn enter(&mut self, tid: Tid, info: WorkerInfo, ttl: Duration, only: Option<Tid>, now: Now) {
+    /// Enters a worker into the registry; `own` if it is there for one task alone.
+    pub(super) fn enter(&mut self, tid: Tid, info: WorkerInfo, ttl: Duration, own: bool, now: Now) {
         let worker = Worker {
             info,
             beat: Beat::default(),
             lease: after(now.mono, ttl),
             started_at: now.wall,
             active: BTreeSet::new(),
-            only,
+            own,
         };
         self.workers.insert(tid, worker);
     }

@@ -34,6 +34,8 @@ pub(super) struct State {
     /// Standard output and error of each attempt that wrote any.
     pub(super) output: BTreeMap<Fence, [Vec<u8>; 2]>,
     pub(super) stale_writes: u64,
+    /// Tasks that were taken back from workers that were gone.
+    pub(super) reclaims: u64,
     pub(super) wake: Wake,
 }
 
@@ -104,7 +106,7 @@ pub(super) struct Worker {
     /// What it has claimed.
     pub(super) active: BTreeSet<Tid>,
     /// The task that it is there for alone. Such a worker is no task itself.
-    pub(super) only: Option<Tid>,
+    pub(super) own: bool,
 }
 
 /// One moment on both clocks.
@@ -242,6 +244,7 @@ impl Default for State {
             events: BTreeMap::new(),
             output: BTreeMap::new(),
             stale_writes: 0,
+            reclaims: 0,
             wake: Wake::default(),
         }
     }

@@ -7,7 +7,7 @@ use raddle_core::{Control, TaskView, Tid, tid::ShortTid};
 
 use super::{Memory, shared::Topic, state::State};
 use crate::{
-    Result, Tasks,
+    Demand, Result, Tasks,
     request::{
         Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed, Release,
         Started, Submit, Submitted, Summary, TaskFilter, Verdict, WaitingRequest,
@@ -96,6 +96,10 @@ impl Tasks for Memory {
             Ok(Some(waiting.min(max.into())).filter(|waiting| *waiting > 0))
         };
         Ok(self.shared.wait_for(Topic::Ready, wait, count).await?.unwrap_or(0))
+    }
+
+    async fn demand(&self) -> Result<Demand> {
+        Ok(self.shared.change(|state, now| state.demand(now)))
     }
 
     async fn summary(&self) -> Result<Summary> {

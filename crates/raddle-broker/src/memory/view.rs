@@ -2,9 +2,9 @@
 
 use raddle_core::{TaskView, Tid, tid::ShortTid};
 
-use super::state::{Place, State, Task};
+use super::state::{Now, Place, State, Task};
 use crate::{
-    Error, Result,
+    Demand, Error, Result,
     request::{Summary, TaskFilter, matches_pattern},
 };
 
@@ -48,6 +48,25 @@ impl State {
             summary.dead += u64::from(task.is_dead());
         }
         summary
+    }
+}
+
+impl State {
+    /// What waits for workers, and what they have.
+    pub(super) fn demand(&self, now: Now) -> Demand {
+        let mut demand = Demand { reclaims: self.reclaims, stale_writes: self.stale_writes, ..Demand::default() };
+        for (tid, task) in self.tasks.iter().filter(|(_, task)| !task.is_service()) {
+            match &task.place {
+                Place::Ready => demand.add_spec(*tid, &task.spec, None),
+                // A claim would move it first.
+                Place::Delayed(due) if due.due <= now.mono => demand.add_spec(*tid, &task.spec, Some(due.at)),
+                Place::Delayed(_) => demand.delayed += 1,
+                Place::Held(_) => demand.paused += 1,
+                Place::Active(_) => demand.active += 1,
+                Place::Done(end) => demand.dead += u64::from(end.dead),
+            }
+        }
+        demand
     }
 }
 

@@ -20,7 +20,7 @@ use super::{
     reclaim::{Leaving, TAKEOVER_MARGIN, reclaim, take_from},
     record::{millis, unreadable},
     script,
-    submit::worker_args,
+    submit::{own_args, worker_args},
     target::Target,
     value::{arg, at_nanos, list, maybe, micros, number, text, tid},
 };
@@ -53,6 +53,13 @@ impl Registry for Redis {
         let answer = self.link().change(&script::REGISTER, Vec::new(), args, Sure::Done).await?;
         let worker = list(answer).into_iter().next().and_then(tid).ok_or(Error::Closed)?;
         self.show_worker(worker, &info).await;
+        Ok(worker)
+    }
+
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        let args = own_args(&info, ttl).to_vec();
+        let answer = self.link().change(&script::REGISTER_OWN, Vec::new(), args, Sure::Done).await?;
+        let worker = list(answer).into_iter().next().and_then(tid).ok_or(Error::Closed)?;
         Ok(worker)
     }
 

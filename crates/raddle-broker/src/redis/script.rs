@@ -45,6 +45,7 @@ scripts! {
     PUT = "put.lua" doubles "has stored a message";
     REFUSE = "refuse.lua";
     REGISTER = "register.lua";
+    REGISTER_OWN = "register_own.lua";
     STARTED = "started.lua";
     SUBMIT = "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";

@@ -169,7 +169,10 @@ impl Mode {
         match self {
             Self::Plain => vec![Vec::new()],
             Self::Again(old) => vec![arg("again"), arg(old)],
-            Self::Own(worker, lease) => vec![arg("own"), info_arg(&worker), arg(millis(lease))],
+            Self::Own(worker, lease) => {
+                let [info, lease] = own_args(&worker, lease);
+                vec![arg("own"), info, lease]
+            }
         }
     }
 }
@@ -180,6 +183,11 @@ pub(super) fn worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 5] 
     let json = serde_json::to_string(&spec).expect("a spec has only string keys");
     let text = stored(&spec, None, true, WORKER_KEPT, &json).into_bytes();
     [text, info_arg(worker), arg(worker.pid), arg(millis(lease)), arg(millis(WORKER_KEPT))]
+}
+
+/// A worker that is there for one task alone, as the scripts take it.
+pub(super) fn own_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 2] {
+    [info_arg(worker), arg(millis(lease))]
 }
 
 fn info_arg(worker: &WorkerInfo) -> Vec<u8> {

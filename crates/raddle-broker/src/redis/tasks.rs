@@ -14,10 +14,11 @@ use super::{
     log::{born, known},
     reclaim,
     record::Place,
+    run::Run,
     value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+    Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
     Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
@@ -116,17 +117,19 @@ impl Tasks for Redis {
         // The same queue and needs, and more urgent.
         let priority = part.split('|').next().and_then(|number| number.parse::<u8>().ok()).unwrap_or(0);
         let rest = part.split_once('|').map_or("", |(_, rest)| rest);
-        let mut pipe = redis::pipe();
-        // With itself, so that there is always one to ask for.
-        pipe.cmd("HMGET").arg(self.core.keys.of("count"));
-        (priority..=9).for_each(|priority| _ = pipe.arg(format!("{priority}|{rest}")));
-        let counts = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
-        let more_urgent: u64 = counts.into_iter().skip(1).map(number).sum();
-        Ok(more_urgent + self.before_in_line(part, tid).await?)
+        let mut ahead = self.before_in_line(part, Some(tid)).await?;
+        for priority in priority + 1..=9 {
+            ahead += self.before_in_line(&format!("{priority}|{rest}"), None).await?;
+        }
+        Ok(ahead)
     }
 
     async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
         self.waiting_for(request).await
+    }
+
+    async fn demand(&self) -> Result<Demand> {
+        self.look_at_demand().await
     }
 
     async fn summary(&self) -> Result<Summary> {
@@ -147,9 +150,10 @@ impl Tasks for Redis {
             match what.as_str() {
                 "d" => summary.delayed = tasks,
                 "h" => summary.paused = tasks,
-                part if part.contains('|') && tasks > 0 => {
-                    let queue = part.split('|').nth(1).unwrap_or_default();
-                    *summary.ready.entry(queue.to_owned()).or_default() += tasks;
+                queue if queue.starts_with('|') => {
+                    if tasks > 0 {
+                        summary.ready.insert(queue[1..].to_owned(), tasks);
+                    }
                 }
                 state => {
                     if let Some(state) = state.parse().ok().and_then(State::from_u8)
@@ -177,16 +181,18 @@ impl Tasks for Redis {
 }
 
 impl Redis {
-    /// How many tasks of a partition are older than one of them.
-    async fn before_in_line(&self, part: &str, tid: Tid) -> Result<u64> {
+    /// How many tasks of a partition are older than one of them, or there at all.
+    async fn before_in_line(&self, part: &str, tid: Option<Tid>) -> Result<u64> {
         let (mut before, mut from) = (0, format!("[{part} "));
+        let to = tid.map_or_else(|| format!("({part}!"), |tid| format!("({part} {tid}!"));
         loop {
             let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("line")).arg(&from).arg(format!("({part} {tid}!"));
+            pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("line")).arg(&from).arg(&to);
             pipe.arg("LIMIT").arg(0).arg(RUNS);
             let runs = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
             let (full, last) = (runs.len() == RUNS, runs.last().cloned().map(text));
-            before += runs.into_iter().filter_map(|run| older_in_run(&text(run), tid)).sum::<u64>();
+            let runs = runs.into_iter().filter_map(|run| Run::in_line(&text(run)));
+            before += runs.map(|run| tid.map_or(run.len(), |tid| run.older_than(tid))).sum::<u64>();
             match last {
                 Some(last) if full => from = format!("({last}"),
                 _ => return Ok(before),
@@ -298,13 +304,6 @@ impl Redis {
         let last = last.first().and_then(|(id, fields)| born(id, fields).last().copied());
         Ok(last.map(|last| last.as_u64().min(most)))
     }
-}
-
-/// How many of a run, "partition first-id how-many", are older than a task.
-fn older_in_run(run: &str, tid: Tid) -> Option<u64> {
-    let mut fields = run.rsplit(' ');
-    let (n, first): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    Some(tid.as_u64().saturating_sub(first).min(n))
 }
 
 fn is_ready(task: &Snapshot) -> bool {

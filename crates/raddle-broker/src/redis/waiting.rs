@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::{
     Redis, Topic,
     keys::Part,
-    value::{list, number, text},
+    run::Run,
+    value::{list, text},
 };
 use crate::{Result, WaitingRequest};
 
@@ -24,7 +25,7 @@ impl Redis {
     async fn count_waiting(&self, request: &WaitingRequest) -> Result<(u64, Option<Duration>)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
-        pipe.cmd("TIME").cmd("HGETALL").arg(keys.of("count"));
+        pipe.cmd("TIME").cmd("SMEMBERS").arg(keys.of("parts"));
         let mut answers = self.link().pipe(pipe).await?.into_iter().map(list);
         let time: Vec<u64> = answers.next().unwrap_or_default().into_iter().map(text).flat_map(|n| n.parse()).collect();
         let now = time.first().unwrap_or(&0) * 1_000_000 + time.get(1).unwrap_or(&0);
@@ -32,14 +33,16 @@ impl Redis {
             Part::parse(part)
                 .is_some_and(|part| request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps))
         };
-        let counts = answers.next().unwrap_or_default();
-        let ready = counts.chunks_exact(2).filter(|pair| fits(&text(pair[0].clone())));
-        let ready: u64 = ready.map(|pair| number(pair[1].clone())).sum();
+        let parts = answers.next().unwrap_or_default().into_iter().map(text).filter(|part| fits(part));
         let mut pipe = redis::pipe();
         let delayed = keys.of("delayed");
         pipe.cmd("ZRANGEBYSCORE").arg(delayed).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(request.max);
         pipe.cmd("ZRANGEBYSCORE").arg(delayed).arg(format!("({now}")).arg("+inf").arg("WITHSCORES");
         pipe.arg("LIMIT").arg(0).arg(1);
+        for part in parts {
+            pipe.cmd("ZRANGEBYLEX").arg(keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
+            pipe.arg("LIMIT").arg(0).arg(request.max);
+        }
         let mut answers = self.link().pipe(pipe).await?.into_iter();
         // An id of 19 digits, a blank, and the partition.
         let overdue = list(answers.next().unwrap_or_default()).into_iter().map(text);
@@ -47,6 +50,7 @@ impl Redis {
         let next = list(answers.next().unwrap_or_default()).into_iter().nth(1);
         let next = next.and_then(|score| text(score).parse::<f64>().ok());
         let again_in = next.map(|at| Duration::from_micros((at as u64).saturating_sub(now)));
-        Ok(((overdue + ready).min(request.max.into()), again_in))
+        let runs = answers.flat_map(list).filter_map(|run| Run::in_line(&text(run)));
+        Ok(((overdue + runs.map(Run::len).sum::<u64>()).min(request.max.into()), again_in))
     }
 }

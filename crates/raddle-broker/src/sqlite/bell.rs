@@ -8,7 +8,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -40,10 +40,12 @@ pub(super) struct Topics(u8);
 pub(super) struct Bell {
     /// `flock` belongs to the open file, which the threads of a handle share: among themselves they queue here.
     gate: Mutex<()>,
+    /// Whether the lock is held for whoever comes next through the gate.
+    reserved: AtomicBool,
     page: Arc<Page>,
     closed: Arc<AtomicBool>,
     /// What the listening thread passes rings on to; it is started when something is first waited for.
-    topics: OnceLock<[watch::Receiver<u32>; TOPICS]>,
+    topics: Mutex<Option<[watch::Receiver<u32>; TOPICS]>>,
 }
 
 /// The write lock; let go when dropped.
@@ -54,7 +56,13 @@ pub(super) struct WriteLock<'a> {
 
 impl Bell {
     pub(super) fn new(page: Arc<Page>) -> Self {
-        Self { gate: Mutex::new(()), page, closed: Arc::default(), topics: OnceLock::new() }
+        Self {
+            gate: Mutex::new(()),
+            reserved: AtomicBool::new(false),
+            page,
+            closed: Arc::default(),
+            topics: Mutex::default(),
+        }
     }
 
     /// Wakes everybody who waits for one of `topics`, in this process and in others.
@@ -70,30 +78,38 @@ impl Bell {
         let _ = futex::wake(&page.rings, futex::Flags::empty(), u32::MAX >> 1);
     }
 
-    /// Something whose `changed` returns at the first ring of `topic` from now on.
-    pub(super) fn listen(&self, topic: Topic) -> watch::Receiver<u32> {
-        let topics = self.topics.get_or_init(|| {
-            let counters = &self.page.head().counters;
-            let channels = [0, 1, 2, 3].map(|topic: usize| watch::channel(counters[topic].load(Ordering::Acquire)));
-            let receivers = [0, 1, 2, 3].map(|topic: usize| channels[topic].1.clone());
-            let senders = channels.map(|(sender, _)| sender);
-            let (page, closed) = (Arc::clone(&self.page), Arc::clone(&self.closed));
-            thread::Builder::new()
-                .name("bell".into())
-                .stack_size(64 * 1024)
-                .spawn(move || pass_on(&page, &closed, &senders))
-                .expect("the system gives this process a thread");
-            receivers
-        });
-        let mut receiver = topics[topic as usize].clone();
+    /// Something whose `changed` returns at the first ring of `topic` from now on. `None` where the system gives no thread to listen on.
+    pub(super) fn listen(&self, topic: Topic) -> Option<watch::Receiver<u32>> {
+        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        if topics.is_none() {
+            let listening = self.start_listening();
+            *topics = listening.inspect_err(|error| tracing::warn!(%error, "the system gives no thread")).ok();
+        }
+        let mut receiver = topics.as_ref()?[topic as usize].clone();
         // Rings that the thread has not passed on yet show as a change later: that costs one look too many, and loses none.
         receiver.mark_unchanged();
-        receiver
+        Some(receiver)
+    }
+
+    fn start_listening(&self) -> io::Result<[watch::Receiver<u32>; TOPICS]> {
+        let counters = &self.page.head().counters;
+        let channels = [0, 1, 2, 3].map(|topic: usize| watch::channel(counters[topic].load(Ordering::Acquire)));
+        let receivers = [0, 1, 2, 3].map(|topic: usize| channels[topic].1.clone());
+        let senders = channels.map(|(sender, _)| sender);
+        let (page, closed) = (Arc::clone(&self.page), Arc::clone(&self.closed));
+        thread::Builder::new()
+            .name("bell".into())
+            .stack_size(64 * 1024)
+            .spawn(move || pass_on(&page, &closed, &senders))?;
+        Ok(receivers)
     }
 
     /// Waits for the right to write, however long it takes. Kernel queues are fair, and a holder that is killed lets go.
     pub(super) fn lock(&self) -> io::Result<WriteLock<'_>> {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.reserved.swap(false, Ordering::Relaxed) {
+            return Ok(self.locked(gate));
+        }
         while let Err(error) = rustix::fs::flock(self.page.file(), FlockOperation::LockExclusive) {
             if error != Errno::INTR {
                 return Err(error.into());
@@ -102,10 +118,27 @@ impl Bell {
         Ok(self.locked(gate))
     }
 
+    /// Takes the lock ahead for this process, if it is free: the next who locks has it already.
+    pub(super) fn reserve(&self) -> io::Result<bool> {
+        let Ok(_gate) = self.gate.try_lock() else { return Ok(false) };
+        if self.reserved.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        match rustix::fs::flock(self.page.file(), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => self.reserved.store(true, Ordering::Relaxed),
+            Err(Errno::INTR | Errno::WOULDBLOCK) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(true)
+    }
+
     /// As [`lock`](Self::lock), for a thread that cannot be interrupted: gives up, with `None`, when somebody holds on for too long. The
     /// kernel knows no such wait, so this one looks again and again; only short commands use it, and seldom have to.
     pub(super) fn lock_within(&self, patience: Duration) -> io::Result<Option<WriteLock<'_>>> {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.reserved.swap(false, Ordering::Relaxed) {
+            return Ok(Some(self.locked(gate)));
+        }
         let began = Instant::now();
         let mut pause = Duration::from_micros(100);
         loop {

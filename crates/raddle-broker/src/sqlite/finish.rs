@@ -102,6 +102,14 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
     Ok(verdicts)
 }
 
+/// Notes that some of what an attempt wrote is not there.
+pub(super) fn output_lost(tx: &mut Tx<'_>, fence: Fence, what: &str) -> Result<(), Fail> {
+    if find_active(tx.db(), fence.tid)?.is_some_and(|active| active.tally.attempt == fence.attempt) {
+        tx.event(fence.tid, EventKind::OutputLost, fence.attempt, None, Some(what));
+    }
+    Ok(())
+}
+
 /// The attempt that a write speaks of, if it is still the latest. A second write of the same batch finds none.
 fn take_latest(actives: &mut HashMap<Tid, Active>, fence: Fence) -> Option<Active> {
     match actives.entry(fence.tid) {

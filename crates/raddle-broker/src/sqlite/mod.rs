@@ -12,17 +12,20 @@ mod bulk;
 mod claim;
 mod clock;
 mod control;
+mod demand;
 mod finish;
 mod health;
 mod heart;
 mod image;
 mod leases;
 mod log;
+mod mend;
 mod messages;
 mod open;
 mod output;
 mod own;
 mod page;
+mod private;
 mod purge;
 mod reclaim;
 mod registry;
@@ -99,9 +102,10 @@ impl Sqlite {
     }
 
     /// As [`open`](Self::open), for a process that does one thing after another: each call is done on the caller's thread, which blocks
-    /// for it. That saves short commands two switches of thread a call.
-    pub fn open_here(path: &Path) -> Result<Self> {
-        let (writer, shared) = Writer::here(path.to_owned())?;
+    /// for it, but not while it waits for other processes: there a call can be given up. That saves short commands two switches of thread a
+    /// call.
+    pub async fn open_here(path: &Path) -> Result<Self> {
+        let (writer, shared) = Writer::here(path).await?;
         Ok(Self { shared, writer: Some(writer), thread: None })
     }
 
@@ -115,6 +119,7 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
+        self.writer().until_free().await?;
         self.answer(self.writer().write(durability, job)).await
     }
 
@@ -138,7 +143,7 @@ impl Sqlite {
     /// A wait for `topic`, which listens from now on.
     fn wait(&self, topic: Topic, wait: Duration) -> Wait {
         // Who does not want to wait should not cost a listening thread.
-        let rung = (!wait.is_zero()).then(|| self.shared.bell.listen(topic));
+        let rung = if wait.is_zero() { None } else { self.shared.bell.listen(topic) };
         Wait { rung, deadline: tokio::time::Instant::now() + wait.min(FOR_EVER) }
     }
 }
@@ -155,6 +160,7 @@ impl Drop for Sqlite {
 
 /// A wait for something that may be there when its topic rings.
 struct Wait {
+    /// Without it, because there is no thread to listen, nothing is heard and all is looked at.
     rung: Option<tokio::sync::watch::Receiver<u32>>,
     deadline: tokio::time::Instant,
 }
@@ -164,11 +170,15 @@ impl Wait {
     /// be there without anybody ringing.
     async fn again(&mut self, again_in: Option<Duration>) -> bool {
         let now = tokio::time::Instant::now();
-        let Some(rung) = self.rung.as_mut().filter(|_| now < self.deadline) else {
+        if self.deadline <= now {
             return false;
-        };
+        }
         let pause = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL);
-        let _ = tokio::time::timeout(pause.min(self.deadline - now), rung.changed()).await;
+        let until = now + pause.min(self.deadline - now);
+        match &mut self.rung {
+            Some(rung) => drop(tokio::time::timeout_at(until, rung.changed()).await),
+            None => tokio::time::sleep_until(until).await,
+        }
         true
     }
 }
@@ -218,9 +228,18 @@ impl Shared {
         }
     }
 
+    /// Takes the right to write ahead, if nobody has it.
+    fn reserve(&self) -> Result<bool> {
+        self.bell.reserve().map_err(|e| self.unlockable(&e))
+    }
+
+    fn unlockable(&self, error: &std::io::Error) -> Error {
+        Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {error}") }
+    }
+
     /// Waits for the right to write, among all processes.
     fn lock(&self) -> Result<bell::WriteLock<'_>> {
-        let refused = |e| Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {e}") };
+        let refused = |e| self.unlockable(&e);
         match self.patience {
             None => self.bell.lock().map_err(refused),
             Some(patience) => self.bell.lock_within(patience).map_err(refused)?.ok_or_else(|| self.locked(patience)),

@@ -8,17 +8,17 @@
 //! maker does so too, unless it leaves before its third transaction, as `raddle run` does.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
-use super::{Shared, image, schema};
-use crate::{Error, Result};
+use super::{Shared, image, private, schema};
+use crate::{Error, Result, error::is_want};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
@@ -41,6 +41,8 @@ pub(super) struct Opened {
 enum Found {
     /// Nothing, or an empty file: SQLite and `touch` make those.
     Nothing,
+    /// A link to something else.
+    Link,
     /// One that may not have been synced.
     Draft,
     /// Something that is to be looked at.
@@ -48,9 +50,17 @@ enum Found {
 }
 
 /// Opens the database at `path`, making it if it is not there. What it commits by itself is moved from the log into the database after
-/// so many `pages`.
+/// so many `pages`. Where there is a limit to `patience` others are not waited for in here: the caller can do that without blocking.
 pub(super) fn open(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<Opened> {
-    if find(&path)? == Found::Database {
+    let (path, found) = match find(&path)? {
+        Found::Link => {
+            let path = resolve(&path)?;
+            let found = find(&path)?;
+            (path, found)
+        }
+        found => (path, found),
+    };
+    if found == Found::Database {
         let connection = checked(&path)?;
         // Until here the file has not been touched, nor anything beside it.
         let shared = Shared::new(path, patience)?;
@@ -77,27 +87,51 @@ fn raw(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
+/// Looks without following a link: what a name leads to is found out once, by [`resolve`].
 fn find(path: &Path) -> Result<Found> {
-    match fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(Error::Foreign { path: path.into(), found: "it is a folder".into() }),
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => Ok(Found::Link),
+        // Devices, FIFOs and sockets have no length either, and are not to be written over for that.
+        Ok(found) if !found.is_file() => {
+            Err(Error::Foreign { path: path.into(), found: format!("it is {}", kind(found.file_type())) })
+        }
         Ok(found) if found.len() == 0 => Ok(Found::Nothing),
         Ok(found) => {
             let is_same = |draft: fs::Metadata| (draft.dev(), draft.ino()) == (found.dev(), found.ino());
             let is_draft = found.nlink() > 1 && draft_of(path).symlink_metadata().is_ok_and(is_same);
             Ok(if is_draft { Found::Draft } else { Found::Database })
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_symlink() => {
-            Err(Error::Foreign { path: path.into(), found: "a link to a file that is not there".into() })
-        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
         Err(error) => Err(unusable(path, &error)),
     }
+}
+
+fn kind(kind: fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a folder",
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+/// Where a link leads. The files beside the database are beside the one that it leads to, so that all who come by any name meet there.
+fn resolve(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            Error::Foreign { path: path.into(), found: "a link to a file that is not there".into() }
+        }
+        _ => unusable(path, &error),
+    })
 }
 
 /// Makes a new database, and says whether it did: of several processes that come at once, the first does. The name of the folder, in
 /// the one `above`, has to be made to last by each.
 fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
     let path = &shared.path;
+    if shared.patience.is_some() && !shared.reserve()? {
+        return Err(shared.locked(Duration::ZERO));
+    }
     let _lock = shared.lock()?;
     shared.unsynced().above = above;
     match find(path)? {
@@ -107,6 +141,10 @@ fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
             restore(path, &connection)?;
             complete(path, &connection).map_err(|e| explain(path, &e))?;
             return Ok(false);
+        }
+        Found::Link => {
+            let found = "a link has just taken its place".into();
+            return Err(Error::Foreign { path: path.clone(), found });
         }
         Found::Nothing => {}
     }
@@ -119,9 +157,10 @@ fn write(path: &Path) -> io::Result<()> {
     let draft = draft_of(path);
     // Whatever has this name is nobody's, and if it is a link it must not be followed.
     let _ = fs::remove_file(&draft);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&draft)?;
+    let mut file = private::options().write(true).create_new(true).open(&draft)?;
+    private::keep(&file, &file.metadata()?)?;
     file.write_all(&image::empty())?;
-    if path.exists() {
+    if path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
         // An empty file.
         fs::remove_file(path)?;
     }
@@ -258,7 +297,7 @@ pub(super) fn connection(path: &Path) -> Result<Connection> {
 
 fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_PATIENCE)?;
-    connection.set_prepared_statement_cache_capacity(64);
+    connection.set_prepared_statement_cache_capacity(256);
     // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
     unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
     // A short-lived process would otherwise pay for moving the log into the database when it leaves.
@@ -280,8 +319,7 @@ fn check_version(path: &Path, connection: &Connection) -> Result<()> {
 fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
     let or_here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let folder = path.parent().map(or_here).unwrap_or_else(|| ".".into());
-    // For its owner alone: specs hold what people put into environments.
-    match DirBuilder::new().mode(0o700).create(&folder) {
+    match private::make_folder(&folder) {
         Ok(()) => Ok(Some(folder.parent().map(or_here).unwrap_or_else(|| ".".into()))),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(unusable(&folder, &error)),
@@ -300,6 +338,10 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::NotFound => {
             Error::ReadOnly { path: path.into(), reason: "the folder it would stand in does not exist".into() }
         }
+        _ if is_want(error) => Error::io(path, error),
+        io::ErrorKind::PermissionDenied => {
+            Error::ReadOnly { path: path.into(), reason: private::whose(path).unwrap_or_else(|| error.to_string()) }
+        }
         _ => Error::ReadOnly { path: path.into(), reason: error.to_string() },
     }
 }
@@ -307,16 +349,42 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
 /// What the engine's error means for the one who has to mend it.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
     let path: PathBuf = path.into();
-    match error.sqlite_error_code() {
+    let code = error.sqlite_error_code();
+    if matches!(code, Some(ErrorCode::CannotOpen | ErrorCode::SystemIoFailure))
+        && let Some(want) = no_descriptor()
+    {
+        return want;
+    }
+    match code {
         Some(ErrorCode::NotADatabase) => Error::Foreign { path, found: "not an SQLite file".into() },
         Some(ErrorCode::DatabaseCorrupt) => Error::Corrupt { path, found: error.to_string() },
         Some(ErrorCode::DiskFull) => Error::Full { path },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
-            Error::ReadOnly { path, reason: error.to_string() }
+            let reason = private::whose(&path).filter(|_| !is_writable(&path)).unwrap_or_else(|| error.to_string());
+            Error::ReadOnly { path, reason }
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             Error::Locked { path, secs: BUSY_PATIENCE.as_secs(), holder: " by another program".into() }
         }
+        Some(ErrorCode::SystemIoFailure) => Error::Engine { path, reason: format!("{error}{}", largest_file()) },
         _ => Error::Engine { path, reason: error.to_string() },
     }
+}
+
+/// Whether it was for want of a descriptor that something could not be opened: the engine does not tell.
+fn no_descriptor() -> Option<Error> {
+    let path = Path::new("/dev/null");
+    let refused = fs::File::open(path).err().filter(is_want)?;
+    Some(Error::io(path, &refused))
+}
+
+/// Whether this process may write there, as far as modes and owners say.
+fn is_writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+/// A remark on how large files may be, if there is a limit: the engine does not tell that it has met it.
+fn largest_file() -> String {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    limit.map(|most| format!(" (files may have {most} bytes: is 'ulimit -f' too low?)")).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! What attempts wrote: small output in rows, large or live output in files beside the database.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     Shared, Sqlite,
     bell::Topic,
-    blocking, log,
+    blocking, log, private,
     tx::{Fail, find_active, find_done, find_waiting, tally},
 };
 use crate::{Chunk, Cursor, Error, Fence, Output, Progress, Result, Stream};
@@ -78,30 +78,46 @@ pub(super) enum Whereto {
     Offset(u64),
 }
 
-/// Writes to the file of one stream, all or nothing.
-pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<()> {
+/// Writes to the file of one stream, all or nothing. Returns how many bytes are missing before them.
+pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<u64> {
     let folder = shared.output_folder();
     let path = file_of(&folder, fence, stream);
-    let open = || OpenOptions::new().write(true).create(true).truncate(false).open(&path);
-    let write = || -> io::Result<()> {
+    let open = || private::options().write(true).create(true).truncate(false).open(&path);
+    let write = || -> io::Result<u64> {
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(&folder)?;
+                make_folder(shared, &folder)?;
                 open()?
             }
             opened => opened?,
         };
-        let length = file.metadata()?.len();
-        let offset = match whereto {
+        let found = file.metadata()?;
+        let length = found.len();
+        if length == 0 {
+            private::keep(&file, &found)?;
+            private::give(&file, &shared.path)?;
+        }
+        let wanted = match whereto {
             Whereto::End => length,
-            Whereto::Offset(offset) => offset.min(length),
+            Whereto::Offset(offset) => offset,
         };
+        let offset = wanted.min(length);
         file.write_all_at(bytes, offset).inspect_err(|_| {
             // Half of it must not stay: the whole will come again.
             let _ = file.set_len(offset);
-        })
+        })?;
+        Ok(wanted - offset)
     };
     write().map_err(|error| Error::io(&path, &error))
+}
+
+fn make_folder(shared: &Shared, folder: &Path) -> io::Result<()> {
+    match private::make_folder(folder) {
+        Ok(()) => private::give(File::open(folder)?, &shared.path),
+        // Another slot has made it.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes the files of an attempt as durable as the record that will point to them.
@@ -145,7 +161,7 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
             bytes.truncate(filled);
             Ok(bytes)
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             let bytes = db
                 .prepare_cached(
                     "SELECT substr(bytes, ?4, ?5) FROM outputs WHERE tid = ?1 AND attempt = ?2 AND stream = ?3",

@@ -4,7 +4,7 @@
 //! not synced, and may be deleted. Nothing that was accepted depends on it.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     os::{
         fd::AsFd,
@@ -20,7 +20,12 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
-use super::{clock, open::with_suffix};
+use super::{
+    clock,
+    mend::{Mended, mend},
+    open::{unusable, with_suffix},
+    private,
+};
 use crate::{Error, Result};
 
 /// What begins the file.
@@ -77,6 +82,9 @@ pub(super) struct Page {
     /// Device and number of the file: another one may have its name by now.
     identity: (u64, u64),
     head: NonNull<Head>,
+    /// The boot of the machine that this process runs in.
+    boot: i64,
+    mended: Option<Mended>,
 }
 
 // SAFETY: the memory is only touched through atomics, and stays mapped until the last reference is dropped.
@@ -88,9 +96,15 @@ impl Page {
     /// Opens the file beside `database`, or makes it.
     pub(super) fn open(database: &Path, boot: i64) -> Result<Self> {
         let path = with_suffix(database, "-bell");
-        let io = |e: io::Error| Error::io(&path, &e);
+        let io = |e: io::Error| match e.kind() {
+            io::ErrorKind::PermissionDenied => unusable(&path, &e),
+            _ => Error::io(&path, &e),
+        };
         let file = open(&path, true).map_err(io)?;
         let found = file.metadata().map_err(io)?;
+        if found.len() == 0 {
+            private::keep(&file, &found).and_then(|()| private::give(&file, database)).map_err(io)?;
+        }
         if found.len() < FIRST_BYTES as u64 {
             reserve(&file, FIRST_BYTES as u64).map_err(io)?;
         }
@@ -100,16 +114,22 @@ impl Page {
             unsafe { mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, MapFlags::SHARED, file.as_fd(), 0) }
                 .map_err(|e| io(e.into()))?;
         let head = NonNull::new(address.cast()).expect("a mapping is never at address zero");
-        let page = Self { identity: (found.dev(), found.ino()), file, head, path: path.clone() };
+        let mended = Some(mend(address.cast_const().cast(), MAPPED_BYTES, &file));
+        let page = Self { identity: (found.dev(), found.ino()), file, head, boot, mended, path: path.clone() };
         let room = page.head().room.load(Ordering::Acquire) as usize;
         if room > FIRST_SLOTS && found.len() < bytes_for(room.min(MOST_SLOTS)) {
             // Somebody has cut it short.
             reserve(&page.file, bytes_for(room.min(MOST_SLOTS))).map_err(io)?;
         }
-        if page.head().boot.load(Ordering::Acquire) != boot {
-            page.begin_anew(boot);
-        }
+        page.begin_if_new();
         Ok(page)
+    }
+
+    /// Notices a file that is new, of another boot, or cut short since.
+    fn begin_if_new(&self) {
+        if self.head().boot.load(Ordering::Acquire) != self.boot {
+            self.begin_anew(self.boot);
+        }
     }
 
     /// Forgets the workers of another boot. Two who do that at once may forget one of this boot too: it has lost its slot with a file that
@@ -144,8 +164,9 @@ impl Page {
         unsafe { self.head.as_ref() }
     }
 
-    /// When the file was first opened in this boot.
+    /// When the file was first opened in this boot, or found to be cut short: workers have to enter again then.
     pub(super) fn made_at(&self) -> i64 {
+        self.begin_if_new();
         self.head().made_at.load(Ordering::Acquire)
     }
 
@@ -171,13 +192,14 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
+        drop(self.mended.take());
         // SAFETY: the last reference is gone, so nobody reads the memory any more.
         let _ = unsafe { munmap(self.head.as_ptr().cast(), MAPPED_BYTES) };
     }
 }
 
 fn open(path: &Path, create: bool) -> io::Result<File> {
-    OpenOptions::new()
+    private::options()
         .read(true)
         .write(true)
         .create(create)

@@ -40,6 +40,7 @@ pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid, exit: &Exit) -> Result<Vec
         } else {
             give_back(tx, tid, &active, EventKind::Reclaimed, "its worker was gone before it began")?
         };
+        tx.count("reclaims")?;
         reclaimed.push(Reclaimed { fence: Fence { tid, attempt: active.tally.attempt }, owner: worker, verdict });
     }
     Ok(reclaimed)

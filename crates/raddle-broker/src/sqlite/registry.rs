@@ -29,6 +29,15 @@ impl Registry for Sqlite {
         self.write(Durability::Process, move |tx| register(tx, &info, ttl)).await
     }
 
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.write(Durability::Process, move |tx| {
+            let tid = tx.next_id();
+            Entry::new(tx, tid, ttl)?.write(tx, &info, true)?;
+            Ok(tid)
+        })
+        .await
+    }
+
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
         Box::new(Pacemaker::new(Arc::clone(&self.shared), worker, ttl))
     }

@@ -5,6 +5,7 @@
 
 use std::{
     fs::File,
+    io,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
 };
@@ -85,21 +86,24 @@ impl Syncer {
 
     /// Has the group synced, and those told who wait for it. It is not waited for if others `wait` to write.
     pub(super) fn settle(&mut self, group: Committed, others_wait: bool) {
-        if others_wait {
-            let shared = &self.log.shared;
-            self.beside.get_or_insert_with(|| Beside::start(Arc::clone(shared))).settle(group);
-        } else {
-            self.log.settle(vec![group]);
+        if others_wait && self.beside.is_none() {
+            // Without a thread for it the others wait for the sync, and no more.
+            let started = Beside::start(Arc::clone(&self.log.shared));
+            self.beside = started.inspect_err(|error| tracing::warn!(%error, "the system gives no thread")).ok();
+        }
+        match &self.beside {
+            Some(beside) if others_wait => beside.settle(group),
+            _ => self.log.settle(vec![group]),
         }
     }
 }
 
 impl Beside {
-    fn start(shared: Arc<Shared>) -> Self {
+    fn start(shared: Arc<Shared>) -> io::Result<Self> {
         let (tell, queue) = mpsc::channel();
         let log = Log { shared, file: None };
-        let thread = thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(move || log.run(&queue));
-        Self { tell: Some(tell), thread: Some(thread.expect("the system gives this process a thread")) }
+        let thread = thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(move || log.run(&queue))?;
+        Ok(Self { tell: Some(tell), thread: Some(thread) })
     }
 
     fn settle(&self, group: Committed) {

@@ -18,7 +18,7 @@ use super::{
     writer::{Durability, Writer},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+    Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
     Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
@@ -44,6 +44,7 @@ impl Tasks for Sqlite {
         let request = Arc::new(request);
         loop {
             let (request, writer) = (Arc::clone(&request), self.writer().clone());
+            writer.until_free().await?;
             let reply = self.writer().write_and_deliver(
                 Durability::Process,
                 move |tx| claim::claim(tx, &request),
@@ -70,8 +71,14 @@ impl Tasks for Sqlite {
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
-        self.complete_files(&batch).await?;
-        self.write(Durability::Power, move |tx| finish::finish(tx, &batch)).await
+        let lost = self.complete_files(&batch).await?;
+        self.write(Durability::Power, move |tx| {
+            for (fence, what) in &lost {
+                finish::output_lost(tx, *fence, what)?;
+            }
+            finish::finish(tx, &batch)
+        })
+        .await
     }
 
     async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> {
@@ -160,6 +167,10 @@ impl Tasks for Sqlite {
         }
     }
 
+    async fn demand(&self) -> Result<Demand> {
+        self.look_at_demand().await
+    }
+
     async fn summary(&self) -> Result<Summary> {
         self.read(summary).await
     }
@@ -184,8 +195,10 @@ impl Tasks for Sqlite {
 }
 
 impl Sqlite {
-    /// Writes the end of output whose beginning is in a file already, before the record that will point to it.
-    async fn complete_files(&self, batch: &[Finish]) -> Result<()> {
+    /// Writes the end of output whose beginning is in a file already, before the record that will point to it. Returns what could not be
+    /// kept: the end of a task is to be known also when its output is not.
+    async fn complete_files(&self, batch: &[Finish]) -> Result<Vec<(Fence, String)>> {
+        let mut lost = Vec::new();
         for finish in batch {
             for (stream, tail, total) in [
                 (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes),
@@ -196,18 +209,26 @@ impl Sqlite {
                     continue;
                 }
                 let (shared, fence, tail) = (Arc::clone(&self.shared), finish.fence, tail.clone());
-                blocking(move || {
-                    output::write(&shared, fence, stream, Whereto::Offset(before), &tail)?;
+                let written = blocking(move || {
+                    let missing = output::write(&shared, fence, stream, Whereto::Offset(before), &tail)?;
                     // A failed sync costs output after a power cut, not the task.
                     if let Err(error) = output::sync(&shared, fence, stream) {
                         tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
                     }
-                    Ok(())
+                    Ok(missing)
                 })
-                .await?;
+                .await;
+                let what = match written {
+                    Ok(0) => continue,
+                    Ok(missing) => format!("{missing} bytes of {stream} could not be kept"),
+                    Err(error) if error.is_retryable() => return Err(error),
+                    Err(error) => format!("the end of {stream} could not be kept: {error}"),
+                };
+                tracing::error!(tid = %fence.tid, what, "output was lost");
+                lost.push((fence, what));
             }
         }
-        Ok(())
+        Ok(lost)
     }
 }
 

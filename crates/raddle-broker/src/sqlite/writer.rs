@@ -8,7 +8,7 @@
 //! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -80,6 +80,8 @@ const LONG_LOG_BYTES: u64 = 1024 * 1024;
 /// A process that makes a database and no more transactions than these leaves it to the next to sync it.
 const LEFT_UNSYNCED: u64 = 2;
 const STACK: usize = 512 * 1024;
+/// Between two looks at a lock that others have.
+const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 impl Writer {
     /// Starts the thread, which opens the database. It ends when every clone of the writer is gone.
@@ -97,17 +99,37 @@ impl Writer {
                 }
                 Err(error) => drop(opened.send(Err(error))),
             })
-            .expect("the system gives this process a thread");
+            .map_err(|error| Error::no_thread(&error))?;
         let shared = open.await.unwrap_or(Err(Error::Closed))?;
         Ok((Self::Thread(work), shared, thread))
     }
 
     /// Opens the database for a process that waits for each call.
-    pub(super) fn here(path: PathBuf) -> Result<(Self, Arc<Shared>)> {
-        let database = open::open(path, Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES)?;
+    pub(super) async fn here(path: &Path) -> Result<(Self, Arc<Shared>)> {
+        let mut waiting = Waiting::new();
+        let database = loop {
+            match open::open(path.into(), Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES) {
+                Err(Error::Locked { path, holder, .. }) => {
+                    let locked = |waited: Duration| Error::Locked { path, secs: waited.as_secs(), holder };
+                    waiting.pause().await.map_err(locked)?;
+                }
+                opened => break opened?,
+            }
+        };
         let scribe = Scribe::new(database);
         let shared = Arc::clone(&scribe.shared);
         Ok((Self::Here(Arc::new(Mutex::new(scribe))), shared))
+    }
+
+    /// Waits for others to let go of the database, in a process whose calls block: once begun, they cannot be interrupted.
+    pub(super) async fn until_free(&self) -> Result<()> {
+        let Self::Here(scribe) = self else { return Ok(()) };
+        let shared = Arc::clone(&scribe.lock().unwrap_or_else(PoisonError::into_inner).shared);
+        let mut waiting = Waiting::new();
+        while !shared.reserve()? {
+            waiting.pause().await.map_err(|waited| shared.locked(waited))?;
+        }
+        Ok(())
     }
 
     /// Has `job` done in the next group of writes.
@@ -190,6 +212,28 @@ impl Writer {
             // A panic in a job leaves nothing half-done: its transaction was undone on the way out.
             Self::Here(scribe) => scribe.lock().unwrap_or_else(PoisonError::into_inner).perform(work, None),
         }
+    }
+}
+
+/// A wait for a lock that the kernel tells nothing of: it looks again and again. Only short commands do, and seldom have to.
+struct Waiting {
+    began: Instant,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Self { began: Instant::now(), pause: Duration::from_micros(100) }
+    }
+
+    /// Pauses before the next look. The error says for how long it has looked in vain.
+    async fn pause(&mut self) -> Result<(), Duration> {
+        if self.began.elapsed() >= BLOCKED_PATIENCE {
+            return Err(BLOCKED_PATIENCE);
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
     }
 }
 

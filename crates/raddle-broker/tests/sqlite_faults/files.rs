@@ -2,8 +2,9 @@
 
 use std::{
     fs,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, FileTypeExt},
     path::{Path, PathBuf},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -277,6 +278,51 @@ async fn a_link_to_nothing_is_refused() {
     let error = Sqlite::open(&path).await.err().expect("it is refused");
     assert!(error.to_string().contains("a link to a file that is not there"), "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// All of them have a length of zero, as an empty file has, and none of them is one.
+#[tokio::test]
+async fn what_is_no_file_is_refused_and_stays() {
+    let (folder, path) = place();
+    let fifo = Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(fifo.success());
+    let kept = |path: &Path| fs::symlink_metadata(path).unwrap().file_type();
+    let error = Sqlite::open(&path).await.err().expect("a FIFO is refused");
+    assert!(matches!(&error, Error::Foreign { found, .. } if found == "it is a FIFO"), "{error:?}");
+    assert!(kept(&path).is_fifo());
+
+    let socket = folder.path().join("socket.db");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let error = Sqlite::open(&socket).await.err().expect("a socket is refused");
+    assert!(matches!(&error, Error::Foreign { found, .. } if found == "it is a socket"), "{error:?}");
+    assert!(kept(&socket).is_socket());
+
+    let link = folder.path().join("link.db");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let error = Sqlite::open(&link).await.err().expect("a link to a FIFO is refused");
+    assert!(matches!(error, Error::Foreign { .. }), "{error:?}");
+    assert!(kept(&link).is_symlink() && kept(&path).is_fifo());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "nothing was made beside them");
+}
+
+/// Whoever comes by the link and whoever comes by the name have to meet, and to find what the other left.
+#[tokio::test]
+async fn a_link_leads_to_the_database() {
+    for content in [None, Some("")] {
+        let (folder, path) = place();
+        match content {
+            None => drop(open(&path).await),
+            Some(content) => fs::write(&path, content).unwrap(),
+        }
+        fs::create_dir(folder.path().join("elsewhere")).unwrap();
+        let link = folder.path().join("elsewhere/link.db");
+        std::os::unix::fs::symlink("../broker.db", &link).unwrap();
+        let by_link = open(&link).await;
+        submit(&by_link, vec![spec("task")]).await.unwrap();
+        assert_eq!(stored(&open(&path).await).await.len(), 1);
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert!(files_beside(&link).is_empty(), "{:?}", files_beside(&link));
+    }
 }
 
 #[tokio::test]

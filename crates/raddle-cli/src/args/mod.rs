@@ -1,5 +1,7 @@
 //! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
 
+mod log;
+mod metrics;
 mod queue;
 mod spawner;
 mod spec;
@@ -10,6 +12,8 @@ mod worker;
 use clap::{Args, Parser, Subcommand};
 use raddle_core::{Span, tid::TidArg};
 
+pub(crate) use log::{LogArgs, LogFormat};
+pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 pub(crate) use queue::{Amount, QueueCommand};
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
@@ -124,6 +128,9 @@ pub(crate) enum Command {
     /// Keep one-shot workers ahead of demand
     #[command(subcommand)]
     Spawner(SpawnerCommand),
+    /// Show metrics
+    #[command(subcommand)]
+    Metrics(MetricsCommand),
     /// Take back what belongs to workers that are gone
     #[command(after_help = "Example:
   raddle requeue-orphans                 what had begun counts one loss, and runs again

@@ -6,6 +6,8 @@ use clap::{Args, Subcommand};
 use raddle_core::Span;
 use raddle_fabric::spawner::{Launch, Layer, WarmPool};
 
+use super::{LogArgs, MetricsArgs};
+
 /// Keep one-shot workers ahead of demand.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SpawnerCommand {
@@ -64,6 +66,10 @@ pub(crate) struct SpawnerArgs {
     /// Where to serve the broker to the workers; else beside the database, or among temporary files
     #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     /// A name for lists and process titles
     #[arg(long, default_value = "spawner")]
     pub(crate) name: String,

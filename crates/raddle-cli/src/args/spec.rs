@@ -4,7 +4,12 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueEnum};
 use jiff::{Timestamp, fmt::temporal::Pieces};
-use raddle_core::{CapSet, Span, retry::Backoff, spec::Reserved};
+use raddle_core::{
+    CapSet, Span,
+    retry::Backoff,
+    spec::Reserved,
+    trace::{TraceParent, TraceState},
+};
 
 /// What a task is to do, apart from its command.
 #[derive(Debug, Default, Args)]
@@ -79,6 +84,12 @@ pub(crate) struct SpecArgs {
     /// What becomes of its message when its attempts are used up
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_error: Option<OnEnd>,
+    /// The trace it belongs to, as W3C trace context has it; else that of TRACEPARENT in our environment
+    #[arg(long, value_name = "CONTEXT")]
+    pub(crate) traceparent: Option<TraceParent>,
+    /// What vendors have added to that
+    #[arg(long, value_name = "LIST", requires = "traceparent")]
+    pub(crate) tracestate: Option<TraceState>,
     /// Keep something with it to find again; can be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) meta: Vec<Pair>,

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, tid::TidArg};
 
+use super::{LogArgs, MetricsArgs};
+
 /// Start, list and stop workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
     /// Start a worker in the background, and print its id
-    Start(StartArgs),
+    Start(Box<StartArgs>),
     /// List the workers that are alive
     #[command(after_help = "Example:
   raddle worker list --json | jq -r '.[].tid'")]
@@ -62,6 +64,10 @@ pub(crate) struct StartArgs {
     /// Of the handlers there are, only these
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
     pub(crate) plugins: Option<Vec<String>>,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,

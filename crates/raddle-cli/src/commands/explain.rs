@@ -81,6 +81,8 @@ enum Reason {
     MissingCapabilities { missing: Vec<String> },
     /// Those who could take it take nothing at present.
     WorkersNotTaking { statuses: Vec<WorkerStatus> },
+    /// A worker is launched for it, and for so many before it.
+    Launched { ahead: u64 },
     /// Others are to be run first, by so many able workers.
     Behind { ahead: u64, able: u64, busy: bool },
     /// It is next.
@@ -137,11 +139,17 @@ impl Reason {
             let nearest = serving.iter().map(lacks).min_by_key(Vec::len);
             return Self::MissingCapabilities { missing: nearest.unwrap_or_default() };
         }
-        let taking: Vec<_> = able.iter().filter(|worker| worker.status == WorkerStatus::Active).collect();
+        let active = able.iter().map(|worker| **worker).filter(|worker| worker.status == WorkerStatus::Active);
+        let taking: Vec<&WorkerEntry> = active.collect();
         if taking.is_empty() {
             return Self::WorkersNotTaking { statuses: able.iter().map(|worker| worker.status).collect() };
         }
+        let (spawners, taking): (Vec<&WorkerEntry>, Vec<_>) =
+            taking.into_iter().partition(|worker| worker.info.launches());
         let busy = taking.iter().all(|worker| worker.load >= 1.0);
+        if busy && !spawners.is_empty() {
+            return Self::Launched { ahead };
+        }
         let able = taking.len() as u64;
         if ahead > 0 { Self::Behind { ahead, able, busy } } else { Self::Next { able, busy } }
     }
@@ -177,6 +185,10 @@ impl Reason {
                 let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
                 format!("waits: the workers that could take it are {}", statuses.join(", "))
             }
+            Self::Launched { ahead: 0 } => "is next: a spawner launches a worker for it".into(),
+            Self::Launched { ahead } => {
+                format!("waits behind {}: a spawner launches workers for them", format::count(*ahead, "other"))
+            }
             Self::Behind { ahead, able, busy } => {
                 let busy = if *busy { format!(": {}", all_busy(*able)) } else { String::new() };
                 format!("waits behind {}{busy}", format::count(*ahead, "other"))
@@ -207,7 +219,11 @@ impl Reason {
                 format!("start one with 'raddle worker start --caps {}'", caps.join(","))
             }
             Self::WorkersNotTaking { .. } => "let them go on with 'raddle task resume', or start another".into(),
-            Self::Running { .. } | Self::Delayed { .. } | Self::Behind { .. } | Self::Next { .. } => return None,
+            Self::Running { .. }
+            | Self::Delayed { .. }
+            | Self::Launched { .. }
+            | Self::Behind { .. }
+            | Self::Next { .. } => return None,
         })
     }
 }
@@ -312,6 +328,24 @@ mod tests {
         assert_eq!(text(&workers[1..], 1), "waits behind 1 other: the one able worker is busy");
         let idle = worker("gpu,docker", &["default"], Active);
         assert_eq!(text(&[busy("gpu,docker"), idle], 3), "waits behind 3 others");
+    }
+
+    #[test]
+    fn a_spawner_launches_workers_for_what_waits() {
+        use WorkerStatus::{Active, Paused};
+        let task = task();
+        let spawner = |status| {
+            let mut entry = worker("gpu,docker", &["default"], status);
+            entry.info.concurrency = 0;
+            entry
+        };
+        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None);
+        assert_eq!(text(&[spawner(Active)], 0), "is next: a spawner launches a worker for it");
+        let busy = WorkerEntry { load: 1.0, ..worker("gpu,docker", &["default"], Active) };
+        assert_eq!(text(&[spawner(Active), busy], 2), "waits behind 2 others: a spawner launches workers for them");
+        let idle = worker("gpu,docker", &["default"], Active);
+        assert_eq!(text(&[spawner(Active), idle], 0), "is next: a worker is about to take it");
+        assert_eq!(reason(&task, &[spawner(Paused)], 0), Reason::WorkersNotTaking { statuses: vec![Paused] });
     }
 
     #[test]

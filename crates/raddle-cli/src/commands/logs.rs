@@ -20,7 +20,7 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
     if args.follow {
         follow::refuse_own(&*broker, task.tid).await?;
     }
-    let printer = Printer { json: context.json, only: only(args) };
+    let printer = Printer { context, only: only(args) };
     match args.attempt {
         Some(attempt) if attempt > task.attempt => {
             let had = crate::format::count(task.attempt.into(), "attempt");
@@ -40,19 +40,20 @@ fn only(args: &LogsArgs) -> Option<Stream> {
     }
 }
 
-struct Printer {
-    json: bool,
+struct Printer<'a> {
+    context: &'a Context,
     only: Option<Stream>,
 }
 
-impl Printer {
+impl Printer<'_> {
     /// All attempts, in order.
-    async fn all(&self, broker: &dyn Broker, tid: Tid, follow: bool) -> Outcome<()> {
+    async fn all(&self, broker: &dyn Broker, tid: Tid, follows: bool) -> Outcome<()> {
         let mut follower = Follower::new(tid);
         loop {
-            let progress = follower.next(broker, if follow { LONG } else { Duration::ZERO }).await?;
+            let progress = follower.next(broker, if follows { LONG } else { Duration::ZERO }).await?;
             progress.output.iter().try_for_each(|chunk| self.print(chunk))?;
-            let nothing_yet = !follow && progress.output.is_empty() && progress.events.is_empty();
+            follow::lost(&progress).for_each(|what| self.context.note(what));
+            let nothing_yet = !follows && progress.output.is_empty() && progress.events.is_empty();
             if progress.done.is_some() || nothing_yet {
                 return Ok(());
             }
@@ -71,7 +72,7 @@ impl Printer {
         if self.only.is_some_and(|only| only != chunk.stream) {
             return Ok(());
         }
-        if self.json {
+        if self.context.json {
             let text = String::from_utf8_lossy(&chunk.bytes);
             return output::json(&json!({ "attempt": chunk.attempt, "stream": chunk.stream, "text": text }));
         }

@@ -8,6 +8,7 @@ mod inspect;
 mod interrupt;
 mod list;
 mod logs;
+mod metrics;
 mod orphans;
 mod queue;
 mod recover;
@@ -28,21 +29,24 @@ use raddle_core::Word;
 use raddle_exec::{Call, Prefork};
 
 use crate::{
-    args::{Cli, Command, Intake, SpawnerCommand, TaskCommand, WorkerCommand},
+    args::{Cli, Command, Intake, LogArgs, LogFormat, MetricsCommand, SpawnerCommand, TaskCommand, WorkerCommand},
     context::Context,
     error::{Failure, Outcome},
-    logging,
+    logging, panic,
 };
 
 /// Does what was asked for; returns the exit code.
 pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let Cli { global, command } = cli;
-    let stays = match &command {
-        Command::Worker(WorkerCommand::Start(args)) => args.no_detach,
-        Command::Spawner(_) => true,
-        _ => false,
+    let (stays, log) = match &command {
+        Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
+        Command::Spawner(SpawnerCommand::Run(args)) => (true, args.log),
+        Command::Metrics(MetricsCommand::Serve(args)) => (true, args.log),
+        _ => (false, LogArgs::default()),
     };
-    logging::start(&global, stays.then_some("warn"));
+    // Who starts a worker in the background speaks to people; the worker does not.
+    let format = if stays { log.log_format } else { LogFormat::Text };
+    logging::start(&global, stays.then_some("warn"), format);
     if let Command::Completions { shell } = command {
         return completions::completions(shell);
     }
@@ -64,11 +68,16 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
         Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => Prefork::new(call).ok(),
         _ => None,
     };
-    block_on(perform(&context, command, prefork))
+    let is_once = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once));
+    let deed = || block_on(perform(&context, command, prefork));
+    if is_once { start::or_uncaught(deed) } else { deed() }
 }
 
 /// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
 fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
+    // Only here: what was forked before may have functions to run, whose panics are theirs to report.
+    panic::ends_the_process();
+    raddle_exec::survive_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -101,6 +110,7 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, prefork).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
+        Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(context, &args).await,
         Command::RequeueOrphans => orphans::requeue(context).await,
         Command::Doctor => doctor::doctor(context).await,
         Command::Spawner(_) | Command::Completions { .. } => unreachable!("done before a broker is looked for"),

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Delivered, Error, Finish, Progress, Stream, Submitted};
+use raddle_broker::{Broker, Cursor, Delivered, Error, Finish, Progress, Stream, Submitted};
 use raddle_core::{
     Control, EventKind, Spec, State, Target, Tid, Word,
     spec::{Isolation, Reserved},
@@ -45,20 +45,32 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         return submit::one(context, spec).await;
     }
     // Before the task exists: a signal in between must find somebody who passes it on.
-    let interrupts = Interrupts::catch()?;
-    let broker = context.broker().await?;
+    let mut interrupts = Interrupts::catch()?;
+    let broker = tokio::select! {
+        biased;
+        broker = context.broker() => broker?,
+        () = interrupts.next() => return Ok(interrupted(context)),
+    };
     let task = spec::submission(spec.clone());
-    let (submitted, worker) = if may_run_here(&spec) {
+    let submitted = if may_run_here(&spec) {
         // The usual way of a task in a folder without workers, and the shortest. A task that waits for another must not wait for
         // the slot that it has itself.
         let yields = task.parent.is_none();
         let options = Options { prefork, ..Options::inline(None) };
-        Worker::submit(Arc::clone(&broker), task, options, yields).await?
+        Worker::submit(Arc::clone(&broker), task, options, yields, interrupts.next()).await?
     } else {
-        let submitted = broker.submit(vec![task]).await?.pop();
+        let submitted = tokio::select! {
+            biased;
+            submitted = broker.submit(vec![task]) => Some(submitted?),
+            () = interrupts.next() => None,
+        };
         let missing = || Failure::Raddle("the broker did not say what became of the task".into());
-        (submitted.ok_or_else(missing)?, None)
+        submitted
+            .map(|mut submitted| submitted.pop().ok_or_else(missing))
+            .transpose()?
+            .map(|submitted| (submitted, None))
     };
+    let Some((submitted, worker)) = submitted else { return Ok(interrupted(context)) };
     let tid = submitted.tid();
     let mut spec = spec;
     if matches!(submitted, Submitted::Existing(_)) {
@@ -71,6 +83,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     }
     // A command says nothing of its progress, unless it is by what it prints.
     let bar = TaskProgress::start(!context.json && !context.quiet() && !matches!(spec.target, Target::Command(_)));
+    let purges = worker.as_ref().is_some_and(Worker::is_followed_by_purge);
     let run = Run {
         bar,
         context,
@@ -81,13 +94,23 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         interrupted: 0,
         suspensions: Suspensions::catch()?,
         pausing: None,
-        reader_gone: false,
+        unshown: None,
         inline: worker.map(Inline::start),
+        outcome: None,
     };
     let outcome = Box::pin(run.follow()).await;
+    if purges && outcome.is_ok() {
+        let _ = broker.purge().await;
+    }
     // The process is about to end. All there is to be written is, and the system closes a database faster than this would.
     std::mem::forget(broker);
     outcome
+}
+
+/// The end of one who did not want to wait for the broker.
+fn interrupted(context: &Context) -> u8 {
+    context.note("interrupted before the task was submitted");
+    INTERRUPTED
 }
 
 /// A task that is waited for.
@@ -102,9 +125,11 @@ struct Run<'a> {
     suspensions: Suspensions,
     /// Until when its task is to be paused, for this process to be stopped.
     pausing: Option<Instant>,
-    /// Nobody reads our output any more.
-    reader_gone: bool,
+    /// Why what it writes is no longer passed on.
+    unshown: Option<Failure>,
     inline: Option<Inline>,
+    /// How it ended, if that was here.
+    outcome: Option<Box<raddle_fabric::Outcome>>,
     bar: TaskProgress,
 }
 
@@ -127,6 +152,9 @@ enum Step {
 impl Run<'_> {
     async fn follow(mut self) -> Outcome {
         let followed = self.follow_to_the_end().await;
+        if followed.is_err() {
+            self.call_off().await;
+        }
         // Also when that failed: what an inline worker has must not wait for its lease to run out.
         let left = self.leave().await;
         match followed? {
@@ -153,13 +181,22 @@ impl Run<'_> {
                 biased;
                 ended = Inline::work(&mut self.inline), if self.inline.is_some() => {
                     self.inline = None;
-                    let outcome = ended?.outcome.filter(|outcome| !self.context.json && is_all(outcome));
-                    if let Some(outcome) = outcome.filter(|_| follower.is_at_start()) {
-                        return self.show(&outcome).map(Some);
+                    if let Err(error @ Error::Starved { .. }) = ended {
+                        // Whoever waits for it hears that it did not begin. Nobody is to begin it after that.
+                        self.tell(Word::Stop).await?;
+                        return Err(error.into());
+                    }
+                    self.outcome = ended?.outcome;
+                    let is_enough = |outcome: &raddle_fabric::Outcome| !self.context.json && is_all(outcome);
+                    if let Some(outcome) = self.outcome.as_deref().filter(|outcome| is_enough(outcome))
+                        && follower.is_at_start()
+                    {
+                        return self.show(outcome).map(Some);
                     }
                     // It leaves when its task is over, or when another worker has it.
                     if follow_from > Instant::now() {
-                        self.hear(follower.next(&*self.broker, Duration::ZERO).await?).await?
+                        let progress = follower.next(&*self.broker, Duration::ZERO).await;
+                        self.hear_or_recall(&follower, progress).await?
                     } else {
                         self.look_after().await?;
                         Step::GoOn
@@ -168,7 +205,7 @@ impl Run<'_> {
                 progress = async {
                     sleep_until(follow_from).await;
                     follower.next(&*self.broker, wait).await
-                } => self.hear(progress?).await?,
+                } => self.hear_or_recall(&follower, progress).await?,
                 () = self.interrupts.next() => self.interrupt().await?,
                 () = self.suspensions.next(), if self.pausing.is_none() => self.suspend().await?,
                 () = sleep_until(self.pausing.unwrap_or_else(Instant::now)), if self.pausing.is_some() => {
@@ -179,6 +216,16 @@ impl Run<'_> {
                 Step::GoOn => {}
                 Step::Finished => return Ok(None),
                 Step::Leave(code) => return Ok(Some(code)),
+            }
+        }
+    }
+
+    /// Ends what runs here, and waits for that. Whoever hears that this has failed shall not find that it ran again after.
+    async fn call_off(&mut self) {
+        if self.inline.is_some() && self.tell(Word::Stop).await.is_ok() {
+            let working = Inline::work(&mut self.inline);
+            if tokio::time::timeout(LEAVE_WITHIN, working).await.is_ok() {
+                self.inline = None;
             }
         }
     }
@@ -198,16 +245,60 @@ impl Run<'_> {
         Ok(result::exit_code(outcome.state, Some(report)))
     }
 
+    /// As [`hear`](Self::hear). A task that was over and whose record has expired is known from what its worker saw here.
+    async fn hear_or_recall(
+        &mut self,
+        follower: &Follower,
+        progress: raddle_broker::Result<Progress>,
+    ) -> Outcome<Step> {
+        if matches!(progress, Err(Error::NotFound(_))) && self.inline.is_some() {
+            // Its worker is about to hear that it has written the end.
+            let ended = Inline::work(&mut self.inline).await;
+            self.inline = None;
+            self.outcome = ended?.outcome;
+        }
+        match (progress, &self.outcome) {
+            (Err(Error::NotFound(_)), Some(outcome)) if !self.context.json => {
+                self.recall(outcome, follower.cursor()).map(Step::Leave)
+            }
+            (progress, _) => self.hear(progress?).await,
+        }
+    }
+
+    /// Shows what is at hand of a task of which nothing else is left.
+    fn recall(&self, outcome: &raddle_fabric::Outcome, seen: Cursor) -> Outcome<u8> {
+        let mut outcome = outcome.clone();
+        let Finish { fence, report, stdout, stderr } = &mut outcome.finish;
+        let streams = [(stdout, report.stdout_bytes, seen.stdout), (stderr, report.stderr_bytes, seen.stderr)];
+        for (end, total, seen_bytes) in streams {
+            let shown = if seen.attempt == fence.attempt { seen_bytes } else { 0 };
+            let begins_at = total.saturating_sub(end.len() as u64);
+            if shown < begins_at {
+                self.context
+                    .note(format!("{} bytes of its output have expired before they were read", begins_at - shown));
+            }
+            end.drain(..shown.saturating_sub(begins_at).min(end.len() as u64) as usize);
+        }
+        match &self.unshown {
+            Some(Failure::ClosedPipe) => Ok(0),
+            Some(Failure::Raddle(why)) => Err(Failure::Raddle(why.clone())),
+            _ => self.show(&outcome),
+        }
+    }
+
     async fn hear(&mut self, progress: Progress) -> Outcome<Step> {
-        if !self.context.json && !self.reader_gone {
+        if !self.context.json && self.unshown.is_none() {
             match self.bar.aside(|| follow::show(&progress)) {
-                Err(Failure::ClosedPipe) => {
-                    // As with any other program in a pipe: what nobody reads need not go on.
-                    self.reader_gone = true;
+                Ok(()) => {}
+                // As with any other program in a pipe: what nobody reads, or nobody can keep, need not go on.
+                Err(failure) => {
+                    self.unshown = Some(failure);
                     self.tell(Word::Stop).await?;
                 }
-                shown => shown?,
             }
+        }
+        for what in follow::lost(&progress) {
+            self.context.note(what);
         }
         if progress.done.is_some() {
             return Ok(Step::Finished);
@@ -329,9 +420,17 @@ impl Run<'_> {
     }
 
     async fn conclude(self) -> Outcome {
-        let task = tid::view(&*self.broker, self.tid).await?;
-        if self.reader_gone {
-            return Ok(0);
+        let task = match (tid::view(&*self.broker, self.tid).await, &self.outcome) {
+            // All that it wrote has been shown.
+            (Err(Failure::Usage(_)), Some(outcome)) if !self.context.json && self.unshown.is_none() => {
+                return Ok(result::exit_code(outcome.state, Some(&outcome.finish.report)));
+            }
+            (task, _) => task?,
+        };
+        match self.unshown {
+            Some(Failure::ClosedPipe) => return Ok(0),
+            Some(failure) => return Err(failure),
+            None => {}
         }
         if self.context.json {
             output::json(&result::result_json(&*self.broker, &task).await?)?;

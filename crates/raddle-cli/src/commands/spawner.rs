@@ -3,28 +3,31 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     thread,
 };
 
 use raddle_broker::Url;
 use raddle_core::Span;
-use raddle_exec::{Call, Prefork, Zygote};
+use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
-    spawner::{Config, Forks, Launcher, Layer, Options, Processes, Spawner, Template},
+    metrics::Exporter,
+    spawner::{Config, Forks, Launcher, Layer, Make, Options, Processes, Spawner, Template},
 };
 use serde_json::json;
 
 use super::{
     block_on,
     interrupt::Interrupts,
-    start::{self, Invocation, Listener, PROGRAM, WARM},
+    start::{self, Invocation, PROGRAM, WARM},
 };
 use crate::{
-    args::{Global, SpawnerArgs, StartArgs},
+    args::{Global, MetricsArgs, SpawnerArgs, StartArgs},
     context::{AGENT, Context},
     error::{Failure, Outcome},
     format::count,
+    metrics::{SpawnerPage, Watched},
     output,
     project::Project,
 };
@@ -43,23 +46,34 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     if context.project.url == Url::Memory && args.serve.is_none() {
         return Err(Failure::memory());
     }
+    if config.worker_image.is_some() {
+        context.note("worker_image is not used: the launcher 'process' starts this program, and there is no other yet");
+    }
     let start = worker_args(args, &config);
     let socket = socket(&context.project.url, args)?;
     let project = through(&context.project, socket.as_deref());
     let template = template(global, &project, &start, socket.as_deref())?;
     // Once for all: what is forked, or started, is in the same group.
     let _ = raddle_exec::cgroup::prepare();
-    let zygote = zygote(project, start.clone(), socket.clone(), call);
-    let launching = Launching { start, socket, template, zygote };
+    let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
+    let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
+    let zygote = zygote(&model, &template, call);
+    let launching = Launching { model, socket, template, zygote };
     block_on(keep(&context, args, config, launching))
 }
 
 /// How workers come to be.
 struct Launching {
-    start: StartArgs,
+    model: Arc<Model>,
     socket: Option<PathBuf>,
     template: Template,
     zygote: Option<Zygote>,
+}
+
+/// What its workers are like.
+struct Model {
+    context: Context,
+    start: StartArgs,
 }
 
 /// The broker as its workers name it.
@@ -72,18 +86,19 @@ fn through(project: &Project, socket: Option<&Path>) -> Project {
 }
 
 /// Forks a zygote, while there is one thread. Without it workers are started as processes.
-fn zygote(project: Project, start: StartArgs, socket: Option<PathBuf>, call: Option<Call>) -> Option<Zygote> {
-    let agent = socket.filter(|path| project.url != Url::Unix(path.clone()));
-    let context = Context::of_warm_worker(project, agent);
-    let forked = Zygote::fork(move |report| {
-        let prefork = Prefork::new(call).ok();
-        match block_on(start::work(&context, &start, prefork, Listener::Zygote(report))) {
-            Ok(code) => code,
-            Err(failure) => {
-                failure.print();
-                failure.code()
-            }
-        }
+fn zygote(model: &Arc<Model>, template: &Template, call: Option<Call>) -> Option<Zygote> {
+    let (model, template) = (Arc::clone(model), template.clone());
+    let forked = Zygote::fork(move |newborn| {
+        let (model, template) = (Arc::clone(&model), template.clone());
+        let succession = Succession {
+            otherwise: Box::new(move || template.exec()),
+            heir: Box::new(move |legacy| {
+                if let Err(failure) = block_on(start::go_on(&model.context, &model.start, legacy)) {
+                    failure.print();
+                }
+            }),
+        };
+        newborn.live(call, succession)
     });
     forked.ok()
 }
@@ -107,39 +122,58 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 }
 
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
-    let Launching { start, socket, template, zygote } = launching;
-    let worker = start::options(context, &start, None, None)?;
-    let broker = context.broker_of_worker().await?;
+    let Launching { model, socket, template, zygote } = launching;
+    let worker = start::options(context, &model.start, None, None)?;
+    let mut watched = Watched::start(&args.metrics, "spawner").await?;
+    let broker = watched.observed(context.broker_of_worker().await?);
     let launcher: Box<dyn Launcher> = match zygote {
-        Some(zygote) => match Forks::new(zygote, template) {
+        Some(zygote) => match Forks::new(zygote, Arc::clone(&broker), make(model), template) {
             Ok(forks) => Box::new(forks),
             Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
         },
         None => Box::new(Processes::new(template)),
     };
     let mut interrupts = Interrupts::catch()?;
-    let options = Options { name: args.name.clone(), socket: socket.clone(), ..Options::new(config, worker) };
-    let spawner = Spawner::register(broker, options, launcher).await?;
+    let metrics_url = watched.url();
+    let options = Options {
+        name: args.name.clone(),
+        socket: socket.clone(),
+        book: watched.book.clone(),
+        ..Options::new(config, worker)
+    };
+    let spawner = Spawner::register(Arc::clone(&broker), options, launcher).await?;
     let tid = spawner.tid();
+    let handle = spawner.handle();
+    watched.show(|book| Arc::new(SpawnerPage { spawner: handle, book, queue: Exporter::new(broker) }));
     if context.json {
         let url = socket.map(|path| Url::Unix(path).to_string());
-        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url }))?;
+        output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
     } else {
+        if let Some(url) = metrics_url {
+            context.note(format!("metrics are at {url}"));
+        }
         output::line(tid.to_string())?;
     }
     let shutdown = Shutdown::new();
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
-            ended = &mut keeping => break ended?,
+            ended = &mut keeping => break ended,
             () = interrupts.next() => {
                 context.note("stopping: what the workers run may end; once more to give it back, and again to kill it");
                 shutdown.request();
             }
         }
     };
+    watched.close().await;
+    let ended = ended?;
     context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
     Ok(0)
+}
+
+/// How each of its workers is to be: what handlers there are is looked at anew, as by a new process.
+fn make(model: Arc<Model>) -> Make {
+    Box::new(move || start::options(&model.context, &model.start, None, None).map_err(|failure| failure.to_string()))
 }
 
 /// How its workers are started.
@@ -155,6 +189,8 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         serve: None,
         handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
         plugins: args.plugins.clone(),
+        metrics: MetricsArgs::default(),
+        log: args.log,
         name: "worker".into(),
     }
 }
@@ -174,7 +210,8 @@ fn template(global: &Global, project: &Project, start: &StartArgs, socket: Optio
     Ok(Template { program: PROGRAM.into(), args, env })
 }
 
-/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent.
+/// Where to serve the broker: beside the database, or else among temporary files. One that is served already needs no second agent, unless
+/// account is to be kept of what the workers do: that passes through here.
 fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     if let Some(path) = &args.serve {
         let absolute = std::path::absolute(path);
@@ -182,7 +219,7 @@ fn socket(url: &Url, args: &SpawnerArgs) -> Outcome<Option<PathBuf>> {
     }
     let name = format!("{SOCKET}{}.sock", std::process::id());
     let folder = match url {
-        Url::Unix(_) => return Ok(None),
+        Url::Unix(_) if !args.metrics.is_watched() => return Ok(None),
         Url::Sqlite(path) => path.parent().map(Path::to_path_buf).unwrap_or_default(),
         _ => std::env::temp_dir(),
     };

@@ -5,9 +5,13 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions},
+    fs::{File, OpenOptions, Permissions},
     io::{BufRead, BufReader, Read},
-    os::unix::process::CommandExt,
+    os::unix::{
+        fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+        process::CommandExt,
+    },
+    panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, mpsc},
@@ -15,9 +19,9 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Url, agent::Serving};
+use raddle_broker::{Url, agent::Serving, connect};
 use raddle_core::Tid;
-use raddle_exec::{Prefork, Report};
+use raddle_exec::{Legacy, Prefork};
 use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
 
@@ -26,6 +30,7 @@ use crate::{
     args::{Global, Intake, StartArgs},
     context::Context,
     error::{Failure, Outcome, USAGE},
+    metrics::{Watched, WorkerPage},
     output,
 };
 
@@ -39,6 +44,14 @@ pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
 const UNCAUGHT: u8 = 1;
+/// The log is for its owner alone: commands may be named there.
+const LOG_MODE: u32 = 0o600;
+/// Does the deed of a worker for one task. A panic is its failure, and leaves by the code for that; what it has is taken back from it.
+pub(super) fn or_uncaught(deed: impl FnOnce() -> Outcome) -> Outcome {
+    // Nothing that could have been left half-done is looked at afterwards: the process ends.
+    panic::catch_unwind(AssertUnwindSafe(deed)).unwrap_or(Ok(UNCAUGHT))
+}
+
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -71,6 +84,8 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
     let mut command = Command::new(PROGRAM);
     let Invocation { args, env } = invocation(context, args, global)?;
     command.arg0("raddle").args(args).envs(env);
+    // It outlives whoever has opened what this process has inherited, and would keep their locks and pipes.
+    raddle_exec::close_on_exec();
     command
         .env(DETACHED, "1")
         .stdin(Stdio::null())
@@ -113,6 +128,8 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     if let Some(plugins) = &args.plugins {
         say(&["--plugins", &plugins.join(",")]);
     }
+    args.metrics.words().iter().for_each(|word| say(&[word]));
+    say(&["--log-format", args.log.log_format.as_str()]);
     if global.quiet {
         say(&["--quiet"]);
     }
@@ -155,13 +172,11 @@ fn last_words(mut child: Child) -> Failure {
 }
 
 /// Whom a worker tells its id, and that it has its task.
-pub(super) enum Listener {
+enum Listener {
     /// People, or whoever has started it in the background.
     Starter,
     /// A spawner, on standard output.
     Spawner,
-    /// A spawner whose zygote has forked it.
-    Zygote(Report),
 }
 
 impl Listener {
@@ -170,7 +185,6 @@ impl Listener {
         match self {
             Self::Starter => {}
             Self::Spawner => _ = output::line("begun"),
-            Self::Zygote(report) => report.begun(),
         }
     }
 }
@@ -178,11 +192,6 @@ impl Listener {
 /// Works in this process until it is told to stop.
 pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
     let listener = if std::env::var_os(WARM).is_some() { Listener::Spawner } else { Listener::Starter };
-    work(context, args, prefork, listener).await
-}
-
-/// As [`foreground`], for whoever listens.
-pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Prefork>, listener: Listener) -> Outcome {
     let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
     let is_detached = std::env::var_os(DETACHED).is_some();
     if is_detached {
@@ -197,13 +206,16 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
+    let mut watched = Watched::start(&args.metrics, "worker").await?;
+    let url = watched.url();
+    watched.show(|book| Arc::new(WorkerPage { book }));
+    let broker = watched.observed(broker);
     let worker = Worker::register(broker, options(context, args, serve.as_deref(), prefork)?).await?;
     let tid = worker.tid();
     match &listener {
-        Listener::Starter => announce(context, tid, is_detached, &serve)?,
+        Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
         // It may be gone, and then need not be told.
         Listener::Spawner => drop(output::line(tid.to_string())),
-        Listener::Zygote(report) => report.ready(tid.as_u64()),
     }
     let shutdown = Shutdown::new();
     let mut begun = worker.begun();
@@ -222,6 +234,7 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
             }
         }
     };
+    watched.close().await;
     // Last of all: what the worker ran may have asked it until its end.
     if let Some(serving) = serving {
         serving.stop().await;
@@ -243,6 +256,16 @@ pub(super) async fn work(context: &Context, args: &StartArgs, prefork: Option<Pr
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
     Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
+}
+
+/// Goes on with what a worker runs whose spawner was killed, in the worker's own process. Without a broker, or when others have the task by
+/// now, it returns, and that ends.
+pub(super) async fn go_on(context: &Context, args: &StartArgs, legacy: Legacy) -> Outcome {
+    let broker = connect(&context.project.url).await?;
+    if let Some(worker) = Worker::resume(broker, options(context, args, None, None)?, legacy).await? {
+        worker.run(Shutdown::new()).await?;
+    }
+    Ok(0)
 }
 
 /// Where to serve, wherever this process or another goes later.
@@ -293,20 +316,42 @@ pub(super) fn options(
 }
 
 /// Says the id, and turns to the log where nobody will be reading.
-fn announce(context: &Context, tid: Tid, is_detached: bool, serve: &Option<PathBuf>) -> Outcome<()> {
+fn announce(
+    context: &Context,
+    tid: Tid,
+    is_detached: bool,
+    serve: &Option<PathBuf>,
+    metrics: Option<&str>,
+) -> Outcome<()> {
+    let note = || {
+        if let Some(url) = metrics {
+            context.note(format!("metrics are at {url}"));
+        }
+    };
     if !is_detached {
         if context.json {
-            return output::json(&started(tid, std::process::id(), None, serve));
+            let mut started = started(tid, std::process::id(), None, serve);
+            if let Some(url) = metrics {
+                started["metrics"] = url.into();
+            }
+            return output::json(&started);
         }
+        note();
         return output::line(tid.to_string());
     }
     let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
     let cannot = |e: std::io::Error| Failure::Raddle(format!("cannot write the log {}: {e}", path.display()));
     // Opened before the id is said: a worker whose log cannot be written has not started.
-    let log: File = OpenOptions::new().append(true).create(true).open(&path).map_err(cannot)?;
+    let log: File = OpenOptions::new().append(true).create(true).mode(LOG_MODE).open(&path).map_err(cannot)?;
+    if log.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o777 != LOG_MODE) {
+        // The umask has a say in what it is made with.
+        log.set_permissions(Permissions::from_mode(LOG_MODE)).map_err(cannot)?;
+    }
     output::line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
-    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))
+    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))?;
+    note();
+    Ok(())
 }
 
 /// What JSON says of a worker that has started.
@@ -321,4 +366,16 @@ fn started(tid: Tid, pid: u32, log: Option<PathBuf>, serve: &Option<PathBuf>) ->
 /// Where a background worker logs to, if the project has a folder for it.
 fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
     Some(context.project.folder()?.join(format!("worker-{tid}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_with_a_code_of_its_own() {
+        assert_eq!(or_uncaught(|| panic!("out of order")).ok(), Some(1));
+        assert_eq!(or_uncaught(|| Ok(0)).ok(), Some(0));
+        assert!(or_uncaught(|| Err(Failure::Usage("so".into()))).is_err());
+    }
 }

@@ -16,7 +16,7 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     let broker = context.onlooker().await?;
     let deadline = Instant::now() + args.timeout.0;
     let word = if args.kill { Word::Kill } else { Word::Stop };
-    let workers = if args.all {
+    let workers: Vec<Tid> = if args.all {
         // Those that serve no queue are there for one task alone, and leave with it.
         let workers = broker.workers().await?;
         workers.iter().filter(|worker| !worker.info.queues.is_empty()).map(|worker| worker.tid).collect()
@@ -31,14 +31,17 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
         context.note("no worker is alive");
     }
     // All of them are told first, so that they end side by side.
-    for tid in &workers {
-        match broker.control(*tid, Control::new(word)).await {
-            Ok(_) | Err(Error::Finished(..)) => {}
+    let mut told = Vec::new();
+    for tid in workers {
+        match broker.control(tid, Control::new(word)).await {
+            Ok(_) | Err(Error::Finished(..)) => told.push(tid),
+            // One of a spawner's, which stops them.
+            Err(Error::NotFound(_)) if args.all => {}
             Err(error) => return Err(error.into()),
         }
     }
     let mut report = Report::default();
-    for tid in workers {
+    for tid in told {
         let answer = match follow::until_finished(&*broker, tid, Some(deadline)).await {
             Ok(state) => Ok(Answer::Became(state)),
             Err(Failure::TimedOut(_)) => silence(&*broker, tid, word).await,
@@ -57,6 +60,12 @@ async fn silence(broker: &dyn Broker, tid: Tid, word: Word) -> Outcome<Answer> {
 
 /// Refuses a task that is none of ours: `raddle worker stop` with the wrong id must not end somebody's work.
 async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
+    if let Some(entry) = broker.workers().await?.into_iter().find(|entry| entry.tid == tid)
+        && broker.task(tid).await?.is_none()
+    {
+        let (pid, instead) = (entry.info.pid, "stop its spawner, or its task, or send SIGTERM to its process");
+        return Err(Failure::Usage(format!("worker {tid} is there for one task: {instead}, which is {pid}")));
+    }
     if worker::is_worker(&tids::view(broker, tid).await?) {
         return Ok(());
     }

@@ -189,3 +189,17 @@ fn a_mistyped_flag_is_not_the_name_of_a_program() {
     let command = &world.task(&world.submit(&["--", "-odd", "--file"]))["spec"]["target"]["command"];
     assert_eq!(*command, serde_json::json!(["-odd", "--file"]));
 }
+
+/// The kernel refuses it, and not the runner by never coming to an end.
+#[test]
+fn very_many_environment_variables_are_too_many_at_once() {
+    let world = World::new();
+    let env: serde_json::Map<_, _> = (0..150_000).map(|n| (format!("VARIABLE_{n}"), "x".into())).collect();
+    let spec = serde_json::json!({ "target": { "command": ["true"] }, "timeout": 2, "env": env });
+    let path = world.file("spec.json", spec.to_string());
+    let tid = world.submit(&["--file", path.to_str().unwrap()]);
+    world.worker(&["--concurrency", "1"]);
+    world.raddle(["wait", "--timeout", "40", &tid]).code(1);
+    let exit = &world.task(&tid)["report"]["exit"];
+    assert!(exit["message"].as_str().unwrap().contains("Argument list too long"), "{exit}");
+}

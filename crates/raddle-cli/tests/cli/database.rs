@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::world::World;
+use crate::world::{Ran, World};
 
 /// Every command that opens the database leaves with 125, names it, and leaves it as it is.
 fn refused(world: &World, path: &Path, says: &str) {
@@ -156,4 +156,107 @@ fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
         raddle wait --timeout 30 "$tid" | cut -d' ' -f2
         wc -l <ran"#;
     assert_eq!(world.bash(script).ok().text(), "left\nnamed it\ncompleted\n2\n");
+}
+
+/// What the script needs to be somebody else. Only root can be.
+const AS_OTHERS: &str = r#"
+    set -eu
+    umask 022
+    cp "$(command -v raddle)" raddle; chmod a+rx raddle .; program=$PWD/raddle
+    as() { local user=$1; shift; setpriv --reuid="$user" --regid="$user" --clear-groups "$@"; }
+"#;
+
+fn as_others(world: &World, script: &str) -> Option<Ran> {
+    // SAFETY: geteuid has no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        assert!(std::env::var_os("CI").is_none(), "only root can act for several users");
+        eprintln!("skipped: only root can act for several users");
+        return None;
+    }
+    Some(world.bash(&format!("{AS_OTHERS}{script}")))
+}
+
+/// In a folder that everybody can write to, what is found there may be anybody's.
+#[test]
+fn what_a_stranger_has_left_in_a_folder_is_not_acted_on() {
+    let world = World::new();
+    let script = r#"
+        mkdir file folder link; chmod 1777 file folder link; mkdir file/below
+        (cd file; as 4711 sh -c "echo \"queue_url = 'sqlite:theirs.db'\" >raddle.toml"; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
+        (cd folder; as 4711 "$program" submit -- touch "$PWD/harm" >/dev/null)
+        (cd link; as 4711 ln -s ../mine.toml raddle.toml); echo >mine.toml
+        for place in file file/below folder link; do
+            for command in 'worker start' 'run -- true' 'submit -- true' status; do
+                code=0; (cd $place; "$program" $command >/dev/null 2>../words$code) || code=$?
+                echo "$place $command: $code"
+            done
+        done
+        # Who is meant can be said: by name, by sudo, or by a file of one's own that is nearer.
+        "$program" --queue-url "sqlite:$PWD/folder/.raddle/raddle.db" status --json | jq .tasks.created
+        (cd folder; SUDO_UID=4711 "$program" status --json | jq .tasks.created)
+        (cd file/below; echo >raddle.toml; "$program" run -- echo mine)
+        ls file/harm folder/harm 2>/dev/null || echo no harm"#;
+    let Some(ran) = as_others(&world, script) else { return };
+    let refused = ["file", "file/below", "folder", "link"].map(|place| {
+        ["worker start", "run -- true", "submit -- true", "status"]
+            .map(|command| format!("{place} {command}: 2\n"))
+            .concat()
+    });
+    assert_eq!(ran.ok().text(), format!("{}1\n1\nmine\nno harm\n", refused.concat()));
+    let words = fs::read_to_string(world.path().join("words0")).unwrap();
+    assert!(words.contains("belongs to user 4711") && words.contains("--queue-url"), "{words}");
+}
+
+#[test]
+fn a_project_file_that_is_no_file_holds_nobody_up() {
+    let world = World::new();
+    world.bash("mkfifo raddle.toml").ok();
+    world.raddle(["status"]).code(2).says("raddle.toml").says("not a file");
+}
+
+/// Specs hold what people put into environments.
+#[test]
+fn what_is_written_is_for_its_owner_alone_whatever_the_umask() {
+    let world = World::new();
+    let script = r#"
+        try() {
+            umask "$1"
+            "$program" run -- true
+            "$program" worker start --concurrency 1 --serve "$PWD/socket" >/dev/null
+            "$program" run -- head -c 100000 /dev/zero >/dev/null
+            "$program" --queue-url "unix:$PWD/socket" run -- true
+            find . ! -type d -printf '%P %m\n' | grep -v 'toml' | grep -v ' 600$' || true
+            find . -mindepth 1 -type d -printf '%P %m\n' | grep -v ' 700$' || true
+            find . -name '*.out' | grep -c .
+            "$program" worker stop --all >/dev/null
+        }
+        export -f try; export program
+        for mask in 0000 0022 0777; do
+            mkdir a$mask b$mask; chown 4711 a$mask b$mask
+            (cd a$mask; as 4711 bash -c "try $mask")
+            # A folder and an empty file that were there before.
+            (cd b$mask; as 4711 bash -c "touch x.db; echo \"queue_url = 'sqlite:x.db'\" >raddle.toml; try $mask")
+        done"#;
+    let Some(ran) = as_others(&world, script) else { return };
+    assert_eq!(ran.ok().text(), "1\n".repeat(6));
+}
+
+/// Root works on it once, and its owner goes on.
+#[test]
+fn what_root_leaves_beside_a_database_is_its_owners() {
+    let world = World::new();
+    let script = r#"
+        mkdir theirs; chown 4711 theirs; cd theirs
+        as 4711 "$program" run -- true
+        rm .raddle/raddle.db-*
+        SUDO_UID=4711 "$program" run -- head -c 100000 /dev/zero >/dev/null
+        find . ! -user 4711
+        as 4711 "$program" worker start --concurrency 1 >/dev/null
+        as 4711 "$program" run -- head -c 100000 /dev/zero | wc -c
+        as 4711 "$program" worker stop --all | cut -d' ' -f2
+        # The other way round it is said whose it is.
+        mkdir ../mine; cd ../mine; "$program" run -- true; chmod 777 . .raddle
+        as 4711 "$program" status 2>&1 | grep -c 'belongs to user 0, and you are user 4711'"#;
+    let Some(ran) = as_others(&world, script) else { return };
+    assert_eq!(ran.ok().text(), "100000\ncompleted\n1\n");
 }

@@ -105,3 +105,207 @@ fn a_gibibyte_of_output_arrives_whole() {
     // And it can still be read from what was kept.
     assert_eq!(world.bash(&format!("raddle logs {tid} | wc -c")).ok().text(), "1073741824\n");
 }
+
+/// The log of a background worker is on the disk that is full.
+#[test]
+fn a_log_line_that_cannot_be_written_does_not_stop_a_worker() {
+    let world = World::new();
+    std::fs::create_dir(world.path().join("small")).unwrap();
+    let script = r#"
+        set -eu
+        mount -t tmpfs -o size=2m none small; cd small
+        raddle worker start --concurrency 1 >../worker
+        tid=$(raddle submit -- sh -c 'while ! [ -e ../go ]; do sleep 0.01; done; head -c 60000 /dev/zero')
+        until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+        dd if=/dev/zero of=filler bs=1k 2>/dev/null || true
+        dd if=/dev/zero of=crumb bs=1 2>/dev/null || true
+        touch ../go
+        # Time for the result, and the line that says so, to find no room a few times.
+        sleep 1
+        rm filler crumb
+        raddle wait --timeout 20 "$tid" | cut -d' ' -f2
+        raddle run -- echo and goes on
+        raddle worker stop --all | cut -d' ' -f2"#;
+    assert_eq!(world.bash_apart(script).ok().text(), "completed\nand goes on\ncompleted\n");
+}
+
+/// Whoever started it, and read what it said, is gone.
+#[test]
+fn a_worker_whose_stderr_nobody_reads_goes_on_after_a_lost_lease() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        raddle worker start --no-detach --concurrency 1 2> >(exec true) >worker &
+        worker=$!
+        listed() { raddle worker list --json | grep -c '"tid"' || true; }
+        until [ "$(listed)" = 1 ]; do sleep 0.02; done
+        kill -STOP $worker
+        until [ "$(listed)" = 0 ]; do sleep 0.1; done
+        kill -CONT $worker
+        tid=$(raddle submit -- true)
+        raddle wait --timeout 20 "$tid" | cut -d' ' -f2
+        kill $worker
+        timeout 20 tail --pid=$worker -f /dev/null && echo left"#;
+    assert_eq!(world.bash(script).ok().text(), "completed\nleft\n");
+}
+
+fn counts(world: &World) -> impl Fn(&str) -> u64 + use<> {
+    let tasks = world.raddle(["status", "--json"]).ok().json()["tasks"].clone();
+    move |state| tasks[state].as_u64().unwrap_or(0)
+}
+
+/// A worker that the system gives no descriptors has done nothing for its tasks, and nothing to them.
+#[test]
+fn a_worker_short_of_descriptors_gives_tasks_back() {
+    let world = World::new();
+    let mut starved = 0;
+    // From too few to open the database to enough to run.
+    for limit in 14..=22 {
+        world.bash("raddle submit --array 1-4 -- true >/dev/null").ok();
+        let script = format!("ulimit -n {limit}; exec raddle worker start --no-detach --idle-exit 0 --concurrency 2");
+        let ran = world.bash(&script);
+        let count = counts(&world);
+        assert_eq!(count("failed") + count("killed"), 0, "with {limit}: {ran:?}");
+        if ran.code != 0 {
+            assert!(ran.stderr.contains("Too many open files"), "with {limit}: {ran:?}");
+            starved += usize::from(ran.code == 125 && ran.stderr.contains("given back"));
+        }
+    }
+    assert!(starved > 0, "some were claimed by a worker that could not run them");
+    world.worker(&[]);
+    until("all of them have run", || counts(&world)("completed") == 9 * 4);
+}
+
+/// Threads count as processes, and a worker has some.
+#[test]
+fn a_worker_short_of_processes_gives_tasks_back() {
+    // SAFETY: geteuid has no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        assert!(std::env::var_os("CI").is_none(), "only root can become a user who has no processes");
+        eprintln!("skipped: only root can become a user who has no processes");
+        return;
+    }
+    let world = World::new();
+    let script = r#"
+        set -eu
+        cp "$(command -v raddle)" raddle; chmod a+rx raddle .
+        mkdir open; chown 4711 open; cd open
+        as() { setpriv --reuid=4711 --regid=4711 --clear-groups "$@"; }
+        for limit in 2 3 4 5; do
+            as ../raddle submit --array 1-4 -- true >/dev/null
+            code=0
+            (ulimit -u $limit; as ../raddle worker start --no-detach --idle-exit 0 2>../words >/dev/null) || code=$?
+            as ../raddle status --json | jq -c "[$code, .tasks.failed, .tasks.killed]"
+            grep -q 'ulimit -u' ../words || cat ../words
+        done
+        as ../raddle worker start >/dev/null
+        until as ../raddle status --json | jq -e '.tasks.completed == 16' >/dev/null; do sleep 0.1; done
+        as ../raddle worker stop --all | cut -d' ' -f2"#;
+    assert_eq!(world.bash(script).ok().text(), format!("{}completed\n", "[125,0,0]\n".repeat(4)));
+}
+
+/// Nothing is begun, so nothing may be begun behind the back of the one who was told so.
+#[test]
+fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    let mut refused = 0;
+    for limit in 11..=18 {
+        let ran = world.bash(&format!("ulimit -n {limit}; raddle run -- touch ran-{limit}"));
+        let has_run = world.path().join(format!("ran-{limit}")).exists();
+        // What can be started can be too much to be followed.
+        assert!(has_run || ran.code != 0, "with {limit}: {ran:?}");
+        if ran.code != 0 {
+            refused += usize::from(!has_run);
+            let ran = ran.code(125).says("Too many open files");
+            assert!(!ran.stderr.contains("unable to open"), "{ran:?}");
+        }
+        let count = counts(&world);
+        assert_eq!(count("created") + count("running") + count("spawning"), 0, "with {limit}");
+    }
+    assert!(refused > 0, "some of these are too few");
+}
+
+/// The folder for output is somebody else's, or no folder.
+#[test]
+fn a_task_whose_output_cannot_be_kept_ends_all_the_same() {
+    let world = World::new();
+    std::fs::create_dir(world.path().join(".raddle")).unwrap();
+    world.file(".raddle/raddle.db-out", "");
+    let worker = world.worker(&["--concurrency", "1"]);
+    let tid = world.submit(&["--", "sh", "-c", "echo begin; sleep 0.2; head -c 100000 /dev/zero"]);
+    world.until_state(&tid, "completed");
+    let events = world.raddle(["queue", "peek", "raddle.tasks.log", "--json", "--limit", "100"]).ok();
+    assert!(events.text().contains("output_lost"), "{}", events.text());
+    world.raddle(["logs", &tid]).ok().says("standard output could not be kept");
+    world.raddle(["run", "--", "head", "-c", "100000", "/dev/zero"]).ok().says("could not be kept");
+    world.raddle(["worker", "stop", &worker]).ok();
+    world.raddle(["run", "--", "head", "-c", "100000", "/dev/zero"]).ok().says("could not be kept");
+}
+
+/// What the broker does not take goes back, instead of standing still in a worker that has nothing to do.
+#[test]
+fn a_task_whose_end_is_refused_goes_back() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        raddle run -- true
+        db() { sqlite3 -cmd '.timeout 20000' .raddle/raddle.db "$1"; }
+        for table in 'INSERT ON done' 'DELETE ON active'; do
+            raddle worker start --concurrency 1 >worker
+            tid=$(raddle submit -- sh -c 'echo ran >>ran; while ! [ -e go ]; do sleep 0.01; done')
+            until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+            db "CREATE TRIGGER no BEFORE $table BEGIN SELECT RAISE(ABORT, 'not today'); END"
+            touch go
+            until grep -q 'not today' .raddle/worker-"$(cat worker)".log; do sleep 0.02; done
+            # Either the worker has given it back, or it is gone, and whoever looks may take it.
+            db "DROP TRIGGER no"
+            raddle worker start --concurrency 1 >another
+            raddle wait --timeout 20 "$tid" | cut -d' ' -f2
+            raddle worker stop --all >/dev/null
+            rm go
+        done"#;
+    assert_eq!(world.bash(script).ok().text(), "completed\ncompleted\n");
+}
+
+/// It is only a file, and somebody may tidy up.
+#[test]
+fn a_bell_that_is_cut_short_is_mended() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json", "--concurrency", "2"]).ok().json();
+    let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.01; done"]);
+    world.until_state(&tid, "running");
+    world.bash("truncate -s 0 .raddle/raddle.db-bell").ok();
+    assert_eq!(world.raddle(["run", "--", "echo", "still here"]).ok().text(), "still here\n");
+    world.file("go", "");
+    world.until_state(&tid, "completed");
+    assert_eq!(world.task(&tid)["attempt"], 1);
+    let listed = world.raddle(["worker", "list", "--json"]).ok().json();
+    assert_eq!((&listed[0]["tid"], &listed[0]["pid"]), (&worker["tid"], &worker["pid"]));
+    world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
+}
+
+/// A limit on the size of files is no reason to vanish.
+#[test]
+fn a_file_that_may_not_grow_ends_no_worker() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        (ulimit -f 2000; exec raddle worker start --no-detach --concurrency 1 >worker 2>words) &
+        worker=$!
+        tid=$(raddle submit -- sh -c 'ulimit -f; head -c 5000000 /dev/zero')
+        raddle wait --timeout 30 "$tid" | cut -d' ' -f2
+        raddle queue peek raddle.tasks.log --json --limit 100 | grep -o output_lost
+        raddle run -- echo next
+        kill $worker; wait $worker && echo left
+        grep -c 'ulimit -f' words >/dev/null && echo told"#;
+    assert_eq!(world.bash(script).ok().text(), "completed\noutput_lost\nnext\nleft\ntold\n");
+}
+
+/// Who waits for a lock that the shell holds must not wait for the worker.
+#[test]
+fn a_worker_in_the_background_holds_nothing_that_its_starter_had_open() {
+    let world = World::new();
+    let script = "exec 9>lock; flock 9; raddle worker start >/dev/null; exec 9>&-; flock -n lock echo free";
+    assert_eq!(world.bash(script).ok().text(), "free\n");
+}

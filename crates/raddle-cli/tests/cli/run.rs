@@ -303,3 +303,66 @@ fn a_process_that_became_root_is_named() {
     unsafe { libc::kill(pid, libc::SIGKILL) };
     started.finish().code(124);
 }
+
+/// What has begun must not begin again because nobody could keep what it said.
+#[test]
+fn a_task_whose_output_has_no_room_is_stopped() {
+    let world = World::new();
+    let script = "raddle run -- sh -c 'echo begun >>side; echo hi; sleep 30; echo ended >>side' >/dev/full";
+    world.bash(script).code(125).says("cannot write the output");
+    // The same with a worker that runs it.
+    world.worker(&["--concurrency", "1"]);
+    world.bash(script).code(125).says("cannot write the output");
+    world.raddle(["worker", "stop", "--all"]).ok();
+    // One that is over before anybody looks is over.
+    world.bash("raddle run -- echo hi >/dev/full").code(125).says("cannot write the output");
+    let tasks = world.raddle(["task", "list", "--json"]).ok().json();
+    let states: Vec<_> = tasks.as_array().unwrap().iter().map(|task| task["state"].as_str().unwrap()).collect();
+    assert_eq!(states, ["completed", "cancelled", "cancelled"]);
+    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
+    assert_eq!(std::fs::read_to_string(world.path().join("side")).unwrap(), "begun\nbegun\n");
+}
+
+/// Whoever removes what has expired may come between the end of a task and the look of the one who waits for it.
+#[test]
+fn a_result_that_expires_at_once_is_shown_all_the_same() {
+    let world = World::new();
+    world.raddle(["run", "--", "true"]).ok();
+    let purge_at_once = "CREATE TRIGGER purge AFTER INSERT ON done BEGIN
+        DELETE FROM tasks WHERE tid = NEW.tid; DELETE FROM outputs WHERE tid = NEW.tid; DELETE FROM done WHERE tid = NEW.tid; END";
+    world.bash(&format!("sqlite3 .raddle/raddle.db '{purge_at_once}'")).ok();
+    for script in ["echo begin; sleep 0.15; echo end; exit 3", "sleep 0.15; echo begin; echo end; exit 3", "exit 3"] {
+        let ran = world.raddle(["run", "--result-ttl", "0", "--", "sh", "-c", script]).code(3);
+        assert_eq!(ran.text(), if script.contains("echo") { "begin\nend\n" } else { "" });
+        assert_eq!(ran.stderr, "");
+    }
+}
+
+/// Who waits for the database can be interrupted, and has done nothing then.
+#[test]
+fn an_interrupt_while_the_database_is_locked_ends_it_before_it_has_begun() {
+    let world = World::new();
+    // The first has to be completed by the second, which takes the lock to open it; the third only to write.
+    for round in 1..=3 {
+        if round != 2 {
+            world.raddle(["run", "--", "true"]).ok();
+        }
+        let script = "exec 9<.raddle/raddle.db-bell; flock 9; echo >locked; sleep 30";
+        let holder = world.start_bash(script);
+        until("it is locked", || world.path().join("locked").exists());
+        let run = world.start(["run", "--", "touch", "ran"]);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        run.signal(libc::SIGINT);
+        let began = std::time::Instant::now();
+        run.finish().code(130).says("interrupted");
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        for (pid, _) in world.processes() {
+            // SAFETY: the script and its sleep, which belong to this test.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        holder.finish();
+        std::fs::remove_file(world.path().join("locked")).unwrap();
+    }
+    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 0);
+    assert!(!world.path().join("ran").exists());
+}

@@ -18,6 +18,7 @@ fn each_end_has_the_code_a_shell_would_show() {
         (Exit::Timeout, 124),
         (Exit::SpawnFailed { message: message() }, 125),
         (Exit::Lost { message: message() }, 125),
+        (Exit::Lapsed, 125),
         (Exit::NotExecutable { message: message() }, 126),
         (Exit::NotFound { message: message() }, 127),
         (Exit::Cancelled, 130),

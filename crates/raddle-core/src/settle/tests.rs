@@ -97,6 +97,30 @@ fn a_task_survives_the_loss_of_its_worker_but_not_of_all_of_them() {
     assert!(matches!(settle(&spec_of(9), tid(), tally, &lost()), Next::Again { .. }), "more attempts, more losses");
 }
 
+#[test]
+fn what_a_worker_could_not_begin_waits_and_is_charged_nothing() {
+    let message = || "none left".to_owned();
+    for exit in [Exit::Unfit { message: message() }, Exit::Starved { message: message() }] {
+        let next = settle(&spec(1, Clear, Keep), tid(), FRESH, &exit);
+        assert_eq!(next, Next::Again { pause: UNBEGUN_PAUSE, tally: FRESH });
+        assert_eq!(event_before_another(&exit), EventKind::Released);
+    }
+}
+
+#[test]
+fn a_lease_that_ran_out_is_not_held_against_a_task_but_not_for_ever() {
+    let tally = Tally { attempt: UNCHARGED_ATTEMPTS, ..FRESH };
+    assert_eq!(
+        settle(&spec(1, Clear, Keep), tid(), tally, &Exit::Lapsed),
+        Next::Again { pause: Duration::ZERO, tally }
+    );
+    assert_eq!(event_before_another(&Exit::Lapsed), EventKind::Released);
+    let tally = Tally { attempt: UNCHARGED_ATTEMPTS + 1, ..FRESH };
+    let charged = Tally { losses: 1, ..tally };
+    let next = settle(&spec(1, Clear, Keep), tid(), tally, &Exit::Lapsed);
+    assert_eq!(next, Next::Again { pause: Duration::ZERO, tally: charged });
+}
+
 proptest! {
     #[test]
     fn what_follows_is_always_a_legal_step(

@@ -11,7 +11,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{CapSet, Limits, Retry, Span};
+use crate::{
+    CapSet, Limits, Retry, Span,
+    trace::{TraceParent, TraceState},
+};
 
 pub use parse::ParseSpecError;
 pub use validate::{InvalidSpec, MAX_SPEC_BYTES, is_label};
@@ -91,6 +94,12 @@ pub struct Spec {
     /// How long the record is kept after the task has finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_ttl: Option<Span>,
+    /// The trace it belongs to, as W3C trace context has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<TraceParent>,
+    /// What vendors have added to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<TraceState>,
     /// Anything the submitter wants to find again.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, Value>,
@@ -162,6 +171,8 @@ impl Spec {
             cwd: None,
             unique_key: None,
             result_ttl: None,
+            traceparent: None,
+            tracestate: None,
             metadata: serde_json::Map::new(),
         }
     }

@@ -260,3 +260,17 @@ fn what_only_toml_has_is_made_plain_or_refused() {
         assert!(error.starts_with(&format!("at '{path}': ")) && error.contains("cannot be stored"), "{error}");
     }
 }
+
+#[test]
+fn what_no_program_can_be_given_is_refused() {
+    let refusal = |spec: &Spec| spec.validate().unwrap_err().path.into_owned();
+    let mut spec = Spec::command(["true"]);
+    spec.env = (0..500_000).map(|n| (format!("K{n}"), String::new())).collect();
+    assert_eq!(refusal(&spec), "env");
+    spec.env = (0..100_000).map(|n| (format!("K{n}"), String::new())).collect();
+    assert_eq!(spec.validate(), Ok(()));
+    spec.target = Target::Command(vec!["true".into(), "x".repeat(5 * 1024 * 1024)]);
+    assert_eq!(refusal(&spec), "target.command");
+    spec.env.clear();
+    assert_eq!(spec.validate(), Ok(()));
+}

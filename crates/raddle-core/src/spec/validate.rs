@@ -8,6 +8,10 @@ use super::{Spec, Target};
 
 /// The largest spec that is taken, its `stdin` included. Larger input belongs in a file that the task reads.
 pub const MAX_SPEC_BYTES: usize = 16 * 1024 * 1024;
+/// Arguments and environment together: what Linux gives to no program, whatever limits are set.
+const MAX_EXEC_BYTES: usize = 6 * 1024 * 1024;
+/// What each of them takes besides its text: the byte that ends it, and a pointer.
+const EXEC_ENTRY_BYTES: usize = 9;
 const MAX_NAME_BYTES: usize = 128;
 const MAX_ATTEMPTS: u32 = 1_000_000;
 
@@ -31,6 +35,7 @@ impl Spec {
             "tags that begin with @ are given by Raddle itself",
         )?;
         self.validate_text()?;
+        self.validate_size()?;
         self.validate_numbers()
     }
 
@@ -74,8 +79,29 @@ impl Spec {
         if let Some(kind) = &self.kind {
             check(is_label(kind), "kind", "must be 1 to 128 letters, digits, or . _ - : @ /")?;
         }
+        check(
+            self.traceparent.is_some() || self.tracestate.is_none(),
+            "tracestate",
+            "means nothing without a traceparent: give both",
+        )?;
         let size = self.stdin.as_ref().map_or(0, String::len);
         check(size <= MAX_SPEC_BYTES, "stdin", "is larger than 16 MiB: let the task read a file instead")
+    }
+
+    fn validate_size(&self) -> Result<(), InvalidSpec> {
+        let env = self.env.iter().map(|(key, value)| key.len() + 1 + value.len() + EXEC_ENTRY_BYTES).sum::<usize>();
+        check(
+            env <= MAX_EXEC_BYTES,
+            "env",
+            "is larger than the 6 MiB that a program can be given: let the task read a file",
+        )?;
+        let Target::Command(argv) = &self.target else { return Ok(()) };
+        let argv = argv.iter().map(|argument| argument.len() + EXEC_ENTRY_BYTES).sum::<usize>();
+        check(
+            argv + env <= MAX_EXEC_BYTES,
+            "target.command",
+            "is larger, with its env, than the 6 MiB that a program can be given: use stdin, or let the task read a file",
+        )
     }
 
     fn validate_numbers(&self) -> Result<(), InvalidSpec> {

@@ -65,7 +65,7 @@ fn event_numbers_and_names_agree() {
         assert_eq!(serde_json::to_value(event).expect("a string"), event.as_str());
         number += 1;
     }
-    assert_eq!(number, 15);
+    assert_eq!(number, 16);
 }
 
 proptest! {

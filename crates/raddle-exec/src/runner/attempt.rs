@@ -71,7 +71,7 @@ pub(super) struct Attempt<'a> {
 impl<'a> Attempt<'a> {
     /// Starts the command. The error says how the attempt ends without having begun.
     pub(super) fn begin(runner: &mut Runner, start: &'a Start, stdin: Option<Vec<u8>>) -> Result<Self, Exit> {
-        let refused = |error| Exit::SpawnFailed { message: format!("cannot open a pipe: {error}") };
+        let refused = |error| Exit::Starved { message: format!("the system refused a pipe: {error}") };
         let now = sys::now();
         if fence_deadline(runner).is_some_and(|deadline| deadline <= now) {
             return Err(lease_ran_out());
@@ -151,10 +151,17 @@ impl<'a> Attempt<'a> {
             if self.phase == Phase::Draining && self.drained(runner, now) {
                 return Ok(self.finish());
             }
-            if let Err(hangup) = self.wait(runner, now) {
-                self.abandon();
-                return Err(hangup);
-            }
+            let hangup = match self.wait(runner, now) {
+                Ok(()) => continue,
+                // A worker whose keeper was killed goes on without.
+                Err(Hangup::Closed) if runner.is_ward() => match runner.bequeath(self.start) {
+                    Ok(()) => continue,
+                    Err(hangup) => hangup,
+                },
+                Err(hangup) => hangup,
+            };
+            self.abandon();
+            return Err(hangup);
         }
     }
 
@@ -188,8 +195,10 @@ impl<'a> Attempt<'a> {
             if received.child {
                 self.reap();
             }
-            for _ in 0..received.end {
-                self.ask_to_stop(runner, Exit::Killed, now);
+            if runner.is_ward() {
+                runner.asked(received.end);
+            } else {
+                (0..received.end).for_each(|_| self.ask_to_stop(runner, Exit::Killed, now));
             }
         }
         if control & libc::POLLOUT != 0 {
@@ -200,6 +209,9 @@ impl<'a> Attempt<'a> {
             while let Some(frame) = runner.control.next()? {
                 match frame {
                     ToRunner::Order(order) => self.obey(runner, order, now),
+                    ToRunner::Kept(kept) => runner.kept(kept),
+                    ToRunner::Name(worker, _) => runner.ward.iter_mut().for_each(|ward| ward.named(worker)),
+                    ToRunner::Leave => return Err(Hangup::Left),
                     // Attempts do not overlap: a worker that starts one now has lost count.
                     ToRunner::Start(_) | ToRunner::Stdin(_) => {
                         return Err(Hangup::Malformed(Malformed::OutOfTurn));
@@ -344,5 +356,5 @@ fn no_functions(name: &str) -> Exit {
 }
 
 fn lease_ran_out() -> Exit {
-    Exit::Lost { message: "the worker's lease ran out".into() }
+    Exit::Lapsed
 }

@@ -13,14 +13,16 @@ mod program;
 mod settings;
 mod signals;
 mod throttle;
+mod ward;
 mod watch;
 
 use std::{
     ffi::CString,
     fs::File,
-    io,
+    io::{self, Write},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     process,
+    sync::Arc,
     time::Duration,
 };
 
@@ -32,6 +34,7 @@ use self::{
     control::{Control, Hangup},
     program::inherited_environment,
     signals::Signals,
+    ward::Ward,
     watch::Watch,
 };
 use crate::{
@@ -43,7 +46,9 @@ use crate::{
 };
 
 pub use self::function::Call;
-pub(crate) use self::settings::{ARGUMENT, arguments};
+pub(crate) use self::settings::{ARGUMENT, NOT_SET_UP, arguments};
+pub(crate) use self::ward::Nest;
+pub use self::ward::{Legacy, Newborn, Succession};
 
 /// What outlives an attempt.
 pub(crate) struct Runner {
@@ -53,7 +58,7 @@ pub(crate) struct Runner {
     /// Standard input of commands that have none.
     null: File,
     stack: Stack,
-    inherited: Vec<CString>,
+    inherited: Arc<[CString]>,
     /// The functions of this program, if it has any.
     call: Option<Call>,
     /// The buffers of output streams, used again and again.
@@ -61,6 +66,8 @@ pub(crate) struct Runner {
     title_idle: String,
     /// Looked for when the first attempt with limits comes.
     delegation: Option<Option<Delegation>>,
+    /// What there is to know if this is a worker.
+    ward: Option<Ward>,
 }
 
 /// An attempt to run, and its input.
@@ -81,8 +88,8 @@ pub fn runner_main_if_asked(call: Option<Call>) {
     match Runner::set_up(title, fenced, call) {
         Ok(runner) => process::exit(runner.run()),
         Err(error) => {
-            eprintln!("raddle: cannot run as a runner, which only a worker can start: {error}");
-            process::exit(125);
+            complain(format_args!("cannot run as a runner, which only a worker can start: {error}"));
+            process::exit(settings::NOT_SET_UP);
         }
     }
 }
@@ -93,8 +100,8 @@ pub(crate) fn forked_main(call: Option<Call>) -> i32 {
     match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
         Ok(runner) => runner.run(),
         Err(error) => {
-            eprintln!("raddle: the runner could not be set up: {error}");
-            125
+            complain(format_args!("the runner could not be set up: {error}"));
+            settings::NOT_SET_UP
         }
     }
 }
@@ -103,16 +110,10 @@ impl Runner {
     fn set_up(title_idle: String, fenced: bool, call: Option<Call>) -> io::Result<Self> {
         title::init();
         title::set(&title_idle);
-        // From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
-        // SAFETY: plain integers; it closes nothing now.
-        unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-        let null = File::options().read(true).write(true).open("/dev/null")?;
-        let null = File::from(sys::dup_above(null.as_fd(), 10)?);
+        let null = open_null()?;
         let socket = take(0, &null)?;
         let fence = take(1, &null)?;
-        if sys::dup_above(io::stderr().as_fd(), 10).is_err() {
-            sys::dup_onto(null.as_fd(), 2)?;
-        }
+        keep_stderr(&null)?;
         let fence = fenced.then(|| FencePage::from_fd(fence)).transpose()?;
         if File::from(socket.try_clone()?).metadata().is_ok_and(|found| !is_socket(&found)) {
             return Err(io::Error::other("standard input is not a socket"));
@@ -126,11 +127,12 @@ impl Runner {
             fence,
             null,
             stack: Stack::new()?,
-            inherited: inherited_environment(),
+            inherited: inherited_environment().into(),
             call,
             buffers: Vec::new(),
             title_idle,
             delegation: None,
+            ward: None,
         })
     }
 
@@ -139,12 +141,12 @@ impl Runner {
         loop {
             let (start, stdin) = match self.wait_for_start() {
                 Ok(Some(found)) => found,
-                Ok(None) | Err(Hangup::Closed) => return 0,
+                Ok(None) | Err(Hangup::Closed | Hangup::Left) => return 0,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             };
             match self.attempt(&start, stdin) {
                 Ok(()) => {}
-                Err(Hangup::Closed) => return 0,
+                Err(Hangup::Closed | Hangup::Left) => return 0,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             }
         }
@@ -165,7 +167,9 @@ impl Runner {
                         return Err(Hangup::Malformed(frame::Malformed::TooLong(stdin.len() + bytes.len())));
                     }
                     // It was about the attempt that has just ended.
-                    ToRunner::Order(_) => {}
+                    ToRunner::Order(_) | ToRunner::Kept(_) => {}
+                    ToRunner::Leave => return Err(Hangup::Left),
+                    ToRunner::Name(worker, name) => self.named(worker, &name),
                 }
             }
             let signals = libc::pollfd { fd: self.signals.raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -201,6 +205,15 @@ impl Runner {
         Ok(())
     }
 
+    /// It is this worker from now on.
+    fn named(&mut self, worker: raddle_core::Tid, name: &str) {
+        self.title_idle = raddle_core::title::format(worker, name, "listening");
+        title::set(&self.title_idle);
+        if let Some(ward) = &mut self.ward {
+            ward.named(worker);
+        }
+    }
+
     /// The watch over an attempt with limits.
     fn watch(&mut self, start: &Start, now: Duration) -> Option<Watch> {
         let delegation = self.delegation.get_or_insert_with(Delegation::find).as_ref();
@@ -226,8 +239,28 @@ fn final_state(exit: &raddle_core::Exit) -> State {
 }
 
 fn malformed(error: &frame::Malformed) -> i32 {
-    eprintln!("raddle: a runner ends because of what its worker sent: {error}");
+    complain(format_args!("a runner ends because of what its worker sent: {error}"));
     125
+}
+
+/// Says something to whoever reads the worker's stderr, if anybody does: `eprintln!` would panic where nobody can.
+fn complain(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "raddle: {what}");
+}
+
+/// Opens what stands for nothing. From here on only descriptors 0 to 2 can reach a command, whatever the worker left open.
+fn open_null() -> io::Result<File> {
+    sys::close_on_exec();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    Ok(File::from(sys::dup_above(null.as_fd(), 10)?))
+}
+
+/// Leaves standard error as it is, if there is one.
+fn keep_stderr(null: &File) -> io::Result<()> {
+    if sys::dup_above(io::stderr().as_fd(), 10).is_err() {
+        sys::dup_onto(null.as_fd(), 2)?;
+    }
+    Ok(())
 }
 
 /// Takes a standard descriptor away and leaves `/dev/null` in its place.

@@ -3,6 +3,7 @@
 //! The search for a program and the difference between "not found" and "not executable" follow the shell. Nothing is started here.
 
 use std::{
+    collections::BTreeSet,
     ffi::{CStr, CString, OsStr, c_char},
     fs, io,
     os::unix::{ffi::OsStrExt, fs::PermissionsExt},
@@ -95,13 +96,16 @@ impl Prepared {
             Program::Function(name) => name,
         };
         match step {
-            Step::Clone => failed(format!("the system refused a process: {error}")),
+            Step::Clone => Exit::Starved { message: format!("the system refused a process: {error}") },
+            Step::Setup | Step::Exec if is_want(error) && start.limits.memory_mb.is_none() => {
+                Exit::Starved { message: format!("the system refused a process: {error}") }
+            }
             Step::Setup => failed(format!("the process could not be set up: {error}")),
             Step::Chdir => {
                 failed(format!("cannot enter the folder '{}': {error}", start.cwd.as_deref().unwrap_or_default()))
             }
             Step::Exec if error.raw_os_error() == Some(libc::ENOMEM) => {
-                failed(format!("the system refused a process: {error}"))
+                failed(format!("its memory_mb leaves no room for a process: {error}"))
             }
             Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
                 // The file may well be there: then it is the interpreter that its first line names which is not.
@@ -117,6 +121,11 @@ impl Prepared {
     }
 }
 
+/// Whether the system has no more of something. That is nothing that the task has done, unless it was given a limit of its own.
+fn is_want(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::ENFILE | libc::EMFILE))
+}
+
 fn failed(message: impl Into<String>) -> Exit {
     Exit::SpawnFailed { message: message.into() }
 }
@@ -128,21 +137,18 @@ fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, Exit> {
 /// The inherited variables that the request does not set, then those it does. The last of several settings wins.
 fn environment(start: &Start, inherited: &[CString]) -> Result<Vec<CString>, Exit> {
     let mut own: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
-    for (n, (key, value)) in start.env.iter().enumerate() {
+    // A tree, whose keys need no random seed: that would be a system call for each attempt.
+    let mut set = BTreeSet::new();
+    for (key, value) in start.env.iter().rev() {
         if key.is_empty() || key.contains('=') {
             return Err(failed(format!("'{key}' cannot be the name of an environment variable")));
         }
-        if start.env[n + 1..].iter().all(|(later, _)| later != key) {
+        if set.insert(key.as_bytes()) {
             own.push(c_string(&format!("{key}={value}"), || format!("the environment variable '{key}'"))?);
         }
     }
-    let set = own.len();
-    for entry in inherited {
-        let key = key_of(entry);
-        if own[..set].iter().all(|ours| key_of(ours) != key) {
-            own.push(entry.clone());
-        }
-    }
+    own.reverse();
+    own.extend(inherited.iter().filter(|entry| !set.contains(key_of(entry))).cloned());
     Ok(own)
 }
 
@@ -261,6 +267,19 @@ mod tests {
         assert_eq!(env, ["KEEP=2", "A=3", "PATH=/usr/bin:/bin"]);
         assert_eq!(program.executable.as_ref().unwrap().argv().len(), 2);
         assert!(program.envp().last().unwrap().is_null());
+    }
+
+    /// The runner does nothing else meanwhile: no order reaches it, and no timeout.
+    #[test]
+    fn very_many_variables_take_no_time() {
+        let mut many = start(&["true"], &[("KEEP", "2")]);
+        many.env.extend((0..150_000).map(|n| (format!("K{n}"), String::new())));
+        many.env.push(("KEEP".into(), "3".into()));
+        let began = std::time::Instant::now();
+        let prepared = prepare(&many).map_err(drop).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!(prepared.env.len(), 150_002);
+        assert!(prepared.env.contains(&c"KEEP=3".into()) && !prepared.env.contains(&c"KEEP=1".into()));
     }
 
     #[test]

@@ -17,3 +17,5 @@ const ROOM: &str = "                                                            
 pub(crate) fn arguments(fenced: bool) -> [&'static OsStr; 3] {
     [ARGUMENT, if fenced { FENCED } else { FREE }, ROOM].map(OsStr::new)
 }
+/// The exit code of a runner that has not become one, for want of what the system gives.
+pub(crate) const NOT_SET_UP: i32 = 71;

@@ -37,10 +37,16 @@ unsafe fn default(signal: libc::c_int) {
 
 impl Signals {
     /// Blocks every signal, resets every disposition, and opens the descriptor.
-    ///
-    /// The dispositions are reset once here and not in each child: what is at its default in the runner stays so across
-    /// exec. SIGPIPE, which std ignores, is blocked instead: a write to a closed pipe gives an error either way.
     pub(crate) fn take_over() -> io::Result<Self> {
+        Self::reset()?;
+        Self::listen()
+    }
+
+    /// Resets every disposition.
+    ///
+    /// Once here and not in each child: what is at its default in the runner stays so across exec. SIGPIPE, which std ignores, is blocked
+    /// instead by [`listen`](Self::listen): a write to a closed pipe gives an error either way.
+    pub(crate) fn reset() -> io::Result<()> {
         // SAFETY: signal sets and sigaction structures are plain data; every pointer is to a local that outlives its call. No handler
         // is installed. The faults keep std's handlers, which report a stack overflow, and exec resets those.
         unsafe {
@@ -53,8 +59,14 @@ impl Signals {
             let mut quiet: libc::sigaction = mem::zeroed();
             quiet.sa_sigaction = libc::SIG_DFL;
             quiet.sa_flags = libc::SA_NOCLDSTOP;
-            sys::check(libc::sigaction(libc::SIGCHLD, &raw const quiet, ptr::null_mut()))?;
+            sys::check(libc::sigaction(libc::SIGCHLD, &raw const quiet, ptr::null_mut())).map(drop)
+        }
+    }
 
+    /// Blocks every signal, and opens the descriptor.
+    pub(crate) fn listen() -> io::Result<Self> {
+        // SAFETY: signal sets are plain data, every pointer is to a local that outlives its call, and the descriptor is owned by nobody else.
+        unsafe {
             let mut blocked: libc::sigset_t = mem::zeroed();
             libc::sigfillset(&raw mut blocked);
             for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP] {

@@ -20,7 +20,7 @@ fn hold_for(page: &FencePage, time: Duration) {
 }
 
 fn is_lost(exit: &Exit) -> bool {
-    matches!(exit, Exit::Lost { message } if message == "the worker's lease ran out")
+    matches!(exit, Exit::Lapsed)
 }
 
 #[tokio::test]

@@ -116,7 +116,7 @@ async fn a_start_out_of_turn_ends_the_runner_and_its_task() {
 #[tokio::test]
 async fn a_runner_started_by_hand_says_so() {
     let started = Command::new(options().program).arg("__runner").stdin(Stdio::null()).output().unwrap();
-    assert_eq!(started.status.code(), Some(125));
+    assert_eq!(started.status.code(), Some(71));
     assert!(String::from_utf8_lossy(&started.stderr).contains("only a worker"));
 }
 

@@ -5,7 +5,7 @@ mod plugins;
 
 use async_trait::async_trait;
 use raddle_core::{
-    CapSet, Job,
+    CapSet, Job, Trace,
     reply::{Fault, Level},
 };
 use serde_json::Value;
@@ -35,6 +35,11 @@ impl Context {
     /// Says how far the task has come, from 0 to 100.
     pub fn progress(&self, percent: f64, message: impl Into<String>) {
         routine::progress(percent, message);
+    }
+
+    /// The trace that the task belongs to.
+    pub fn trace(&self) -> Option<Trace> {
+        routine::trace()
     }
 
     /// Writes a line to the task's log.

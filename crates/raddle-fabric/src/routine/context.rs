@@ -1,14 +1,16 @@
 //! What a function can say while it runs.
 
 use std::{
+    env,
     fs::File,
     io::{self, Write},
     sync::{Mutex, PoisonError},
 };
 
 use raddle_core::{
-    Progress, Reply,
+    Progress, Reply, Trace,
     reply::{Level, Remark},
+    trace::{TRACEPARENT, TRACESTATE},
 };
 
 /// The answer of the task that this process runs, if it runs one.
@@ -38,4 +40,10 @@ pub fn progress(percent: f64, message: impl Into<String>) {
 /// Writes a line to the task's log.
 pub fn log(level: Level, message: impl Into<String>) {
     let _ = say(&Reply::Log(Remark { level, message: message.into() }));
+}
+
+/// The trace that this process belongs to: in a task, the task's, with the attempt as its span. What it calls should carry it on.
+pub fn trace() -> Option<Trace> {
+    let parent = env::var(TRACEPARENT).ok()?.parse().ok()?;
+    Some(Trace { parent, state: env::var(TRACESTATE).ok().and_then(|state| state.parse().ok()) })
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 pub use self::{
     arguments::Arguments,
     call::call,
-    context::{log, progress},
+    context::{log, progress, trace},
     handle::{Handle, TaskError},
     task::Task,
 };

@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Error, Result, Submit};
-use raddle_core::{CapSet, Span, Spec, Target};
+use raddle_core::{CapSet, Span, Spec, Target, Trace};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -71,6 +71,11 @@ impl<T> Task<T> {
         self.with(|spec| spec.unique_key = Some(key.into()))
     }
 
+    /// The trace it belongs to. Else it is that of the process that submits it, if it has one.
+    pub fn trace(self, trace: Trace) -> Self {
+        self.with(|spec| (spec.traceparent, spec.tracestate) = (Some(trace.parent), trace.state))
+    }
+
     /// Changes anything else.
     pub fn with(mut self, change: impl FnOnce(&mut Spec)) -> Self {
         change(&mut self.spec);
@@ -90,7 +95,11 @@ impl<T> Task<T> {
                 let path = "args".into();
                 return Err(Error::Invalid(raddle_core::spec::InvalidSpec { path, reason }));
             }
-            let submitted = broker.submit(vec![Submit::new(self.spec)]).await?;
+            let task = match super::trace() {
+                Some(trace) if self.spec.traceparent.is_none() => self.trace(trace),
+                _ => self,
+            };
+            let submitted = broker.submit(vec![Submit::new(task.spec)]).await?;
             let tid = submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)?;
             Ok(Handle::new(broker, tid))
         }

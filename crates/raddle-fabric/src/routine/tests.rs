@@ -4,7 +4,7 @@ use super::*;
 
 fn job(args: Value, kwargs: Value) -> Job {
     let spec = json!({ "target": { "routine": "r" }, "args": args, "kwargs": kwargs });
-    serde_json::from_value(json!({ "tid": "1763000123456789012", "attempt": 1, "spec": spec })).unwrap()
+    Job::new("1763000123456789012".parse().unwrap(), 1, serde_json::from_value(spec).unwrap())
 }
 
 fn pair(args: Value, kwargs: Value) -> Result<(u32, String), String> {

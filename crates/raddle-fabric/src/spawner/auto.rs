@@ -17,8 +17,11 @@ const WINDOW: Duration = Duration::from_millis(200);
 const HOLD: Duration = Duration::from_secs(30);
 /// What is assumed of a start-up that nobody has seen yet.
 const FIRST_START: Duration = Duration::from_millis(200);
-/// How much of a newly seen start-up time counts.
-const START_WEIGHT: f64 = 0.2;
+/// How much of a newly seen start-up time counts. Starts that take long come rarely, and it is those that a task has to wait for.
+const START_WEIGHT: f64 = 0.01;
+/// The share of the misses that are allowed which is planned for. The rest is for what the model leaves out: that arrivals are not quite
+/// independent, and that a worker that was taken is not replaced in the same moment.
+const PLANNED_MISSES: f64 = 0.5;
 
 #[derive(Debug)]
 pub(super) struct Auto {
@@ -80,7 +83,7 @@ impl Auto {
             self.slow = follow(self.slow, DOWN);
         }
         let rate = self.fast.max(self.slow);
-        let needed = pool_for(rate * self.start_secs, 1.0 - self.hit_target, self.ceiling);
+        let needed = pool_for(rate * self.start_secs, PLANNED_MISSES * (1.0 - self.hit_target), self.ceiling);
         if needed >= self.size {
             (self.size, self.smaller_since) = (needed, None);
             return self.size;

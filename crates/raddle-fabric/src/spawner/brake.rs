@@ -45,6 +45,11 @@ impl Brake {
         (self.steps > 0 && now < self.until).then_some(self.until)
     }
 
+    /// Whether something was wrong with the last ones that were launched.
+    pub(super) fn is_on(&self) -> bool {
+        self.steps > 0
+    }
+
     /// How many may be starting at a time: one, to see whether it is still so.
     pub(super) fn max_parallel(&self, allowed: u32) -> u32 {
         if self.steps > 0 { allowed.min(1) } else { allowed }

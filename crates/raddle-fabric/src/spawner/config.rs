@@ -73,6 +73,8 @@ pub struct Config {
     pub idle_timeout: Duration,
     /// How many tasks of one find an idle worker, with a pool that sizes itself.
     pub hit_target: f64,
+    /// The image of container launchers.
+    pub worker_image: Option<String>,
     /// How workers are started.
     pub launcher: Launch,
 }
@@ -188,6 +190,7 @@ impl Layer {
             idle_timeout,
             hit_target,
             launcher: self.launcher.unwrap_or_default(),
+            worker_image: self.worker_image,
         })
     }
 }

@@ -1,55 +1,179 @@
-//! The launcher that has workers forked by a zygote, for as long as there is one. After that they are started as processes: a spawner does not
-//! end because of it.
+//! The launcher whose workers are wards: forked by a zygote, and spoken for by this process, for as long as there is a zygote. After that
+//! workers are started as processes: a spawner does not end because of it.
+//!
+//! Each ward is a worker with an id and a lease of its own. What it costs is one process: claims, leases and results of all of them go
+//! through the one broker that is open here, where they are written together.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{HashMap, VecDeque},
     io,
+    sync::Arc,
 };
 
 use async_trait::async_trait;
+use raddle_broker::Broker;
 use raddle_core::Tid;
-use raddle_exec::{Milestone, Nursery, Told, Zygote};
+use raddle_exec::{Milestone, Nursery, Prefork, Told, Zygote};
+use tokio::sync::mpsc;
 
 use super::{
     launcher::{Gone, Id, Launcher, News, Tell},
     process::{Processes, Template},
 };
+use crate::{Options, Shutdown, Worker};
+
+/// How a worker is to be, asked anew for each; or why there can be none.
+pub type Make = Box<dyn Fn() -> Result<Options, String> + Send>;
 
 /// Forks workers.
 pub struct Forks {
     nursery: Option<Nursery>,
-    live: BTreeSet<Id>,
-    /// What has become of those of a zygote that is gone, as far as anybody can tell.
-    lost: VecDeque<Id>,
+    broker: Arc<dyn Broker>,
+    make: Make,
+    wards: HashMap<Id, Ward>,
+    /// From those that speak for wards: at most three for each, so the channel needs no bound.
+    said: mpsc::UnboundedReceiver<(Id, Said)>,
+    say: mpsc::UnboundedSender<(Id, Said)>,
+    /// Wards that nobody will tell of any more.
+    lost: VecDeque<(Id, Gone)>,
     instead: Processes,
 }
 
+/// A worker that is spoken for here.
+struct Ward {
+    shutdown: Shutdown,
+    /// How its process ended, if it has.
+    gone: Option<Gone>,
+    /// Whether nothing is left to be written of it, and whether that went well.
+    over: Option<bool>,
+}
+
+/// What is said by who speaks for a ward.
+enum Said {
+    Ready(Tid),
+    Begun,
+    /// It has left the registry; whether all went well.
+    Over(bool),
+}
+
+/// The exit code of a worker that could not be one.
+const FAILED: i32 = 125;
+
 impl Forks {
-    /// Forks workers from `zygote`, and starts them from `instead` when that is gone.
-    pub fn new(zygote: Zygote, instead: Template) -> io::Result<Self> {
+    /// Forks workers from `zygote`, each as `make` says, and starts them from `instead` when it is gone.
+    pub fn new(zygote: Zygote, broker: Arc<dyn Broker>, make: Make, instead: Template) -> io::Result<Self> {
         let nursery = Some(zygote.open()?);
-        Ok(Self { nursery, live: BTreeSet::new(), lost: VecDeque::new(), instead: Processes::new(instead) })
+        let (say, said) = mpsc::unbounded_channel();
+        let (wards, lost) = (HashMap::new(), VecDeque::new());
+        Ok(Self { nursery, broker, make, wards, said, say, lost, instead: Processes::new(instead) })
     }
 
-    /// Goes on without the zygote. Its workers go on as well; the registry knows them.
+    /// Goes on without the zygote. Its wards go on as well; nobody tells how they end.
     fn give_up(&mut self, error: &io::Error) {
         tracing::warn!(%error, "the zygote is gone: workers are started as processes from now on");
         self.nursery = None;
-        self.lost.extend(std::mem::take(&mut self.live));
+        for (id, ward) in &mut self.wards {
+            ward.gone.get_or_insert(Gone::Code(0));
+            self.lost.extend(ward.ended().map(|gone| (*id, gone)));
+        }
+        self.wards.retain(|_, ward| ward.ended().is_none());
     }
 
-    fn note(&mut self, Told { pid, what }: Told) -> Option<(Id, News)> {
-        let news = match what {
+    fn speak_for(&mut self, id: Id, prefork: Prefork) {
+        let shutdown = Shutdown::new();
+        let (broker, say) = (Arc::clone(&self.broker), self.say.clone());
+        let options = (self.make)().map(|options| Options { prefork: Some(prefork), ..options });
+        self.wards.insert(id, Ward { shutdown: shutdown.clone(), gone: None, over: None });
+        // It ends with its worker, of which it says so.
+        tokio::spawn(async move {
+            let went_well = match options {
+                Ok(options) => keep(id, broker, options, shutdown, &say).await,
+                Err(reason) => {
+                    tracing::error!("{reason}");
+                    false
+                }
+            };
+            let _ = say.send((id, Said::Over(went_well)));
+        });
+    }
+
+    fn told(&mut self, Told { pid, what }: Told) -> Option<(Id, News)> {
+        let gone = match what {
             Milestone::Forked => return None,
-            Milestone::Ready(number) => News::Ready(Tid::from_u64(number)?),
-            Milestone::Begun => News::Begun,
-            Milestone::Exited(code) => News::Gone(Gone::Code(code)),
-            Milestone::Killed(signal) => News::Gone(Gone::Signal(signal)),
+            Milestone::Exited(code) => Gone::Code(code),
+            Milestone::Killed(signal) => Gone::Signal(signal),
         };
-        if let News::Gone(_) = news {
-            self.live.remove(&pid);
+        let ward = self.wards.get_mut(&pid)?;
+        ward.gone = Some(gone);
+        // It has nothing to speak for any more. If it has said all, it does not hear this.
+        ward.shutdown.request();
+        self.settle(pid)
+    }
+
+    fn heard(&mut self, id: Id, said: Said) -> Option<(Id, News)> {
+        match said {
+            Said::Ready(tid) => Some((id, News::Ready(tid))),
+            Said::Begun => Some((id, News::Begun)),
+            Said::Over(went_well) => {
+                let ward = self.wards.get_mut(&id)?;
+                ward.over = Some(went_well);
+                if self.nursery.is_none() {
+                    ward.gone.get_or_insert(Gone::Code(0));
+                }
+                self.settle(id)
+            }
         }
-        Some((pid, news))
+    }
+
+    /// Whether a worker is gone, and all about it is written.
+    fn settle(&mut self, id: Id) -> Option<(Id, News)> {
+        let gone = self.wards.get(&id)?.ended()?;
+        self.wards.remove(&id);
+        Some((id, News::Gone(gone)))
+    }
+}
+
+impl Ward {
+    fn ended(&self) -> Option<Gone> {
+        match (self.gone?, self.over?) {
+            (Gone::Code(0), false) => Some(Gone::Code(FAILED)),
+            (gone, _) => Some(gone),
+        }
+    }
+}
+
+/// Speaks for a ward until it is over. Returns whether that went well.
+async fn keep(
+    id: Id,
+    broker: Arc<dyn Broker>,
+    options: Options,
+    shutdown: Shutdown,
+    say: &mpsc::UnboundedSender<(Id, Said)>,
+) -> bool {
+    let worker = match Worker::register(broker, options).await {
+        Ok(worker) => worker,
+        Err(error) => {
+            tracing::error!(%error, "a worker cannot be registered");
+            return false;
+        }
+    };
+    let _ = say.send((id, Said::Ready(worker.tid())));
+    let mut begun = worker.begun();
+    let mut working = Box::pin(worker.run(shutdown));
+    let mut tells = true;
+    loop {
+        tokio::select! {
+            ended = &mut working => {
+                if let Err(error) = &ended {
+                    tracing::error!(pid = id, %error, "a worker failed");
+                }
+                return ended.is_ok();
+            }
+            _ = begun.changed(), if tells => {
+                tells = false;
+                let _ = say.send((id, Said::Begun));
+            }
+        }
     }
 }
 
@@ -58,9 +182,10 @@ impl Launcher for Forks {
     async fn launch(&mut self) -> io::Result<Id> {
         if let Some(nursery) = &mut self.nursery {
             match nursery.fork().await {
-                Ok(pid) => {
-                    self.live.insert(pid);
-                    return Ok(pid);
+                Ok(prefork) => {
+                    let id = prefork.worker_pid().expect("a zygote forks wards");
+                    self.speak_for(id, prefork);
+                    return Ok(id);
                 }
                 // The system gives no process now.
                 Err(error) if matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock) => {
@@ -74,28 +199,40 @@ impl Launcher for Forks {
 
     async fn next(&mut self) -> (Id, News) {
         loop {
-            if let Some(id) = self.lost.pop_front() {
-                return (id, News::Gone(Gone::Code(0)));
+            if let Some((id, gone)) = self.lost.pop_front() {
+                return (id, News::Gone(gone));
             }
-            let Some(nursery) = &mut self.nursery else { return self.instead.next().await };
-            match nursery.next().await {
-                Ok(told) => {
-                    if let Some(news) = self.note(told) {
-                        return news;
+            let news = tokio::select! {
+                // What was said of a worker comes before its end.
+                biased;
+                Some((id, said)) = self.said.recv() => self.heard(id, said),
+                told = next_of(&mut self.nursery), if self.nursery.is_some() => match told {
+                    Ok(told) => self.told(told),
+                    Err(error) => {
+                        self.give_up(&error);
+                        None
                     }
-                }
-                Err(error) => self.give_up(&error),
+                },
+                news = self.instead.next() => Some(news),
+            };
+            if let Some(news) = news {
+                return news;
             }
         }
     }
 
     fn tell(&mut self, what: Tell) {
-        if let Some(nursery) = &self.nursery {
-            match what {
-                Tell::Stop => nursery.terminate(),
-                Tell::Kill => nursery.kill(),
-            }
+        match (what, &self.nursery) {
+            (Tell::Stop, _) => self.wards.values().for_each(|ward| ward.shutdown.request()),
+            (Tell::GiveBack, _) => self.wards.values().for_each(|ward| ward.shutdown.kill()),
+            (Tell::Kill, Some(nursery)) => nursery.kill(),
+            // Whoever speaks for them ends with this process; they find that out, and nobody can be sure of their numbers.
+            (Tell::Kill, None) => {}
         }
         self.instead.tell(what);
     }
+}
+
+async fn next_of(nursery: &mut Option<Nursery>) -> io::Result<Told> {
+    nursery.as_mut().expect("polled only when there is one").next().await
 }

@@ -33,6 +33,8 @@ pub enum Gone {
 pub enum Tell {
     /// To stop, or to stop faster if they were told before: SIGTERM.
     Stop,
+    /// To give back what they run, and stop.
+    GiveBack,
     /// To be gone: SIGKILL.
     Kill,
 }

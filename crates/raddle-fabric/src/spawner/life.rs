@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{Config, Launcher, line::Line, service::Service};
-use crate::{Shutdown, worker};
+use crate::{Shutdown, metrics::Book, worker};
 
 /// How a spawner behaves.
 #[derive(Clone, Debug)]
@@ -24,6 +24,9 @@ pub struct Options {
     pub worker: worker::Options,
     /// Where it serves the broker to its workers, if it does.
     pub socket: Option<PathBuf>,
+    /// Where account is kept of how they end, if anybody wants to know. What they do is seen by the broker it is given, if that is an
+    /// [`Observed`](crate::metrics::Observed).
+    pub book: Option<Arc<Book>>,
     /// How long others wait after its last sign of life before they take it for gone.
     pub lease: Duration,
 }
@@ -62,6 +65,8 @@ pub struct Snapshot {
     pub launched: u64,
     /// Workers that died before they were ready.
     pub stillborn: u64,
+    /// Whether launches are held back because of that.
+    pub braking: bool,
 }
 
 /// How a spawner's life went.
@@ -82,13 +87,12 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 impl Options {
     /// A spawner like this, which serves nobody yet.
     pub fn new(config: Config, worker: worker::Options) -> Self {
-        Self { name: KIND.into(), config, worker, socket: None, lease: LEASE }
+        Self { name: KIND.into(), config, worker, socket: None, book: None, lease: LEASE }
     }
 
-    /// It serves no queue itself, so that nothing waits for it.
+    /// What its workers take can be left to it. It runs nothing itself.
     fn info(&self) -> WorkerInfo {
-        let worker = self.worker.info();
-        WorkerInfo { name: self.name.clone(), kind: KIND.into(), queues: Vec::new(), concurrency: 0, ..worker }
+        WorkerInfo { name: self.name.clone(), kind: KIND.into(), concurrency: 0, ..self.worker.info() }
     }
 }
 

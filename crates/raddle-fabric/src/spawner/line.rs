@@ -1,6 +1,6 @@
 //! What hangs on a spawner's id: its lease, and the words that are sent to it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Delivery, Error, Result};
 use raddle_core::Tid;
@@ -25,7 +25,7 @@ pub(super) struct Line {
 impl Line {
     /// For a spawner whose lease began at `leased_at`.
     pub(super) fn new(broker: &Arc<dyn Broker>, lease: Duration, tid: Tid, leased_at: u64) -> Result<Self> {
-        let page = |_| Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
+        let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
         let vitals = Arc::new(Vitals::default());
         let fence = Arc::new(FencePage::new().map_err(page)?);
         let pulse = Pulse::new(broker.heart(tid, lease), lease, leased_at, fence, Arc::clone(&vitals));

@@ -36,7 +36,7 @@ mod service;
 mod stopping;
 
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
-pub use forked::Forks;
+pub use forked::{Forks, Make};
 pub use launcher::{Gone, Id, Launcher, News, Tell};
 pub use life::{Ended, Handle, Options, Snapshot, Spawner};
 pub use process::{Processes, Template};

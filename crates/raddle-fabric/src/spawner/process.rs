@@ -1,6 +1,13 @@
 //! The launcher that starts processes of this machine.
 
-use std::{collections::HashMap, ffi::OsString, io, os::unix::process::ExitStatusExt, path::PathBuf, process::Stdio};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    io,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::PathBuf,
+    process::Stdio,
+};
 
 use async_trait::async_trait;
 use tokio::{
@@ -21,6 +28,17 @@ pub struct Template {
     pub args: Vec<OsString>,
     /// What is in its environment besides what is in ours.
     pub env: Vec<(OsString, OsString)>,
+}
+
+impl Template {
+    /// Becomes that process. Returns only if that fails.
+    pub fn exec(&self) -> io::Error {
+        let mut command = std::process::Command::new(&self.program);
+        if let [name, args @ ..] = &self.args[..] {
+            command.arg0(name).args(args);
+        }
+        command.envs(self.env.iter().map(|(key, value)| (key, value))).exec()
+    }
 }
 
 /// Starts processes.
@@ -111,7 +129,8 @@ async fn watch(
             },
             Some(what) = orders.recv() => match what {
                 Tell::Kill => drop(child.start_kill()),
-                Tell::Stop => {
+                // One that is to give back what it runs is told so by the broker.
+                Tell::Stop | Tell::GiveBack => {
                     if let Some(pid) = child.id() {
                         raddle_exec::terminate(pid);
                     }

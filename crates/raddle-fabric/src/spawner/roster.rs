@@ -44,8 +44,11 @@ pub(super) enum Meaning {
     Taken,
     /// It died before it was ready.
     Stillborn(Gone),
-    /// It is gone as it should be, or after it was ready.
-    Left(Gone),
+    /// It is gone as it should be, or after it was ready; and whether it had a task.
+    Left {
+        gone: Gone,
+        had_task: bool,
+    },
     Nothing,
 }
 
@@ -76,7 +79,7 @@ impl Roster {
                 match phase {
                     // One that was told to leave while it started has done so.
                     Phase::Starting { .. } if *gone != Gone::Code(0) => Meaning::Stillborn(*gone),
-                    _ => Meaning::Left(*gone),
+                    phase => Meaning::Left { gone: *gone, had_task: matches!(phase, Phase::Busy) },
                 }
             }
             _ => Meaning::Nothing,
@@ -95,7 +98,10 @@ impl Roster {
         };
         // By its process: the registry knows of a worker before the worker has told us who it is.
         let others = registry.iter().filter(|entry| is_like(&entry.info) && !self.own.contains_key(&entry.info.pid));
-        self.adopted = others.map(|entry| (entry.tid, entry.load > 0.0 || entry.spawned_count > 0)).collect();
+        // One that has gone on under another id is in the registry twice, until the lease of the first has run out.
+        let latest: BTreeMap<u32, &WorkerEntry> = others.map(|entry| (entry.info.pid, entry)).collect();
+        let is_busy = |entry: &WorkerEntry| entry.load > 0.0 || entry.spawned_count > 0;
+        self.adopted = latest.into_values().map(|entry| (entry.tid, is_busy(entry))).collect();
         self.adopted.keys().filter(|tid| !before.contains_key(tid)).copied().collect()
     }
 
@@ -169,6 +175,10 @@ mod tests {
         Duration::from_millis(millis)
     }
 
+    fn left(gone: Gone, had_task: bool) -> Meaning {
+        Meaning::Left { gone, had_task }
+    }
+
     #[test]
     fn a_worker_starts_waits_works_and_leaves() {
         let mut roster = Roster::new(info(0));
@@ -179,7 +189,7 @@ mod tests {
         assert_eq!(roster.hear(7, &News::Begun, at(50)), Meaning::Taken);
         assert_eq!(roster.hear(7, &News::Begun, at(51)), Meaning::Nothing);
         assert_eq!(roster.census(0), Census { busy: 1, ..Census::default() });
-        assert_eq!(roster.hear(7, &News::Gone(Gone::Code(0)), at(60)), Meaning::Left(Gone::Code(0)));
+        assert_eq!(roster.hear(7, &News::Gone(Gone::Code(0)), at(60)), left(Gone::Code(0), true));
         assert!(roster.is_empty());
         assert_eq!(roster.hear(7, &News::Begun, at(70)), Meaning::Nothing);
     }
@@ -190,10 +200,10 @@ mod tests {
         roster.launched(7, at(0));
         assert_eq!(roster.hear(7, &News::Gone(Gone::Code(125)), at(1)), Meaning::Stillborn(Gone::Code(125)));
         roster.launched(8, at(0));
-        assert_eq!(roster.hear(8, &News::Gone(Gone::Code(0)), at(1)), Meaning::Left(Gone::Code(0)));
+        assert_eq!(roster.hear(8, &News::Gone(Gone::Code(0)), at(1)), left(Gone::Code(0), false));
         roster.launched(9, at(0));
         roster.hear(9, &News::Ready(tid(1)), at(1));
-        assert_eq!(roster.hear(9, &News::Gone(Gone::Signal(9)), at(2)), Meaning::Left(Gone::Signal(9)));
+        assert_eq!(roster.hear(9, &News::Gone(Gone::Signal(9)), at(2)), left(Gone::Signal(9), false));
     }
 
     #[test]
@@ -204,6 +214,7 @@ mod tests {
         let resident = WorkerInfo { kind: "resident".into(), ..info(10) };
         let other = WorkerInfo { capabilities: "gpu".parse().unwrap(), ..info(11) };
         let registry = [
+            entry(0, info(8), 0.0),
             entry(1, info(7), 0.0),
             entry(2, info(8), 0.0),
             entry(3, info(12), 1.0),

@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     Shutdown,
+    metrics::ExitReason,
     worker::{
         pace::Haste,
         words::{Errand, Errands},
@@ -40,6 +41,8 @@ const COUNTED: u32 = 100_000;
 const BEYOND_GRACE: Duration = Duration::from_secs(5);
 /// After an error of the broker, before the next look.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
+/// How often expired records are removed: its workers do not live long enough to do it.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 type Looking<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
@@ -73,6 +76,7 @@ pub(super) struct Service {
     /// Whether the registry was seen: before that nobody knows who is there already.
     seen: bool,
     poll_at: Duration,
+    purge_at: Duration,
     last_task: Duration,
     launched: u64,
     stillborn: u64,
@@ -124,6 +128,7 @@ impl Service {
             registry: None,
             seen: false,
             poll_at: Duration::ZERO,
+            purge_at: PURGE_EVERY,
             last_task: Duration::ZERO,
             launched: 0,
             stillborn: 0,
@@ -186,7 +191,7 @@ impl Service {
             registry = look(&mut self.registry), if self.registry.is_some() => Event::Registry(registry),
             Some(word) = words.recv() => Event::Word(word),
             Ok(()) = self.asked.changed() => Event::Asked(*self.asked.borrow_and_update()),
-            () = pulse.lost() => Event::LeaseLost,
+            _ = pulse.lost() => Event::LeaseLost,
             () = sleep_until(time) => Event::Time,
         }
     }
@@ -251,6 +256,7 @@ impl Service {
             }
             Meaning::Stillborn(gone) => {
                 self.stillborn += 1;
+                self.exited(ExitReason::Error);
                 if let Some(step) = self.brake.died(now) {
                     let (how, pause) = (describe(gone), step.pause.as_secs_f64());
                     tracing::error!(
@@ -259,7 +265,12 @@ impl Service {
                     );
                 }
             }
-            Meaning::Left(gone) => {
+            Meaning::Left { gone, had_task } => {
+                self.exited(match gone {
+                    Gone::Code(0) if had_task => ExitReason::Success,
+                    Gone::Code(0) => ExitReason::Idle,
+                    _ => ExitReason::Error,
+                });
                 if gone != Gone::Code(0) {
                     tracing::warn!(pid = id, how = describe(gone), "a worker failed: its task is taken back");
                 }
@@ -267,6 +278,12 @@ impl Service {
             Meaning::Nothing => return,
         }
         self.stale = true;
+    }
+
+    fn exited(&self, reason: ExitReason) {
+        if let Some(book) = &self.options.book {
+            book.exited(reason);
+        }
     }
 
     fn arrived(&mut self, tasks: u64) {
@@ -327,6 +344,10 @@ impl Service {
             if self.registry.is_none() {
                 let broker = Arc::clone(&self.broker);
                 self.registry = Some(Box::pin(async move { broker.workers().await }));
+            }
+            if self.purge_at <= now {
+                self.purge_at = now + PURGE_EVERY;
+                self.errands.run(Errand::Purge);
             }
         }
         if self.stop.stage() != Stage::Running {
@@ -417,6 +438,7 @@ impl Service {
             warm_pool,
             launched: self.launched,
             stillborn: self.stillborn,
+            braking: self.brake.is_on(),
         };
         self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
         let vitals = &self.line.vitals;

@@ -44,7 +44,7 @@ impl Service {
                 // By word first: one that obeys gives back what it runs.
                 let all: Vec<Tid> = self.roster.tids().collect();
                 self.say(all, Word::Kill);
-                self.launcher.tell(Tell::Stop);
+                self.launcher.tell(Tell::GiveBack);
                 self.leave_by.get_or_insert(now + KILL_WITHIN);
             }
         }

@@ -26,8 +26,14 @@ pub(super) struct Heard {
 }
 
 impl Conversation {
-    pub(super) fn new(on: Stream) -> Self {
-        Self { on, dialogue: Dialogue::default(), logged: 0 }
+    /// One of which so many bytes are in the task's log already.
+    pub(super) fn new(on: Stream, logged: u64) -> Self {
+        Self { on, dialogue: Dialogue::default(), logged }
+    }
+
+    /// Whether nothing that was said before is needed any more.
+    pub(super) fn is_between_lines(&self) -> bool {
+        self.dialogue.is_between_lines()
     }
 
     /// Whether it is held on this stream.

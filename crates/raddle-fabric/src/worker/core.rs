@@ -10,7 +10,6 @@ use std::{collections::HashSet, time::Duration};
 use raddle_broker::{Claim, Error, Fence, Finish, Release, Result, Verdict};
 use raddle_core::{
     Control, Exit, Tid,
-    settle::UNCHARGED_ATTEMPTS,
     stop::{Stage, Stop, StopPolicy},
     worker::WorkerStatus,
 };
@@ -29,6 +28,11 @@ pub(super) const WAIT: Duration = Duration::from_secs(3600);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often a resident worker removes what has expired.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// After an attempt that the system gave nothing to begin with, before the next is claimed. It doubles as long as that goes on.
+const STARVED_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_STARVED_PAUSE: Duration = Duration::from_secs(30);
+/// After so many in a row a worker that is to leave when it has nothing to do has nothing to do.
+const STARVED_TIMES: u32 = 3;
 /// After an error of the broker, before the next try.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -85,7 +89,9 @@ pub(super) struct Core {
     only_done: bool,
     /// The last attempt of that task, when it was here.
     last: Option<Finish>,
-    /// How that task ended, if it did here.
+    /// A task has come to its end here.
+    has_ended_task: bool,
+    /// How the one task ended, if it did here.
     outcome: Option<Box<Outcome>>,
     /// The last look at the queue found nothing.
     nothing_waits: bool,
@@ -94,6 +100,8 @@ pub(super) struct Core {
     claiming: bool,
     /// Not before this.
     claim_at: Duration,
+    /// What the system refused when an attempt was last to begin, and how often in a row it has.
+    starved: Option<(String, u32)>,
     /// Since when the agent has not answered.
     away_since: Option<Duration>,
     purge_at: Duration,
@@ -136,11 +144,13 @@ impl Core {
             late: Vec::new(),
             only_done: false,
             last: None,
+            has_ended_task: false,
             outcome: None,
             nothing_waits: false,
             idle_since: Duration::ZERO,
             claiming: false,
             claim_at: Duration::ZERO,
+            starved: None,
             away_since: None,
             purge_at: PURGE_EVERY,
             effects: Vec::new(),
@@ -157,9 +167,15 @@ impl Core {
             Event::Started(started) => self.act(Effect::Write(Entry::Started(started))),
             Event::Ended { slot, finish } => self.ended(slot, finish, now),
             Event::Settled { fence, verdict } => self.settled(fence, verdict),
+            Event::Refused { fence, error } => {
+                self.settled(fence, None);
+                // Only the end of its lease will free the task.
+                self.fail(error, now);
+            }
             Event::Unwritten(error) => self.away(error, now),
             Event::Told { tid, message } => self.obey(tid, message, now),
             Event::LeaseLost => self.lose_lease(),
+            Event::Unable(error) => self.fail(error, now),
         }
         self.go_on(now);
         std::mem::take(&mut self.effects)
@@ -206,6 +222,10 @@ impl Core {
         }
     }
 
+    pub(super) fn has_ended_task(&self) -> bool {
+        self.has_ended_task
+    }
+
     pub(super) fn busy(&self) -> u32 {
         self.slots.iter().flatten().count() as u32
     }
@@ -247,6 +267,8 @@ impl Core {
         let max = match self.policy.only {
             Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
+            // One is enough to see whether it is better by now.
+            None if self.starved.is_some() => free.min(1).saturating_sub(self.backlog.len() as u32),
             None => self.backlog.wants(free),
         };
         let room = self.left().map_or(u64::MAX, |left| left.saturating_sub(self.backlog.len() as u64));
@@ -315,21 +337,34 @@ impl Core {
         let fence = finish.fence;
         let obeyed = matches!(finish.report.exit, Exit::Cancelled | Exit::Killed);
         self.late.extend(running.told.filter(|_| !obeyed).map(|word| (fence.tid, word)));
-        self.backlog.ran_for(now.saturating_sub(running.began));
+        if !matches!(finish.report.exit, Exit::Starved { .. }) {
+            self.backlog.ran_for(now.saturating_sub(running.began));
+        }
         self.idle_since = now;
         self.nothing_waits = false;
         self.unsettled.insert(fence);
+        self.note_want(&finish.report.exit, now);
         // What was killed because the lease is lost was not killed on request: the task goes on elsewhere.
         let entry = if (running.give_back || self.lease_lost) && obeyed {
             Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
-        } else if matches!(finish.report.exit, Exit::Lost { .. }) && fence.attempt <= UNCHARGED_ATTEMPTS {
-            // Whatever kept the worker from renewing its lease in time, it was not this task, as far as is known.
-            Entry::Release(Release { fence, reason: "its worker could not renew its lease in time".into() })
         } else {
             self.last = self.policy.only.map(|_| (*finish).clone());
             Entry::Finish(finish)
         };
         self.act(Effect::Write(entry));
+    }
+
+    /// A worker that can begin nothing is no place for tasks: others may have what it lacks, and it looks again after a while.
+    fn note_want(&mut self, exit: &Exit, now: Duration) {
+        let before = self.starved.take().map_or(0, |(_, times)| times);
+        if let Exit::Starved { message } = exit {
+            self.starved = Some((message.clone(), before + 1));
+            self.claim_at = now + (STARVED_PAUSE * 2u32.pow(before.min(8))).min(LONGEST_STARVED_PAUSE);
+            self.return_backlog("its worker can start no process");
+            if std::mem::take(&mut self.claiming) {
+                self.act(Effect::Unclaim);
+            }
+        }
     }
 
     fn settled(&mut self, fence: Fence, verdict: Option<Verdict>) {
@@ -339,6 +374,7 @@ impl Core {
         if verdict.is_some() {
             self.away_since = None;
         }
+        self.has_ended_task |= matches!(verdict, Some(Verdict::Done(_)));
         if let Some(Verdict::Done(state)) = verdict
             && self.policy.only == Some(fence.tid)
         {
@@ -401,6 +437,9 @@ impl Core {
         if let Some(error) = self.failure.take() {
             return Some(Err(error));
         }
+        if let Some(error) = self.want() {
+            return Some(Err(error));
+        }
         let idle = self.policy.idle_exit.filter(|_| !self.paused);
         // Its registration may have ended with its task: that is no loss.
         let reason = if self.only_done {
@@ -420,6 +459,17 @@ impl Core {
             return (now.saturating_sub(self.idle_since) >= idle?).then_some(Ok(End::Left(EndReason::Idle, None)));
         };
         Some(Ok(End::Left(reason, self.outcome.take())))
+    }
+
+    /// Why a worker leaves that has been of no use: it was there for this very task, or has nothing more to try.
+    fn want(&self) -> Option<Error> {
+        let has_one = self.policy.only.is_some() && !self.only_done;
+        let (reason, times) = self.starved.as_ref()?;
+        let is_in_vain = self.nothing_waits || *times >= STARVED_TIMES;
+        let leaves = has_one || self.is_spent() || (self.policy.idle_exit == Some(Duration::ZERO) && is_in_vain);
+        let is_free = self.stop.stage() == Stage::Running && !self.lease_lost;
+        let want = || Error::Starved { what: "process for a task".into(), reason: reason.clone() };
+        (leaves && is_free).then(want)
     }
 
     /// Whether nothing runs, waits for a slot, or waits to be written.

@@ -23,12 +23,16 @@ pub(super) enum Event {
     Ended { slot: usize, finish: Box<Finish> },
     /// What became of an attempt is written, or `None`: it was given up.
     Settled { fence: Fence, verdict: Option<Verdict> },
+    /// The broker takes nothing that is said of an attempt, not even that it goes back.
+    Refused { fence: Fence, error: Error },
     /// What became of attempts cannot be written yet, and is tried again.
     Unwritten(Error),
     /// A control word, to the worker or to a task.
     Told { tid: Tid, message: Control },
     /// Others may have its tasks.
     LeaseLost,
+    /// It cannot go on.
+    Unable(Error),
 }
 
 /// What asking for tasks has found.

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::slot::Job;
+use super::{hand, slot::Job};
 
 /// How long output waits for room, or for a server: as long as a person may need to make some, and no longer, because the task waits with it.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ impl<'a> Orders<'a> {
         let order = match job {
             Some(Job::Order(order)) => order,
             Some(Job::Run(claim)) => {
-                tracing::error!(tid = %claim.fence.tid, "a task was given to a slot that is in use");
+                hand::log!(error, claim.fence, "a task was given to a slot that is in use");
                 return Ok(());
             }
             None => {
@@ -69,7 +69,7 @@ impl<'a> Orders<'a> {
                 () = &mut storing => return Ok(()),
                 job = self.next() => self.obey(job, runner).await?,
                 () = sleep_until(began + patience) => {
-                    tracing::error!(tid = %fence.tid, "output was lost, for it could not be kept for too long");
+                    hand::log!(error, fence, "output was lost, for it could not be kept for too long");
                     // Of one that is killed, nothing more is waited for.
                     self.output_lost = self.killed;
                     return Ok(());
@@ -92,11 +92,11 @@ pub(super) async fn store(broker: &dyn Broker, fence: Fence, stream: raddle_exec
             Ok(()) => return,
             // The command waits too, when its pipe is full: better late than never.
             Err(error) if error.is_retryable() => {
-                tracing::error!(tid = %fence.tid, %error, "output cannot be kept yet");
+                hand::log!(error, fence, %error, "output cannot be kept yet");
                 sleep(OUTPUT_PAUSE).await;
             }
             Err(error) => {
-                tracing::error!(tid = %fence.tid, %error, "output was lost");
+                hand::log!(error, fence, %error, "output was lost");
                 return;
             }
         }

@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{event::Event, pace::Pace, slot::ended};
+use super::{event::Event, hand, pace::Pace, slot::ended};
 
 /// One thing to be written.
 #[derive(Debug)]
@@ -142,11 +142,23 @@ impl Keeper {
         let ended: Vec<Fence> = finish.iter().map(|finish| finish.fence).collect();
         let given_back: Vec<Fence> = release.iter().map(|release| release.fence).collect();
         // Asked for together, so that the engine can do them together.
-        tokio::join!(
+        let ((), unfinished, unreleased) = tokio::join!(
             self.note(started),
             self.persist(ended, finish, |finish| self.broker.finish(finish)),
             self.persist(given_back, release, |release| self.broker.release(release)),
         );
+        // An end that the broker does not take must not keep the task here for as long as this worker lives.
+        if !unfinished.is_empty() {
+            // It comes back at once, and must not go round as fast as it can.
+            sleep(RETRY_PAUSE).await;
+        }
+        let back: Vec<Release> = unfinished.into_iter().map(give_back).collect();
+        let fences = back.iter().map(|release| release.fence).collect();
+        let unreturned = self.persist(fences, back, |release| self.broker.release(release)).await;
+        for (fence, error) in unreleased.into_iter().chain(unreturned) {
+            tracing::error!(tid = %fence.tid, attempt = fence.attempt, reason = %error, "{GIVEN_UP}");
+            let _ = self.events.send(Event::Refused { fence, error });
+        }
     }
 
     async fn note(&self, started: Vec<Started>) {
@@ -157,15 +169,21 @@ impl Keeper {
         }
     }
 
-    /// Writes entries, and settles each whatever happens. What cannot be written is found one by one, so that it takes no other with it; its
-    /// task runs again when this worker is gone.
-    async fn persist<T, W>(&self, fences: Vec<Fence>, entries: Vec<T>, write: impl Fn(Vec<T>) -> W)
+    /// Writes entries, and settles each but those that the broker does not take, which it returns. They are found one by one, so that they
+    /// take no other with them.
+    async fn persist<T, W>(
+        &self,
+        fences: Vec<Fence>,
+        entries: Vec<T>,
+        write: impl Fn(Vec<T>) -> W,
+    ) -> Vec<(Fence, Error)>
     where
         T: Clone,
         W: Future<Output = Result<Vec<Verdict>, Error>>,
     {
+        let mut refused = Vec::new();
         if entries.is_empty() {
-            return;
+            return refused;
         }
         match self.insist(&entries, &write).await {
             Ok(verdicts) => fences.into_iter().zip(verdicts).for_each(|(fence, verdict)| self.settle(fence, verdict)),
@@ -175,11 +193,14 @@ impl Keeper {
                     match self.insist(std::slice::from_ref(entry), &write).await {
                         Ok(verdicts) => verdicts.into_iter().for_each(|verdict| self.settle(fence, verdict)),
                         Err(Unwritten::GivenUp(error)) => self.give_up(fence, error.as_ref()),
-                        Err(Unwritten::Refused(error)) => self.give_up(fence, Some(&error)),
+                        // The server has it, and that others do not is no refusal.
+                        Err(Unwritten::Refused(error @ Error::Unconfirmed { .. })) => self.give_up(fence, Some(&error)),
+                        Err(Unwritten::Refused(error)) => refused.push((fence, error)),
                     }
                 }
             }
         }
+        refused
     }
 
     /// Tries again what may succeed later, for as long as there is time.
@@ -211,16 +232,22 @@ impl Keeper {
 
     fn settle(&self, fence: Fence, verdict: Verdict) {
         if verdict == Verdict::Stale {
-            tracing::warn!(tid = %fence.tid, attempt = fence.attempt, "what became of it was not taken");
+            hand::log!(warn, fence, "what became of it was not taken");
         }
         let _ = self.events.send(Event::Settled { fence, verdict: Some(verdict) });
     }
 
     fn give_up(&self, fence: Fence, error: Option<&Error>) {
         let reason = error.map_or_else(|| "the broker does not answer".into(), Error::to_string);
-        tracing::error!(tid = %fence.tid, attempt = fence.attempt, %reason, "{GIVEN_UP}");
+        hand::log!(error, fence, %reason, "{GIVEN_UP}");
         let _ = self.events.send(Event::Settled { fence, verdict: None });
     }
+}
+
+/// What is left to do with an attempt whose end was not taken.
+fn give_back((fence, error): (Fence, Error)) -> Release {
+    tracing::error!(tid = %fence.tid, attempt = fence.attempt, %error, "how a task ended cannot be recorded: it runs again");
+    Release { fence, reason: format!("how it ended could not be recorded: {error}") }
 }
 
 async fn gather(batch: &mut Batch, queue: &mut mpsc::UnboundedReceiver<Entry>, busy: &AtomicBool) {

@@ -1,17 +1,24 @@
 //! A worker's life: registered, at work, gone.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
+use raddle_broker::{Broker, Claim, Error, Fence, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
 use raddle_core::{State, Tid, worker::Beat};
-use raddle_exec::{FencePage, Prefork};
+use raddle_exec::{FencePage, Legacy, Prefork};
 
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
 
-use super::{Options, Shutdown, Standstill, core::ERROR_PAUSE, event::End, pace::LAST_TRY, service::Service};
+use super::{
+    Options, Shutdown, Standstill,
+    core::ERROR_PAUSE,
+    event::End,
+    pace::LAST_TRY,
+    service::{Closed, Service},
+    shutdown::KILLED_AFTER,
+};
 
 /// A registered worker, not running yet.
 pub struct Worker {
@@ -26,6 +33,8 @@ pub struct Worker {
     pub(super) strangers: Arc<[u32]>,
     /// Whether it leaves the registry with its task.
     pub(super) own: bool,
+    /// Its task runs already, and so much of what that answered is in the log.
+    pub(super) resumed: Option<u64>,
     /// How many attempts it has begun, under whatever id.
     pub(super) begun: watch::Sender<u64>,
     pub(super) born: Instant,
@@ -73,9 +82,6 @@ const TIDY_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
 
-/// How many requests to stop mean: at once.
-const KILLED_AFTER: u32 = 3;
-
 /// The children that this process has and that have nothing to do with tasks.
 fn strangers(options: &Options) -> Arc<[u32]> {
     options.prefork.as_ref().map_or_else(|| raddle_exec::children().into(), Prefork::strangers)
@@ -100,7 +106,12 @@ impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let asked_at = FencePage::clock_now();
-        let tid = broker.register(options.info(), options.lease).await?;
+        // Who speaks for others looks after those that are gone himself.
+        let own = options.ward().is_some();
+        let tid = match own {
+            true => broker.register_own(options.info(), options.lease).await?,
+            false => broker.register(options.info(), options.lease).await?,
+        };
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         // A runner that was forked before could not hold what shows that it is there.
         if options.prefork.is_none() {
@@ -114,7 +125,8 @@ impl Worker {
             leased_at,
             claim: None,
             strangers,
-            own: false,
+            own,
+            resumed: None,
             begun: watch::Sender::new(0),
             born: Instant::now(),
             standstill: Standstill::default(),
@@ -123,30 +135,68 @@ impl Worker {
 
     /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key, or
     /// when a worker is there already that would take it and `yields` says to leave it to that.
+    ///
+    /// Nothing is submitted, and `None` returned, when `give_up` comes first. Dropping this may leave a task behind that nobody waits for.
     pub async fn submit(
         broker: Arc<dyn Broker>,
         task: Submit,
         options: Options,
         yields: bool,
-    ) -> Result<(Submitted, Option<Self>)> {
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Option<(Submitted, Option<Self>)>> {
         let asked_at = FencePage::clock_now();
         let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
-        let Own { submitted, worker, claim } = broker.submit_own(request).await?;
+        let Own { submitted, worker, claim } = tokio::select! {
+            biased;
+            own = broker.submit_own(request) => own?,
+            () = give_up => return Ok(None),
+        };
         let Some(tid) = worker else {
             broker.sync().await?;
-            return Ok((submitted, None));
+            return Ok(Some((submitted, None)));
         };
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
         let (begun, born, standstill) = (watch::Sender::new(0), Instant::now(), Standstill::default());
-        let worker = Self { broker, options, tid, leased_at, claim, strangers, own: true, begun, born, standstill };
-        Ok((submitted, Some(worker)))
+        let (own, resumed) = (true, None);
+        let worker = Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill };
+        Ok(Some((submitted, Some(worker))))
+    }
+
+    /// Goes on with an attempt whose keeper was killed, in the process that runs it. There is no worker when the attempt is not the latest any
+    /// more: then it has to end.
+    pub async fn resume(broker: Arc<dyn Broker>, options: Options, legacy: Legacy) -> Result<Option<Self>> {
+        let Legacy { worker: tid, tid: task, attempt, logged, runner } = legacy;
+        // First of all: nobody has renewed it since the keeper is gone.
+        let leased_at = FencePage::clock_now();
+        let mut heart = broker.heart(tid, options.lease);
+        let beat = Beat { busy: 1, spawned_count: 1, ..Beat::default() };
+        match tokio::task::spawn_blocking(move || heart.beat(beat)).await {
+            Ok(Ok(Pulse::Alive(_))) => {}
+            Ok(Err(error)) => return Err(error),
+            _ => return Ok(None),
+        }
+        let found = broker.task(task).await?;
+        let Some(found) = found.filter(|found| found.attempt == attempt && found.worker == Some(tid)) else {
+            return Ok(None);
+        };
+        let claim = Some(Claim { fence: Fence { tid: task, attempt }, spec: found.spec });
+        let options = Options { prefork: Some(runner), ..options };
+        let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), strangers(&options));
+        let (own, resumed, standstill) = (true, Some(logged), Standstill::default());
+        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill }))
     }
 
     /// The worker's own id.
     pub fn tid(&self) -> Tid {
         self.tid
+    }
+
+    /// Whether somebody should remove expired records after it. Where nobody but workers for one task comes, one in many does what a resident
+    /// does every minute; but not before whoever waits for the task has seen what became of it, for that may expire at once.
+    pub fn is_followed_by_purge(&self) -> bool {
+        self.options.only.is_some() && (self.tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN)
     }
 
     /// How many attempts it has begun, as it begins them.
@@ -164,7 +214,10 @@ impl Worker {
     /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
     /// id.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
-        if let Err(error) = raddle_exec::become_subreaper() {
+        // A ward sees to its own, and its zygote to what it leaves.
+        if self.options.ward().is_none()
+            && let Err(error) = raddle_exec::become_subreaper()
+        {
             tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
         }
         // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.
@@ -176,19 +229,14 @@ impl Worker {
         loop {
             let service = Service::start(&mut self, &shutdown)?;
             let tid = self.tid;
-            let (end, is_hasty) = service.run().await;
+            let Closed { end, is_hasty, has_ended_task } = service.run().await;
             let tasks = *self.begun.borrow();
             let ended = |reason, outcome| Ended { tasks, reason, outcome };
             let is_spent = self.options.max_tasks.is_some_and(|max| max <= tasks);
             match end {
                 Ok(End::Left(reason, outcome)) => {
-                    if !self.own || outcome.is_none() {
+                    if !(self.own && has_ended_task) {
                         self.leave(None, is_hasty, &shutdown).await?;
-                    }
-                    // Where nobody but such workers comes, one in many does what a resident does every minute.
-                    let is_tidy = self.options.only.is_some() && (tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN);
-                    if is_tidy && !is_hasty {
-                        let _ = self.broker.purge().await;
                     }
                     return Ok(ended(reason, outcome));
                 }

@@ -19,6 +19,7 @@ mod backlog;
 mod conversation;
 mod core;
 mod event;
+pub(crate) mod hand;
 mod keeping;
 mod ledger;
 mod life;

@@ -44,7 +44,7 @@ pub struct Options {
     pub runner: PathBuf,
     /// Whoever has started it has looked for a control group to work in, and it is in that.
     pub grouped: bool,
-    /// A runner that is there already, for the first task.
+    /// A runner that is there already, for the first task. If it is a ward, that process is the worker, and this one only speaks for it.
     pub prefork: Option<Prefork>,
 }
 
@@ -104,6 +104,11 @@ impl Options {
         self
     }
 
+    /// The process that is the worker, if it is not this one.
+    pub(crate) fn ward(&self) -> Option<u32> {
+        self.prefork.as_ref().and_then(Prefork::worker_pid)
+    }
+
     fn kind(&self) -> &'static str {
         match self.max_tasks {
             // One that serves no queue is there for a task that it was given.
@@ -120,7 +125,7 @@ impl Options {
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,
-            pid: std::process::id(),
+            pid: self.ward().unwrap_or_else(std::process::id),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
     }

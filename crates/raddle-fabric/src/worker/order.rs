@@ -1,7 +1,11 @@
 //! From a claimed task to what a runner is asked to do.
 
 use raddle_broker::Fence;
-use raddle_core::{Exit, Job, Spec, Target, spec::Isolation};
+use raddle_core::{
+    Exit, Job, Spec, Target, Trace,
+    spec::Isolation,
+    trace::{TRACEPARENT, TRACESTATE},
+};
 use raddle_exec::{Program, Request, Stream};
 
 use super::slot::Equipment;
@@ -17,9 +21,15 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
         return Err(failed("this worker cannot isolate it as asked".into()));
     }
-    let mut env = equipment.env.clone();
-    env.extend(spec.env.clone());
-    let mut env: Vec<(String, String)> = env.into_iter().collect();
+    let mut vars = equipment.env.clone();
+    // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
+    let Trace { parent, state } = spec.trace(fence.tid, fence.attempt);
+    vars.insert(TRACEPARENT.into(), parent.to_string());
+    if state.is_some() || std::env::var_os(TRACESTATE).is_some() {
+        vars.insert(TRACESTATE.into(), state.map_or_else(String::new, |state| state.to_string()));
+    }
+    vars.extend(spec.env.clone());
+    let mut env: Vec<(String, String)> = vars.into_iter().collect();
     env.push((TID.into(), fence.tid.to_string()));
     env.push((ATTEMPT.into(), fence.attempt.to_string()));
     let mut request = Request {
@@ -58,7 +68,7 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         },
         _ => return Err(failed("this worker cannot run such a target".into())),
     };
-    let job = Job { tid: fence.tid, attempt: fence.attempt, spec };
+    let job = Job::new(fence.tid, fence.attempt, spec);
     request.stdin = Some(serde_json::to_vec(&job).map_err(|error| failed(error.to_string()))?);
     Ok((request, Some(answers)))
 }

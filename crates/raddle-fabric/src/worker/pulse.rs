@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Heart, Pulse as Found};
+use raddle_broker::{Error, Heart, Pulse as Found};
 use raddle_core::worker::{Beat, WorkerStatus};
 use raddle_exec::FencePage;
 use tokio::{
@@ -40,6 +40,8 @@ enum Phase {
     /// The lease is fresh: a worker that lives shorter than its first beat takes need not pay for a thread.
     Fresh {
         start_at: Instant,
+        /// When the lease is over without a beat.
+        until: Instant,
         heart: Box<dyn Heart>,
         lease: Duration,
         fence: Arc<FencePage>,
@@ -62,15 +64,19 @@ impl Pulse {
         vitals: Arc<Vitals>,
     ) -> Self {
         fence.extend_to(began + lease.as_nanos() as u64);
-        let start_at = Instant::now() + lease / BEATS_PER_LEASE / 2;
-        Self { phase: Phase::Fresh { start_at, heart, lease, fence, vitals } }
+        let now = Instant::now();
+        let (start_at, until) = (now + lease / BEATS_PER_LEASE / 2, now + lease);
+        Self { phase: Phase::Fresh { start_at, until, heart, lease, fence, vitals } }
     }
 
-    /// Returns when the lease is lost. Dropping it in between loses nothing.
-    pub(crate) async fn lost(&mut self) {
-        if let Phase::Fresh { start_at, .. } = &self.phase {
+    /// Returns when the lease is lost, with an error if that is because the system gives no thread to renew it on. Dropping it in between
+    /// loses nothing.
+    pub(crate) async fn lost(&mut self) -> Option<Error> {
+        while let Phase::Fresh { start_at, .. } = &self.phase {
             sleep_until(*start_at).await;
-            self.start();
+            if let Err(error) = self.start() {
+                return Some(error);
+            }
         }
         let is_lost = match &mut self.phase {
             Phase::Beating { lost, .. } => lost.await.is_ok(),
@@ -78,26 +84,40 @@ impl Pulse {
         };
         self.phase = Phase::Over;
         if !is_lost {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
+        None
     }
 
-    fn start(&mut self) {
-        let Phase::Fresh { heart, lease, fence, vitals, .. } = std::mem::replace(&mut self.phase, Phase::Over) else {
-            return;
+    /// Starts the thread, or else says when to try again. The error means that it is too late for that.
+    fn start(&mut self) -> Result<(), Error> {
+        let Phase::Fresh { until, heart, lease, fence, vitals, .. } = std::mem::replace(&mut self.phase, Phase::Over)
+        else {
+            return Ok(());
         };
         let (stop, stopped) = mpsc::channel();
         let (lose, lost) = oneshot::channel();
-        thread::Builder::new()
-            .name("pulse".into())
-            .stack_size(256 * 1024)
-            .spawn(move || {
-                if beat(heart, lease, &fence, &vitals, &stopped) {
-                    let _ = lose.send(());
-                }
-            })
-            .expect("the system gives this process a thread");
-        self.phase = Phase::Beating { lost, _stop: stop };
+        // What a thread that cannot be started was to have is lost with it, unless it is somewhere else.
+        let place = Arc::new(Mutex::new(Some(heart)));
+        let (there, page, tells) = (Arc::clone(&place), Arc::clone(&fence), Arc::clone(&vitals));
+        let started = thread::Builder::new().name("pulse".into()).stack_size(256 * 1024).spawn(move || {
+            let heart = there.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if heart.is_some_and(|heart| beat(heart, lease, &page, &tells, &stopped)) {
+                let _ = lose.send(());
+            }
+        });
+        self.phase = match started {
+            Ok(_) => Phase::Beating { lost, _stop: stop },
+            Err(error) if until <= Instant::now() => return Err(Error::no_thread(&error)),
+            Err(error) => {
+                tracing::error!(%error, "the lease cannot be renewed, for the system gives no thread");
+                let heart = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let heart = heart.expect("only a thread that was started takes it");
+                let start_at = (Instant::now() + lease / BEATS_PER_LEASE).min(until);
+                Phase::Fresh { start_at, until, heart, lease, fence, vitals }
+            }
+        };
+        Ok(())
     }
 }
 

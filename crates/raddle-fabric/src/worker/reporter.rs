@@ -6,6 +6,8 @@ use raddle_broker::{Broker, Fence};
 use raddle_core::Progress;
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
+use super::hand;
+
 /// At most so often.
 const EVERY: Duration = Duration::from_millis(200);
 
@@ -41,7 +43,7 @@ async fn pass_on(broker: Arc<dyn Broker>, mut told: watch::Receiver<Word>) {
             && let Err(error) = broker.progress(fence, progress).await
         {
             // The next word will do as well.
-            tracing::debug!(tid = %fence.tid, %error, "progress was not kept");
+            hand::log!(debug, fence, %error, "progress was not kept");
         }
         sleep(EVERY).await;
     }

@@ -3,13 +3,14 @@
 
 use std::{
     future::Future,
+    io,
     pin::Pin,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
-use raddle_broker::{Broker, ClaimRequest, Delivery, Error, Result, Started};
-use raddle_core::{Control, Tid, title};
+use raddle_broker::{Broker, ClaimRequest, Delivery, Error, Result, Started, Verdict};
+use raddle_core::{Control, Exit, Tid, title};
 use raddle_exec::{FencePage, Prefork};
 use tokio::{
     sync::{mpsc, watch},
@@ -21,6 +22,7 @@ use super::{
     Options, Shutdown, Worker,
     core::{Core, Policy},
     event::{Effect, End, Event, Found},
+    hand,
     ledger::{GIVEN_UP, Ledger},
     pace::{Haste, LAST_TRY},
     pulse::{Pulse, Vitals},
@@ -53,19 +55,30 @@ pub(super) struct Service {
     vitals: Arc<Vitals>,
     begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
+    shutdown: Shutdown,
     lease_lost: bool,
     began: Instant,
     title: &'static str,
 }
 
+/// How the loop ended.
+pub(super) struct Closed {
+    pub(super) end: Result<End>,
+    /// The broker need not have heard of it.
+    pub(super) is_hasty: bool,
+    /// A task has come to its end here.
+    pub(super) has_ended_task: bool,
+}
+
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, begun, born, standstill, .. } = worker;
-        let page = || Error::Io { path: "the lease page".into(), reason: "the system gives no shared memory".into() };
+        let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, standstill, .. } = worker;
+        let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
-            None => Arc::new(FencePage::new().map_err(|_| page())?),
+            None => Arc::new(FencePage::new().map_err(page)?),
         };
+        hand::take(claim.as_slice());
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
         standstill.enter(Present {
@@ -82,6 +95,8 @@ impl Service {
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
             one_shot: options.only.is_some() || options.max_tasks == Some(1),
+            is_ward: options.ward().is_some(),
+            resumed: *resumed,
             syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
@@ -91,6 +106,9 @@ impl Service {
             said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
+        if let Some(prefork) = &options.prefork {
+            prefork.name(*tid, &options.name);
+        }
         let policy = Policy::new(*tid, options, born.elapsed(), *begun.borrow());
         let (tell, news) = mpsc::unbounded_channel();
         let slots = (0..policy.slots as usize).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone()));
@@ -113,6 +131,7 @@ impl Service {
             vitals,
             begun: begun.clone(),
             asked: shutdown.watch(),
+            shutdown: shutdown.clone(),
             lease_lost: false,
             began: Instant::now(),
             title: "",
@@ -122,8 +141,8 @@ impl Service {
         })
     }
 
-    /// Works to the end. Also says whether that was a hasty one, of which the broker need not have heard.
-    pub(super) async fn run(mut self) -> (Result<End>, bool) {
+    /// Works to the end.
+    pub(super) async fn run(mut self) -> Closed {
         let asked = *self.asked.borrow_and_update();
         let mut event = Event::Asked(asked);
         let end = loop {
@@ -134,8 +153,9 @@ impl Service {
             event = self.next().await;
         };
         let is_hasty = self.haste.pace().is_hasty();
+        let has_ended_task = self.core.has_ended_task();
         self.close(is_hasty).await;
-        (end, is_hasty)
+        Closed { end, is_hasty, has_ended_task }
     }
 
     async fn next(&mut self) -> Event {
@@ -151,9 +171,15 @@ impl Service {
                     }
                     return Event::Claimed(found);
                 }
-                Some(News { slot, fence, what }) = self.news.recv() => return match what {
-                    What::Started { pid } => Event::Started(Started { fence, pid: Some(pid) }),
-                    What::Ended(finish) => Event::Ended { slot, finish },
+                Some(News { slot, fence, what }) = self.news.recv() => match what {
+                    What::Started { pid } => return Event::Started(Started { fence, pid: Some(pid) }),
+                    What::Ended(finish) => {
+                        if let Exit::Starved { message } = &finish.report.exit {
+                            tracing::error!(tid = %fence.tid, reason = message, "a task is given back, for it cannot be started");
+                        }
+                        return Event::Ended { slot, finish };
+                    }
+                    What::Asked => self.shutdown.request(),
                 },
                 Some(event) = self.written.recv() => return event,
                 Some(Delivery { tid, body }) = self.words.recv() => match body.parse::<Control>() {
@@ -161,9 +187,9 @@ impl Service {
                     Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
                 },
                 Ok(()) = self.asked.changed() => return Event::Asked(*self.asked.borrow_and_update()),
-                () = self.pulse.lost(), if !self.lease_lost => {
+                why = self.pulse.lost(), if !self.lease_lost => {
                     self.lease_lost = true;
-                    return Event::LeaseLost;
+                    return why.map_or(Event::LeaseLost, Event::Unable);
                 }
                 () = async { sleep_until(time.expect("polled only when there is one")).await }, if time.is_some() => {
                     return Event::Time;
@@ -174,19 +200,24 @@ impl Service {
 
     fn carry_out(&mut self, event: Event) -> Option<Result<End>> {
         let now = self.began.elapsed();
+        note(&event);
         for effect in self.core.on(event, now) {
             match effect {
                 Effect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
                 // Dropping a claim that waits is safe: what it had taken goes back.
                 Effect::Unclaim => self.claiming = None,
                 Effect::Run { slot, claim } => {
+                    hand::log!(info, claim.fence, name = claim.spec.display_name(), "an attempt begins");
                     self.begun.send_modify(|begun| *begun += 1);
                     self.slots[slot].run(claim);
                 }
                 Effect::Order { slot, order } => self.slots[slot].order(order),
                 Effect::Write(entry) => self.ledger.write(entry),
                 Effect::Errand(errand) => self.errands.run(errand),
-                Effect::Forsake(fence) => tracing::debug!(tid = %fence.tid, "a task was lost with the lease"),
+                Effect::Forsake(fence) => {
+                    hand::log!(warn, fence, "a task was lost with the lease");
+                    hand::leave(fence.tid);
+                }
                 Effect::Haste => self.haste.begin(),
                 Effect::Purge => self.purge(),
                 Effect::End(end) => return Some(end),
@@ -219,7 +250,8 @@ impl Service {
 
     fn purge(&mut self) {
         if self.purging.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.purging = Some(tokio::spawn(purge(Arc::clone(&self.broker))));
+            let broker = Arc::clone(&self.broker);
+            self.purging = Some(tokio::spawn(async move { purge(&*broker).await }));
         }
     }
 
@@ -230,7 +262,8 @@ impl Service {
         self.vitals.spawned.store(*self.begun.borrow(), Ordering::Relaxed);
         self.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
-        if self.title != status {
+        // A ward has a title of its own, and this process that of whoever speaks for it.
+        if self.title != status && self.options.ward().is_none() {
             self.title = status;
             raddle_exec::title::set(&title::format(self.tid, &self.options.name, status));
         }
@@ -242,7 +275,7 @@ impl Service {
             purging.abort();
         }
         for fence in self.core.open() {
-            tracing::error!(tid = %fence.tid, attempt = fence.attempt, reason = "there was no time left", "{GIVEN_UP}");
+            hand::log!(error, fence, reason = "there was no time left", "{GIVEN_UP}");
         }
         let Self { slots, ledger, errands, .. } = self;
         let close = async {
@@ -261,7 +294,24 @@ impl Service {
     }
 }
 
-async fn purge(broker: Arc<dyn Broker>) {
+/// Keeps the log's knowledge of what is in hand true.
+fn note(event: &Event) {
+    match event {
+        Event::Claimed(Ok(Found::Tasks(claims))) => hand::take(claims),
+        Event::Settled { fence, verdict } => {
+            match verdict {
+                Some(Verdict::Done(state)) => hand::log!(info, *fence, %state, "a task is over"),
+                Some(Verdict::Again(at)) => hand::log!(info, *fence, %at, "an attempt is over, and another follows"),
+                // Said by who has written it, or could not.
+                Some(Verdict::Stale) | None => {}
+            }
+            hand::leave(fence.tid);
+        }
+        _ => {}
+    }
+}
+
+pub(super) async fn purge(broker: &dyn Broker) {
     // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
     while let Ok(purged) = broker.purge().await {
         if purged.tasks == 0 {

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+/// How many requests to stop mean: at once.
+pub(super) const KILLED_AFTER: u32 = 3;
+
 /// Asks a worker to stop. Clones ask the same one.
 #[derive(Clone, Debug)]
 pub struct Shutdown {
@@ -19,6 +22,11 @@ impl Shutdown {
     /// Asks once more: first to finish what runs and take nothing new, then to give back what runs, then to kill it.
     pub fn request(&self) {
         self.requests.send_modify(|count| *count += 1);
+    }
+
+    /// Asks for the last stage at once.
+    pub fn kill(&self) {
+        self.requests.send_modify(|count| *count = (*count).max(KILLED_AFTER));
     }
 
     /// Returns when it has been asked for so many times.

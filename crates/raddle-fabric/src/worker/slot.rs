@@ -15,6 +15,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     conversation::{Conversation, Heard},
+    hand,
     keeping::{Orders, store},
     order,
     reporter::Reporter,
@@ -29,6 +30,10 @@ pub(super) struct Equipment {
     pub(super) prefork: Option<Prefork>,
     /// Runners are used once: there will hardly be a second task, and while the first is being written its runner can leave.
     pub(super) one_shot: bool,
+    /// The runner is the worker: it stays until its task is written, and one that is killed is a worker that was killed.
+    pub(super) is_ward: bool,
+    /// The first task runs already, and so much of what it answered is in its log.
+    pub(super) resumed: Option<u64>,
     /// The task was stored by this process, and is not on the disk yet.
     pub(super) syncs: bool,
     pub(super) idle_title: String,
@@ -71,6 +76,8 @@ pub(super) enum What {
     Started { pid: u32 },
     /// The attempt is over, and the slot is free.
     Ended(Box<Finish>),
+    /// Somebody has asked the runner to end, which is the worker.
+    Asked,
 }
 
 /// The worker's end of a slot.
@@ -146,25 +153,32 @@ impl Occupant {
             Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };
-        let mut conversation = answers_on.map(Conversation::new);
+        let logged = self.equipment.resumed.unwrap_or_default();
+        let mut conversation = answers_on.map(|on| Conversation::new(on, logged));
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
-                let message = format!("no process could be started for it: {error}");
-                return ended(fence, Exit::SpawnFailed { message });
+                return ended(fence, Exit::Starved { message: format!("no process could be started for it: {error}") });
             }
         };
         match self.watch(&mut runner, &request, fence, queue, &mut conversation).await {
             Ok(done) => {
-                if self.equipment.one_shot {
+                if self.equipment.one_shot && !self.equipment.is_ward {
                     self.leaving = Some(tokio::spawn(runner.close()));
                 } else {
                     self.runner = Some(runner);
                 }
                 finish(fence, *done, conversation)
             }
+            Err(gone) if gone.never_began() => {
+                ended(fence, Exit::Starved { message: "the system gave its runner less than a process needs".into() })
+            }
+            Err(gone) if self.equipment.is_ward => {
+                tracing::warn!(tid = %fence.tid, %gone, "the worker was killed: its task is taken back");
+                ended(fence, Exit::Lost { message: "its worker was killed".into() })
+            }
             Err(gone) => {
-                tracing::warn!(tid = %fence.tid, %gone, "the runner was killed, and its task with it");
+                hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");
                 drop(runner);
                 // What the command had started was adopted by this process when the runner died.
                 let keep = Arc::clone(&self.equipment.strangers);
@@ -185,6 +199,9 @@ impl Occupant {
         if let Some(Ok(runner)) = prefork.as_ref().and_then(Runner::adopt) {
             return Ok(runner);
         }
+        if self.equipment.is_ward {
+            return Err(std::io::Error::other("the worker has had its task"));
+        }
         Runner::spawn(&RunnerOptions {
             program: runner.clone(),
             title_idle: idle_title.clone(),
@@ -201,12 +218,14 @@ impl Occupant {
         queue: &mut mpsc::UnboundedReceiver<Job>,
         conversation: &mut Option<Conversation>,
     ) -> Result<Box<Done>, RunnerGone> {
-        runner.start(request).await?;
+        if self.equipment.resumed.is_none() {
+            runner.start(request).await?;
+        }
         if self.equipment.syncs
             && let Err(error) = self.equipment.broker.sync().await
         {
             // Nobody was told that it would last, and what becomes of it is written with the same care.
-            tracing::warn!(tid = %fence.tid, %error, "a power cut would lose this task");
+            hand::log!(warn, fence, %error, "a power cut would lose this task");
         }
         let mut orders = Orders::new(queue);
         let broker = &*self.equipment.broker;
@@ -214,7 +233,9 @@ impl Occupant {
             tokio::select! {
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
-                    Notice::Output { stream, bytes } => match conversation {
+                    Notice::Asked => self.tell(fence, What::Asked),
+                    Notice::Output { stream, bytes } => {
+                        match conversation {
                         Some(with) if with.is_on(stream) => {
                             let Heard { log, progress, is_garbled } = with.hear(&bytes);
                             if let Some(progress) = progress {
@@ -230,6 +251,10 @@ impl Occupant {
                             }
                         }
                         _ => orders.obey_while(store(broker, fence, stream, bytes), fence, runner).await?,
+                    }
+                    if conversation.as_ref().is_none_or(Conversation::is_between_lines) {
+                        runner.keep(conversation.as_ref().map_or(0, Conversation::logged)).await?;
+                    }
                     },
                     Notice::Done(done) => return Ok(done),
                     _ => {}

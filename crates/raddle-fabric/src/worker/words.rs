@@ -8,6 +8,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
     core::{ERROR_PAUSE, WAIT},
+    hand,
     pace::Pace,
 };
 
@@ -44,6 +45,8 @@ pub(crate) enum Errand {
     Paused { fence: Fence, paused: bool },
     /// Give the word to whoever has the task now.
     PassOn { tid: Tid, message: Control },
+    /// Remove what has expired.
+    Purge,
 }
 
 /// Runs errands, one after the other: not in the worker's loop, which a server that is away would hold up, and not in the ledger, where they
@@ -90,9 +93,10 @@ async fn run(broker: &dyn Broker, errand: Errand) {
         }
         Errand::Paused { fence, paused } => {
             if let Err(error) = broker.paused(fence, paused).await {
-                tracing::warn!(tid = %fence.tid, %error, "the pause could not be noted");
+                hand::log!(warn, fence, %error, "the pause could not be noted");
             }
         }
+        Errand::Purge => super::service::purge(broker).await,
         Errand::PassOn { tid, message } => match broker.control(tid, message).await {
             Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => {}
             Err(error) => tracing::warn!(%tid, %error, "a control message was lost"),

@@ -40,7 +40,7 @@ local function enter(it)
   local place = f[1]
   if place == 'r' then
     line_up(it.part, it.tid, 1)
-    count(it.part, 1)
+    waits(it.part, 1)
     wake(KEYS[FIXED + it.stream])
   elseif place == 'd' then
     delay(it.tid, it.part, it.due, KEYS[FIXED + it.stream])
@@ -94,6 +94,7 @@ for i = 1, #changes do
     else
       call('HSET', TASK, it.tid, it.to)
     end
+    if it.gone and not is_service(f) then call('HINCRBY', META, 'reclaims', 1) end
     if it.clears or it.done then
       call('ZREMRANGEBYLEX', WORDS, '[' .. it.tid .. ':', '(' .. it.tid .. ';')
     end

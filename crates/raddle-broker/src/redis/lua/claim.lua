@@ -3,7 +3,7 @@
 -- worker serves and the capabilities it has, each between line ends, and '1' if it waits when there is nothing.
 -- Answers a word, the partitions that others are to be woken for, and what belongs to the word.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
-local queues, caps, waits = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6] == '1'
+local queues, caps, stays = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6] == '1'
 -- How many overdue tasks one claim moves: the rest follows with the next.
 local PROMOTED = 256
 -- How many runs are looked at first, then in one go, and in all before those that the worker may take are looked for by partition.
@@ -40,7 +40,7 @@ if next_due[1] and tonumber(next_due[2]) <= now_us then
     f[1], f[10] = 'r', '-'
     changed[2 * i - 1], changed[2 * i] = tids[i], record(f)
     line_up(part, tids[i], 1)
-    count(part, 1)
+    waits(part, 1)
     if not known_part[part] then
       known_part[part] = true
       promoted[#promoted + 1] = part
@@ -71,7 +71,7 @@ local function take(part, first, n)
       more = '1'
     end
   end
-  count(part, -taken)
+  waits(part, -taken)
 end
 
 -- Takes by partition: a heap of those that the worker may take from, by what comes next in each.
@@ -173,11 +173,11 @@ if #tids == 0 then
   if only == '' and call('SCARD', PARTS) ~= known then
     return answer({ 'parts', rings })
   end
-  if waits then call('SADD', IDLE, owner) end
+  if stays then call('SADD', IDLE, owner) end
   -- When to look again without being woken.
   return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '' })
 end
-if waits then call('SREM', IDLE, owner) end
+if stays then call('SREM', IDLE, owner) end
 
 local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
 local reply, kept, changed, owned, told = { 'ok', rings, more }, { 'again', rings, more }, {}, {}, {}

@@ -171,6 +171,11 @@ local function line_up(part, tid, n)
   call('ZADD', LINE, '0', in_line(part, tid, n))
 end
 
+-- How many wait is counted by queue, under its name behind a bar.
+local function waits(part, by)
+  count(string.match(part, '|[^|]*'), by)
+end
+
 -- An id in two limbs, which numbers hold exactly, and back.
 local LIMB = 10000000
 local function limbs(tid)
@@ -194,7 +199,7 @@ local function leave_line(part, tid)
   call('ZREM', LINE, run)
   if before > 0 then line_up(part, first, before) end
   if behind > 0 then line_up(part, from_limbs(own_high, own_low + 1), behind) end
-  count(part, -1)
+  waits(part, -1)
 end
 
 -- Wakes one worker that waits for a partition. The stream is a bell: what it rings for stands in line, so that old entries may go.

@@ -145,7 +145,7 @@ end_run()
 call_many('ZADD', ORDER, order)
 call_many('ZADD', LINE, line)
 for p = 1, nparts do
-  count(parts[p], ready[p])
+  waits(parts[p], ready[p])
 end
 -- Where nobody waits, nobody has to be woken.
 local idle = call('SCARD', IDLE)

@@ -17,6 +17,7 @@ enum Turn {
     Fails(u8),
     Ends(u8, u8),
     Settles(u8, u8),
+    Refused(u8),
     Unwritten(u8),
     Told(u8, u8),
     Asked,
@@ -31,6 +32,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
         1 => number().prop_map(Turn::Fails),
         8 => (number(), number()).prop_map(|(a, b)| Turn::Ends(a, b)),
         8 => (number(), number()).prop_map(|(a, b)| Turn::Settles(a, b)),
+        1 => number().prop_map(Turn::Refused),
         1 => number().prop_map(Turn::Unwritten),
         4 => (number(), number()).prop_map(|(a, b)| Turn::Told(a, b)),
         1 => Just(Turn::Asked),
@@ -176,12 +178,18 @@ impl Around {
                 let Some(slot) = pick(slot, self.slots.len()) else { return };
                 let Some(fence) = self.slots[slot].take() else { return };
                 let ordered = std::mem::take(&mut self.ordered[slot]);
-                let exit = match how % 3 {
+                let exit = match how % 4 {
                     1 if ordered => Exit::Cancelled,
                     2 => Exit::Killed,
+                    3 => Exit::Starved { message: "no more".into() },
                     _ => OK,
                 };
                 self.happens(Event::Ended { slot, finish: finish(fence, exit) });
+            }
+            Turn::Refused(which) => {
+                let Some(at) = pick(which, self.unsettled.len()) else { return };
+                let fence = self.unsettled.swap_remove(at);
+                self.happens(Event::Refused { fence, error: Error::Closed });
             }
             Turn::Settles(which, how) => {
                 let Some(at) = pick(which, self.unsettled.len()) else { return };

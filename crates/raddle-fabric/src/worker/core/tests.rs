@@ -92,7 +92,7 @@ fn brief(effect: &Effect) -> String {
         Effect::Errand(Errand::PassOn { message, .. }) => format!("pass on {}", message.command),
         Effect::Forsake(fence) => format!("forsake {}", number(fence)),
         Effect::Haste => "haste".into(),
-        Effect::Purge => "purge".into(),
+        Effect::Purge | Effect::Errand(Errand::Purge) => "purge".into(),
         Effect::End(Ok(End::Left(reason, _))) => format!("left: {reason:?}"),
         Effect::End(Ok(End::LeaseLost)) => "lease lost".into(),
         Effect::End(Err(error)) => format!("failed: {error}"),
@@ -261,21 +261,6 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
 }
 
 #[test]
-fn an_attempt_that_outlived_the_lease_goes_back_but_not_for_ever() {
-    let mut core = busy(policy(), 1);
-    let lost = || Exit::Lost { message: "the worker's lease ran out".into() };
-    assert_eq!(ends(&mut core, 0, 10, lost(), at(20)), "release 10");
-    let mut core = Core::new(policy(), Vec::new());
-    core.on(Event::Asked(0), at(0));
-    let mut many = claim(10);
-    many.fence.attempt = UNCHARGED_ATTEMPTS + 1;
-    let fence = many.fence;
-    core.on(Event::Claimed(Ok(Found::Tasks(vec![many]))), at(1));
-    let wrote = does(&mut core, Event::Ended { slot: 0, finish: finish(fence, lost()) }, at(20));
-    assert!(wrote.starts_with("finish 10"), "{wrote}");
-}
-
-#[test]
 fn a_second_stop_does_not_hurry_a_worker() {
     let mut core = busy(policy(), 1);
     assert_eq!(does(&mut core, told(tid(1), Word::Stop), at(10)), "reply draining, unclaim");
@@ -377,4 +362,38 @@ fn a_resident_worker_purges_now_and_then() {
     assert_eq!(core.wake_at(), Some(PURGE_EVERY));
     assert_eq!(does(&mut core, Event::Time, PURGE_EVERY), "purge");
     assert_eq!(core.wake_at(), Some(2 * PURGE_EVERY));
+}
+
+fn starved() -> Exit {
+    Exit::Starved { message: "no more processes".into() }
+}
+
+#[test]
+fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
+    let mut core = busy(policy(), 3);
+    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "release 12, finish 10");
+    assert_eq!(core.wake_at(), Some(at(1010)), "and not before");
+    assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
+    assert_eq!(core.wake_at(), Some(at(2020)), "longer each time");
+    assert_eq!(does(&mut core, Event::Time, at(2020)), "claim 1", "one is enough to see");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(13)]))), at(2030)), "run 13 in 0, claim 1");
+    assert_eq!(ends(&mut core, 0, 13, OK, at(2040)), "finish 13");
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(2050)), "claim 10", "all is well again");
+}
+
+#[test]
+fn a_worker_for_one_task_that_cannot_start_it_fails() {
+    let mut core = Core::new(Policy { slots: 1, only: Some(tid(10)), ..policy() }, vec![claim(10)]);
+    does(&mut core, Event::Asked(0), at(0));
+    assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "finish 10");
+    let end = settles(&mut core, 10, AGAIN, at(11));
+    assert!(end.starts_with("failed: the system gives no process"), "{end}");
+}
+
+#[test]
+fn a_worker_whose_words_the_broker_does_not_take_fails() {
+    let mut core = busy(policy(), 1);
+    assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
+    let refused = Event::Refused { fence: fence(10), error: Error::Closed };
+    assert_eq!(does(&mut core, refused, at(30)), "haste, failed: the broker was closed");
 }

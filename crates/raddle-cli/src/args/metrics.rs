@@ -1,0 +1,82 @@
+//! `raddle metrics`, and the flags of all that show metrics.
+
+use clap::{Args, Subcommand};
+#[cfg(feature = "otlp")]
+use raddle_fabric::otlp::Endpoint;
+use raddle_web::Address;
+
+use super::LogArgs;
+
+/// Show metrics.
+#[derive(Debug, Subcommand)]
+pub(crate) enum MetricsCommand {
+    /// Show what waits in a broker to Prometheus, in the foreground
+    Serve(ServeArgs),
+}
+
+/// Serve metrics.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle metrics serve                   then: curl http://127.0.0.1:9464/metrics
+  raddle --queue-url redis://broker:6379/0 metrics serve --metrics-addr 0.0.0.0:9464 --metrics-public
+
+One for each broker is enough. Workers and spawners show what they do themselves with a
+--metrics-addr of their own; a spawner shows what waits, too.")]
+pub(crate) struct ServeArgs {
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9464")]
+    pub(crate) metrics_addr: Address,
+    /// Let other machines look, too: nothing is encrypted
+    #[arg(long)]
+    pub(crate) metrics_public: bool,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// Where to show metrics, if anywhere.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MetricsArgs {
+    /// Show metrics to Prometheus at this address, as 127.0.0.1:9464
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics_addr: Option<Address>,
+    /// Let other machines look at the metrics, too: nothing is encrypted
+    #[arg(long, requires = "metrics_addr")]
+    pub(crate) metrics_public: bool,
+    /// Send a span for each attempt to the collector there, as http://127.0.0.1:4318
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<Endpoint>,
+}
+
+impl MetricsArgs {
+    /// Whether anybody wants to know what workers do.
+    pub(crate) fn is_watched(&self) -> bool {
+        #[cfg(feature = "otlp")]
+        let sends_spans = self.otlp_endpoint.is_some();
+        #[cfg(not(feature = "otlp"))]
+        let sends_spans = false;
+        self.metrics_addr.is_some() || sends_spans
+    }
+
+    /// The same as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if let Some(address) = &self.metrics_addr {
+            words.extend(["--metrics-addr".into(), address.to_string()]);
+        }
+        if self.metrics_public {
+            words.push("--metrics-public".into());
+        }
+        #[cfg(feature = "otlp")]
+        if let Some(endpoint) = &self.otlp_endpoint {
+            words.extend(["--otlp-endpoint".into(), endpoint.to_string()]);
+        }
+        words
+    }
+}
+
+impl From<&ServeArgs> for MetricsArgs {
+    fn from(args: &ServeArgs) -> Self {
+        Self { metrics_addr: Some(args.metrics_addr), metrics_public: args.metrics_public, ..Self::default() }
+    }
+}

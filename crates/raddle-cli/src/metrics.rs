@@ -1,0 +1,147 @@
+//! Pages of metrics, and where they are shown; and where spans are sent.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use raddle_broker::Broker;
+#[cfg(feature = "otlp")]
+use raddle_fabric::otlp;
+use raddle_fabric::{
+    metrics::{Book, Exporter, Observed, Page, show_spawner},
+    spawner::Handle,
+};
+use raddle_web::{Server, Serving, Source};
+
+use crate::{
+    args::MetricsArgs,
+    error::{Failure, Outcome},
+};
+
+const PUBLIC: &str = "--metrics-public";
+
+/// What a worker shows.
+pub(crate) struct WorkerPage {
+    pub(crate) book: Arc<Book>,
+}
+
+/// What a spawner shows.
+pub(crate) struct SpawnerPage {
+    pub(crate) spawner: Handle,
+    pub(crate) book: Arc<Book>,
+    pub(crate) queue: Exporter,
+}
+
+/// What a broker shows.
+pub(crate) struct QueuePage {
+    pub(crate) queue: Exporter,
+}
+
+/// Who looks at a worker or a spawner, and by what means.
+pub(crate) struct Watched {
+    server: Option<Server>,
+    serving: Option<Serving>,
+    /// Account is kept only where somebody looks.
+    pub(crate) book: Option<Arc<Book>>,
+    #[cfg(feature = "otlp")]
+    spans: Option<otlp::Exporter>,
+}
+
+impl Watched {
+    /// Takes the addresses that were asked for. `service` is what spans say of who tells them.
+    pub(crate) async fn start(args: &MetricsArgs, service: &str) -> Outcome<Self> {
+        let server = bind(args).await?;
+        #[cfg(feature = "otlp")]
+        let (spans, recorder) = {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let start = |endpoint| {
+                otlp::Exporter::start(
+                    endpoint,
+                    otlp::Resource { service: format!("raddle-{service}"), host: host.clone() },
+                )
+            };
+            let spans = args.otlp_endpoint.clone().map(start);
+            let recorder = spans.as_ref().map(otlp::Exporter::recorder);
+            (spans, recorder)
+        };
+        #[cfg(not(feature = "otlp"))]
+        let recorder = {
+            let _ = service;
+            None
+        };
+        let is_watched = server.is_some() || recorder.is_some();
+        Ok(Self {
+            server,
+            serving: None,
+            book: is_watched.then(|| Arc::new(Book::new(recorder))),
+            #[cfg(feature = "otlp")]
+            spans,
+        })
+    }
+
+    /// Where the metrics are, if they are shown.
+    pub(crate) fn url(&self) -> Option<String> {
+        self.server.as_ref().map(Server::url)
+    }
+
+    /// The broker, with account kept of what passes through it if anybody looks.
+    pub(crate) fn observed(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
+        match &self.book {
+            Some(book) => Arc::new(Observed::new(broker, Arc::clone(book))),
+            None => broker,
+        }
+    }
+
+    /// Begins to show a page, if one is shown.
+    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Book>) -> Arc<dyn Source>) {
+        if let (Some(server), Some(book)) = (self.server.take(), &self.book) {
+            self.serving = Some(server.serve(page(Arc::clone(book))));
+        }
+    }
+
+    /// Tells what is left to tell.
+    pub(crate) async fn close(self) {
+        drop(self.serving);
+        #[cfg(feature = "otlp")]
+        if let Some(spans) = self.spans {
+            spans.close().await;
+        }
+    }
+}
+
+/// Takes the address that was asked for, if one was.
+pub(crate) async fn bind(args: &MetricsArgs) -> Outcome<Option<Server>> {
+    let Some(address) = args.metrics_addr else { return Ok(None) };
+    let address = address.allowed(args.metrics_public, PUBLIC).map_err(|e| Failure::Usage(e.to_string()))?;
+    let server = Server::bind(address).await;
+    server.map(Some).map_err(|e| Failure::Usage(format!("{e}: give another address with --metrics-addr")))
+}
+
+type Text<'a> = Pin<Box<dyn Future<Output = String> + Send + 'a>>;
+
+impl Source for WorkerPage {
+    fn page(&self) -> Text<'_> {
+        let mut page = Page::default();
+        self.book.show(&mut page);
+        Box::pin(std::future::ready(page.into_text()))
+    }
+}
+
+impl Source for SpawnerPage {
+    fn page(&self) -> Text<'_> {
+        Box::pin(async {
+            let mut page = Page::default();
+            show_spawner(&mut page, &self.spawner.snapshot(), &self.book);
+            self.queue.show(&mut page).await;
+            page.into_text()
+        })
+    }
+}
+
+impl Source for QueuePage {
+    fn page(&self) -> Text<'_> {
+        Box::pin(async {
+            let mut page = Page::default();
+            self.queue.show(&mut page).await;
+            page.into_text()
+        })
+    }
+}

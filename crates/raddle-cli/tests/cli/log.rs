@@ -1,0 +1,113 @@
+//! The log of those who go on for long: for people, or as JSON.
+
+use serde_json::Value;
+
+use crate::{
+    metrics::said,
+    world::{World, until},
+};
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// The lines of a log, each of which has to be an object.
+#[track_caller]
+fn read(log: &str) -> Vec<Value> {
+    let line = |line: &str| -> Value { serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in: {line}")) };
+    log.lines().map(line).collect()
+}
+
+#[test]
+fn every_line_about_a_task_says_which_attempt_and_trace() {
+    let world = World::new();
+    let flags = ["worker", "start", "--no-detach", "--json", "-v", "--log-format", "json", "--concurrency", "1"];
+    let worker = world.start(flags);
+    said(&worker);
+    let tid = world.submit(&["--traceparent", PARENT, "--retry", "1", "--retry-base", "0.01", "--", "false"]);
+    let own = world.submit(&["--", "true"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).code(1);
+    world.raddle(["wait", "--timeout", "30", &own]).ok();
+    // One whose runner is killed is a warning.
+    let killed = world.submit(&["--traceparent", PARENT, "--", "sleep", "600"]);
+    world.until_state(&killed, "running");
+    let title = format!("raddle-{}", &killed[9..]);
+    let runner = || world.processes().into_iter().find(|(_, shown)| shown.starts_with(&title));
+    until("its runner wears its title", || runner().is_some());
+    // SAFETY: the runner of this test's own task; the signal has no memory effects here.
+    unsafe { libc::kill(runner().unwrap().0, libc::SIGKILL) };
+    world.until_state(&killed, "killed");
+    worker.signal(libc::SIGTERM);
+    let ran = worker.finish().ok();
+    let lines = read(&ran.stderr);
+    let of = |tid: &str| lines.iter().filter(|line| line["tid"] == tid).cloned().collect::<Vec<Value>>();
+    for (tid, trace) in [(&tid, Some(TRACE)), (&killed, Some(TRACE)), (&own, None)] {
+        let about = of(tid);
+        assert!(about.len() >= 2, "{about:?}");
+        for line in &about {
+            assert!(line["attempt"].is_u64() && line["level"].is_string() && line["message"].is_string(), "{line}");
+            assert!(
+                line["trace"].as_str().is_some_and(|id| id.len() == 32 && trace.is_none_or(|trace| id == trace)),
+                "{line}"
+            );
+        }
+    }
+    let messages: Vec<String> =
+        of(&tid).iter().map(|line| format!("{} {}", line["attempt"], line["message"])).collect();
+    assert_eq!(
+        messages,
+        [
+            "1 \"an attempt begins\"",
+            "1 \"an attempt is over, and another follows\"",
+            "2 \"an attempt begins\"",
+            "2 \"a task is over\""
+        ]
+    );
+    assert!(of(&killed).iter().any(|line| line["level"] == "WARN"), "{:?}", of(&killed));
+    assert!(
+        lines.iter().any(|line| line["message"].as_str().unwrap().starts_with("stopping:")),
+        "what people are told, too"
+    );
+}
+
+#[test]
+fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
+    let world = World::new();
+    let ran = world.bash(
+        "export RADDLE_LOG_FORMAT=json
+         tid=$(raddle worker start -v)
+         raddle run -- true
+         raddle worker stop --all >/dev/null
+         cat .raddle/worker-$tid.log
+         raddle worker start --log-format xml 2>&1 >/dev/null | grep -c 'possible values: text, json'",
+    );
+    let ran = ran.ok();
+    let mut lines = ran.lines();
+    assert_eq!(lines.pop(), Some("1"));
+    assert!(read(&lines.join("\n")).iter().any(|line| line["message"] == "a task is over"), "{lines:?}");
+
+    let spawner =
+        world.start_bash("RADDLE_LOG_FORMAT=json exec raddle -v spawner run --warm-pool 1 --max-workers 2 --json");
+    said(&spawner);
+    let tid = world.submit(&["--traceparent", PARENT, "--", "true"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    spawner.signal(libc::SIGTERM);
+    let lines = read(&spawner.finish().ok().stderr);
+    assert!(lines.iter().any(|line| line["tid"] == *tid && line["trace"] == TRACE), "{lines:?}");
+}
+
+#[test]
+fn what_a_handler_writes_is_in_the_log_of_its_task() {
+    let world = World::new();
+    world.file("test.sh", "read task; echo to stderr >&2; echo '{\"log\": \"as a word\"}'; echo '{\"result\": 1}'");
+    world.file("test.handler.toml", "name = 'test'\nprovides = []\ncommand = ['sh', 'test.sh']\n");
+    let worker = world.start(["worker", "start", "--no-detach", "--json", "--handlers", ".", "--log-format", "json"]);
+    said(&worker);
+    let tid = world.submit(&["--handler", "test"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    let logs = world.raddle(["logs", "--stderr", &tid]).ok();
+    let mut written = logs.lines();
+    written.sort_unstable();
+    assert_eq!(written, ["as a word", "to stderr"]);
+    worker.signal(libc::SIGTERM);
+    assert!(!worker.finish().ok().stderr.contains("to stderr"), "it is the task's, not the worker's");
+}

@@ -1,0 +1,306 @@
+//! What Prometheus sees of workers, spawners and brokers, and what Prometheus itself says of that.
+
+use std::{
+    fmt::Write as _,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::world::{Started, World, until};
+
+const ANYWHERE: &str = "127.0.0.1:0";
+
+/// The names that the seed promises, and ours, by who shows them.
+const OF_WORKERS: [&str; 5] = [
+    "worker_task_total",
+    "worker_runtime_seconds",
+    "worker_exit_reason",
+    "raddle_task_wait_seconds",
+    "raddle_task_run_seconds",
+];
+const OF_SPAWNERS: [&str; 4] =
+    ["warm_spawner_live_workers", "warm_spawner_idle_workers", "warm_spawner_launch_total", "raddle_warm_hit_ratio"];
+const OF_QUEUES: [&str; 3] = ["queue_pending_total", "raddle_reclaims_total", "raddle_stale_writes_total"];
+
+/// A page of metrics.
+pub(crate) struct Metrics(String);
+
+/// What somebody who was started with `--json` says of itself.
+pub(crate) fn said(started: &Started) -> Value {
+    until("it has said where it is", || started.stdout().ends_with('\n'));
+    serde_json::from_str(&started.stdout()).unwrap()
+}
+
+fn url_of(started: &Started) -> String {
+    said(started)["metrics"].as_str().unwrap().to_owned()
+}
+
+pub(crate) fn scrape(url: &str) -> Metrics {
+    let (address, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    Metrics(page.to_owned())
+}
+
+impl Metrics {
+    /// The number behind a name and its labels.
+    pub(crate) fn get(&self, series: &str) -> Option<f64> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')).map(|number| number.parse().unwrap())
+    }
+
+    #[track_caller]
+    fn shows(&self, series: &str, number: f64) {
+        assert_eq!(self.get(series), Some(number), "{series} in:\n{}", self.0);
+    }
+
+    #[track_caller]
+    fn has(&self, names: &[&str]) {
+        for name in names {
+            assert!(self.0.contains(&format!("# TYPE {name} ")), "{name} is missing in:\n{}", self.0);
+        }
+    }
+
+    /// Prometheus' own opinion.
+    #[track_caller]
+    pub(crate) fn passes(&self) {
+        let mut check = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        check.stdin.take().unwrap().write_all(self.0.as_bytes()).unwrap();
+        let found = check.wait_with_output().unwrap();
+        let mut words = String::new();
+        for bytes in [&found.stdout, &found.stderr] {
+            let _ = write!(words, "{}", String::from_utf8_lossy(bytes));
+        }
+        assert!(found.status.success() && words.is_empty(), "{words}\n{}", self.0);
+    }
+}
+
+fn stop(started: Started) {
+    started.signal(libc::SIGTERM);
+    started.finish().ok();
+}
+
+#[test]
+fn a_worker_shows_what_it_has_done() {
+    let world = World::new();
+    let worker = world.start(["worker", "start", "--no-detach", "--json", "--metrics-addr", ANYWHERE]);
+    let url = url_of(&worker);
+    scrape(&url).passes();
+    let tids = world.submit(&["--array", "1-3", "--", "true"]);
+    let failed = world.submit(&["--retry", "1", "--retry-base", "0.01", "--", "false"]);
+    let late = world.submit(&["--timeout", "0.2", "--", "sleep", "60"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    world.raddle(["wait", &failed, &late]).code(1);
+    let metrics = scrape(&url);
+    metrics.passes();
+    metrics.has(&OF_WORKERS);
+    for (status, count) in [("completed", 3.0), ("failed", 1.0), ("retried", 1.0), ("timeout", 1.0), ("stale", 0.0)] {
+        metrics.shows(&format!("worker_task_total{{status=\"{status}\"}}"), count);
+    }
+    metrics.shows("worker_runtime_seconds_count", 6.0);
+    metrics.shows("raddle_task_run_seconds_count", 6.0);
+    metrics.shows("raddle_task_wait_seconds_count", 5.0);
+    let ran = metrics.get("raddle_task_run_seconds_sum").unwrap();
+    assert!((0.2..30.0).contains(&ran) && metrics.get("worker_runtime_seconds_sum").unwrap() >= ran, "{}", metrics.0);
+    metrics.shows("raddle_task_run_seconds_bucket{le=\"0.1\"}", 5.0);
+    stop(worker);
+}
+
+#[test]
+fn a_broker_shows_what_waits_by_kind() {
+    let world = World::new();
+    let exporter = world.start(["metrics", "serve", "--json", "--metrics-addr", ANYWHERE]);
+    let url = url_of(&exporter);
+    let empty = scrape(&url);
+    empty.passes();
+    empty.has(&OF_QUEUES);
+    empty.shows("raddle_broker_up", 1.0);
+    empty.shows("queue_pending_total{kind=\"\"}", 0.0);
+    world.submit(&["--array", "1-3", "--kind", "execute", "--requires", "gpu", "--", "true"]);
+    world.submit(&["--kind", "mutate", "--queue", "mail", "--", "true"]);
+    world.submit(&["--delay", "600", "--kind", "execute", "--", "true"]);
+    let dead = world.submit(&["--", "false"]);
+    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
+    world.raddle(["wait", &dead]).code(1);
+    until("the rest between two looks is over", || scrape(&url).get("raddle_tasks_dead") == Some(1.0));
+    let metrics = scrape(&url);
+    metrics.passes();
+    for (series, count) in [
+        ("queue_pending_total{kind=\"execute\"}", 3.0),
+        ("queue_pending_total{kind=\"mutate\"}", 1.0),
+        ("raddle_queue_ready{queue=\"default\"}", 3.0),
+        ("raddle_queue_ready{queue=\"mail\"}", 1.0),
+        ("raddle_tasks_delayed", 1.0),
+        ("raddle_tasks_active", 0.0),
+        ("raddle_workers{type=\"resident\",status=\"active\"}", 0.0),
+        ("raddle_reclaims_total", 0.0),
+    ] {
+        metrics.shows(series, count);
+    }
+    assert!(metrics.get("raddle_pending_oldest_seconds{kind=\"execute\"}").unwrap() < 60.0);
+    stop(exporter);
+}
+
+#[test]
+fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
+    let world = World::new();
+    let flags = ["spawner", "run", "--warm-pool", "2", "--max-workers", "4", "--json", "--metrics-addr", ANYWHERE];
+    let spawner = world.start(flags);
+    let url = url_of(&spawner);
+    until("two are warm", || scrape(&url).get("warm_spawner_idle_workers") == Some(2.0));
+    let tids = world.submit(&["--array", "1-9", "--", "true"]);
+    let failed = world.submit(&["--", "false"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    world.raddle(["wait", &failed]).code(1);
+    let exits = |reason: &str| format!("worker_exit_reason{{reason=\"{reason}\"}}");
+    until("ten are gone", || scrape(&url).get(&exits("success")) == Some(10.0));
+    let metrics = scrape(&url);
+    metrics.passes();
+    [&OF_WORKERS[..], &OF_SPAWNERS, &OF_QUEUES].iter().for_each(|names| metrics.has(names));
+    for (series, count) in [
+        ("worker_task_total{status=\"completed\"}", 9.0),
+        ("worker_task_total{status=\"failed\"}", 1.0),
+        ("worker_runtime_seconds_count", 10.0),
+        ("raddle_task_run_seconds_count", 10.0),
+        ("raddle_task_wait_seconds_count", 10.0),
+        ("raddle_tasks_in_hand", 0.0),
+        ("raddle_spawner_braking", 0.0),
+    ] {
+        metrics.shows(series, count);
+    }
+    let (hits, misses) = ("raddle_warm_tasks_total{worker=\"waiting\"}", "raddle_warm_tasks_total{worker=\"none\"}");
+    assert_eq!(metrics.get(hits).unwrap() + metrics.get(misses).unwrap(), 10.0);
+    assert!((0.0..=1.0).contains(&metrics.get("raddle_warm_hit_ratio").unwrap()));
+
+    // One that is killed in the middle of a task has told nothing that could be half true.
+    let tid = world.submit(&["--", "sh", "-c", "test $RADDLE_ATTEMPT != 1 || sleep 600"]);
+    world.until_state(&tid, "running");
+    let list = || world.raddle(["worker", "list", "--json"]).ok().json();
+    let busy =
+        || list().as_array().unwrap().iter().find(|w| w["type"] == "one-shot" && w["load"] == 1.0)?["pid"].as_i64();
+    until("the registry knows who is busy", || busy().is_some());
+    // SAFETY: a worker that this test's spawner has started; the signal has no memory effects here.
+    unsafe { libc::kill(busy().unwrap() as i32, libc::SIGKILL) };
+    world.raddle(["wait", &tid]).ok();
+    until("the loss is told, by whoever has taken it back", || {
+        let metrics = scrape(&url);
+        metrics.get("raddle_reclaims_total") == Some(1.0) && metrics.get(&exits("success")) == Some(11.0)
+    });
+    let metrics = scrape(&url);
+    metrics.passes();
+    metrics.shows(&exits("error"), 1.0);
+    metrics.shows("worker_task_total{status=\"lost\"}", 1.0);
+    metrics.shows("worker_task_total{status=\"completed\"}", 10.0);
+    metrics.shows("raddle_tasks_in_hand", 0.0);
+    stop(spawner);
+}
+
+#[test]
+fn a_spawner_keeps_account_also_where_another_serves() {
+    let world = World::new();
+    let server = world.start(["worker", "start", "--no-detach", "--queues", "none", "--serve", "work.sock"]);
+    until("it serves", || world.path().join("work.sock").exists());
+    let flags =
+        ["--queue-url", "unix:work.sock", "spawner", "run", "--warm-pool", "1", "--json", "--metrics-addr", ANYWHERE];
+    let spawner = world.start(flags);
+    let url = url_of(&spawner);
+    let tids = world.submit(&["--array", "1-3", "--", "true"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    until("they are counted", || scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(3.0));
+    stop(spawner);
+    stop(server);
+}
+
+#[test]
+fn a_redis_server_that_is_gone_is_told_of_without_delay() {
+    let world = World::new();
+    let script = r#"
+set -eu
+setpriv --pdeathsig KILL redis-server --port 0 --unixsocket "$PWD/redis.sock" --dir "$PWD" --requirepass geheim >server.log &
+server=$!
+trap 'kill -9 $server $exporter 2>/dev/null || true; wait' EXIT
+exporter=
+export QUEUE_URL="redis+unix:$PWD/redis.sock?password=geheim"
+for _ in $(seq 2000); do raddle status >/dev/null 2>&1 && break; sleep 0.01; done
+raddle submit --array 1-1200 --kind execute -- true >/dev/null
+raddle submit -- true >/dev/null
+raddle metrics serve --metrics-addr 127.0.0.1:0 >url 2>said &
+exporter=$!
+for _ in $(seq 2000); do test -s url && break; sleep 0.01; done
+get() { python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode(), end="")' "$(cat url)"; }
+get >before
+promtool check metrics <before
+grep -E '^(queue_pending_total|raddle_broker_up|raddle_reclaims_total)' before
+kill -9 $server
+wait $server 2>/dev/null || true
+for _ in $(seq 30); do get >after; grep -q '^raddle_broker_up 0' after && break; sleep 0.2; done
+promtool check metrics <after
+grep -E '^(queue_pending_total|raddle_broker_up)' after
+cat before after said | grep -c geheim || true
+"#;
+    let told = world.bash(script).ok();
+    assert_eq!(
+        told.lines(),
+        [
+            "raddle_broker_up 1",
+            "queue_pending_total{kind=\"\"} 1",
+            "queue_pending_total{kind=\"execute\"} 1200",
+            "raddle_reclaims_total 0",
+            "raddle_broker_up 0",
+            "queue_pending_total{kind=\"\"} 1",
+            "queue_pending_total{kind=\"execute\"} 1200",
+            "0",
+        ]
+    );
+}
+
+#[test]
+fn nobody_beyond_this_machine_looks_unless_it_is_said() {
+    let world = World::new();
+    for command in
+        [&["worker", "start", "--no-detach"][..], &["worker", "start"], &["spawner", "run"], &["metrics", "serve"]]
+    {
+        let with = |address: &str| world.raddle([command, &["--metrics-addr", address]].concat());
+        with("0.0.0.0:0").code(2).says("0.0.0.0:0 can be reached from other machines").says("--metrics-public");
+        with("here").code(2).says("'here' is not an address to listen on");
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let refused = world.raddle(["worker", "start", "--metrics-addr", &address]).code(2);
+    refused.says(&format!("cannot listen on {address}")).says("give another address with --metrics-addr");
+    assert_eq!(world.processes(), []);
+    let open = world.start(["metrics", "serve", "--json", "--metrics-addr", "0.0.0.0:0", "--metrics-public"]);
+    let url = url_of(&open).replace("0.0.0.0", "127.0.0.1");
+    scrape(&url).shows("raddle_broker_up", 1.0);
+    stop(open);
+    // In the background it says so in its log.
+    let tid = world.worker(&["--metrics-addr", ANYWHERE]);
+    let log = std::fs::read_to_string(world.path().join(format!(".raddle/worker-{tid}.log"))).unwrap();
+    let url = log.trim().rsplit(' ').next().unwrap().to_owned();
+    scrape(&url).has(&OF_WORKERS);
+}
+
+#[test]
+fn the_rules_are_what_prometheus_takes_for_rules() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
+    for args in [["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]] {
+        let ran = Command::new("promtool").args(args).current_dir(&folder).output().unwrap();
+        assert!(ran.status.success(), "{args:?}: {ran:?}");
+    }
+}

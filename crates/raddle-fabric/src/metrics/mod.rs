@@ -1,0 +1,39 @@
+//! What operators see of workers, spawners and queues: numbers in the text format of Prometheus.
+//!
+//! ```text
+//!            claim, finish, release                 render
+//! worker ───────────► Observed ───────► Book ─────────────► Page ───► /metrics
+//!                        │                                   ▲
+//!                        ▼                                   │
+//!                      broker ◄────────── Exporter ──────────┘
+//!                               demand, workers
+//! ```
+//!
+//! Whoever wants to count what passes between workers and a broker puts an [`Observed`] between them. A resident worker does so in its own
+//! process. A spawner does it where it serves the broker to its workers, so that nothing is lost with their exit, and one that is killed in the
+//! middle of a task has told nothing that could be half true: only what the broker has taken is counted.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `page.rs`, `histogram.rs` | the text format; durations in buckets |
+//! | `account.rs` | **what is counted** of tasks, without I/O or a clock |
+//! | `book.rs`, `attempt.rs` | the account of a process, shared; an attempt, told as a whole |
+//! | `observed.rs` | a broker that keeps the account |
+//! | `queue.rs` | the queue exporter: what waits in a broker |
+//! | `spawner.rs` | what a spawner shows of itself |
+
+mod account;
+mod attempt;
+mod book;
+mod histogram;
+mod observed;
+mod page;
+mod queue;
+mod spawner;
+
+pub use attempt::{Attempt, Recorder};
+pub use book::{Book, ExitReason};
+pub use observed::Observed;
+pub use page::Page;
+pub use queue::Exporter;
+pub use spawner::show as show_spawner;

@@ -1,0 +1,89 @@
+//! Spans on their way to the exporter: as many as there is room for.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::sync::mpsc;
+
+use super::payload::Span;
+use crate::metrics::{Attempt, Page, Recorder};
+
+/// Takes spans, and never waits.
+#[derive(Debug)]
+pub(super) struct Sink {
+    room: mpsc::Sender<Span>,
+    counts: Arc<Counts>,
+}
+
+/// What became of spans.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) exported: AtomicU64,
+    pub(super) dropped: AtomicU64,
+}
+
+/// More than a collector that answers is ever behind.
+const ROOM: usize = 4096;
+
+impl Sink {
+    pub(super) fn new() -> (Self, mpsc::Receiver<Span>, Arc<Counts>) {
+        let (room, queue) = mpsc::channel(ROOM);
+        let counts = Arc::new(Counts::default());
+        (Self { room, counts: Arc::clone(&counts) }, queue, counts)
+    }
+}
+
+impl Recorder for Sink {
+    /// Passes a span on, or drops it where there is no room. One of a trace that nobody records is neither.
+    fn record(&self, attempt: Attempt) {
+        if attempt.own.is_sampled() && self.room.try_send(attempt.into()).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn show(&self, page: &mut Page) {
+        let Counts { exported, dropped } = &*self.counts;
+        page.count(
+            "raddle_spans_exported_total",
+            "Spans that the collector has taken.",
+            exported.load(Ordering::Relaxed),
+        );
+        page.count(
+            "raddle_spans_dropped_total",
+            "Spans that could not be delivered to the collector.",
+            dropped.load(Ordering::Relaxed),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::{Spec, Tid};
+
+    use super::*;
+
+    fn attempt(flags: u8) -> Attempt {
+        let mut own = Spec::command(["true"]).trace(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), 1).parent;
+        own.flags = flags;
+        Attempt { own, within: None, name: "x".into(), began: 0, ended: 1, attributes: Vec::new(), failure: None }
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_dropped_and_counted() {
+        let (sink, mut queue, counts) = Sink::new();
+        (0..ROOM + 10).for_each(|_| sink.record(attempt(1)));
+        assert_eq!(counts.dropped.load(Ordering::Relaxed), 10);
+        sink.record(attempt(0));
+        assert_eq!(counts.dropped.load(Ordering::Relaxed), 10, "nobody records that trace");
+        assert!(queue.try_recv().is_ok());
+        sink.record(attempt(1));
+        drop(queue);
+        sink.record(attempt(1));
+        assert_eq!(counts.dropped.load(Ordering::Relaxed), 11);
+        let mut page = Page::default();
+        sink.show(&mut page);
+        assert!(page.into_text().contains("raddle_spans_dropped_total 11\n"));
+    }
+}
