@@ -154,7 +154,7 @@ pub trait Messages: Send + Sync + 'static {
     /// Looks at messages without taking them; waits for the first.
     async fn look(&self, peek: Peek) -> Result<Vec<Message>>;
 
-    /// Moves up to `max` messages in one step; they keep their ids. Returns how many.
+    /// Moves up to `max` messages in one step, behind those that are there: they get new ids. Returns how many.
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64>;
 
     /// The queues that hold stored messages.

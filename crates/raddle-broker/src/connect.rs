@@ -23,12 +23,8 @@ pub enum Url {
 
 /// The text does not say where a broker is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not a queue URL: {reason}")]
-pub struct ParseUrlError {
-    /// As much of it as holds no password.
-    text: String,
-    reason: String,
-}
+#[error("{0}")]
+pub struct ParseUrlError(String);
 
 #[cfg(feature = "redis")]
 const FORMS: &str = "use sqlite:PATH; redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT/MASTER or redis+unix:PATH; unix:PATH \
@@ -78,7 +74,7 @@ impl FromStr for Url {
         let scheme = || text.split(':').next().unwrap_or_default().to_owned();
         #[cfg(feature = "redis")]
         if let Some(address) = redis::Address::parse(text) {
-            let refused = |reason| ParseUrlError { text: scheme(), reason };
+            let refused = |reason| ParseUrlError(format!("the queue URL {}:… cannot be used: {reason}", scheme()));
             return address.map(|address| Self::Redis(Box::new(address))).map_err(refused);
         }
         match text {
@@ -86,7 +82,7 @@ impl FromStr for Url {
             _ => match text.split_once(':') {
                 Some(("sqlite", path)) if names_a_file(path) => Ok(Self::Sqlite(plain(path))),
                 Some(("unix", path)) if names_a_file(path) => Ok(Self::Unix(plain(path))),
-                _ => Err(ParseUrlError { text: scheme(), reason: FORMS.into() }),
+                _ => Err(ParseUrlError(format!("'{}' is not a queue URL: {FORMS}", scheme()))),
             },
         }
     }

@@ -28,6 +28,16 @@ pub enum Error {
     /// The task is not over yet.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
     Unfinished(Tid, State),
+    /// The task cannot be submitted again while an unfinished one has its unique key.
+    #[error(
+        "task {tid} cannot be submitted again while task {holder} has its unique key: wait for that one, or stop it"
+    )]
+    KeyTaken {
+        /// The finished task.
+        tid: Tid,
+        /// The unfinished one.
+        holder: Tid,
+    },
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
     View(QueueName, Cow<'static, str>),
@@ -129,13 +139,11 @@ pub enum Error {
         /// What is known of it.
         reason: String,
     },
-    /// The process that serves the broker was asked to store something, and went away before it answered.
-    #[error(
-        "the agent at {path} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key"
-    )]
+    /// A server, or the process that serves the broker, was asked to store something, and went away before it answered.
+    #[error("{place} did not say whether it {what} ({reason}): look before you repeat it, or give tasks a unique_key")]
     Unanswered {
-        /// Its socket.
-        path: PathBuf,
+        /// Where it is, or was.
+        place: String,
         /// What may or may not have been done.
         what: Cow<'static, str>,
         /// What is known of it.
@@ -265,6 +273,7 @@ impl Error {
                 | Self::NotFound(_)
                 | Self::Finished(..)
                 | Self::Unfinished(..)
+                | Self::KeyTaken { .. }
                 | Self::View(..)
                 | Self::Control(_)
                 | Self::ControlQueue(_)

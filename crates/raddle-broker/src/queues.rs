@@ -89,7 +89,7 @@ pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) 
     Ok(written)
 }
 
-/// Moves up to `max` stored messages in one step; they keep their ids. Returns how many.
+/// Moves up to `max` stored messages in one step, behind those that are there: they get new ids. Returns how many.
 pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
     refuse_view(from, "moved")?;
     refuse_view(to, "written to")?;

@@ -10,6 +10,8 @@ use raddle_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::Error;
+
 /// One task to be stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submit {
@@ -363,6 +365,14 @@ impl Submitted {
     pub fn tid(self) -> Tid {
         match self {
             Self::New(tid) | Self::Existing(tid) => tid,
+        }
+    }
+
+    /// The id under which the finished task `old` was stored once more. While its key is taken it is not, and stays as it is.
+    pub(crate) fn again(self, old: Tid) -> Result<Tid, Error> {
+        match self {
+            Self::New(tid) => Ok(tid),
+            Self::Existing(holder) => Err(Error::KeyTaken { tid: old, holder }),
         }
     }
 }

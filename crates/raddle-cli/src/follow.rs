@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{Failure, Outcome},
-    output,
+    output, spec,
 };
 
 /// One look waits no longer than this before it is begun again, so that a wait without end can be written down.
@@ -42,6 +42,22 @@ impl Follower {
         self.cursor = progress.cursor;
         Ok(progress)
     }
+}
+
+/// Refuses to wait for the task that this process belongs to, or for one that waits for that: it would be its own last wish.
+pub(crate) async fn refuse_own(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
+    let mut within = spec::own_task();
+    while let Some(task) = within
+        // What a task submits comes after it, so no older one can be among those that it belongs to.
+        && task >= tid
+    {
+        if task == tid {
+            let reason = "this command is part of it, and would wait for its own end";
+            return Err(Failure::Usage(format!("cannot follow task {tid}: {reason}")));
+        }
+        within = broker.task(task).await?.and_then(|task| task.parent).filter(|parent| *parent < task);
+    }
+    Ok(())
 }
 
 /// Passes on what a task wrote.

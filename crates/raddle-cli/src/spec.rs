@@ -114,6 +114,9 @@ pub(crate) fn read_file(path: &Path) -> Outcome<Vec<Spec>> {
     let nth = |(i, one): (usize, &&serde_json::value::RawValue)| {
         Spec::from_json(one.get()).map_err(|e| wrong(&format!("in number {} of the array {e}", i + 1)))
     };
+    if several.is_empty() {
+        return Err(Failure::Usage(format!("{shown} holds no spec: its array is empty")));
+    }
     several.iter().enumerate().map(nth).collect()
 }
 
@@ -135,7 +138,12 @@ pub(crate) fn for_item(template: &Spec, item: &str) -> Outcome<Spec> {
 
 /// The submission of a spec, by the task that this process belongs to, if it does.
 pub(crate) fn submission(spec: Spec) -> Submit {
-    Submit { spec, parent: env::var(TID).ok().and_then(|text| text.parse::<Tid>().ok()) }
+    Submit { spec, parent: own_task() }
+}
+
+/// The task that this process belongs to.
+pub(crate) fn own_task() -> Option<Tid> {
+    env::var(TID).ok().and_then(|text| text.parse().ok())
 }
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.

@@ -12,6 +12,7 @@ pub mod exit;
 pub mod handler;
 pub mod job;
 pub mod limits;
+pub mod moment;
 pub mod queue_name;
 pub mod reply;
 pub mod retry;

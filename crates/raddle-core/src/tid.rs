@@ -76,6 +76,12 @@ impl ShortTid {
     pub fn as_u64(self) -> u64 {
         self.0
     }
+
+    /// The highest number up to `most` that ends in these digits.
+    pub fn at_most(self, most: u64) -> Option<u64> {
+        let candidate = most - most % SHORT_MODULUS + self.0;
+        if candidate <= most { Some(candidate) } else { candidate.checked_sub(SHORT_MODULUS) }
+    }
 }
 
 impl TidClock {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_core::{Exit, Limits, Tid, Usage};
+use raddle_core::{Exit, Limits, Tid, Usage, moment::unix_nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Done, Notice, Order, Program, Request, Stream};
@@ -182,7 +182,6 @@ pub(crate) fn put_output(out: &mut Vec<u8>, stream: Stream, bytes: &[u8]) {
 }
 
 pub(crate) fn put_done(out: &mut Vec<u8>, done: &Done) {
-    let nanos = |at: Timestamp| i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX);
     let account = Account {
         exit: done.exit.clone(),
         usage: done.usage,
@@ -190,8 +189,8 @@ pub(crate) fn put_done(out: &mut Vec<u8>, done: &Done) {
         stderr_bytes: done.stderr_bytes,
         stdout_len: done.stdout.len() as u32,
         stderr_len: done.stderr.len() as u32,
-        started_at: done.started_at.map(nanos),
-        ended_at: nanos(done.ended_at),
+        started_at: done.started_at.map(unix_nanos),
+        ended_at: unix_nanos(done.ended_at),
     };
     put(out, DONE, |out| {
         let at = out.len();

@@ -44,7 +44,7 @@ mod zygote;
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use message::{Done, Notice, Order, Program, Request, Stream};
-pub use orphans::{become_subreaper, children, is_ignored, reap_orphans, setsid_self, terminate};
+pub use orphans::{SUSPEND, become_subreaper, children, is_ignored, reap_orphans, setsid_self, stop_self, terminate};
 pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, runner_main_if_asked};
 pub use sys::{close_on_exec, survive_file_limit};

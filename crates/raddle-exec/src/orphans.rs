@@ -39,6 +39,15 @@ pub fn terminate(pid: u32) {
     sys::kill(pid, libc::SIGTERM);
 }
 
+/// The signal by which a terminal asks a process to stop for a while.
+pub const SUSPEND: i32 = libc::SIGTSTP;
+
+/// Stops this process with all its threads. Returns when somebody lets it go on.
+pub fn stop_self() {
+    // SAFETY: a signal to this thread that nobody can catch; it touches no memory.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
 /// Whether this process ignores a signal, as its parent may have asked for: `nohup` does.
 pub fn is_ignored(signal: i32) -> bool {
     // SAFETY: an all-zero sigaction is a valid one, and only written to.

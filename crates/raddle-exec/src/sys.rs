@@ -248,6 +248,15 @@ pub(crate) fn kill(pid: u32, signal: c_int) {
     unsafe { libc::kill(pid as pid_t, signal) };
 }
 
+/// Whether this process may send signals to another.
+pub(crate) fn may_signal(pid: u32) -> bool {
+    // SAFETY: no signal is sent, and kill has no memory effects.
+    match check(unsafe { libc::kill(pid as pid_t, 0) }) {
+        Ok(_) => true,
+        Err(error) => error.raw_os_error() != Some(libc::EPERM),
+    }
+}
+
 /// Sends a signal to a process group.
 pub(crate) fn kill_group(pgid: u32, signal: c_int) {
     // SAFETY: kill has no memory effects.

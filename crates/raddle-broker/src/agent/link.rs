@@ -149,7 +149,7 @@ impl Link {
         drop(waiting);
         Err(match (lost, call.doubles()) {
             (Error::AgentGone { path, reason }, Some(what)) if sent.load(Ordering::Acquire) => {
-                Error::Unanswered { path, what: what.into(), reason }
+                Error::Unanswered { place: format!("the agent at {}", path.display()), what: what.into(), reason }
             }
             (lost, _) => lost,
         })

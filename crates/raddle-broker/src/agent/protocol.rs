@@ -322,6 +322,7 @@ mod tests {
             Error::NotFound(tid()),
             Error::Finished(tid(), State::Completed),
             Error::Unfinished(tid(), State::Running),
+            Error::KeyTaken { tid: tid(), holder: tid() },
             Error::View(queue.clone(), "taken".into()),
             Error::Control("x".parse::<Control>().unwrap_err()),
             Error::ControlQueue(queue),
@@ -334,7 +335,7 @@ mod tests {
             Error::Engine { path: path(), reason: reason() },
             Error::Io { path: path(), reason: reason() },
             Error::Record { tid: tid(), reason: reason() },
-            Error::Unanswered { path: path(), what: "has stored a task".into(), reason: reason() },
+            Error::Unanswered { place: reason(), what: "has stored a task".into(), reason: reason() },
             Error::Closed,
         ];
         for error in errors {

@@ -230,9 +230,17 @@ pub async fn a_time_in_the_past_is_now(store: &dyn Fixture) -> Result<()> {
     let owner = worker(broker).await?;
     let past = Timestamp::from_second(1_000_000_000).expect("within the calendar");
     submit(broker, Spec { run_at: Some(past), ..spec("past") }).await?;
+    // Beyond what a number of nanoseconds holds, as the zero time of some languages is.
+    let long_past: Timestamp = "0001-01-01T00:00:00Z".parse().expect("within the calendar");
+    submit(broker, Spec { run_at: Some(long_past), ..spec("long past") }).await?;
+    submit(broker, Spec { run_at: Some(Timestamp::MIN), ..spec("first of all") }).await?;
+    submit(broker, Spec { run_at: Some(Timestamp::MAX), ..spec("last of all") }).await?;
     let later = Timestamp::now().checked_add(Duration::from_secs(3600)).expect("within the calendar");
     let future = submit(broker, Spec { run_at: Some(later), ..spec("future") }).await?;
-    assert_eq!(claim_names(broker, ClaimRequest { max: 5, ..request(owner) }).await?, ["past"]);
+    assert_eq!(
+        claim_names(broker, ClaimRequest { max: 5, ..request(owner) }).await?,
+        ["past", "long past", "first of all"]
+    );
     assert_eq!(view(broker, future).await?.run_at, Some(later));
     Ok(())
 }

@@ -217,8 +217,9 @@ pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -
     }
     let steps = kinds(broker, tid).await?;
     assert_eq!(steps[3..], [EventKind::Paused, EventKind::Resumed, EventKind::Paused]);
+    broker.paused(fence, false).await?;
     release(broker, fence).await?;
-    assert!(!view(broker, tid).await?.paused, "it stood still in its worker, not in its queue");
+    assert!(!view(broker, tid).await?.paused);
     broker.paused(fence, true).await?;
     let second = begin(broker, owner).await?;
     broker.paused(fence, true).await?;
@@ -227,5 +228,57 @@ pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -
     broker.paused(second, true).await?;
     assert!(!view(broker, tid).await?.paused);
     assert_eq!(broker.summary().await?.stale_writes, 0);
+    Ok(())
+}
+
+/// Whoever paused it has not been asked whether it may go on elsewhere: whether its worker gave it back, is gone, or saw it fail.
+pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    for way in ["released", "failed", "lost", "lost before it began"] {
+        let tid = submit(broker, retrying(5, Span::millis(20))).await?;
+        let first = if way.starts_with("lost") { mortal(broker).await? } else { owner };
+        let fence =
+            if way == "lost before it began" { take(broker, first).await? } else { begin(broker, first).await? };
+        broker.paused(fence, true).await?;
+        let verdict = match way {
+            "released" => release(broker, fence).await?,
+            "failed" => end(broker, fence, failure()).await?,
+            _ => {
+                outlive().await;
+                broker.reclaim().await?[0].verdict
+            }
+        };
+        assert!(matches!(verdict, Verdict::Again(_)), "{way}: {verdict:?}");
+        let task = view(&store.reopen().await, tid).await?;
+        assert_eq!((task.state, task.paused), (State::Created, true), "{way}");
+        assert_eq!(broker.summary().await?.paused, 1, "{way}");
+        assert!(
+            broker
+                .claim(ClaimRequest { wait: std::time::Duration::from_millis(60), ..request(owner) })
+                .await?
+                .is_empty()
+        );
+        assert_eq!(tell(broker, tid, Word::Resume).await?, Delivered::Applied(State::Created));
+        assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Resumed), "{way}");
+        let again = take(broker, owner).await?;
+        assert_eq!((again.tid, again.attempt), (tid, 2), "{way}");
+        assert!(!view(broker, tid).await?.paused, "{way}");
+        end(broker, again, success()).await?;
+    }
+    Ok(())
+}
+
+/// The last word counts, also when nobody was there to obey it.
+pub async fn a_pause_that_was_taken_back_in_time_does_not(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    let fence = begin(broker, owner).await?;
+    broker.paused(fence, true).await?;
+    tell(broker, tid, Word::Resume).await?;
+    release(broker, fence).await?;
+    assert!(!view(broker, tid).await?.paused);
+    assert_eq!(take(broker, owner).await?.tid, tid);
     Ok(())
 }

@@ -220,12 +220,14 @@ macro_rules! conformance {
                 words_left_over_hold_for_a_retried_task
                 what_is_no_word_is_logged_and_skipped
                 an_attempt_that_stands_still_shows_as_paused
+                a_pause_outlives_its_attempt
+                a_pause_that_was_taken_back_in_time_does_not
             }
             messages {
                 messages_are_taken_in_order
                 looking_takes_nothing
                 looking_goes_on_after_an_id
-                moved_messages_keep_their_ids
+                moved_messages_come_last
                 queues_exist_while_they_hold_something
                 clearing_says_how_many
                 each_message_is_taken_once
@@ -277,6 +279,7 @@ macro_rules! conformance {
                 a_finished_task_runs_again_as_a_new_one
                 an_unfinished_task_is_not_submitted_again
                 a_dead_task_leaves_the_dead_letter_queue
+                a_dead_task_whose_key_is_taken_stays_dead
             }
             wake {
                 a_submission_wakes_a_claim
@@ -315,6 +318,7 @@ macro_rules! conformance {
                 a_broadcast_reaches_queues_that_hold_something
                 a_broadcast_reaches_control_queues_only_by_name
                 watching_shows_each_message_once
+                watching_shows_what_is_moved_there
                 watching_shows_records_as_they_come
                 watching_for_news_passes_over_what_is_there
             }

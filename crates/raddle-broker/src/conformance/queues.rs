@@ -303,6 +303,18 @@ pub async fn watching_shows_each_message_once(store: &dyn Fixture) -> Result<()>
     Ok(())
 }
 
+/// However old it is.
+pub async fn watching_shows_what_is_moved_there(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    broker.put(&free("elsewhere"), vec!["old".into()]).await?;
+    broker.put(&free("jobs"), vec!["new".into()]).await?;
+    let mut watch = Watch::new(free("jobs"), 0);
+    assert_eq!(watch.next(&*other, SOON).await?[0].body, "new");
+    broker.shift(&free("elsewhere"), &free("jobs"), 1).await?;
+    assert_eq!(watch.next(&*other, SOON).await?[0].body, "old");
+    Ok(())
+}
+
 /// A task comes into the dead-letter queue with the id it has always had.
 pub async fn watching_shows_records_as_they_come(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);

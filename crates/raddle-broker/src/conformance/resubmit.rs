@@ -59,3 +59,25 @@ pub async fn a_dead_task_leaves_the_dead_letter_queue(store: &dyn Fixture) -> Re
     assert_eq!(broker.summary().await?.dead, 0);
     Ok(())
 }
+
+/// Whoever asked for it would believe that it runs again, and nothing of it would be left.
+pub async fn a_dead_task_whose_key_is_taken_stays_dead(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let keyed = || Spec { unique_key: Some("k".into()), ..spec("task") };
+    let mut dead = Vec::new();
+    for _ in 0..2 {
+        dead.push(submit(broker, keyed()).await?);
+        end(broker, begin(broker, owner).await?, failure()).await?;
+    }
+    let holder = broker.resubmit(dead[0]).await?;
+    let refused = broker.resubmit(dead[1]).await;
+    assert!(matches!(refused, Err(Error::KeyTaken { tid, holder: h }) if tid == dead[1] && h == holder), "{refused:?}");
+    assert!(view(broker, dead[1]).await?.dead);
+    assert_eq!(broker.summary().await?.dead, 1);
+    assert_eq!(broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?.len(), 1);
+    end(broker, begin(broker, owner).await?, success()).await?;
+    broker.resubmit(dead[1]).await?;
+    assert_eq!(broker.summary().await?.dead, 0);
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use raddle_core::{EventKind, Exit, Next, Report, Tid, Usage, settle};
 
-use super::state::{End, Now, Place, State};
+use super::state::{Due, End, Now, Place, Run, State};
 use crate::request::{Fence, Finish, Stream, Verdict};
 
 impl State {
@@ -16,15 +16,16 @@ impl State {
         if has_run && !run.running {
             self.log(fence, EventKind::Running, Some(run.owner), None, now);
         }
-        let verdict = self.settle(fence, run.owner, report, now);
+        let verdict = self.settle(fence, run, report, now);
         if matches!(verdict, Verdict::Done(_)) {
             self.dismiss(run.owner);
         }
         verdict
     }
 
-    /// Carries out what follows from the end of the attempt that `owner` has.
-    pub(super) fn settle(&mut self, fence: Fence, owner: Tid, report: Report, now: Now) -> Verdict {
+    /// Carries out what follows from the end of an attempt.
+    pub(super) fn settle(&mut self, fence: Fence, run: Run, report: Report, now: Now) -> Verdict {
+        let owner = run.owner;
         let tid = fence.tid;
         let task = self.known(tid);
         match settle(&task.spec, tid, task.tally, &report.exit) {
@@ -37,10 +38,20 @@ impl State {
                 let kind = settle::event_before_another(&report.exit);
                 self.log(fence, kind, Some(owner), Some(report.exit.to_string()), now);
                 let due = now.plus(pause);
-                self.line_up(tid, Some(due), now);
-                self.obey_pending(tid, now).unwrap_or(Verdict::Again(due.at))
+                self.wait_again(tid, run, due, now)
             }
         }
+    }
+
+    /// Lets a task wait for its next attempt; held, if the last one was told to stand still: nobody has said that it may go on.
+    pub(super) fn wait_again(&mut self, tid: Tid, last: Run, due: Due, now: Now) -> Verdict {
+        if last.paused {
+            self.move_to(tid, Place::Held(Some(due).filter(|due| due.due > now.mono)));
+        } else {
+            self.line_up(tid, Some(due), now);
+        }
+        // Words that came for the attempt and were not obeyed in time hold for the task.
+        self.obey_pending(tid, now).unwrap_or(Verdict::Again(due.at))
     }
 
     /// Brings a task to its terminal state.

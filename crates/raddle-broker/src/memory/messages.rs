@@ -32,7 +32,7 @@ impl Messages for Memory {
     }
 
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
-        Ok(self.shared.change(|state, _| state.shift(from, to, max)))
+        Ok(self.shared.change(|state, now| state.shift(from, to, max, now)))
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>> {
@@ -80,11 +80,9 @@ impl State {
         held.range((after, Bound::Unbounded)).take(peek.max as usize).map(message).collect()
     }
 
-    fn shift(&mut self, from: &QueueName, to: &QueueName, max: u32) -> u64 {
-        let moved: Vec<_> = self.take(from, max).into_iter().map(|message| (message.id, message.body)).collect();
-        let count = moved.len() as u64;
-        self.add(to, moved);
-        count
+    fn shift(&mut self, from: &QueueName, to: &QueueName, max: u32, now: Now) -> u64 {
+        let moved = self.take(from, max).into_iter().map(|message| message.body).collect();
+        self.put(to, moved, now).len() as u64
     }
 
     fn add(&mut self, queue: &QueueName, messages: Vec<(Tid, String)>) {

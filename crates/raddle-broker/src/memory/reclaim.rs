@@ -24,14 +24,13 @@ impl State {
 
     fn reclaim_task(&mut self, tid: Tid, owner: Tid, message: &str, now: Now) -> Reclaimed {
         self.reclaims += 1;
-        let task = self.known(tid);
-        let fence = task.fence(tid);
-        let verdict = if task.state() == TaskState::Running || fence.attempt > UNCHARGED_ATTEMPTS {
+        let (fence, run) = self.held_by_worker(tid);
+        let verdict = if run.running || fence.attempt > UNCHARGED_ATTEMPTS {
             let report = self.report_of(fence, Exit::Lost { message: message.into() }, now);
-            self.settle(fence, owner, report, now)
+            self.settle(fence, run, report, now)
         } else {
             // Nothing of it is known to have run, so its worker will have died of something else.
-            self.give_back(fence, owner, EventKind::Reclaimed, "its worker was gone before it began".into(), now)
+            self.give_back(fence, run, EventKind::Reclaimed, "its worker was gone before it began".into(), now)
         };
         Reclaimed { fence, owner, verdict }
     }

@@ -102,8 +102,8 @@ impl State {
         // Whoever was taken for dead has left already.
         let Some(entry) = self.workers.get(&worker) else { return };
         for tid in entry.active.clone() {
-            let fence = self.known(tid).fence(tid);
-            self.give_back(fence, worker, EventKind::Released, format!("worker {worker} has left"), now);
+            let (fence, run) = self.held_by_worker(tid);
+            self.give_back(fence, run, EventKind::Released, format!("worker {worker} has left"), now);
         }
         self.workers.remove(&worker);
         match failure {

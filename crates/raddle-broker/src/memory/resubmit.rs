@@ -3,10 +3,7 @@
 use raddle_core::Tid;
 
 use super::state::{Now, Place, State};
-use crate::{
-    Error, Result,
-    request::{Submit, Submitted},
-};
+use crate::{Error, Result, request::Submit};
 
 impl State {
     /// Submits the spec of a finished task again. What it said about its first time does not hold for the second.
@@ -18,10 +15,11 @@ impl State {
         let mut spec = task.spec.clone();
         (spec.delay, spec.run_at) = (None, None);
         spec.metadata.insert("retry_of".into(), tid.to_string().into());
-        let again = self.submit(vec![Submit { spec, parent: task.parent }], now)?;
+        let stored = self.submit(vec![Submit { spec, parent: task.parent }], now)?;
+        let again = stored.first().copied().expect("one answer to one task").again(tid)?;
         if let Place::Done(end) = &mut self.known(tid).place {
             end.dead = false;
         }
-        Ok(again.first().copied().map(Submitted::tid).expect("one answer to one task"))
+        Ok(again)
     }
 }

@@ -208,6 +208,12 @@ impl State {
         }
     }
 
+    /// The attempt of a task that is known to be with a worker because that worker's list led to it.
+    pub(super) fn held_by_worker(&mut self, tid: Tid) -> (Fence, Run) {
+        let fence = self.known(tid).fence(tid);
+        (fence, self.active(fence).expect("workers have only tasks that are active"))
+    }
+
     /// Adds an entry to the log.
     pub(super) fn log(
         &mut self,

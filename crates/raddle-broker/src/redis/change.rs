@@ -286,8 +286,11 @@ impl<'a> Draft<'a> {
         self.record.owner = None;
         self.record.claimed_at = None;
         self.record.pid = None;
-        self.record.paused = false;
         self.line_up(Some(run_at));
+        // The last attempt was told to stand still, and nobody has said that the task may go on.
+        if std::mem::take(&mut self.record.paused) {
+            self.record.place = Place::Held;
+        }
         self.obeyed = true;
         for body in &self.before.words {
             match body.parse::<Control>() {

@@ -9,7 +9,9 @@ use crate::Error;
 pub(super) enum Fault {
     /// The server is away, or not ready: the same request may be answered later.
     Away(String),
-    /// The same, and it is known that nobody is answered: there is no server, or it has not read its data yet.
+    /// The same, and nobody knows whether the server has done what it was asked for.
+    Lost(String),
+    /// The server is away, and it is known that nobody is answered: there is no server, or it has not read its data yet.
     Down(String),
     /// The same request would fail again.
     Final(Box<Error>),
@@ -65,8 +67,11 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
         return Fault::Down(text);
     }
     let is_temporary = is_gone || is_busy || says("READONLY");
-    if is_temporary || is_lost(error) {
+    if is_temporary {
         return Fault::Away(text);
+    }
+    if is_lost(error) {
+        return Fault::Lost(text);
     }
     Error::Server { place, reason: text }.into()
 }

@@ -102,6 +102,16 @@ pub(super) struct Backoff {
     until: Instant,
 }
 
+impl Request<'_> {
+    /// What there would be twice if it were asked for again under another number.
+    fn doubles(self) -> Option<&'static str> {
+        match self {
+            Self::Eval(eval) => eval.script.doubles,
+            Self::Pipe(_) => None,
+        }
+    }
+}
+
 impl Link {
     /// Makes the first connection, and looks at the server.
     pub(super) async fn open(target: Arc<Target>, keys: Arc<Keys>) -> Result<Self> {
@@ -188,6 +198,7 @@ impl Link {
     /// Sends a request until it is answered, or until the server has been away for too long.
     async fn ask(&self, request: Request<'_>, sure: Sure) -> Result<Value> {
         let mut backoff = Backoff::new(&self.target.address.options, self.patience);
+        let mut may_be_done = false;
         loop {
             let mut lacks = None;
             let fault = match self.live().await {
@@ -196,6 +207,7 @@ impl Link {
                     // Sent again it finds the answer of the first time, and waits once more.
                     Ok((_, Copies::Lacking(reason))) => Fault::Away(lacks.insert(reason).clone()),
                     Err(fault) => {
+                        may_be_done |= matches!(fault, Fault::Lost(_));
                         if fault.may_pass() {
                             self.forget(live.generation).await;
                         }
@@ -207,7 +219,14 @@ impl Link {
             match (fault, lacks) {
                 (fault, _) if fault.may_pass() && backoff.pause().await => {}
                 (_, Some(reason)) => return Err(Error::Unconfirmed { place: self.target.place(), reason }),
-                (fault, None) => return Err(self.give_up(fault)),
+                (fault, None) => {
+                    return Err(match (self.give_up(fault), request.doubles()) {
+                        (Error::Unreachable { place, reason, .. }, Some(what)) if may_be_done => {
+                            Error::Unanswered { place, what: what.into(), reason }
+                        }
+                        (error, _) => error,
+                    });
+                }
             }
         }
     }
@@ -296,7 +315,9 @@ impl Link {
     pub(super) fn give_up(&self, fault: Fault) -> Error {
         match fault {
             Fault::Final(error) => *error,
-            Fault::Away(reason) => Error::Unreachable { place: self.target.place(), reason, down: false },
+            Fault::Away(reason) | Fault::Lost(reason) => {
+                Error::Unreachable { place: self.target.place(), reason, down: false }
+            }
             Fault::Down(reason) => Error::Unreachable { place: self.target.place(), reason, down: true },
         }
     }

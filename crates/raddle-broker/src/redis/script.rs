@@ -14,11 +14,16 @@ pub(super) struct Script {
     pub(super) hash: String,
     /// Which of the keys that are always the same it touches, after the one for its answer.
     pub(super) keys: Vec<usize>,
+    /// What a caller that asks for it twice would have twice.
+    pub(super) doubles: Option<&'static str>,
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal;)*) => {
-        $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script::link(include_str!(concat!("lua/", $file))));)*
+    ($($name:ident = $file:literal $(doubles $what:literal)?;)*) => {
+        $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
+            let doubles = None::<&str>$(.or(Some($what)))?;
+            Script { doubles, ..Script::link(include_str!(concat!("lua/", $file))) }
+        });)*
 
         #[cfg(test)]
         static ALL: &[&LazyLock<Script>] = &[$(&$name),*];
@@ -37,12 +42,12 @@ scripts! {
     FINISH = "finish.lua";
     GONE = "gone.lua";
     PURGE = "purge.lua";
-    PUT = "put.lua";
+    PUT = "put.lua" doubles "has stored a message";
     REFUSE = "refuse.lua";
     REGISTER = "register.lua";
     REGISTER_OWN = "register_own.lua";
     STARTED = "started.lua";
-    SUBMIT = "submit.lua";
+    SUBMIT = "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";
     WORDS = "words.lua";
 }
@@ -65,7 +70,7 @@ impl Script {
         head += &format!("local FIXED = {}\n", keys.len() + 1);
         let text = head + &text;
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash, keys }
+        Self { text, hash, keys, doubles: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use raddle_core::{Spec, Target, Tid, worker::WorkerInfo};
+use raddle_core::{Spec, Target, Tid, moment::unix_nanos, worker::WorkerInfo};
 
 use super::{
     Redis,
@@ -55,7 +55,7 @@ impl Redis {
 
     pub(super) async fn submit_again(&self, old: Tid, task: Submit) -> Result<Tid> {
         let stored = self.store(vec![task], Mode::Again(old)).await?;
-        stored.submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)
+        stored.submitted.first().ok_or(Error::Closed)?.again(old)
     }
 
     pub(super) async fn submit_for(&self, request: OwnRequest) -> Result<Own> {
@@ -202,7 +202,7 @@ fn due(spec: &Spec) -> (String, String) {
             (micros.to_string(), String::new())
         }
         (None, Some(at)) => {
-            let nanos = i64::try_from(at.as_nanosecond()).unwrap_or(i64::MAX);
+            let nanos = unix_nanos(at);
             let micros = (nanos.saturating_add(999) / 1000).min(FARTHEST_MICROS as i64);
             (format!("@{micros}"), nanos.to_string())
         }

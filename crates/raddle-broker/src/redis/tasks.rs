@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{
-    Control, State, TaskView, Tid,
-    tid::{SHORT_MODULUS, ShortTid},
-};
+use raddle_core::{Control, State, TaskView, Tid, tid::ShortTid};
 use serde_json::Value as Json;
 
 use super::{
     Redis,
     change::Snapshot,
     finish,
-    keys::Topic,
+    keys::{Topic, stream_id},
     log::{born, known},
     reclaim,
     record::Place,
@@ -29,6 +26,8 @@ use crate::{
 const PAGE: usize = 200;
 /// How many runs of waiting tasks are read at once to count them.
 const RUNS: usize = 10_000;
+/// How many ids that could be meant by a short one are looked for at once.
+const COMPLETED_AT_ONCE: usize = 5000;
 
 #[async_trait]
 impl Tasks for Redis {
@@ -280,27 +279,30 @@ impl Redis {
 
     /// Ids with the same last digits lie at fixed distances, so each is one look: no index is needed for them.
     async fn complete_short(&self, short: ShortTid) -> Result<Vec<Tid>> {
-        let key = self.core.keys.of("born");
-        let mut pipe = redis::pipe();
-        pipe.cmd("XRANGE").arg(key).arg("-").arg("+").arg("COUNT").arg(1);
-        pipe.cmd("XREVRANGE").arg(key).arg("+").arg("-").arg("COUNT").arg(1);
-        let mut ends = self.link().pipe(pipe).await?.into_iter().map(entries);
-        let ids = |entries: Option<Vec<(String, Vec<String>)>>| {
-            entries.unwrap_or_default().first().map(|(id, fields)| born(id, fields)).unwrap_or_default()
-        };
-        let (first, last) = (ids(ends.next()), ids(ends.next()));
-        let (Some(low), Some(high)) = (first.first(), last.last()) else { return Ok(Vec::new()) };
-        let (low, high) = (low.as_u64(), high.as_u64());
-        let highest = high - high % SHORT_MODULUS + short.as_u64();
-        let candidates = std::iter::successors(Some(highest), |id| id.checked_sub(SHORT_MODULUS));
-        let candidates: Vec<Tid> =
-            candidates.take_while(|id| *id >= low).filter(|id| *id <= high).filter_map(Tid::from_u64).collect();
         let mut found = Vec::new();
-        for page in candidates.chunks(5000) {
+        let mut most = Some(i64::MAX as u64);
+        // Ids with the same last digits lie at fixed distances. After each page of them the next begins where there is a task, so that
+        // years without any cost nothing.
+        while let Some(there) = match most {
+            Some(most) => self.born_up_to(most).await?,
+            None => None,
+        } {
+            let candidates = std::iter::successors(short.at_most(there), |id| short.at_most(id - 1));
+            let page: Vec<Tid> = candidates.take(COMPLETED_AT_ONCE).map_while(Tid::from_u64).collect();
             let known = known(self.link(), page.iter().copied()).await?;
             found.extend(page.iter().copied().filter(|tid| known.contains(tid)));
+            most = page.last().map(|last| last.as_u64() - 1);
         }
         Ok(found)
+    }
+
+    /// The last id up to `most` that a task was given.
+    async fn born_up_to(&self, most: u64) -> Result<Option<u64>> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("XREVRANGE").arg(self.core.keys.of("born")).arg(stream_id(most)).arg("-").arg("COUNT").arg(1);
+        let last = self.link().pipe(pipe).await?.pop().map(entries).unwrap_or_default();
+        let last = last.first().and_then(|(id, fields)| born(id, fields).last().copied());
+        Ok(last.map(|last| last.as_u64().min(most)))
     }
 }
 

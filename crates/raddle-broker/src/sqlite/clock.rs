@@ -28,8 +28,3 @@ pub(super) fn boot() -> i64 {
 pub(super) fn timestamp(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
-
-/// A timestamp as it is stored.
-pub(super) fn nanos(timestamp: Timestamp) -> i64 {
-    i64::try_from(timestamp.as_nanosecond()).unwrap_or(i64::MAX)
-}

@@ -32,7 +32,7 @@ fn obey(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, message: &Control) -> Resul
         Word::Kill => return end(tx, tid, waiting, State::Killed, Exit::Killed),
         Word::Pause if waiting.place != Place::Held => {
             tx.dequeue(tid, waiting.place)?;
-            tx.hold(tid, waiting)?;
+            tx.hold(tid, waiting.tally, waiting.run_at)?;
             tx.event(tid, EventKind::Paused, waiting.tally.attempt, None, None);
         }
         Word::Resume if waiting.place == Place::Held => {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{EventKind, Next, Progress, Report, State, Tally, Tid, settle};
+use raddle_core::{EventKind, Next, Progress, Report, State, Tally, Tid, moment, settle};
 use rusqlite::{Connection, params};
 
 use super::{
@@ -190,7 +190,7 @@ fn again(
     let kind = settle::event_before_another(&report.exit);
     tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
     let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
-    wait_again(tx, tid, tally, Some(run_at))
+    wait_again(tx, tid, &Active { tally, ..*active }, Some(run_at))
 }
 
 /// Puts a task back as if it had not been claimed.
@@ -203,11 +203,16 @@ pub(super) fn give_back(
 ) -> Result<Verdict, Fail> {
     remove_actives(tx, &[tid])?;
     tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
-    wait_again(tx, tid, active.tally, None)
+    wait_again(tx, tid, active, None)
 }
 
-fn wait_again(tx: &mut Tx<'_>, tid: Tid, tally: Tally, run_at: Option<i64>) -> Result<Verdict, Fail> {
-    tx.enqueue(tid, tally, run_at)?;
+/// Lets a task wait for its next attempt; held, if the last one was told to stand still: nobody has said that it may go on.
+fn wait_again(tx: &mut Tx<'_>, tid: Tid, last: &Active, run_at: Option<i64>) -> Result<Verdict, Fail> {
+    if last.paused {
+        tx.hold(tid, last.tally, run_at)?;
+    } else {
+        tx.enqueue(tid, last.tally, run_at)?;
+    }
     // Words that came for the attempt and were not obeyed in time hold for the task.
     if let Some(state) = control::apply_pending(tx, tid)? {
         return Ok(Verdict::Done(state));
@@ -279,8 +284,8 @@ fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
         row.bind(record.tally.losses)?;
         // Success is what most have in common, and needs no words.
         row.bind((!exit.is_success()).then(|| json(exit)))?;
-        row.bind(started_at.map(clock::nanos))?;
-        row.bind(clock::nanos(*ended_at))?;
+        row.bind(started_at.map(moment::unix_nanos))?;
+        row.bind(moment::unix_nanos(*ended_at))?;
         row.bind(usage.peak_rss_bytes as i64)?;
         row.bind(usage.user_us as i64)?;
         row.bind(usage.system_us as i64)?;

@@ -97,12 +97,7 @@ impl Messages for Sqlite {
         let (from, to) = (from.clone(), to.clone());
         self.write(Durability::Power, move |tx| {
             let taken = take(tx, &from, max)?;
-            tx.touch(Topic::Queue);
-            for message in &taken {
-                tx.db()
-                    .prepare_cached("INSERT INTO messages (queue, id, body) VALUES (?1, ?2, ?3)")?
-                    .execute(params![key(&to), message.id.as_i64(), message.body])?;
-            }
+            taken.iter().try_for_each(|message| insert(tx, &to, &message.body).map(drop))?;
             Ok(taken.len() as u64)
         })
         .await

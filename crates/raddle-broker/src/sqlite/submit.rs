@@ -2,13 +2,12 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{Spec, Tally, Tid};
+use raddle_core::{Spec, Tally, Tid, moment};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
     bell::Topic,
     bulk::Bulk,
-    clock,
     tx::{Fail, Part, Tx},
 };
 use crate::{Error, Submit, Submitted};
@@ -113,7 +112,7 @@ pub(super) fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
     let after = |delay: std::time::Duration| i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
     let at = match (spec.delay, spec.run_at) {
         (Some(delay), _) => tx.now.saturating_add(after(delay.0)),
-        (None, Some(at)) => clock::nanos(at),
+        (None, Some(at)) => moment::unix_nanos(at),
         (None, None) => return None,
     };
     (at > tx.now).then_some(at)

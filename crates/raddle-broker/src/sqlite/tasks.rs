@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use raddle_core::{
-    Control, Exit, Report, Spec, State, TaskView, Tid, Usage,
-    tid::{SHORT_MODULUS, ShortTid},
-};
+use raddle_core::{Control, Exit, Report, Spec, State, TaskView, Tid, Usage, tid::ShortTid};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 
@@ -120,9 +117,9 @@ impl Tasks for Sqlite {
             (spec.delay, spec.run_at) = (None, None);
             spec.metadata.insert("retry_of".into(), Value::String(tid.to_string()));
             let prepared = submit::prepare(Submit { spec, parent: old.parent })?;
+            let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
             tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
-            let stored = submit::submit(tx, vec![prepared])?;
-            Ok(stored[0].tid())
+            Ok(again)
         })
         .await
     }
@@ -180,15 +177,15 @@ impl Tasks for Sqlite {
 
     async fn purge(&self) -> Result<Purged> {
         let folder = self.shared.output_folder();
-        let (purged, gone) = self.write(Durability::Process, purge::purge).await?;
-        if !gone.is_empty() {
-            blocking(move || {
-                gone.into_iter().for_each(|(tid, attempts)| output::remove(&folder, tid, attempts));
-                Ok(())
+        let mut expired = self.read(purge::expired).await?;
+        if !expired.is_empty() {
+            expired = blocking(move || {
+                expired.iter().for_each(|task| output::remove(&folder, task.tid, task.attempts));
+                Ok(expired)
             })
             .await?;
         }
-        Ok(purged)
+        self.write(Durability::Process, move |tx| purge::purge(tx, &expired)).await
     }
 
     async fn health(&self) -> Result<Health> {
@@ -372,21 +369,19 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     Ok(found)
 }
 
-/// Ids with the same last digits lie at fixed distances, so each is one look at the key: no index is needed for them.
+/// Ids with the same last digits lie at fixed distances, so each is one look at the key, and no index is needed for them. Each look goes
+/// on to the next id below that is there, so that years without tasks cost nothing.
 fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, Fail> {
-    let (low, high): (Option<i64>, Option<i64>) =
-        db.query_row("SELECT min(tid), max(tid) FROM tasks", [], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let (Some(low), Some(high)) = (low, high) else { return Ok(Vec::new()) };
-    let (low, high) = (low as u64, high as u64);
-    let mut exists = db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?;
+    let mut below = db.prepare_cached("SELECT max(tid) FROM tasks WHERE tid <= ?1")?;
     let mut found = Vec::new();
-    let mut candidate = high - high % SHORT_MODULUS + short.as_u64();
-    while candidate >= low {
-        if candidate <= high && exists.exists([candidate as i64])? {
-            found.extend(Tid::from_u64(candidate));
+    let mut candidate = short.at_most(i64::MAX as u64);
+    while let Some(wanted) = candidate {
+        let there: Option<i64> = below.query_row([wanted as i64], |row| row.get(0))?;
+        let Some(there) = there.map(|tid| tid as u64) else { break };
+        if there == wanted {
+            found.extend(Tid::from_u64(wanted));
         }
-        let Some(next) = candidate.checked_sub(SHORT_MODULUS) else { break };
-        candidate = next;
+        candidate = short.at_most(there.min(wanted - 1));
     }
     Ok(found)
 }

@@ -228,8 +228,8 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
-    pub(super) fn hold(&mut self, tid: Tid, waiting: Waiting) -> rusqlite::Result<()> {
-        let Waiting { tally, run_at, .. } = waiting;
+    /// Keeps a task where nobody claims it.
+    pub(super) fn hold(&mut self, tid: Tid, tally: Tally, run_at: Option<i64>) -> rusqlite::Result<()> {
         self.db()
             .prepare_cached("INSERT INTO held (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, tally.attempt, tally.failures, tally.losses])?;

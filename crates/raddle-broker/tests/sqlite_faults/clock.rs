@@ -76,3 +76,19 @@ async fn a_lease_ends_with_the_boot_of_its_machine() {
     assert_eq!(broker.reclaim().await.unwrap().len(), 1);
     assert_eq!(broker.task(tid).await.unwrap().unwrap().state, State::Created);
 }
+
+/// A clock that stood years back for a moment has left a task there. Nobody looks for others at every ten seconds in between.
+#[tokio::test]
+async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let tids = submit(&broker, vec![spec("a"), spec("b")]).await.unwrap();
+    let old = Tid::from_u64(1_000_000_000_000_000_000 + tids[0].short().as_u64()).unwrap();
+    for table in ["tasks", "ready"] {
+        sql(&path, &format!("UPDATE {table} SET tid = {old} WHERE tid = {}", tids[1]));
+    }
+    let began = std::time::Instant::now();
+    assert_eq!(broker.complete(tids[0].short()).await.unwrap(), [tids[0], old]);
+    assert!(broker.complete(tids[1].short()).await.unwrap().is_empty());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}

@@ -8,4 +8,5 @@ mod files;
 mod helper;
 mod leases;
 mod processes;
+mod purge;
 mod support;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueEnum};
-use jiff::Timestamp;
+use jiff::{Timestamp, fmt::temporal::Pieces};
 use raddle_core::{
     CapSet, Span,
     retry::Backoff,
@@ -55,7 +55,7 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) retry_max: Option<Span>,
     /// 0 to 9; higher runs first, and 5 is usual
-    #[arg(long, value_name = "0-9")]
+    #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(u8).range(0..=9))]
     pub(crate) priority: Option<u8>,
     /// Capabilities that a worker must have to take it
     #[arg(long, value_name = "A,B", value_parser = CapSet::from_people)]
@@ -148,7 +148,9 @@ fn percent(text: &str) -> Result<u32, &'static str> {
 
 fn moment(text: &str) -> Result<Timestamp, &'static str> {
     const FORM: &str = "write date, time and zone: 2026-11-30T08:00:00Z, or 2026-11-30T08:00:00+01:00";
-    text.parse().map_err(|_| FORM)
+    const RANGE: &str = "is too far away: name a time before 9999-12-30T22:00:00Z";
+    let is_whole = |pieces: Pieces<'_>| pieces.time().is_some() && pieces.offset().is_some();
+    text.parse().map_err(|_| if Pieces::parse(text).is_ok_and(is_whole) { RANGE } else { FORM })
 }
 
 impl FromStr for Pair {
@@ -193,6 +195,15 @@ mod tests {
         }
         for text in ["", "g", "1.5g", "-1", "1 g", "1t", "many", &format!("{}g", u64::MAX)] {
             assert!(mebibytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_told_is_not_a_mistake_in_form() {
+        assert!(moment("9999-12-30T21:59:59Z").is_ok() && moment("0001-01-01T00:00:00Z").is_ok());
+        assert!(moment("9999-12-31T23:59:59Z").unwrap_err().contains("too far away"));
+        for text in ["", "tomorrow", "2026-11-30", "2026-11-30T08:00:00", "2026-13-30T08:00:00Z"] {
+            assert!(moment(text).unwrap_err().contains("write date, time and zone"), "{text}");
         }
     }
 

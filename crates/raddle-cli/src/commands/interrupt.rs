@@ -38,3 +38,23 @@ impl Interrupts {
         }
     }
 }
+
+/// Ctrl-Z. Absent where it is ignored.
+pub(super) struct Suspensions(Option<Signal>);
+
+impl Suspensions {
+    /// From now on this signal no longer stops the process.
+    pub(super) fn catch() -> Outcome<Self> {
+        let kind = SignalKind::from_raw(raddle_exec::SUSPEND);
+        let caught = (!raddle_exec::is_ignored(raddle_exec::SUSPEND)).then(|| signal(kind)).transpose();
+        caught.map(Self).map_err(|e| Failure::Raddle(format!("cannot listen for signals: {e}")))
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        match &mut self.0 {
+            Some(suspend) => _ = suspend.recv().await,
+            None => std::future::pending().await,
+        }
+    }
+}

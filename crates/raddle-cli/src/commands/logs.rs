@@ -17,6 +17,9 @@ use crate::{
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, args.tid).await?;
+    if args.follow {
+        follow::refuse_own(&*broker, task.tid).await?;
+    }
     let printer = Printer { context, only: only(args) };
     match args.attempt {
         Some(attempt) if attempt > task.attempt => {

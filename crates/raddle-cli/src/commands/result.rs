@@ -17,6 +17,7 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
             let hint = "wait for it with --wait, or see 'raddle task explain'";
             return Err(Failure::Usage(format!("task {} is not finished, but {}: {hint}", task.tid, task.state)));
         }
+        follow::refuse_own(&*broker, task.tid).await?;
         follow::until_finished(&*broker, task.tid, deadline).await?;
         task = tid::view(&*broker, task.tid).await?;
     }

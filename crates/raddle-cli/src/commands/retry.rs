@@ -1,10 +1,15 @@
 //! `raddle task retry`: finished tasks once more.
 
-use raddle_broker::{Broker, TaskFilter};
+use raddle_broker::{Broker, Error, TaskFilter};
 use raddle_core::{Tid, tid::TidArg};
 use serde_json::json;
 
-use crate::{args::RetryArgs, context::Context, error::Outcome, output, tid, worker};
+use crate::{
+    args::RetryArgs,
+    context::Context,
+    error::{Outcome, USAGE},
+    output, tid, worker,
+};
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
     let broker = context.onlooker().await?;
@@ -13,18 +18,24 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
         context.note("no task is in the dead-letter queue");
     }
     let mut records = Vec::new();
+    let mut code = 0;
     for old in tids {
-        let new = broker.resubmit(old).await?;
-        if context.json {
-            records.push(json!({ "tid": new, "retry_of": old }));
-        } else {
-            output::line(new.to_string())?;
+        match broker.resubmit(old).await {
+            Ok(new) if context.json => records.push(json!({ "tid": new, "retry_of": old })),
+            Ok(new) => output::line(new.to_string())?,
+            // The others can be submitted all the same, and this one stays where it is.
+            Err(error @ Error::KeyTaken { holder, .. }) => {
+                output::complain(&error.to_string());
+                records.push(json!({ "tid": null, "retry_of": old, "held_by": holder }));
+                code = USAGE;
+            }
+            Err(error) => return Err(error.into()),
         }
     }
     if context.json {
         output::json(&records)?;
     }
-    Ok(0)
+    Ok(code)
 }
 
 /// The tasks that were named. Workers among them are refused before anything is submitted.

@@ -9,12 +9,15 @@ use raddle_core::{
 };
 use raddle_exec::Prefork;
 use raddle_fabric::{
-    Ended, Options, Shutdown, Worker,
+    Ended, Options, Shutdown, Standstill, Worker,
     wait::{WATCH_WORKERS, take_from_the_dead},
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::{interrupt::Interrupts, submit};
+use super::{
+    interrupt::{Interrupts, Suspensions},
+    submit,
+};
 use crate::{
     args::RunArgs,
     context::Context,
@@ -31,6 +34,8 @@ const FOLLOW_AFTER: Duration = Duration::from_millis(20);
 const REDRAW: Duration = Duration::from_millis(250);
 /// How long an inline worker may take to leave when it has nothing left to do.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
+/// How long it may take to pause what it runs before this process is stopped all the same.
+const PAUSE_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to give back what it runs: longer than the grace period of a command.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -69,6 +74,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     let tid = submitted.tid();
     let mut spec = spec;
     if matches!(submitted, Submitted::Existing(_)) {
+        follow::refuse_own(&*broker, tid).await?;
         context.note(format!("task {tid} has this key already: following that one"));
         // Who can take it, and what stopping it means, its own spec says and not the one that was refused.
         if let Some(existing) = broker.task(tid).await? {
@@ -86,6 +92,8 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         spec,
         interrupts,
         interrupted: 0,
+        suspensions: Suspensions::catch()?,
+        pausing: None,
         unshown: None,
         inline: worker.map(Inline::start),
         outcome: None,
@@ -114,6 +122,9 @@ struct Run<'a> {
     interrupts: Interrupts,
     /// How often the user has asked for an end.
     interrupted: u32,
+    suspensions: Suspensions,
+    /// Until when its task is to be paused, for this process to be stopped.
+    pausing: Option<Instant>,
     /// Why what it writes is no longer passed on.
     unshown: Option<Failure>,
     inline: Option<Inline>,
@@ -126,6 +137,7 @@ struct Run<'a> {
 struct Inline {
     working: Pin<Box<dyn Future<Output = raddle_broker::Result<Ended>> + Send>>,
     shutdown: Shutdown,
+    standstill: Standstill,
 }
 
 /// What to do next.
@@ -195,6 +207,10 @@ impl Run<'_> {
                     follower.next(&*self.broker, wait).await
                 } => self.hear_or_recall(&follower, progress).await?,
                 () = self.interrupts.next() => self.interrupt().await?,
+                () = self.suspensions.next(), if self.pausing.is_none() => self.suspend().await?,
+                () = sleep_until(self.pausing.unwrap_or_else(Instant::now)), if self.pausing.is_some() => {
+                    self.stand_still().await?
+                }
             };
             match step {
                 Step::GoOn => {}
@@ -292,6 +308,9 @@ impl Run<'_> {
         {
             self.bar.set(&progress);
         }
+        if self.pausing.is_some() && progress.events.iter().any(|event| event.event == EventKind::Paused) {
+            return self.stand_still().await;
+        }
         let given_back = progress.events.iter().any(|event| event.event == EventKind::Released);
         if given_back && self.interrupted > 0 {
             self.context.note(format!("task {} is back in its queue, as its spec asks", self.tid));
@@ -347,6 +366,36 @@ impl Run<'_> {
         }
     }
 
+    /// Stops this process, as the shell asks. What it runs itself is paused first; what another worker runs goes on.
+    async fn suspend(&mut self) -> Outcome<Step> {
+        let is_paused = self.broker.task(self.tid).await?.is_none_or(|task| task.paused);
+        if self.inline.is_none() || is_paused {
+            return self.stop().await;
+        }
+        self.pausing = Some(Instant::now() + PAUSE_WITHIN);
+        match self.broker.control(self.tid, Control::new(Word::Pause)).await {
+            Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => Ok(Step::GoOn),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Stops this process now that what it runs stands still, and lets that go on with it.
+    async fn stand_still(&mut self) -> Outcome<Step> {
+        self.pausing = None;
+        self.stop().await?;
+        match self.broker.control(self.tid, Control::new(Word::Resume)).await {
+            Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => Ok(Step::GoOn),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn stop(&self) -> Outcome<Step> {
+        let standstill = self.inline.as_ref().map(|inline| inline.standstill.clone()).unwrap_or_default();
+        // Not here: the worker in this process has to see its lease through until the last moment.
+        let stopped = tokio::task::spawn_blocking(move || standstill.through(raddle_exec::stop_self)).await;
+        stopped.map(|()| Step::GoOn).map_err(|e| Failure::Raddle(format!("cannot stop: {e}")))
+    }
+
     async fn tell(&self, word: Word) -> Outcome<Step> {
         match self.broker.control(self.tid, Control::new(word)).await {
             // Nobody ran it and it is not over: its spec wants it back in the queue, where it stands.
@@ -394,8 +443,8 @@ impl Run<'_> {
 
 impl Inline {
     fn start(worker: Worker) -> Self {
-        let shutdown = Shutdown::new();
-        Self { working: Box::pin(worker.run(shutdown.clone())), shutdown }
+        let (shutdown, standstill) = (Shutdown::new(), worker.standstill());
+        Self { working: Box::pin(worker.run(shutdown.clone())), shutdown, standstill }
     }
 
     /// Works on; there is one whenever this is called.

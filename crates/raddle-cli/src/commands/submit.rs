@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use raddle_broker::{Broker, Submit, Submitted};
+use raddle_broker::{Broker, Error, Submit, Submitted};
 use raddle_core::{Spec, Tid};
 use serde_json::json;
 
@@ -21,6 +21,8 @@ use crate::{
 
 /// How many tasks are stored in one step: of each such group all or none.
 const GROUP: usize = 1000;
+/// How large they may be together, so that neither this process nor the broker has to hold more at a time.
+const GROUP_BYTES: usize = 8 * 1024 * 1024;
 
 type Items = Box<dyn Iterator<Item = Outcome<String>>>;
 
@@ -68,19 +70,53 @@ async fn all(context: &Context, specs: impl Iterator<Item = Outcome<Spec>>, tota
     let broker = context.broker().await?;
     let progress = many.then(|| Progress::start(total, context.quiet()));
     let mut stored = 0;
-    let mut group = Vec::new();
-    let mut specs = specs.peekable();
-    while let Some(spec) = specs.next() {
-        match spec {
-            Ok(spec) => group.push(spec::submission(spec)),
-            Err(failure) => return Err(after(stored, failure)),
-        }
-        if group.len() == GROUP || specs.peek().is_none() {
-            let done = submit_group(context, &*broker, std::mem::take(&mut group), progress.as_ref()).await;
-            stored += done.map_err(|failure| after(stored, failure))?;
+    let mut group = Group::default();
+    for spec in specs {
+        let spec = spec.map_err(|failure| after(stored, true, failure))?;
+        if let Some(full) = group.add(spec) {
+            stored += submit_group(context, &*broker, full, progress.as_ref(), stored).await?;
         }
     }
+    if !group.tasks.is_empty() {
+        submit_group(context, &*broker, group.tasks, progress.as_ref(), stored).await?;
+    }
     Ok(0)
+}
+
+/// Tasks that are to be stored in one step.
+#[derive(Default)]
+struct Group {
+    tasks: Vec<Submit>,
+    bytes: usize,
+}
+
+impl Group {
+    /// Adds a task. Gives those before it when there is no room for it beside them.
+    fn add(&mut self, spec: Spec) -> Option<Vec<Submit>> {
+        let bytes = size(&spec);
+        let is_full = self.tasks.len() == GROUP || self.bytes + bytes > GROUP_BYTES;
+        let before = (is_full && !self.tasks.is_empty()).then(|| std::mem::take(self).tasks);
+        self.bytes += bytes;
+        self.tasks.push(spec::submission(spec));
+        before
+    }
+}
+
+/// How many bytes a spec has when it is written out.
+fn size(spec: &Spec) -> usize {
+    struct Count(usize);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    serde_json::to_writer(&mut count, spec).expect("a spec has only string keys");
+    count.0
 }
 
 async fn submit_group(
@@ -88,9 +124,13 @@ async fn submit_group(
     broker: &dyn Broker,
     group: Vec<Submit>,
     progress: Option<&Progress>,
+    before: u64,
 ) -> Outcome<u64> {
     let count = group.len() as u64;
-    let submitted = broker.submit(group).await?;
+    let submitted = broker.submit(group).await.map_err(|error| {
+        let is_known = !matches!(error, Error::Unanswered { .. } | Error::Unconfirmed { .. });
+        after(before, is_known, error.into())
+    })?;
     let print = || print(context, &submitted);
     match progress {
         Some(progress) => progress.advance(count, print)?,
@@ -119,12 +159,13 @@ fn record(tid: Tid, existing: bool) -> String {
     json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing }).to_string()
 }
 
-/// A failure on the way says what had been stored before it: whoever starts again needs to know.
-fn after(stored: u64, failure: Failure) -> Failure {
+/// A failure on the way says what had been stored before it, and whether that `is_all`: whoever starts again needs to know.
+fn after(stored: u64, is_all: bool, failure: Failure) -> Failure {
     if stored == 0 {
         return failure;
     }
-    let so_far = format!("the first {stored} tasks were submitted, their ids are printed; the rest were not");
+    let rest = if is_all { "; the rest were not" } else { "" };
+    let so_far = format!("the first {stored} tasks were submitted, their ids are printed{rest}");
     match failure {
         Failure::Usage(message) => Failure::Usage(format!("{message} ({so_far})")),
         Failure::Raddle(message) => Failure::Raddle(format!("{message} ({so_far})")),
@@ -149,4 +190,33 @@ fn lines(path: &Path, args: &SubmitArgs) -> Outcome<Items> {
         .enumerate()
         .map(move |(i, line)| line.map_err(|e| Failure::Usage(format!("cannot read line {} of {shown}: {e}", i + 1))));
     Ok(Box::new(numbered.filter(|line| !matches!(line, Ok(text) if text.is_empty()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(sizes: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let mut group = Group::default();
+        let spec = |bytes| Spec { stdin: Some("x".repeat(bytes)), ..Spec::command(["cat"]) };
+        let mut groups: Vec<usize> =
+            sizes.into_iter().filter_map(|bytes| group.add(spec(bytes))).map(|full| full.len()).collect();
+        groups.push(group.tasks.len());
+        groups
+    }
+
+    #[test]
+    fn a_group_ends_with_its_number_or_its_bytes() {
+        assert_eq!(groups(vec![1; 2500]), [1000, 1000, 500]);
+        assert_eq!(groups(vec![3 << 20; 5]), [2, 2, 1]);
+        assert_eq!(groups([9 << 20, 1, 9 << 20, 9 << 20]), [1, 1, 1, 1], "one that is larger goes alone");
+    }
+
+    #[test]
+    fn all_of_a_spec_counts() {
+        let mut spec = Spec::command(["x"]);
+        let empty = size(&spec);
+        spec.metadata.insert("k".into(), "v".repeat(1000).into());
+        assert!(size(&spec) > empty + 1000);
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{State, TaskView, Tid, tid::TidArg};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{context::Context, error::Outcome, output, table, tid};
 
@@ -18,18 +18,18 @@ pub(super) async fn tree(context: &Context, arg: Option<TidArg>) -> Outcome {
         Some(arg) => vec![tid::find(&*broker, arg).await?.tid],
         None => forest.roots(),
     };
-    if context.json {
-        output::json(&roots.iter().map(|root| forest.record(*root)).collect::<Vec<_>>())?;
-        return Ok(0);
-    }
-    let mut text = String::new();
-    for root in roots {
-        text.push_str(&forest.label(root));
-        text.push('\n');
-        forest.draw(root, "", &mut text);
-    }
+    let text = if context.json { forest.records(&roots) } else { forest.drawing(&roots) };
     output::raw(text.as_bytes())?;
     Ok(0)
+}
+
+/// A step through trees.
+#[derive(Clone, Copy)]
+enum Step {
+    /// To a task, which may be the last beside others.
+    Down { tid: Tid, is_last: bool },
+    /// Back from a task, after all that is below it.
+    Up,
 }
 
 /// Tasks, each below the one that submitted it or the worker that runs it.
@@ -64,18 +64,18 @@ impl Forest {
 
     /// The tops of all trees in which something is unfinished.
     fn roots(&self) -> Vec<Tid> {
-        self.tasks.keys().filter(|tid| !self.above.contains_key(tid) && self.is_alive(**tid)).copied().collect()
+        let mut alive = BTreeSet::new();
+        for (tid, _) in self.tasks.iter().filter(|(_, task)| !task.state.is_terminal()) {
+            let mut place = Some(*tid);
+            while let Some(tid) = place.filter(|tid| alive.insert(*tid)) {
+                place = self.above.get(&tid).copied();
+            }
+        }
+        alive.into_iter().filter(|tid| !self.above.contains_key(tid)).collect()
     }
 
-    fn is_alive(&self, tid: Tid) -> bool {
-        // A task is submitted after its parent and claimed by an older or younger worker, but never submits its own parent: there
-        // are no rings to get lost in.
-        self.tasks.get(&tid).is_some_and(|task| !task.state.is_terminal())
-            || self.children(tid).any(|child| self.is_alive(child))
-    }
-
-    fn children(&self, tid: Tid) -> impl Iterator<Item = Tid> {
-        self.below.get(&tid).into_iter().flatten().copied()
+    fn children(&self, tid: Tid) -> Vec<Tid> {
+        self.below.get(&tid).into_iter().flatten().copied().collect()
     }
 
     fn label(&self, tid: Tid) -> String {
@@ -88,22 +88,146 @@ impl Forest {
         }
     }
 
-    fn draw(&self, tid: Tid, indent: &str, text: &mut String) {
-        let children: Vec<Tid> = self.children(tid).collect();
-        for (i, child) in children.iter().enumerate() {
-            let (branch, further) = if i + 1 == children.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
-            text.push_str(&format!("{indent}{branch}{}\n", self.label(*child)));
-            self.draw(*child, &format!("{indent}{further}"), text);
+    /// Goes through trees from top to bottom. Not by recursion: a chain of tasks may be longer than the stack is deep.
+    ///
+    /// A task is submitted after its parent and claimed by an older or younger worker, but never submits its own parent: there are no
+    /// rings to get lost in.
+    fn walk(&self, roots: &[Tid], mut visit: impl FnMut(Step)) {
+        let mut levels = vec![roots.to_vec().into_iter()];
+        while let Some(level) = levels.last_mut() {
+            match level.next() {
+                Some(tid) => {
+                    let is_last = level.len() == 0;
+                    visit(Step::Down { tid, is_last });
+                    levels.push(self.children(tid).into_iter());
+                }
+                None => {
+                    levels.pop();
+                    if !levels.is_empty() {
+                        visit(Step::Up);
+                    }
+                }
+            }
         }
     }
 
-    fn record(&self, tid: Tid) -> Value {
-        let task = self.tasks.get(&tid);
-        json!({
-            "tid": tid,
-            "name": task.map(|task| task.spec.display_name()),
-            "state": task.map(|task| task.state),
-            "children": self.children(tid).map(|child| self.record(child)).collect::<Vec<_>>(),
-        })
+    fn drawing(&self, roots: &[Tid]) -> String {
+        let mut text = String::new();
+        // What stands before the branches at each level, one behind the other, and how long it is at each.
+        let (mut indent, mut levels) = (String::new(), Vec::new());
+        self.walk(roots, |step| match step {
+            Step::Down { tid, is_last } => {
+                let (branch, further) = match (levels.is_empty(), is_last) {
+                    (true, _) => ("", ""),
+                    (false, true) => ("└─ ", "   "),
+                    (false, false) => ("├─ ", "│  "),
+                };
+                levels.push(indent.len());
+                text.push_str(&indent);
+                text.push_str(branch);
+                text.push_str(&self.label(tid));
+                text.push('\n');
+                indent.push_str(further);
+            }
+            Step::Up => indent.truncate(levels.pop().unwrap_or(0)),
+        });
+        text
+    }
+
+    /// One line of JSON.
+    fn records(&self, roots: &[Tid]) -> String {
+        let mut text = String::from("[");
+        let mut is_first = true;
+        self.walk(roots, |step| {
+            match step {
+                Step::Down { tid, .. } => {
+                    if !is_first {
+                        text.push(',');
+                    }
+                    let task = self.tasks.get(&tid);
+                    let name = json!(task.map(|task| task.spec.display_name()));
+                    let state = json!(task.map(|task| task.state));
+                    text.push_str(&format!(r#"{{"tid":{},"name":{name},"state":{state},"children":["#, json!(tid)));
+                }
+                Step::Up => text.push_str("]}"),
+            }
+            is_first = matches!(step, Step::Down { .. });
+        });
+        text.push_str("]\n");
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use raddle_core::Spec;
+
+    use super::*;
+
+    fn task(n: u64, parent: Option<u64>, state: State) -> TaskView {
+        let tid = |n| Tid::from_u64(1_700_000_000_000_000_000 + n).unwrap();
+        TaskView {
+            tid: tid(n),
+            spec: Spec { name: Some(format!("t\"{n}")), ..Spec::command(["true"]) },
+            state,
+            attempt: 0,
+            failures: 0,
+            losses: 0,
+            paused: false,
+            dead: false,
+            run_at: None,
+            parent: parent.map(tid),
+            worker: None,
+            pid: None,
+            progress: None,
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+            claimed_at: None,
+            finished_at: None,
+            report: None,
+        }
+    }
+
+    fn forest(tasks: impl IntoIterator<Item = TaskView>) -> Forest {
+        Forest::from_tasks(tasks.into_iter().map(|task| (task.tid, task)).collect())
+    }
+
+    #[test]
+    fn trees_are_drawn_and_told() {
+        let links = [(1, None), (2, Some(1)), (3, Some(2)), (4, Some(1)), (5, None), (6, None)];
+        let forest =
+            forest(links.map(|(n, parent)| {
+                task(n, parent, if matches!(n, 3 | 5) { State::Created } else { State::Completed })
+            }));
+        let roots = forest.roots();
+        let lines = [
+            "1700000000000000001 t\"1 (completed)",
+            "├─ 1700000000000000002 t\"2 (completed)",
+            "│  └─ 1700000000000000003 t\"3 (created)",
+            "└─ 1700000000000000004 t\"4 (completed)",
+            "1700000000000000005 t\"5 (created)",
+            "",
+        ];
+        assert_eq!(forest.drawing(&roots), lines.join("\n"));
+        let record = |n: u64, state: &str, children: serde_json::Value| json!({ "tid": (1_700_000_000_000_000_000 + n).to_string(), "name": format!("t\"{n}"), "state": state, "children": children });
+        let below = json!([
+            record(2, "completed", json!([record(3, "created", json!([]))])),
+            record(4, "completed", json!([]))
+        ]);
+        let told: serde_json::Value = serde_json::from_str(&forest.records(&roots)).unwrap();
+        assert_eq!(told, json!([record(1, "completed", below), record(5, "created", json!([]))]));
+    }
+
+    #[test]
+    fn a_long_chain_costs_little() {
+        let most = u64::from(MOST);
+        let forest = forest((1..=most).map(|n| task(n, (n > 1).then(|| n - 1), State::Created)));
+        let began = Instant::now();
+        let roots = forest.roots();
+        assert_eq!(roots.len(), 1);
+        assert_eq!(forest.records(&roots).matches("\"tid\"").count() as u64, most);
+        assert_eq!(forest.drawing(&roots).lines().count() as u64, most);
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
 }

@@ -18,6 +18,7 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     // All of them first: a mistyped one must not come to light after an hour of waiting for the others.
     for tid in &all {
         tids::view(&*broker, *tid).await?;
+        follow::refuse_own(&*broker, *tid).await?;
     }
     let mut records = Vec::new();
     let mut all_well = true;

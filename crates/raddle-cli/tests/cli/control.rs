@@ -119,3 +119,43 @@ fn what_is_kept_when_stopped_can_be_looked_at() {
     assert_eq!(state_after(&world, "stop", &tid), "cancelled");
     assert!(world.raddle(["queue", "peek", &reserved]).ok().text().contains(&tid));
 }
+
+/// A pause holds until somebody takes it back, whatever becomes of the worker.
+#[test]
+fn a_pause_outlives_its_worker() {
+    for kill in ["kill -9 $(cat pid)", "raddle worker stop --all --kill"] {
+        let world = World::new();
+        let worker = world.raddle(["worker", "start", "--json"]).ok().json();
+        world.file("pid", worker["pid"].to_string());
+        let tid = world.submit(&["--", "sh", "-c", "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600"]);
+        until("it runs", || world.path().join("begun").exists());
+        world.raddle(["task", "pause", &tid]).ok();
+        until("it is paused", || world.task(&tid)["paused"] == true);
+        world.bash(kill).ok();
+        world.worker(&[]);
+        until("it is taken back", || world.task(&tid)["state"] == "created");
+        world.raddle(["run", "--", "true"]).ok();
+        let task = world.task(&tid);
+        assert_eq!((&task["state"], &task["paused"]), (&"created".into(), &true.into()), "{kill}");
+        world.raddle(["task", "resume", &tid]).ok();
+        world.raddle(["wait", &tid]).ok();
+        assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n", "{kill}");
+    }
+}
+
+/// Two dead letters with one key cannot both run at the same time: one of them stays.
+#[test]
+fn a_dead_letter_whose_key_is_taken_stays_one() {
+    let world = World::new();
+    for _ in 0..2 {
+        world.raddle(["run", "--unique-key", "k", "--", "false"]).code(1);
+    }
+    let ran = world.raddle(["task", "retry", "--all-dead"]).code(2).says("has its unique key");
+    assert_eq!(ran.lines().len(), 1);
+    let holder = ran.text().trim();
+    assert!(ran.stderr.contains(holder), "{}", ran.stderr);
+    let dead = world.raddle(["task", "list", "--dead", "--json"]).ok().json();
+    assert_eq!(dead.as_array().unwrap().len(), 1);
+    let again = world.raddle(["task", "retry", "--all-dead", "--json"]).code(2).json();
+    assert_eq!((&again[0]["retry_of"], &again[0]["held_by"]), (&dead[0]["tid"], &holder.into()));
+}

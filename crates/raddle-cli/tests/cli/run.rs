@@ -214,6 +214,96 @@ fn a_run_inside_a_task_needs_no_slot() {
     assert_eq!(world.task(&outer)["state"], "completed");
 }
 
+/// Whether a process is stopped.
+fn stands_still(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().starts_with(" T")
+}
+
+/// A task that begins once, and ends when it is told to.
+const ONCE: &str = "echo begun >> begun; until test -e go; do sleep 0.05; done; echo ended";
+
+/// However long that is: longer than a lease.
+#[test]
+fn a_run_that_is_suspended_goes_on_where_it_was() {
+    let world = World::new();
+    let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
+    until("it runs", || world.path().join("begun").exists());
+    started.signal(libc::SIGTSTP);
+    until("it is stopped", || stands_still(started.pid()));
+    std::thread::sleep(Duration::from_millis(6500));
+    let tasks = world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json();
+    assert_eq!((&tasks[0]["state"], &tasks[0]["paused"]), (&"running".into(), &true.into()));
+    // A worker that comes meanwhile leaves it alone.
+    world.worker(&[]);
+    world.raddle(["run", "--", "true"]).ok();
+    started.signal(libc::SIGCONT);
+    until("it goes on", || {
+        world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json()[0]["paused"] == false
+    });
+    world.file("go", "");
+    let ran = started.finish().ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("ended\n", ""));
+    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\n");
+}
+
+/// Whoever stopped it did not want it to run.
+#[test]
+fn a_run_that_is_killed_while_it_is_suspended_leaves_its_task_paused() {
+    let world = World::new();
+    let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
+    until("it runs", || world.path().join("begun").exists());
+    started.signal(libc::SIGTSTP);
+    until("it is stopped", || stands_still(started.pid()));
+    started.signal(libc::SIGKILL);
+    started.finish().code(137);
+    world.worker(&[]);
+    let task = || world.raddle(["task", "list", "--json", "--name", "slow"]).ok().json()[0].clone();
+    until("it is taken back", || task()["state"] == "created");
+    assert_eq!(task()["paused"], true);
+    world.file("go", "");
+    let tid = task()["tid"].as_str().unwrap().to_owned();
+    world.raddle(["task", "resume", &tid]).ok();
+    world.raddle(["wait", &tid]).ok();
+    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n");
+}
+
+/// It would read its own output and write it again, without end.
+#[test]
+fn a_task_does_not_follow_itself() {
+    let world = World::new();
+    let inner = "raddle run --unique-key k -- true; echo $?; raddle logs -f $RADDLE_TID; echo $?; raddle wait $RADDLE_TID; echo $?;
+                 raddle result --wait $RADDLE_TID; echo $?; raddle logs $RADDLE_TID >/dev/null 2>&1; echo $?";
+    let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).ok();
+    assert_eq!(outer.lines(), ["2", "2", "2", "2", "0"]);
+    assert_eq!(outer.stderr.matches("would wait for its own end").count(), 4, "{}", outer.stderr);
+    // Nor does a task that it submits and waits for.
+    let inner = "raddle run -- raddle run --unique-key k -- true";
+    let outer = world.raddle(["run", "--unique-key", "k", "--timeout", "30", "--", "sh", "-c", inner]).code(2);
+    assert_eq!(outer.stderr.matches("would wait for its own end").count(), 1, "{}", outer.stderr);
+}
+
+/// A program that is allowed to becomes another user, whose processes are not ours to kill.
+#[test]
+fn a_process_that_became_root_is_named() {
+    // SAFETY: geteuid has no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("only root can make a program by which others become root");
+        return;
+    }
+    let world = World::new();
+    let script = "set -e; cp $(command -v raddle) r; cp $(command -v setpriv) become; chmod 4755 become; chmod 755 r; chmod 777 .
+                  exec setpriv --reuid 65534 --regid 65534 --clear-groups ./r run --timeout 200ms -- \\
+                      ./become --reuid 0 --clear-groups sh -c 'echo $$; trap \"\" TERM; while :; do sleep 0.2; done'";
+    let started = world.start_bash(script);
+    until("it says who cannot be killed", || started.stderr().contains("cannot kill process"));
+    let pid: i32 = started.stdout().trim().parse().unwrap();
+    assert!(started.stderr().contains(&pid.to_string()), "{}", started.stderr());
+    // SAFETY: the process is the task's, and goes on until it is killed.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    started.finish().code(124);
+}
+
 /// What has begun must not begin again because nobody could keep what it said.
 #[test]
 fn a_task_whose_output_has_no_room_is_stopped() {

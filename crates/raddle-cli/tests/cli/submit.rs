@@ -112,3 +112,13 @@ fn a_submitter_killed_midway_leaves_whole_groups() {
     assert_eq!(stored % 1000, 0, "{stored} are stored");
     assert!(stored >= printed, "{printed} were printed and {stored} are stored");
 }
+
+/// However many there are, and however large: neither side has to hold them all.
+#[test]
+fn large_tasks_are_stored_a_few_at_a_time() {
+    let world = World::new();
+    world.file("input", "x".repeat(2 << 20));
+    // All together are 80 MiB, and would be held several times over.
+    let ran = world.bash("ulimit -d 120000; raddle submit --array 1-40 --stdin -- wc -c < input").ok();
+    assert_eq!(ran.lines().len(), 40);
+}

@@ -185,6 +185,10 @@ impl Started {
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has written to its standard output so far.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stdout).unwrap()).into_owned()

@@ -41,10 +41,36 @@ impl Spec {
     /// Reads and checks a spec in TOML.
     pub fn from_toml(text: &str) -> Result<Self, ParseSpecError> {
         let toml_error = |path: String, source| ParseSpecError::Toml { path, source };
-        let reader = toml::Deserializer::parse(text).map_err(|e| toml_error(".".into(), e))?;
+        let table: toml::Table = text.parse().map_err(|e| toml_error(".".into(), e))?;
+        let mut value = toml::Value::Table(table);
+        plain(&mut value, "")?;
         let spec: Self =
-            serde_path_to_error::deserialize(reader).map_err(|e| toml_error(e.path().to_string(), e.into_inner()))?;
+            serde_path_to_error::deserialize(value).map_err(|e| toml_error(e.path().to_string(), e.into_inner()))?;
         spec.validate()?;
         Ok(spec)
     }
+}
+
+/// Makes JSON of what only TOML has: dates become text. Numbers that are none are refused, for nothing could stand for them.
+fn plain(value: &mut toml::Value, path: &str) -> Result<(), InvalidSpec> {
+    match value {
+        toml::Value::Datetime(date) => *value = toml::Value::String(date.to_string()),
+        toml::Value::Float(number) if !number.is_finite() => {
+            let reason = format!("{number} cannot be stored: write it as text, '{number}'");
+            return Err(InvalidSpec { path: path.to_owned().into(), reason });
+        }
+        toml::Value::Array(items) => {
+            for (i, item) in items.iter_mut().enumerate() {
+                plain(item, &format!("{path}[{i}]"))?;
+            }
+        }
+        toml::Value::Table(table) => {
+            for (key, item) in table.iter_mut() {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                plain(item, &path)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }

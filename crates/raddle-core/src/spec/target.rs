@@ -4,17 +4,22 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, EnumAccess, VariantAccess, Visitor},
+    de::{self, EnumAccess, MapAccess, VariantAccess, Visitor},
 };
 
 use super::Target;
 
 /// What people can submit. Services register themselves: they are read back from where they are stored, and offered to nobody.
-const SUBMITTED: &[&str] = &["command", "routine", "handler"];
+const SUBMITTED: &[&str; 3] = &["command", "routine", "handler"];
 
 impl<'de> Deserialize<'de> for Target {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_enum("Target", SUBMITTED, TargetVisitor)
+        if deserializer.is_human_readable() {
+            // What people write may name two, which a reader of enums takes for a mistake in the form of the text.
+            deserializer.deserialize_map(TargetVisitor)
+        } else {
+            deserializer.deserialize_enum("Target", SUBMITTED, TargetVisitor)
+        }
     }
 }
 
@@ -37,4 +42,25 @@ impl<'de> Visitor<'de> for TargetVisitor {
             other => Err(de::Error::unknown_variant(other, SUBMITTED)),
         }
     }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Target, A::Error> {
+        let Some(kind) = map.next_key::<String>()? else {
+            return Err(de::Error::custom(format!("names nothing to run, expected one of {}", listed())));
+        };
+        let target = match kind.as_str() {
+            "command" => Target::Command(map.next_value()?),
+            "routine" => Target::Routine(map.next_value()?),
+            "handler" => Target::Handler(map.next_value()?),
+            "service" => Target::Service(map.next_value()?),
+            other => return Err(de::Error::unknown_variant(other, SUBMITTED)),
+        };
+        match map.next_key::<String>()? {
+            None => Ok(target),
+            Some(second) => Err(de::Error::custom(format!("names two targets, `{kind}` and `{second}`: give one"))),
+        }
+    }
+}
+
+fn listed() -> String {
+    SUBMITTED.map(|kind| format!("`{kind}`")).join(", ")
 }

@@ -235,6 +235,33 @@ fn targets_and_isolation_imply_what_a_worker_must_offer() {
 }
 
 #[test]
+fn two_targets_are_one_too_many() {
+    let said = "names two targets, `command` and `routine`: give one";
+    let error = json_error(r#"{"target":{"command":["true"],"routine":"r"}}"#);
+    assert!(error.starts_with("at 'target': ") && error.contains(said), "{error}");
+    let error = toml_error("target = { command = ['true'], routine = 'r' }");
+    assert!(error.starts_with("at 'target': ") && error.contains(said), "{error}");
+    assert!(json_error(r#"{"target":{}}"#).contains("names nothing to run"));
+    assert!(json_error(r#"{"target":"true"}"#).contains("expected a target, as"));
+}
+
+#[test]
+fn what_only_toml_has_is_made_plain_or_refused() {
+    let text = "target.command = ['true']\nrun_at = 2030-01-02T03:04:05Z\nargs = [1979-05-27, [07:32:00]]
+                metadata.when = { at = 1979-05-27T07:32:00+01:00 }";
+    let spec = Spec::from_toml(text).unwrap();
+    assert_eq!(spec.run_at, Some("2030-01-02T03:04:05Z".parse().unwrap()));
+    assert_eq!(serde_json::to_value(&spec.args).unwrap(), serde_json::json!(["1979-05-27", ["07:32:00"]]));
+    assert_eq!(spec.metadata["when"], serde_json::json!({ "at": "1979-05-27T07:32:00+01:00" }));
+    for (number, path) in
+        [("args = [0.5, nan]", "args[1]"), ("metadata.a.b = inf", "metadata.a.b"), ("kwargs.x = -inf", "kwargs.x")]
+    {
+        let error = toml_error(&format!("target.command = ['true']\n{number}"));
+        assert!(error.starts_with(&format!("at '{path}': ")) && error.contains("cannot be stored"), "{error}");
+    }
+}
+
+#[test]
 fn what_no_program_can_be_given_is_refused() {
     let refusal = |spec: &Spec| spec.validate().unwrap_err().path.into_owned();
     let mut spec = Spec::command(["true"]);

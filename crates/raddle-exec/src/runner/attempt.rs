@@ -53,6 +53,10 @@ pub(super) struct Attempt<'a> {
     pub(super) held: bool,
     /// When to look for survivors again, while something is being killed.
     pub(super) next_kill: Option<Duration>,
+    /// Since when something is being killed.
+    pub(super) killing_since: Option<Duration>,
+    /// Somebody is there who cannot be killed, and that was said.
+    pub(super) gave_up: bool,
     /// There may be more children that have ended.
     pub(super) reap_again: bool,
     pub(super) started_due: Option<Duration>,
@@ -124,6 +128,8 @@ impl<'a> Attempt<'a> {
             paused_at: None,
             held: false,
             next_kill: None,
+            killing_since: None,
+            gave_up: false,
             reap_again: false,
             started_due: Some(now + STARTED_LINGER),
             captures,

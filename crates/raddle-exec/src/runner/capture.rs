@@ -68,6 +68,13 @@ impl Capture {
         }
     }
 
+    /// Adds a remark of ours to what the command wrote.
+    pub(crate) fn remark(&mut self, text: &str, now: Duration) {
+        self.buf.extend_from_slice(text.as_bytes());
+        self.total += text.len() as u64;
+        self.due.get_or_insert(now + LINGER);
+    }
+
     /// Appends a frame to `out` if enough was collected, or it has waited long enough. Returns whether it did.
     pub(crate) fn send_if_due(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         let send = self.buf.len() >= CHUNK || self.due.is_some_and(|due| due <= now);

@@ -18,6 +18,9 @@ use crate::{
 
 /// Between two passes over a tree that is being killed. Mostly SIGCHLD comes first.
 const KILL_PAUSE: Duration = Duration::from_millis(5);
+/// How long everything is killed again and again before it is looked for those who cannot be killed; and the pause once there are any.
+const SAID_AFTER: Duration = Duration::from_secs(1);
+const FUTILE_PAUSE: Duration = Duration::from_millis(500);
 /// A fork bomb's children end as fast as they can be waited for: everything else gets its turn after so many.
 const REAP_TURN: u32 = 1024;
 /// How long a runner without a worker goes on killing before it leaves the rest to the kernel.
@@ -96,8 +99,31 @@ impl Attempt<'_> {
         }
         sys::set_urgent(true);
         tree::kill(self.runner_pid);
-        self.next_kill = Some(now + KILL_PAUSE);
+        self.next_kill = Some(now + if self.gave_up { FUTILE_PAUSE } else { KILL_PAUSE });
         self.reap();
+        let since = *self.killing_since.get_or_insert(now);
+        if self.phase != Phase::Draining && !self.gave_up && now.saturating_sub(since) > SAID_AFTER {
+            self.name_the_unkillable(now);
+        }
+    }
+
+    /// Says who cannot be killed, where whoever waits for the task will see it. The attempt is over when they are.
+    fn name_the_unkillable(&mut self, now: Duration) {
+        let deaf = tree::descendants(self.runner_pid).into_iter().filter(|process| !process.zombie);
+        let deaf: Vec<String> =
+            deaf.map(|process| process.pid).filter(|pid| !sys::may_signal(*pid)).map(|pid| pid.to_string()).collect();
+        if let (false, Some(stderr)) = (deaf.is_empty(), self.captures.get_mut(1)) {
+            self.gave_up = true;
+            let pids = deaf.join(", ");
+            stderr.remark(
+                &format!(
+                    "raddle: cannot kill process {pids}, which runs as another user now: the task is not over before it is; \
+                     end it as that user, with 'kill {}'\n",
+                    deaf.join(" ")
+                ),
+                now,
+            );
+        }
     }
 
     /// Waits for children that have ended.

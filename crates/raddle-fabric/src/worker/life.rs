@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    Options, Shutdown,
+    Options, Shutdown, Standstill,
     core::ERROR_PAUSE,
     event::End,
     pace::LAST_TRY,
@@ -38,6 +38,7 @@ pub struct Worker {
     /// How many attempts it has begun, under whatever id.
     pub(super) begun: watch::Sender<u64>,
     pub(super) born: Instant,
+    pub(super) standstill: Standstill,
 }
 
 /// How a worker's life went.
@@ -128,6 +129,7 @@ impl Worker {
             resumed: None,
             begun: watch::Sender::new(0),
             born: Instant::now(),
+            standstill: Standstill::default(),
         })
     }
 
@@ -156,8 +158,9 @@ impl Worker {
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = strangers(&options);
-        let (begun, born) = (watch::Sender::new(0), Instant::now());
-        let worker = Self { broker, options, tid, leased_at, claim, strangers, own: true, resumed: None, begun, born };
+        let (begun, born, standstill) = (watch::Sender::new(0), Instant::now(), Standstill::default());
+        let (own, resumed) = (true, None);
+        let worker = Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill };
         Ok(Some((submitted, Some(worker))))
     }
 
@@ -181,8 +184,8 @@ impl Worker {
         let claim = Some(Claim { fence: Fence { tid: task, attempt }, spec: found.spec });
         let options = Options { prefork: Some(runner), ..options };
         let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), strangers(&options));
-        let resumed = Some(logged);
-        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own: true, resumed, begun, born }))
+        let (own, resumed, standstill) = (true, Some(logged), Standstill::default());
+        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill }))
     }
 
     /// The worker's own id.
@@ -199,6 +202,11 @@ impl Worker {
     /// How many attempts it has begun, as it begins them.
     pub fn begun(&self) -> watch::Receiver<u64> {
         self.begun.subscribe()
+    }
+
+    /// What lets this process be stopped for a while.
+    pub fn standstill(&self) -> Standstill {
+        self.standstill.clone()
     }
 
     /// Works until it is asked to stop, has been idle for long enough, or its one task is over.
@@ -282,7 +290,7 @@ impl Worker {
 
     /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
     async fn register_anew(&self) -> Result<Self> {
-        let Self { broker, options, strangers, begun, born, .. } = self;
+        let Self { broker, options, strangers, begun, born, standstill, .. } = self;
         let give_up_at = Instant::now() + options.give_up_after;
         loop {
             match Self::register(Arc::clone(broker), options.clone()).await {
@@ -293,7 +301,7 @@ impl Worker {
                 outcome => {
                     return outcome.map(|worker| {
                         let (strangers, begun) = (Arc::clone(strangers), begun.clone());
-                        Self { strangers, begun, born: *born, ..worker }
+                        Self { strangers, begun, born: *born, standstill: standstill.clone(), ..worker }
                     });
                 }
             }

@@ -32,9 +32,11 @@ mod reporter;
 mod service;
 mod shutdown;
 mod slot;
+mod standstill;
 mod stopping;
 pub(crate) mod words;
 
 pub use life::{EndReason, Ended, Outcome, Worker};
 pub use options::{ONE_SHOT, Options};
 pub use shutdown::Shutdown;
+pub use standstill::Standstill;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
@@ -27,6 +27,8 @@ pub(crate) struct Vitals {
     pub(super) busy: AtomicU32,
     pub(crate) spawned: AtomicU64,
     status: AtomicU8,
+    /// Held while the lease is being renewed.
+    beats: Mutex<()>,
 }
 
 /// The beating thread. It stops when this is dropped.
@@ -130,6 +132,7 @@ fn beat(
     // Since when the broker is known to be down, and nobody can take over.
     let mut down_since = None;
     loop {
+        let beating = vitals.beating();
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
         let now = FencePage::clock_now();
         let found = heart.beat(vitals.beat());
@@ -160,6 +163,7 @@ fn beat(
                 }
             }
         }
+        drop(beating);
         // One that failed is repeated soon: there may be time for it yet.
         let pause = lease / BEATS_PER_LEASE / if is_alive { 1 } else { 4 };
         if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
@@ -178,7 +182,12 @@ impl Vitals {
         self.status.store(code, Ordering::Relaxed);
     }
 
-    fn beat(&self) -> Beat {
+    /// Keeps others from renewing the lease meanwhile.
+    pub(super) fn beating(&self) -> MutexGuard<'_, ()> {
+        self.beats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn beat(&self) -> Beat {
         Beat {
             status: match self.status.load(Ordering::Relaxed) {
                 1 => WorkerStatus::Paused,

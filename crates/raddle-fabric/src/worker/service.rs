@@ -27,6 +27,7 @@ use super::{
     pace::{Haste, LAST_TRY},
     pulse::{Pulse, Vitals},
     slot::{Equipment, News, Slot, What},
+    standstill::Present,
     words::{Errands, listen},
 };
 
@@ -71,7 +72,7 @@ pub(super) struct Closed {
 
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, .. } = worker;
+        let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, standstill, .. } = worker;
         let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
         let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
             Some(fence) => fence,
@@ -80,6 +81,13 @@ impl Service {
         hand::take(claim.as_slice());
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
+        standstill.enter(Present {
+            broker: Arc::clone(broker),
+            tid: *tid,
+            lease: options.lease,
+            fence: Arc::clone(&fence),
+            vitals: Arc::clone(&vitals),
+        });
         let pulse = Pulse::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),

@@ -14,16 +14,6 @@ local M = at + n * each + 1
 -- How many workers a batch wakes for one partition: each that finds more than it takes wakes another.
 local RINGS = 4
 local mode = ARGV[M]
-if mode == 'again' then
-  -- The old one has been seen to.
-  local tid = ARGV[M + 1]
-  call('SREM', DEAD, tid)
-  local done = call('HGET', DONE, tid)
-  if done then
-    local state, rest = string.match(done, '^(%d+) %d (.*)$')
-    call('HSET', DONE, tid, state .. ' 0 ' .. rest)
-  end
-end
 
 -- Which of them are new; one that is not is answered with the id of the task that has its key.
 local new, existing, mine = 0, {}, {}
@@ -50,6 +40,16 @@ else
 end
 if new == 0 then
   return answer({ '', existing, {}, '', '' })
+end
+if mode == 'again' then
+  -- The old one has been seen to.
+  local tid = ARGV[M + 1]
+  call('SREM', DEAD, tid)
+  local done = call('HGET', DONE, tid)
+  if done then
+    local state, rest = string.match(done, '^(%d+) %d (.*)$')
+    call('HSET', DONE, tid, state .. ' 0 ' .. rest)
+  end
 end
 
 local s, c = take_ids(new)

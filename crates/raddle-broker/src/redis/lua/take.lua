@@ -1,4 +1,4 @@
--- Takes the first messages of a queue, or moves them to another. KEYS: the queue, and that other. ARGV: how many at most; prefix and name
+-- Takes the first messages of a queue, or moves them to another, where they get new ids. KEYS: the queue, and that other. ARGV: how many at most; prefix and name
 -- of the queue; then those of the other, and 'words' if that one is for control words.
 local queue, target = KEYS[FIXED + 1], KEYS[FIXED + 2]
 local max, prefix, name = tonumber(ARGV[FIRST]), ARGV[FIRST + 1], ARGV[FIRST + 2]
@@ -15,9 +15,10 @@ for i = 1, #taken do
 end
 if target then
   local members = {}
+  local s, c = take_ids(#taken)
   for i = 1, #taken do
     members[#members + 1] = 0
-    members[#members + 1] = ARGV[FIRST + 3] .. taken[i]
+    members[#members + 1] = ARGV[FIRST + 3] .. digits(id_after(s, c, i - 1)) .. string.match(taken[i], ':.*$')
   end
   call_many('ZADD', target, members)
   if ARGV[FIRST + 4] ~= '' then call('SADD', QUEUES, ARGV[FIRST + 4]) end

@@ -1,0 +1,68 @@
+//! Stopping the process of a worker for a while, as a shell does on Ctrl-Z, without losing what it has.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use raddle_broker::{Broker, Pulse};
+use raddle_core::Tid;
+use raddle_exec::FencePage;
+
+use super::pulse::Vitals;
+
+/// How long a worker whose process stands still keeps what it has. Where the broker cannot see that the process is gone, nobody takes its
+/// task before this is over.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
+/// A worker whose process may be stopped. Clones mean the same one.
+#[derive(Clone, Default)]
+pub struct Standstill {
+    present: Arc<Mutex<Option<Present>>>,
+}
+
+/// The worker as it is registered at present.
+pub(super) struct Present {
+    pub(super) broker: Arc<dyn Broker>,
+    pub(super) tid: Tid,
+    pub(super) lease: Duration,
+    pub(super) fence: Arc<FencePage>,
+    pub(super) vitals: Arc<Vitals>,
+}
+
+impl Standstill {
+    /// Calls `stop`, which stops this process and returns when it goes on. The lease is long enough for that, and as short as ever
+    /// afterwards.
+    ///
+    /// What the worker runs has to be paused before: its runner does not see meanwhile that the lease runs out. Takes as long as the broker
+    /// does, and so is nothing for a thread that others wait for.
+    pub fn through(&self, stop: impl FnOnce()) {
+        let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(present) = &*present else { return stop() };
+        // A beat in between would make the lease short again.
+        let _no_beat = present.vitals.beating();
+        // Nobody has to wait for the end of a lease so long if the process is killed where it stands.
+        present.broker.tie(present.tid);
+        present.renew(LONGEST);
+        stop();
+        present.renew(present.lease);
+    }
+
+    pub(super) fn enter(&self, present: Present) {
+        *self.present.lock().unwrap_or_else(PoisonError::into_inner) = Some(present);
+    }
+}
+
+impl Present {
+    fn renew(&self, ttl: Duration) {
+        let now = FencePage::clock_now();
+        let until = match self.broker.heart(self.tid, ttl).beat(self.vitals.beat()) {
+            Ok(Pulse::Alive(_)) => ttl,
+            // Whatever was asked for: nothing of it is to go on before the pulse has found out.
+            Ok(Pulse::Expired) => Duration::ZERO,
+            // The lease holds for a while yet, or stands still with its server. The pulse finds out.
+            Ok(Pulse::Down) | Err(_) => self.lease.min(ttl),
+        };
+        self.fence.extend_to(now + until.as_nanos() as u64);
+    }
+}
