@@ -92,8 +92,8 @@ impl Forest {
     ///
     /// A task is submitted after its parent and claimed by an older or younger worker, but never submits its own parent: there are no
     /// rings to get lost in.
-    fn walk(&self, roots: &[Tid], mut visit: impl FnMut(Step)) {
-        let mut levels = vec![roots.to_vec().into_iter()];
+    fn walk(&self, roots: Vec<Tid>, mut visit: impl FnMut(Step)) {
+        let mut levels = vec![roots.into_iter()];
         while let Some(level) = levels.last_mut() {
             match level.next() {
                 Some(tid) => {
@@ -115,7 +115,7 @@ impl Forest {
         let mut text = String::new();
         // What stands before the branches at each level, one behind the other, and how long it is at each.
         let (mut indent, mut levels) = (String::new(), Vec::new());
-        self.walk(roots, |step| match step {
+        self.walk(roots.to_vec(), |step| match step {
             Step::Down { tid, is_last } => {
                 let (branch, further) = match (levels.is_empty(), is_last) {
                     (true, _) => ("", ""),
@@ -138,7 +138,7 @@ impl Forest {
     fn records(&self, roots: &[Tid]) -> String {
         let mut text = String::from("[");
         let mut is_first = true;
-        self.walk(roots, |step| {
+        self.walk(roots.to_vec(), |step| {
             match step {
                 Step::Down { tid, .. } => {
                     if !is_first {
