@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Claim, Fence, Finish, Verdict};
-use raddle_core::{Exit, Spec, State, Tid};
+use raddle_core::{EventKind, Exit, Spec, State, Tid, settle::event_before_another};
 
 use super::{
     attempt::{Attempt, Beginning},
@@ -111,7 +111,12 @@ impl Account {
     pub(super) fn finished(&mut self, ending: &Ending, verdict: Verdict, now: Moment) -> Option<Attempt> {
         let status = match verdict {
             Verdict::Done(state) => Status::Done(state),
-            Verdict::Again(_) => Status::Retried,
+            // As the log has it: a one-shot worker that was killed is spoken for by its spawner, which ends the attempt as lost.
+            Verdict::Again(_) => match event_before_another(&ending.exit) {
+                EventKind::Reclaimed => Status::Lost,
+                EventKind::Released => Status::Released,
+                _ => Status::Retried,
+            },
             Verdict::Stale => Status::Stale,
         };
         let is_counted = self.in_hand.contains_key(&ending.fence) && verdict != Verdict::Stale;
