@@ -51,3 +51,28 @@ pub struct TaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
 }
+
+impl TaskView {
+    /// A task as it is when it has just been submitted.
+    pub fn new(tid: Tid, spec: Spec, created_at: Timestamp) -> Self {
+        Self {
+            tid,
+            spec,
+            state: State::Created,
+            attempt: 0,
+            failures: 0,
+            losses: 0,
+            paused: false,
+            dead: false,
+            run_at: None,
+            parent: None,
+            worker: None,
+            pid: None,
+            progress: None,
+            created_at,
+            claimed_at: None,
+            finished_at: None,
+            report: None,
+        }
+    }
+}

@@ -260,25 +260,8 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
         .optional()?;
     let Some((spec, parent)) = row else { return Ok(None) };
     let spec: Spec = claim::parse_spec(tid, &spec)?;
-    let mut task = TaskView {
-        tid,
-        spec,
-        state: State::Created,
-        attempt: 0,
-        failures: 0,
-        losses: 0,
-        paused: false,
-        dead: false,
-        run_at: None,
-        parent: parent.and_then(|raw| Tid::from_u64(raw as u64)),
-        worker: None,
-        pid: None,
-        progress: None,
-        created_at: clock::timestamp(tid.as_i64()),
-        claimed_at: None,
-        finished_at: None,
-        report: None,
-    };
+    let mut task = TaskView::new(tid, spec, clock::timestamp(tid.as_i64()));
+    task.parent = parent.and_then(|raw| Tid::from_u64(raw as u64));
     let counts = if let Some(active) = find_active(db, tid)? {
         task.state = active.state;
         task.worker = (active.owner != tid).then_some(active.owner);

@@ -246,25 +246,7 @@ mod tests {
     fn task() -> TaskView {
         let mut spec = Spec::command(["true"]);
         spec.requires = "gpu,docker".parse().unwrap();
-        TaskView {
-            tid: Tid::from_u64(1_800_000_000_000_000_000).unwrap(),
-            spec,
-            state: State::Created,
-            attempt: 0,
-            failures: 0,
-            losses: 0,
-            paused: false,
-            dead: false,
-            run_at: None,
-            parent: None,
-            worker: None,
-            pid: None,
-            progress: None,
-            created_at: Timestamp::UNIX_EPOCH,
-            claimed_at: None,
-            finished_at: None,
-            report: None,
-        }
+        TaskView::new(Tid::from_u64(1_800_000_000_000_000_000).unwrap(), spec, Timestamp::UNIX_EPOCH)
     }
 
     fn worker(caps: &str, queues: &[&str], status: WorkerStatus) -> WorkerEntry {

@@ -168,25 +168,9 @@ mod tests {
 
     fn task(n: u64, parent: Option<u64>, state: State) -> TaskView {
         let tid = |n| Tid::from_u64(1_700_000_000_000_000_000 + n).unwrap();
-        TaskView {
-            tid: tid(n),
-            spec: Spec { name: Some(format!("t\"{n}")), ..Spec::command(["true"]) },
-            state,
-            attempt: 0,
-            failures: 0,
-            losses: 0,
-            paused: false,
-            dead: false,
-            run_at: None,
-            parent: parent.map(tid),
-            worker: None,
-            pid: None,
-            progress: None,
-            created_at: jiff::Timestamp::UNIX_EPOCH,
-            claimed_at: None,
-            finished_at: None,
-            report: None,
-        }
+        let spec = Spec { name: Some(format!("t\"{n}")), ..Spec::command(["true"]) };
+        let new = TaskView::new(tid(n), spec, jiff::Timestamp::UNIX_EPOCH);
+        TaskView { state, parent: parent.map(tid), ..new }
     }
 
     fn forest(tasks: impl IntoIterator<Item = TaskView>) -> Forest {
