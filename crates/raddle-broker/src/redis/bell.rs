@@ -11,7 +11,7 @@ use tokio::{
 use super::{FOR_EVER, SAFETY_INTERVAL, keys::Keys, keys::Topic, link::Backoff, target::Target};
 
 /// How long a wait stands back until its channel is open. After that it goes by the safety interval.
-const OPENING: Duration = Duration::from_secs(2);
+pub(super) const OPENING: Duration = Duration::from_secs(2);
 
 /// The channels that this handle listens to, each from the first wait for it.
 pub(super) struct Bell {
@@ -56,39 +56,42 @@ impl Bell {
         let (ring, rung) = watch::channel(0);
         let (target, channel) = (Arc::clone(&self.target), self.keys.bell(topic));
         tokio::spawn(async move {
-            let mut backoff = Backoff::new(&target.address.options, FOR_EVER);
-            loop {
-                tokio::select! {
-                    () = ring.closed() => return,
-                    heard = hear(&target, &channel, &ring) => {
-                        if heard {
-                            backoff = Backoff::new(&target.address.options, FOR_EVER);
-                        }
-                    }
-                }
-                tokio::select! {
-                    () = ring.closed() => return,
-                    _ = backoff.pause() => {}
-                }
+            tokio::select! {
+                () = ring.closed() => {}
+                // What rang while nobody listened is made up for by looking once.
+                () = listen(&target, &channel, |_| ring.send_modify(|rings| *rings += 1)) => {}
             }
         });
         rung
     }
 }
 
-/// Passes rings on until the connection is gone; `false` if there never was one.
-async fn hear(target: &Target, channel: &str, ring: &watch::Sender<u64>) -> bool {
-    let Ok(mut subscriber) = target.subscriber().await else { return false };
-    if subscriber.subscribe(channel).await.is_err() {
-        return false;
+/// What is heard of a channel.
+pub(super) enum Heard {
+    /// It is listened to from now on.
+    Open,
+    /// It is not listened to until it is open again.
+    Cut,
+    Message(redis::Msg),
+}
+
+/// Listens to a channel, over as many connections as it takes.
+pub(super) async fn listen(target: &Target, channel: &str, mut hear: impl FnMut(Heard)) {
+    let mut backoff = Backoff::new(&target.address.options, FOR_EVER);
+    loop {
+        if let Ok(mut subscriber) = target.subscriber().await
+            && subscriber.subscribe(channel).await.is_ok()
+        {
+            hear(Heard::Open);
+            let mut messages = pin!(subscriber.on_message());
+            while let Some(message) = messages.next().await {
+                hear(Heard::Message(message));
+            }
+            hear(Heard::Cut);
+            backoff = Backoff::new(&target.address.options, FOR_EVER);
+        }
+        backoff.pause().await;
     }
-    // What rang while nobody listened is made up for by looking once.
-    ring.send_modify(|rings| *rings += 1);
-    let mut messages = pin!(subscriber.on_message());
-    while messages.next().await.is_some() {
-        ring.send_modify(|rings| *rings += 1);
-    }
-    true
 }
 
 impl Wait {

@@ -14,6 +14,7 @@ use super::{
     finish::release,
     keys::Part,
     link::{Backoff, Sure},
+    reader::Woken,
     record::Stored,
     script,
     value::{arg, list, maybe, number, text, tid},
@@ -30,11 +31,26 @@ struct Look {
 enum Found {
     /// Tasks, and whether more were waiting.
     Claims(Vec<Claim>, bool),
-    /// Nothing, and when something may be due.
-    Nothing(Option<Duration>),
+    /// Tasks that were handed over while the worker waited, and the server's time in microseconds.
+    Handed(Vec<Claim>, u64),
+    /// Nothing, when something may be due, and the server's time.
+    Nothing(Option<Duration>, Option<u64>),
     /// Nothing, and there are partitions that this handle does not know of.
     NewParts,
 }
+
+/// How a worker waits for tasks.
+struct Stay {
+    /// The channel by which it is reached; nothing if it does not wait.
+    channel: String,
+    /// Since when it waits, by the server's time in microseconds.
+    since: Option<u64>,
+    /// How many tasks it takes.
+    max: u32,
+}
+
+/// The channel of a worker that waits and has none.
+const UNREACHABLE: &str = "-";
 
 /// What came of waiting for tasks.
 #[derive(Default)]
@@ -90,56 +106,89 @@ impl Core {
         if request.only.is_some() {
             return self.claim_only(&request, deadline, caller).await;
         }
+        let since = self.hand.take_unsettled(request.owner);
+        let mut stay = Stay { channel: String::new(), since, max: request.max };
+        if !request.wait.is_zero() {
+            stay.channel = self.hand.channel(self, request.wait).await.unwrap_or(UNREACHABLE).to_owned();
+        }
+        let outcome = self.claim_or_wait(&request, deadline, &mut stay, caller).await;
+        if let (Err(_), Some(since)) = (&outcome, stay.since) {
+            self.hand.leave_unsettled(request.owner, since);
+        }
+        outcome
+    }
+
+    async fn claim_or_wait(
+        self: &Arc<Self>,
+        request: &ClaimRequest,
+        deadline: Instant,
+        stay: &mut Stay,
+        caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
+    ) -> Result<Outcome> {
         let options = &self.link.target.address.options;
         let mut backoff = Backoff::new(options, options.give_up_after);
-        let mut woken_by = None;
-        let mut look = self.look(&request).await?;
+        let (mut woken_by, mut seat) = (None, self.hand.sit(request.owner));
         loop {
+            let mut look = self.look(request, stay).await?;
             let again_in = match look.found {
                 Found::Claims(claims, more) => {
                     // A batch wakes a few, and each of them one more, until all are taken.
                     look.wakes.extend(woken_by.filter(|_| more));
+                    self.give_back(seat.leave().into_iter().collect()).await;
                     return Ok(Outcome { claims, wakes: look.wakes });
+                }
+                Found::Handed(claims, now) => {
+                    stay.since = Some(now);
+                    let claims = self.hand.news(claims);
+                    if claims.is_empty() {
+                        // They have come over the channel.
+                        Some(Duration::ZERO)
+                    } else {
+                        return Ok(Outcome { claims, wakes: look.wakes });
+                    }
                 }
                 Found::NewParts => {
                     self.wake(&look.wakes).await;
                     self.refresh_parts().await?;
-                    look = self.look(&request).await?;
                     continue;
                 }
-                Found::Nothing(again_in) => again_in,
+                Found::Nothing(again_in, now) => {
+                    stay.since = stay.since.or(now);
+                    again_in
+                }
             };
             self.wake(&look.wakes).await;
             let left = deadline.saturating_duration_since(Instant::now());
+            if stay.channel.is_empty() {
+                return Ok(Outcome { claims: seat.leave().into_iter().collect(), wakes: Vec::new() });
+            }
             if left.is_zero() || caller.is_closed() {
-                return Ok(Outcome::default());
+                // One more look, to take nothing: it says that nothing is to be handed over any more, and brings what was.
+                (stay.channel, stay.max) = (String::new(), 0);
+                continue;
             }
             let wait = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL).min(left);
-            let call = self.link.prepare(&script::CLAIM, Vec::new(), self.claim_args(&request));
-            let parts = self.parts_for(&request);
-            let answer = match self.block(request.owner, &parts, wait, &call, caller.closed()).await {
-                Ok(woken) => {
+            let parts = self.parts_for(request);
+            let ended = async {
+                tokio::select! {
+                    claim = seat.handed() => Some(claim),
+                    () = caller.closed() => None,
+                }
+            };
+            match self.block(request.owner, &parts, wait, ended).await {
+                Ok(Woken::Ended(Some(claim))) => return Ok(Outcome { claims: vec![claim], wakes: Vec::new() }),
+                Ok(Woken::Ended(None)) => {}
+                Ok(Woken::By(stream)) => {
                     backoff = Backoff::new(options, options.give_up_after);
-                    woken_by = woken.by;
-                    woken.answer
+                    woken_by = stream;
                 }
                 Err(Fault::Final(error)) => return Err(*error),
                 Err(fault) => {
                     if !backoff.pause().await {
                         return Err(self.link.give_up(fault));
                     }
-                    None
                 }
-            };
-            let answer = match answer {
-                Some(answer) => {
-                    call.done();
-                    answer
-                }
-                // It may have been made: only its number brings what it took.
-                None => call.make(Sure::Done).await?,
-            };
-            look = self.read_look(&request, answer).await?;
+            }
         }
     }
 
@@ -153,11 +202,12 @@ impl Core {
         // Whatever makes a task ready is an event, but for its time.
         let left = deadline.saturating_duration_since(Instant::now());
         let mut wait = self.bell.wait(super::Topic::Log, left).await;
+        let stay = Stay { channel: String::new(), since: None, max: request.max };
         loop {
-            let Look { found, wakes } = self.look(request).await?;
+            let Look { found, wakes } = self.look(request, &stay).await?;
             let again_in = match found {
-                Found::Claims(claims, _) => return Ok(Outcome { claims, wakes }),
-                Found::Nothing(again_in) => again_in,
+                Found::Claims(claims, _) | Found::Handed(claims, _) => return Ok(Outcome { claims, wakes }),
+                Found::Nothing(again_in, _) => again_in,
                 Found::NewParts => None,
             };
             self.wake(&wakes).await;
@@ -172,18 +222,19 @@ impl Core {
     }
 
     /// Takes what is there now.
-    async fn look(&self, request: &ClaimRequest) -> Result<Look> {
-        let answer = self.link.change(&script::CLAIM, Vec::new(), self.claim_args(request), Sure::Done).await?;
+    async fn look(&self, request: &ClaimRequest, stay: &Stay) -> Result<Look> {
+        let answer = self.link.change(&script::CLAIM, Vec::new(), self.claim_args(request, stay), Sure::Done).await?;
         self.read_look(request, answer).await
     }
 
     /// A request, written out as the script takes it.
-    fn claim_args(&self, request: &ClaimRequest) -> Vec<Vec<u8>> {
+    fn claim_args(&self, request: &ClaimRequest, stay: &Stay) -> Vec<Vec<u8>> {
         let known = self.parts.lock().expect("no holder panics").len();
         let only = request.only.map_or(Vec::new(), arg);
         let queues = lines(request.queues.iter().map(String::as_str));
-        let waits = arg(u8::from(request.only.is_none() && !request.wait.is_zero()));
-        vec![arg(request.owner), arg(request.max), arg(known), only, queues, lines(request.caps.iter()), waits]
+        let since = stay.since.map_or(Vec::new(), arg);
+        let caps = lines(request.caps.iter());
+        vec![arg(request.owner), arg(stay.max), arg(known), only, queues, caps, arg(&stay.channel), since]
     }
 
     async fn read_look(&self, request: &ClaimRequest, answer: Value) -> Result<Look> {
@@ -195,14 +246,22 @@ impl Core {
         let found = match word.as_deref() {
             Some("ok") => {
                 let more = rest().is_some();
-                self.claims(answer, more).await?
+                self.found(answer, more).await?
+            }
+            Some("given") => {
+                let now = answer.next().map_or(0, number);
+                Found::Handed(self.readable(answer).await?, now)
             }
             Some("again") => {
                 let more = rest().is_some();
                 let answer = self.fetch_specs(answer).await?;
-                self.claims(answer.into_iter(), more).await?
+                self.found(answer.into_iter(), more).await?
             }
-            Some("none") => Found::Nothing(rest().and_then(|text| text.parse().ok()).map(Duration::from_micros)),
+            Some("none") => {
+                let micros = |text: Option<String>| text.and_then(|text| text.parse().ok());
+                let again_in = micros(rest()).map(Duration::from_micros);
+                Found::Nothing(again_in, micros(rest()))
+            }
             Some("parts") => Found::NewParts,
             _ => return Err(Error::NotFound(request.owner)),
         };
@@ -221,25 +280,29 @@ impl Core {
         Ok(filled.collect())
     }
 
-    async fn claims(&self, mut answer: impl Iterator<Item = Value>, more: bool) -> Result<Found> {
+    async fn found(&self, answer: impl Iterator<Item = Value>, more: bool) -> Result<Found> {
+        let claims = self.readable(answer).await?;
+        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO), None) } else { Found::Claims(claims, more) })
+    }
+
+    /// The tasks of an answer. A record that nobody can read must not stand in the way of those behind it, and fails.
+    async fn readable(&self, mut answer: impl Iterator<Item = Value>) -> Result<Vec<Claim>> {
         let (mut claims, mut unreadable) = (Vec::new(), Vec::new());
         while let (Some(id), Some(attempt), Some(stored)) = (answer.next(), answer.next(), answer.next()) {
             let Some(tid) = tid(id) else { continue };
             let fence = Fence { tid, attempt: number(attempt) as u32 };
-            let stored = text(stored);
-            match Stored::parse(tid, &stored).and_then(|stored| stored.spec(tid)) {
-                Ok(spec) => claims.push(Claim { fence, spec }),
-                // A record that nobody can read must not stand in the way of those behind it.
+            match read_claim(fence, &text(stored)) {
+                Ok(claim) => claims.push(claim),
                 Err(error) => unreadable.push((fence, error)),
             }
         }
         for (fence, error) in &unreadable {
             self.fail(*fence, error).await?;
         }
-        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims, more) })
+        Ok(claims)
     }
 
-    async fn fail(&self, fence: Fence, error: &Error) -> Result<()> {
+    pub(super) async fn fail(&self, fence: Fence, error: &Error) -> Result<()> {
         if let Some(task) = snapshots(&self.link, &[fence.tid]).await?.remove(&fence.tid)
             && task.is_latest(fence)
         {
@@ -251,7 +314,10 @@ impl Core {
         Ok(())
     }
 
-    async fn give_back(&self, claims: Vec<Claim>) {
+    pub(super) async fn give_back(&self, claims: Vec<Claim>) {
+        if claims.is_empty() {
+            return;
+        }
         let back = claims
             .into_iter()
             .map(|claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() })
@@ -281,6 +347,12 @@ impl Core {
         *self.parts.lock().expect("no holder panics") = Arc::new(parts);
         Ok(())
     }
+}
+
+/// A claim, as it is stored.
+pub(super) fn read_claim(fence: Fence, stored: &str) -> Result<Claim> {
+    let spec = Stored::parse(fence.tid, stored)?.spec(fence.tid)?;
+    Ok(Claim { fence, spec })
 }
 
 /// Words as the script finds one among them: each between line ends.

@@ -45,9 +45,7 @@ impl Redis {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
-        for field in ["h", "1", "2"] {
-            pipe.cmd("HGET").arg(keys.of("count")).arg(field);
-        }
+        pipe.cmd("HGET").arg(keys.of("count")).arg("h").cmd("ZCARD").arg(keys.of("owned"));
         pipe.cmd("SCARD").arg(keys.of("dead"));
         for field in ["reclaims", "stale"] {
             pipe.cmd("HGET").arg(keys.of("meta")).arg(field);
@@ -55,12 +53,10 @@ impl Redis {
         let mut answers = self.link().pipe(pipe).await?.into_iter();
         let now = answers.next().map_or(0, micros);
         let mut next = || answers.next().map_or(0, number);
-        let (paused, spawning, running) = (next(), next(), next());
-        let (dead, reclaims, stale_writes) = (next(), next(), next());
+        let (paused, active, dead, reclaims, stale_writes) = (next(), next(), next(), next(), next());
         let mut pipe = redis::pipe();
         pipe.cmd("ZCOUNT").arg(keys.of("delayed")).arg(format!("({now}")).arg("+inf");
         let delayed = self.link().pipe(pipe).await?.pop().map_or(0, number);
-        let active = spawning + running;
         Ok((Demand { delayed, paused, active, dead, reclaims, stale_writes, ..Demand::default() }, now))
     }
 

@@ -51,7 +51,7 @@ pub(super) const FIXED: [(&str, &str); 24] = [
     ("born", "stream"),
     ("log", "stream"),
     ("count", "hash"),
-    ("idle", "set"),
+    ("idle", "hash"),
     ("order", "zset"),
     ("line", "zset"),
     ("delayed", "zset"),
@@ -106,6 +106,11 @@ impl Keys {
             Topic::Queue => "queue",
         };
         self.bells() + name
+    }
+
+    /// The channel by which tasks are handed to those who wait with a handle.
+    pub(super) fn hand(&self, handle: u64) -> String {
+        format!("{}hand:{handle:016x}", self.prefix)
     }
 
     /// Where the answer of a call is remembered.

@@ -339,11 +339,6 @@ impl Call<'_> {
         answer
     }
 
-    /// The call as a command, for who sends it over another connection. Unless that is answered it has to be made all the same.
-    pub(super) fn command(&self) -> redis::Cmd {
-        self.eval.command("EVALSHA", &self.eval.script.hash)
-    }
-
     /// Gives its place free. Not reached when the caller has gone: the call may still be under way, and its place must not be used by
     /// another.
     pub(super) fn done(self) {

@@ -5,6 +5,7 @@
 //! id; a sorted set holds the ids of those that can be claimed, in order. A stream for each queue, set of needs and priority is a bell: a
 //! worker that waits blocks in one `XREADGROUP` over those it may take from, and a new entry wakes exactly one worker, whose claim then takes
 //! the best there is. No task is in a stream, so one whose bell was heard by a worker that died in that moment is still there for the next.
+//! Where a worker waits and nothing else does, a task that is submitted alone does not even stand in line: it is handed over (see `hand`).
 //!
 //! What follows from the end of an attempt is decided here, from what was read, by the same function that all engines use; the script
 //! then makes the change only if the task is still as it was read.
@@ -17,6 +18,7 @@ mod control;
 mod demand;
 mod fault;
 mod finish;
+mod hand;
 mod health;
 mod keys;
 mod link;
@@ -46,6 +48,7 @@ use std::{
 
 use crate::{Result, doubt::Doubts};
 use bell::{Bell, Wait};
+use hand::Hand;
 use keys::{Keys, Part, Topic};
 use link::Link;
 use reader::Readers;
@@ -63,6 +66,7 @@ struct Core {
     link: Link,
     keys: Arc<Keys>,
     bell: Bell,
+    hand: Hand,
     readers: Readers,
     doubts: Doubts,
     /// The partitions there are, as far as this handle knows.
@@ -97,6 +101,8 @@ impl Redis {
 impl Core {
     fn new(link: Link, keys: Arc<Keys>) -> Self {
         let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
-        Self { link, keys, bell, readers: Readers::default(), doubts: Doubts::default(), parts: Mutex::default() }
+        let hand = Hand::new(&keys);
+        let (readers, doubts, parts) = (Readers::default(), Doubts::default(), Mutex::default());
+        Self { link, keys, bell, hand, readers, doubts, parts }
     }
 }

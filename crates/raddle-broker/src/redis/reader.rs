@@ -13,7 +13,6 @@ use super::{
     Core, SAFETY_INTERVAL,
     fault::Fault,
     keys::Part,
-    link::Call,
     value::{list, number, text},
 };
 
@@ -24,6 +23,13 @@ const MARGIN: Duration = Duration::from_secs(5);
 
 /// How many entries a stream keeps at least: all that they say is that it is worth looking.
 const KEPT: u32 = 8;
+
+/// What a blocking read brought.
+struct Read {
+    is_empty: bool,
+    /// The partition's stream whose entry it was.
+    by: Option<String>,
+}
 
 /// Connections for blocking, each for one at a time.
 #[derive(Default)]
@@ -39,69 +45,82 @@ pub(super) struct Reader {
 }
 
 /// How a wait ended.
-pub(super) struct Woken {
-    /// The partition's stream whose entry ended it, if it was one.
-    pub(super) by: Option<String>,
-    /// What the call was answered, if it was.
-    pub(super) answer: Option<Value>,
+pub(super) enum Woken<T> {
+    /// By the stream of a partition, by the worker's own, or because it was over.
+    By(Option<String>),
+    /// As the caller wanted it.
+    Ended(T),
 }
 
 impl Core {
-    /// Waits until something comes into one of the partitions, for `wait` at most, or until `gone` is; and makes the call then. That is
-    /// sent with the wait: the server makes it in the moment that it ends the wait, and the way there and back is saved.
-    pub(super) async fn block(
+    /// Waits until something comes into one of the partitions, for `wait` at most, or until `ended` is there.
+    pub(super) async fn block<T>(
         self: &Arc<Self>,
         owner: Tid,
         parts: &[Part],
         wait: Duration,
-        call: &Call<'_>,
-        gone: impl Future<Output = ()>,
-    ) -> Result<Woken, Fault> {
-        let mut reader = self.reader(owner).await?;
-        let probes = reader.ready_for != Some(owner);
+        ended: impl Future<Output = T>,
+    ) -> Result<Woken<T>, Fault> {
+        let reader = self.reader(owner).await?;
+        let (id, probes) = (reader.id, reader.ready_for != Some(owner));
         let millis = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-        let mut read = redis::pipe();
-        read.cmd("XREADGROUP").arg(&["GROUP", GROUP, GROUP, "COUNT", "1", "BLOCK"]).arg(millis);
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg(&["GROUP", GROUP, GROUP, "COUNT", "1", "BLOCK"]).arg(millis);
         read.arg("NOACK").arg("STREAMS").arg(self.keys.wake(&owner.to_string()));
         parts.iter().for_each(|part| _ = read.arg(self.keys.ready(&part.name)));
         (0..=parts.len()).for_each(|_| _ = read.arg(">"));
-        read.add_command(call.command()).ignore_errors();
-        let mut connection = reader.connection.clone();
-        let reading = read.query_async::<[redis::RedisResult<Value>; 2]>(&mut connection);
-        let mut reading = std::pin::pin!(timeout(wait + MARGIN, reading));
-        let (answers, unwanted) = tokio::select! {
-            answers = &mut reading => (answers, false),
+        // On a task of its own: whoever does not wait for it any more leaves it to come to its end.
+        let core = Arc::clone(self);
+        let mut reading = tokio::spawn(async move { core.read(reader, owner, read, wait + MARGIN).await });
+        let read = tokio::select! {
+            read = &mut reading => read,
             // An idle server looks only ten times a second whether a wait is over.
             () = tokio::time::sleep(wait), if wait < SAFETY_INTERVAL => {
-                self.unblock(reader.id).await;
-                (reading.await, false)
+                self.unblock(id).await;
+                reading.await
             }
-            () = gone => {
-                self.unblock(reader.id).await;
-                (reading.await, true)
+            ended = ended => {
+                let core = Arc::clone(self);
+                tokio::spawn(async move {
+                    // The caller goes first.
+                    tokio::task::yield_now().await;
+                    core.unblock(id).await;
+                    // An entry that came in the same moment is for another.
+                    if let Ok(Ok(Read { by: Some(stream), .. })) = reading.await {
+                        core.wake(&[stream]).await;
+                    }
+                });
+                return Ok(Woken::Ended(ended));
             }
         };
-        let [entry, answer] = match answers {
-            Ok(Ok(answers)) => answers,
+        match read.map_err(|error| Fault::Away(format!("a blocking read failed: {error}")))?? {
+            // Who is not even woken by itself would wait for ever, and look as if there were nothing to do.
+            Read { is_empty: true, .. } if probes => {
+                Err(Fault::Away("the worker's own entry did not come through its stream".into()))
+            }
+            Read { by, .. } => Ok(Woken::By(by)),
+        }
+    }
+
+    async fn read(&self, mut reader: Reader, owner: Tid, read: redis::Cmd, within: Duration) -> Result<Read, Fault> {
+        let reading = timeout(within, read.query_async::<Value>(&mut reader.connection)).await;
+        let entry = match reading {
+            Ok(Ok(entry)) => entry,
             // A connection that may still answer is not used again.
             Ok(Err(error)) => return Err(self.link.target.explain(&error)),
             Err(_) => return Err(Fault::Away("a blocking read was not answered".into())),
         };
-        match entry.map_err(|error| self.link.target.explain(&error))? {
-            // Who is not even woken by itself would wait for ever, and look as if there were nothing to do.
-            Value::Nil if probes && !unwanted => {
-                Err(Fault::Away("the worker's own entry did not come through its stream".into()))
-            }
-            entry => {
-                reader.ready_for = Some(owner);
-                self.readers.put(reader);
-                // Its own stream is nobody else's.
-                let own = self.keys.wake(&owner.to_string());
-                let streams = list(entry).into_iter().filter_map(|stream| list(stream).into_iter().next()).map(text);
-                let by = streams.into_iter().find(|stream| *stream != own);
-                Ok(Woken { by, answer: answer.ok() })
-            }
+        let is_empty = entry == Value::Nil;
+        if !is_empty {
+            reader.ready_for = Some(owner);
         }
+        if reader.ready_for == Some(owner) {
+            self.readers.put(reader);
+        }
+        // Its own stream is nobody else's.
+        let own = self.keys.wake(&owner.to_string());
+        let streams = list(entry).into_iter().filter_map(|stream| list(stream).into_iter().next()).map(text);
+        Ok(Read { is_empty, by: streams.into_iter().find(|stream| *stream != own) })
     }
 
     /// Wakes one worker for each of these streams.

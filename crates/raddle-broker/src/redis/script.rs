@@ -41,6 +41,7 @@ scripts! {
     DISMISS = "dismiss.lua";
     FINISH = "finish.lua";
     GONE = "gone.lua";
+    HAND = "hand.lua" doubles "has stored a task";
     PURGE = "purge.lua";
     PUT = "put.lua" doubles "has stored a message";
     REFUSE = "refuse.lua";

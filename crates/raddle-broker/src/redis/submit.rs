@@ -11,7 +11,7 @@ use super::{
     reclaim::reclaim,
     record::{key_of, millis, stored},
     script,
-    value::{arg, list, text, tid},
+    value::{arg, list, number, text, tid},
 };
 use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Submitted};
 
@@ -50,7 +50,24 @@ impl Redis {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
+        if let [task] = &batch[..]
+            && is_plain(task)
+            && !self.link().target.address.options.wants_copies()
+            && self.core.hand.is_worth_trying()
+            && let Some(tid) = self.hand_over(task).await?
+        {
+            return Ok(vec![Submitted::New(tid)]);
+        }
         Ok(self.store(batch, Mode::Plain).await?.submitted)
+    }
+
+    /// Stores a task by giving it to a worker that waits for it, if there is one. Not for who wants copies of it before it is stored.
+    async fn hand_over(&self, task: &Submit) -> Result<Option<Tid>> {
+        let args = vec![Part::name_of(&task.spec).into_bytes(), task_arg(task)?];
+        let answer = self.link().change(&script::HAND, Vec::new(), args, Sure::Done).await?;
+        let handed = tid(answer);
+        self.core.hand.somebody_waits(handed.is_some());
+        Ok(handed)
     }
 
     pub(super) async fn submit_again(&self, old: Tid, task: Submit) -> Result<Tid> {
@@ -85,7 +102,8 @@ impl Redis {
         let answer = self.link().change(&script::SUBMIT, keys, args, Sure::Durable).await?;
         let odd =
             || Error::Server { place: self.link().target.place(), reason: "a submission was not answered".into() };
-        let [first, existing, fresh, owner, claimed] = <[_; 5]>::try_from(list(answer)).map_err(|_| odd())?;
+        let [first, existing, fresh, owner, claimed, idle] = <[_; 6]>::try_from(list(answer)).map_err(|_| odd())?;
+        self.core.hand.somebody_waits(number(idle) > 0);
         let fresh: Vec<String> = list(fresh).into_iter().map(text).collect();
         if !fresh.is_empty() {
             self.tell_of_parts().await;
@@ -93,7 +111,7 @@ impl Redis {
         let mut others: HashMap<usize, Tid> = HashMap::new();
         let mut existing = list(existing).into_iter();
         while let (Some(index), Some(holder)) = (existing.next(), existing.next()) {
-            others.extend(tid(holder).map(|holder| (super::value::number(index) as usize, holder)));
+            others.extend(tid(holder).map(|holder| (number(index) as usize, holder)));
         }
         let mut next = from_stream_id(&text(first)).unwrap_or(0);
         let mut submitted = Vec::with_capacity(batch.tasks);
@@ -140,8 +158,6 @@ impl Batch {
         };
         let numbers: Vec<usize> = tasks.iter().map(|task| number_of(&task.spec)).collect();
         // Most tasks have nothing but a spec, and most batches go to one partition: what they need not say costs no time.
-        let is_plain =
-            |Submit { spec, .. }: &Submit| spec.delay.is_none() && spec.run_at.is_none() && spec.unique_key.is_none();
         let each = match tasks.iter().all(is_plain) {
             true if parts.len() == 1 => 1,
             true => 2,
@@ -149,8 +165,7 @@ impl Batch {
         };
         let mut args = Vec::with_capacity(tasks.len() * each);
         for (task, number) in tasks.iter().zip(numbers) {
-            let json = task.written()?;
-            let Submit { spec, parent } = task;
+            let spec = &task.spec;
             if each > 1 {
                 args.push(arg(number));
             }
@@ -158,7 +173,7 @@ impl Batch {
                 let (due, due_nanos) = due(spec);
                 args.extend([due.into_bytes(), due_nanos.into_bytes(), key_of(spec).into_bytes()]);
             }
-            args.push(stored(spec, *parent, false, spec.result_ttl().0, &json).into_bytes());
+            args.push(task_arg(task)?);
         }
         Ok(Self { parts, args, tasks: tasks.len(), each })
     }
@@ -175,6 +190,17 @@ impl Mode {
             }
         }
     }
+}
+
+/// Whether there is nothing to say of a task but its spec.
+fn is_plain(Submit { spec, .. }: &Submit) -> bool {
+    spec.delay.is_none() && spec.run_at.is_none() && spec.unique_key.is_none()
+}
+
+/// A task, written out as the scripts store it.
+fn task_arg(task: &Submit) -> Result<Vec<u8>> {
+    let Submit { spec, parent } = task;
+    Ok(stored(spec, *parent, false, spec.result_ttl().0, &task.written()?).into_bytes())
 }
 
 /// A worker, written out as the scripts take it.

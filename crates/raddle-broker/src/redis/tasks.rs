@@ -136,10 +136,10 @@ impl Tasks for Redis {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("HGETALL").arg(keys.of("count")).cmd("SCARD").arg(keys.of("dead"));
-        pipe.cmd("HGET").arg(keys.of("meta")).arg("stale");
+        pipe.cmd("HGET").arg(keys.of("meta")).arg("stale").cmd("ZCARD").arg(keys.of("owned"));
         let mut answers = self.link().pipe(pipe).await?.into_iter();
         let mut next = || answers.next().unwrap_or_default();
-        let (counts, dead, stale) = (next(), next(), next());
+        let (counts, dead, stale, owned) = (next(), next(), next(), number(next()));
         let mut summary = Summary {
             dead: number(dead),
             stale_writes: maybe(stale).and_then(|n| n.parse().ok()).unwrap_or(0),
@@ -163,6 +163,10 @@ impl Tasks for Redis {
                     }
                 }
             }
+        }
+        let spawning = owned.saturating_sub(summary.states.get(&State::Running).copied().unwrap_or(0));
+        if spawning > 0 {
+            summary.states.insert(State::Spawning, spawning);
         }
         let waiting = summary.ready.values().sum::<u64>() + summary.delayed + summary.paused;
         if waiting > 0 {

@@ -6,6 +6,7 @@ mod away;
 mod cluster;
 mod doctor;
 mod forms;
+mod hand;
 mod proxy;
 mod refusals;
 mod replicas;

@@ -103,14 +103,14 @@ async fn a_write_waits_for_its_replicas_and_says_what_is_missing() {
     assert_eq!(count(&*broker).await, 1, "it is there, once, though it was asked for again and again");
 
     let replica = master.replica();
-    broker.submit(vec![task("together")]).await.unwrap();
+    let patient = open(&format!("{url}&give_up_after=20s")).await.unwrap();
+    patient.submit(vec![task("together")]).await.unwrap();
     until("the replica has both", || replica.ask(&["HLEN", "raddle:{x}:spec"]).ends_with(":2"));
 
     replica.signal("STOP");
     let error = broker.submit(vec![task("stopped")]).await.unwrap_err();
     assert!(matches!(error, Error::Unconfirmed { .. }), "{error}");
     // With more patience it is only late.
-    let patient = open(&format!("{url}&give_up_after=20s")).await.unwrap();
     let submitting = tokio::spawn({
         let patient = Arc::clone(&patient);
         async move { patient.submit(vec![task("late")]).await }

@@ -31,7 +31,7 @@ local function leave(it, f)
     count('h', -1)
   elseif not is_service(f) then
     call('ZREM', OWNED, f[6] .. ':' .. it.tid)
-    count(place == 's' and '1' or '2', -1)
+    if place == 'x' then count('2', -1) end
   end
 end
 
@@ -49,7 +49,7 @@ local function enter(it)
     count('h', 1)
   elseif not is_service(f) then
     call('ZADD', OWNED, '0', f[6] .. ':' .. it.tid)
-    count(place == 's' and '1' or '2', 1)
+    if place == 'x' then count('2', 1) end
   end
   call('HSET', TASK, it.tid, it.to)
 end
@@ -66,7 +66,7 @@ local function finish(it, f)
     call('HDEL', WORKERS, it.tid)
     call('HDEL', BEATS, it.tid)
     call('ZREM', LEASE, it.tid)
-    call('SREM', IDLE, it.tid)
+    call('HDEL', IDLE, it.tid)
     call('DEL', KEYS[FIXED + it.leaves])
   end
 end

@@ -1,9 +1,10 @@
 -- Gives tasks to a worker: the most urgent, then the oldest, over the partitions it may take from.
 -- ARGV: owner, how many at most, how many partitions the caller knows of, the one task that is asked for or '', the queues that the
--- worker serves and the capabilities it has, each between line ends, and '1' if it waits when there is nothing.
+-- worker serves and the capabilities it has, each between line ends; the channel by which it is reached if it waits when there is nothing,
+-- '-' if it can only be woken, '' if it does not wait; and since when it has waited, in microseconds, or ''.
 -- Answers a word, the partitions that others are to be woken for, and what belongs to the word.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
-local queues, caps, stays = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6] == '1'
+local queues, caps, channel, since = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6], ARGV[FIRST + 7]
 -- How many overdue tasks one claim moves: the rest follows with the next.
 local PROMOTED = 256
 -- How many runs are looked at first, then in one go, and in all before those that the worker may take are looked for by partition.
@@ -14,15 +15,20 @@ if not has_lease(owner) then
   return answer({ 'gone', {} })
 end
 
-local function fits(part)
-  local queue, needs = string.match(part, '^%d|([^|]*)|(.*)$')
-  if not queue or not string.find(queues, '\n' .. queue .. '\n', 1, true) then return false end
-  if needs == '' then return true end
-  if not string.find(needs, ',', 1, true) then return string.find(caps, '\n' .. needs .. '\n', 1, true) ~= nil end
-  for need in string.gmatch(needs, '[^,]+') do
-    if not string.find(caps, '\n' .. need .. '\n', 1, true) then return false end
+if channel == '' then call('HDEL', IDLE, owner) end
+
+-- What was handed to the worker while it waited, and may not have reached it.
+if since ~= '' then
+  local given = { 'given', {}, int(now_us) }
+  for _, held in ipairs(call('ZRANGEBYLEX', OWNED, '[' .. owner .. ':', '(' .. owner .. ';')) do
+    local tid = string.sub(held, #owner + 2)
+    local f = fields(call('HGET', TASK, tid))
+    if f[1] == 's' and f[8] == HANDED and tonumber(f[7]) > tonumber(since) then
+      local n = #given
+      given[n + 1], given[n + 2], given[n + 3] = tid, f[2], call('HGET', SPEC, tid)
+    end
   end
-  return true
+  if #given > 3 then return answer(given) end
 end
 
 -- Delayed tasks whose time has come, whoever may take them.
@@ -103,7 +109,7 @@ local function take_by_part()
     end
   end
   for _, part in ipairs(call('SMEMBERS', PARTS)) do
-    if fits(part) then parts[#parts + 1] = part end
+    if fits(part, queues, caps) then parts[#parts + 1] = part end
   end
   local chunk = floor((max - #tids) / math.max(#parts, 1)) + 2
   for _, part in ipairs(parts) do
@@ -136,7 +142,7 @@ local function take_in_order()
     local page = call('ZRANGE', ORDER, from, from + size - 1)
     for i = 1, #page do
       local first, part, n = string.match(page[i], '^%d(%d+) (%S+) (%d+)$')
-      if fit[part] == nil then fit[part] = fits(part) end
+      if fit[part] == nil then fit[part] = fits(part, queues, caps) end
       if fit[part] then
         if #tids >= max then
           more = '1'
@@ -173,11 +179,14 @@ if #tids == 0 then
   if only == '' and call('SCARD', PARTS) ~= known then
     return answer({ 'parts', rings })
   end
-  if stays then call('SADD', IDLE, owner) end
+  if channel ~= '' then
+    local waiting = channel .. ' ' .. queues .. ' ' .. caps
+    if call('HGET', IDLE, owner) ~= waiting then call('HSET', IDLE, owner, waiting) end
+  end
   -- When to look again without being woken.
-  return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '' })
+  return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '', int(now_us) })
 end
-if stays then call('SREM', IDLE, owner) end
+if channel ~= '' then call('HDEL', IDLE, owner) end
 
 local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
 local reply, kept, changed, owned, told = { 'ok', rings, more }, { 'again', rings, more }, {}, {}, {}
@@ -192,8 +201,7 @@ for i = 1, #tids do
       f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
       now_is = record(f)
     else
-      local part, ttl, _, key = head(spec)
-      now_is = 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. claimed_at .. ' - 0 - ' .. ttl .. ' ' .. key
+      now_is = first_record(spec, owner, claimed_at, '-')
     end
     n = n + 1
     changed[2 * n - 1], changed[2 * n] = tid, now_is
@@ -205,7 +213,6 @@ for i = 1, #tids do
 end
 call_many('HSET', TASK, changed)
 call_many('ZADD', OWNED, owned)
-count('1', n)
 event(SPAWNING, owner, table.concat(told, ' '), n)
 -- Whoever is at work does not look again in time for what is due soon: another has to know of it.
 if next_due[1] and tonumber(next_due[2]) - now_us < LOOKS then rings[#rings + 1] = string.sub(next_due[1], 21) end

@@ -16,13 +16,17 @@ if ARGV[2] ~= '' then
   end
 end
 
--- The clock. Numbers are doubles here, exact up to 2^53: an id is kept as its slot of 4096 ns and a counter.
+-- The clock. Numbers are doubles here, exact up to 2^53: an id is kept as its slot of 4096 ns and a counter. As bytes, which take a tenth of
+-- the time that digits take.
 local time = call('TIME')
 local sec, usec = tonumber(time[1]), tonumber(time[2])
 local now_us = sec * 1000000 + usec
 local now_ms = floor(now_us / 1000)
-local last = call('HMGET', META, 'slot', 'counter')
-local slot, counter = tonumber(last[1] or 0), tonumber(last[2] or 0)
+local slot, counter = 0, 0
+local last = call('HGET', META, 'clock')
+if last then
+  slot, counter = struct.unpack('<dd', last)
+end
 local ids_taken = false
 
 local function int(number)
@@ -80,6 +84,7 @@ local function call_many(name, key, args)
   return all, sum
 end
 
+-- What is claimed and has not begun is not counted: it is what somebody owns and does not run.
 -- Counters and bells are brought together, and written once at the end.
 local counts, bells = {}, {}
 local function count(what, by)
@@ -141,6 +146,12 @@ local function head(spec)
   return string.match(spec, '^(%S+) (%S+) (%S+) ([^\n]*)\n')
 end
 
+-- The record of a task that is claimed for the first time.
+local function first_record(spec, owner, claimed_at, process)
+  local part, ttl, _, key = head(spec)
+  return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. claimed_at .. ' ' .. process .. ' 0 - ' .. ttl .. ' ' .. key
+end
+
 -- The number of control words that wait for a task.
 local function words_of(tid)
   return call('ZLEXCOUNT', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
@@ -172,8 +183,24 @@ local function line_up(part, tid, n)
 end
 
 -- How many wait is counted by queue, under its name behind a bar.
+local function queue_of(part)
+  return string.match(part, '|[^|]*')
+end
+
 local function waits(part, by)
-  count(string.match(part, '|[^|]*'), by)
+  count(queue_of(part), by)
+end
+
+-- Whether a worker may take from a partition: it serves the queue, and has what is needed. What it serves and has stands between line ends.
+local function fits(part, queues, caps)
+  local queue, needs = string.match(part, '^%d|([^|]*)|(.*)$')
+  if not queue or not string.find(queues, '\n' .. queue .. '\n', 1, true) then return false end
+  if needs == '' then return true end
+  if not string.find(needs, ',', 1, true) then return string.find(caps, '\n' .. needs .. '\n', 1, true) ~= nil end
+  for need in string.gmatch(needs, '[^,]+') do
+    if not string.find(caps, '\n' .. need .. '\n', 1, true) then return false end
+  end
+  return true
 end
 
 -- An id in two limbs, which numbers hold exactly, and back.
@@ -200,6 +227,14 @@ local function leave_line(part, tid)
   if before > 0 then line_up(part, first, before) end
   if behind > 0 then line_up(part, from_limbs(own_high, own_low + 1), behind) end
   waits(part, -1)
+end
+
+-- Gives a new task to a worker that has not asked for it. `HANDED` stands where its process will.
+local HANDED = 'h'
+local function give(worker, tid, spec, process)
+  call('HSET', TASK, tid, first_record(spec, worker, int(now_us), process))
+  call('ZADD', OWNED, '0', worker .. ':' .. tid)
+  event(SPAWNING, worker, tid .. ':1', 1)
 end
 
 -- Wakes one worker that waits for a partition. The stream is a bell: what it rings for stands in line, so that old entries may go.
@@ -272,14 +307,14 @@ local function dismiss(owner)
     call('HDEL', WORKERS, owner)
     call('HDEL', BEATS, owner)
     call('ZREM', LEASE, owner)
-    call('SREM', IDLE, owner)
+    call('HDEL', IDLE, owner)
   end
 end
 
 -- The end of every script: what was put off is written, and the answer is remembered.
 local function answer(reply, remembered)
   if ids_taken then
-    call('HSET', META, 'slot', int(slot), 'counter', int(counter))
+    call('HSET', META, 'clock', struct.pack('<dd', slot, counter))
   end
   write_counts()
   for topic in pairs(bells) do

@@ -16,7 +16,7 @@ local reply, done, gone, owned, expiry, kept, keys = {}, {}, {}, {}, {}, {}, {}
 local began, ended, order = {}, {}, {}
 local any_words = call('ZCARD', WORDS) > 0
 local seen = {}
-local spawning, running, k = 0, 0, 0
+local running, k = 0, 0
 for i = 1, n do
   local a = START + (i - 1) * each
   local tid, attempt = tids[i], ARGV[a + 1]
@@ -34,7 +34,6 @@ for i = 1, n do
     local told = tid .. ':' .. attempt
     if place == 's' then
       table.insert(began[owner], told)
-      spawning = spawning + 1
     else
       running = running + 1
     end
@@ -73,7 +72,6 @@ call_many('HDEL', TASK, gone)
 call_many('ZREM', OWNED, owned)
 call_many('ZADD', EXPIRY, expiry)
 call_many('HDEL', UNIQUES, keys)
-count('1', -spawning)
 count('2', -running)
 count('3', k)
 for i = 1, #order do

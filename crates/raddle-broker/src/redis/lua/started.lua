@@ -20,7 +20,6 @@ for i = 1, n do
       order[#order + 1] = f[6]
     end
     table.insert(began[f[6]], tid .. ':' .. f[2])
-    count('1', -1)
     count('2', 1)
   end
 end

@@ -39,7 +39,7 @@ else
   new = n
 end
 if new == 0 then
-  return answer({ '', existing, {}, '', '' })
+  return answer({ '', existing, {}, '', '', 0 })
 end
 if mode == 'again' then
   -- The old one has been seen to.
@@ -144,24 +144,16 @@ call_many('HSET', UNIQUES, keys)
 end_run()
 call_many('ZADD', ORDER, order)
 call_many('ZADD', LINE, line)
+-- Where nobody waits, nobody has to be woken.
+local idle = call('HLEN', IDLE)
 for p = 1, nparts do
   waits(parts[p], ready[p])
-end
--- Where nobody waits, nobody has to be woken.
-local idle = call('SCARD', IDLE)
-for p = 1, idle > 0 and nparts or 0 do
   for _ = 1, math.min(ready[p], RINGS, idle) do
     wake(KEYS[FIXED + p])
   end
 end
 if mode == 'own' then
   owner = enter_own(ARGV[M + 1], tonumber(ARGV[M + 2]))
-  if claimed ~= '' then
-    local part, ttl, _, key = head(specs[2])
-    call('HSET', TASK, claimed, record({ 's', 1, 0, 0, part, owner, int(now_us), '-', 0, '-', ttl, key }))
-    call('ZADD', OWNED, '0', owner .. ':' .. claimed)
-    count('1', 1)
-    event(SPAWNING, owner, claimed .. ':1', 1)
-  end
+  if claimed ~= '' then give(owner, claimed, specs[2], '-') end
 end
-return answer({ stream_id(s, c), existing, fresh, owner, claimed })
+return answer({ stream_id(s, c), existing, fresh, owner, claimed, idle })
