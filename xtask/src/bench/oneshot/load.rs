@@ -17,8 +17,7 @@ use crate::{
 /// Until the pool has seen the rate.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// The share of tasks that found an idle worker, at half of what the pool can do. Ids are times: a task whose worker is older than itself
-/// was waited for.
+/// The share of tasks that found an idle worker, at half of what the pool can do.
 pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
     let (probe, length) = if plan.quick { (500, Duration::from_secs(3)) } else { (2000, Duration::from_secs(15)) };
     let site = Site::new(engine);
@@ -28,7 +27,8 @@ pub(super) fn hits(plan: &Plan, engine: Engine) -> Verdict {
     let half = rate(probe, began.elapsed()) / 2.0;
     poisson(&site, half, WARM_UP);
     let tids = poisson(&site, half, length);
-    let found = tids.iter().filter(|tid| site.task(**tid).worker.is_some_and(|worker| worker < **tid)).count();
+    let claims = site.claims();
+    let found = tids.iter().filter(|tid| claims.iter().any(|claim| claim.waited_at(**tid))).count();
     drop(spawner);
     let share = found as f64 / tids.len() as f64;
     println!("{engine:?}: {} tasks at {half:.0}/s, {} found an idle worker", tids.len(), found);

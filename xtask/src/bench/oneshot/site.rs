@@ -10,7 +10,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, Cursor, Submit, Summary, connect};
-use raddle_core::{Spec, State, Target, TaskView, Tid};
+use raddle_core::{EventKind, Spec, State, Target, TaskView, Tid};
 use serde_json::Value;
 
 use super::{Engine, p50};
@@ -26,6 +26,21 @@ pub(super) struct Site {
     pub(super) bed: Bed,
 }
 
+/// What a worker claimed when. Ids are times, those of events too.
+pub(super) struct Claimed {
+    worker: Tid,
+    at: Tid,
+}
+
+impl Claimed {
+    /// Whether the worker was there at this moment, and waited for a task.
+    pub(super) fn waited_at(&self, moment: Tid) -> bool {
+        self.worker < moment && moment < self.at
+    }
+}
+
+/// How many events are read at a time.
+const EVENTS: u32 = 1000;
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(180);
 const GROUP: usize = 100;
@@ -98,9 +113,21 @@ impl Site {
     /// two cores, and what it costs is ours.
     pub(super) fn run_all(&self, tasks: usize) -> Vec<Tid> {
         let tids = self.submit(tasks);
-        self.bed.wait(self.ended(*tids.last().expect("there are tasks")));
         self.until_completed(tasks);
         tids
+    }
+
+    /// What every worker has claimed, as far as the log goes back.
+    pub(super) fn claims(&self) -> Vec<Claimed> {
+        let (mut claims, mut after) = (Vec::new(), 0);
+        loop {
+            let read = self.broker.events(after, None, EVENTS, Duration::ZERO);
+            let events = self.bed.wait(read).expect("the broker answers");
+            let Some(last) = events.last() else { return claims };
+            after = last.id.as_u64();
+            let spawning = events.iter().filter(|event| event.event == EventKind::Spawning);
+            claims.extend(spawning.filter_map(|event| Some(Claimed { worker: event.worker?, at: event.id })));
+        }
     }
 
     /// Waits until so many tasks are completed.
@@ -108,7 +135,8 @@ impl Site {
         let began = Instant::now();
         while self.summary().states.get(&State::Completed) < Some(&(tasks as u64)) {
             assert!(began.elapsed() < DEADLINE, "the tasks are finished in time");
-            thread::sleep(Duration::from_millis(2));
+            // Seldom enough that the looks cost nothing: what is waited for takes seconds.
+            thread::sleep(Duration::from_millis(10));
         }
     }
 
