@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
-use raddle_core::{Exit, State};
+use raddle_core::{Exit, State, Tid};
 use redis::Value;
 use tokio::{sync::oneshot, time::Instant};
 
@@ -12,10 +12,11 @@ use super::{
     change::Draft,
     fault::Fault,
     finish::release,
+    hand::Seat,
     keys::Part,
     link::{Backoff, Sure},
     reader::Woken,
-    record::Stored,
+    record::{Place, Stored},
     script,
     value::{arg, list, maybe, number, text, tid},
 };
@@ -31,20 +32,20 @@ struct Look {
 enum Found {
     /// Tasks, and whether more were waiting.
     Claims(Vec<Claim>, bool),
-    /// Tasks that were handed over while the worker waited, and the server's time in microseconds.
-    Handed(Vec<Claim>, u64),
-    /// Nothing, when something may be due, and the server's time.
-    Nothing(Option<Duration>, Option<u64>),
+    /// Tasks that were handed over while the worker waited, and the last id there is.
+    Handed(Vec<Claim>, Tid),
+    /// Nothing, when something may be due, and the last id there is.
+    Nothing(Option<Duration>, Option<Tid>),
     /// Nothing, and there are partitions that this handle does not know of.
     NewParts,
 }
 
 /// How a worker waits for tasks.
 struct Stay {
-    /// The channel by which it is reached; nothing if it does not wait.
-    channel: String,
-    /// Since when it waits, by the server's time in microseconds.
-    since: Option<u64>,
+    /// Whether it waits when there is nothing.
+    waits: bool,
+    /// The last id that there was when it began to wait.
+    since: Option<Tid>,
     /// How many tasks it takes.
     max: u32,
 }
@@ -63,34 +64,33 @@ impl Redis {
     /// Claims on a task of its own: whoever stops waiting for claims that are made already gives them back that way.
     pub(super) async fn claim_for(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
         let (give, mut given) = oneshot::channel();
-        let core = Arc::clone(&self.core);
+        let (core, owner) = (Arc::clone(&self.core), request.owner);
         tokio::spawn(async move {
             let mut give = give;
-            let owner = request.owner;
             let (outcome, wakes) = match core.claim(request, &mut give).await {
                 Ok(outcome) => (Ok(outcome.claims), outcome.wakes),
                 Err(error) => (Err(error), Vec::new()),
             };
             if let Err(Ok(claims)) = give.send(outcome) {
-                core.give_back(claims).await;
+                core.give_back(owner, claims).await;
                 tracing::debug!(%owner, "a claim was given up");
             }
             core.wake(&wakes).await;
         });
         // Dropped between the answer and the next poll, the channel still has what was sent.
-        struct Undelivered<'a>(&'a mut oneshot::Receiver<Result<Vec<Claim>>>, Arc<Core>);
+        struct Undelivered<'a>(&'a mut oneshot::Receiver<Result<Vec<Claim>>>, Arc<Core>, Tid);
         impl Drop for Undelivered<'_> {
             fn drop(&mut self) {
                 self.0.close();
                 if let Ok(Ok(claims)) = self.0.try_recv()
                     && !claims.is_empty()
                 {
-                    let core = Arc::clone(&self.1);
-                    tokio::spawn(async move { core.give_back(claims).await });
+                    let (core, owner) = (Arc::clone(&self.1), self.2);
+                    tokio::spawn(async move { core.give_back(owner, claims).await });
                 }
             }
         }
-        let waiting = Undelivered(&mut given, Arc::clone(&self.core));
+        let waiting = Undelivered(&mut given, Arc::clone(&self.core), owner);
         let answer = (&mut *waiting.0).await;
         answer.unwrap_or(Err(Error::Closed))
     }
@@ -106,49 +106,62 @@ impl Core {
         if request.only.is_some() {
             return self.claim_only(&request, deadline, caller).await;
         }
+        let mut seat = self.hand.sit(request.owner);
         let since = self.hand.take_unsettled(request.owner);
-        let mut stay = Stay { channel: String::new(), since, max: request.max };
-        if !request.wait.is_zero() {
-            stay.channel = self.hand.channel(self, request.wait).await.unwrap_or(UNREACHABLE).to_owned();
+        let mut stay = Stay { waits: !request.wait.is_zero(), since, max: request.max };
+        let outcome = self.claim_or_wait(&request, deadline, &mut stay, &mut seat, caller).await;
+        let handed = seat.leave();
+        match outcome {
+            Ok(mut outcome) if outcome.claims.is_empty() => {
+                outcome.claims.extend(handed);
+                Ok(outcome)
+            }
+            Ok(outcome) => {
+                // For another claim of the same worker, which has ended in the same moment.
+                self.give_back(request.owner, handed.into_iter().collect()).await;
+                Ok(outcome)
+            }
+            // It is not a worker any more, and others take over what was its own.
+            Err(Error::NotFound(owner)) if owner == request.owner => Err(Error::NotFound(owner)),
+            Err(error) => {
+                if let Some(since) = stay.since {
+                    self.hand.leave_unsettled(request.owner, since);
+                }
+                // What was handed over is the worker's own, whatever went wrong with the rest.
+                handed.map(|claim| Outcome { claims: vec![claim], wakes: Vec::new() }).ok_or(error)
+            }
         }
-        let outcome = self.claim_or_wait(&request, deadline, &mut stay, caller).await;
-        if let (Err(_), Some(since)) = (&outcome, stay.since) {
-            self.hand.leave_unsettled(request.owner, since);
-        }
-        outcome
     }
 
+    /// Returns with nothing when a task was handed over: it is at the seat.
     async fn claim_or_wait(
         self: &Arc<Self>,
         request: &ClaimRequest,
         deadline: Instant,
         stay: &mut Stay,
+        seat: &mut Seat<'_>,
         caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
     ) -> Result<Outcome> {
         let options = &self.link.target.address.options;
         let mut backoff = Backoff::new(options, options.give_up_after);
-        let (mut woken_by, mut seat) = (None, self.hand.sit(request.owner));
+        let (mut woken_by, mut has_listened) = (None, false);
         loop {
-            let mut look = self.look(request, stay).await?;
-            let again_in = match look.found {
+            let is_reachable = self.hand.open_channel().is_some();
+            let Look { found, mut wakes } = self.look(request, stay).await?;
+            let again_in = match found {
                 Found::Claims(claims, more) => {
                     // A batch wakes a few, and each of them one more, until all are taken.
-                    look.wakes.extend(woken_by.filter(|_| more));
-                    self.give_back(seat.leave().into_iter().collect()).await;
-                    return Ok(Outcome { claims, wakes: look.wakes });
+                    wakes.extend(woken_by.filter(|_| more));
+                    return Ok(Outcome { claims, wakes });
                 }
                 Found::Handed(claims, now) => {
                     stay.since = Some(now);
-                    let claims = self.hand.news(claims);
-                    if claims.is_empty() {
-                        // They have come over the channel.
-                        Some(Duration::ZERO)
-                    } else {
-                        return Ok(Outcome { claims, wakes: look.wakes });
-                    }
+                    // Whatever it was woken for is for another.
+                    wakes.extend(woken_by);
+                    return Ok(Outcome { claims: self.hand.news(claims), wakes });
                 }
                 Found::NewParts => {
-                    self.wake(&look.wakes).await;
+                    self.wake(&wakes).await;
                     self.refresh_parts().await?;
                     continue;
                 }
@@ -157,34 +170,52 @@ impl Core {
                     again_in
                 }
             };
-            self.wake(&look.wakes).await;
+            woken_by = None;
+            self.wake(&wakes).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            if stay.channel.is_empty() {
-                return Ok(Outcome { claims: seat.leave().into_iter().collect(), wakes: Vec::new() });
+            if !stay.waits || seat.has_come() {
+                return Ok(Outcome::default());
             }
             if left.is_zero() || caller.is_closed() {
-                // One more look, to take nothing: it says that nothing is to be handed over any more, and brings what was.
-                (stay.channel, stay.max) = (String::new(), 0);
-                continue;
+                if seat.is_alone() {
+                    // One more look, to take nothing: it says that nothing is to be handed over any more, and brings what was.
+                    (stay.waits, stay.max) = (false, 0);
+                    continue;
+                }
+                return Ok(Outcome::default());
+            }
+            if !is_reachable && !has_listened {
+                has_listened = true;
+                let opens = tokio::select! {
+                    opens = self.hand.listen(self, left) => opens,
+                    () = caller.closed() => false,
+                };
+                if opens {
+                    continue;
+                }
             }
             let wait = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL).min(left);
             let parts = self.parts_for(request);
             let ended = async {
                 tokio::select! {
-                    claim = seat.handed() => Some(claim),
-                    () = caller.closed() => None,
+                    () = seat.wait() => {}
+                    () = caller.closed() => {}
                 }
             };
             match self.block(request.owner, &parts, wait, ended).await {
-                Ok(Woken::Ended(Some(claim))) => return Ok(Outcome { claims: vec![claim], wakes: Vec::new() }),
-                Ok(Woken::Ended(None)) => {}
+                Ok(Woken::Ended(())) if seat.has_come() => return Ok(Outcome::default()),
+                Ok(Woken::Ended(())) => stay.max = 0,
                 Ok(Woken::By(stream)) => {
                     backoff = Backoff::new(options, options.give_up_after);
                     woken_by = stream;
                 }
                 Err(Fault::Final(error)) => return Err(*error),
                 Err(fault) => {
-                    if !backoff.pause().await {
+                    let pauses = tokio::select! {
+                        pauses = backoff.pause() => pauses,
+                        () = seat.wait() => return Ok(Outcome::default()),
+                    };
+                    if !pauses {
                         return Err(self.link.give_up(fault));
                     }
                 }
@@ -202,7 +233,7 @@ impl Core {
         // Whatever makes a task ready is an event, but for its time.
         let left = deadline.saturating_duration_since(Instant::now());
         let mut wait = self.bell.wait(super::Topic::Log, left).await;
-        let stay = Stay { channel: String::new(), since: None, max: request.max };
+        let stay = Stay { waits: false, since: None, max: request.max };
         loop {
             let Look { found, wakes } = self.look(request, &stay).await?;
             let again_in = match found {
@@ -234,7 +265,8 @@ impl Core {
         let queues = lines(request.queues.iter().map(String::as_str));
         let since = stay.since.map_or(Vec::new(), arg);
         let caps = lines(request.caps.iter());
-        vec![arg(request.owner), arg(stay.max), arg(known), only, queues, caps, arg(&stay.channel), since]
+        let channel = if stay.waits { self.hand.open_channel().unwrap_or(UNREACHABLE) } else { "" };
+        vec![arg(request.owner), arg(stay.max), arg(known), only, queues, caps, arg(channel), since]
     }
 
     async fn read_look(&self, request: &ClaimRequest, answer: Value) -> Result<Look> {
@@ -249,7 +281,7 @@ impl Core {
                 self.found(answer, more).await?
             }
             Some("given") => {
-                let now = answer.next().map_or(0, number);
+                let now = answer.next().and_then(tid).ok_or(Error::Closed)?;
                 Found::Handed(self.readable(answer).await?, now)
             }
             Some("again") => {
@@ -258,9 +290,8 @@ impl Core {
                 self.found(answer.into_iter(), more).await?
             }
             Some("none") => {
-                let micros = |text: Option<String>| text.and_then(|text| text.parse().ok());
-                let again_in = micros(rest()).map(Duration::from_micros);
-                Found::Nothing(again_in, micros(rest()))
+                let again_in = rest().and_then(|text| text.parse().ok()).map(Duration::from_micros);
+                Found::Nothing(again_in, rest().and_then(|text| text.parse().ok()))
             }
             Some("parts") => Found::NewParts,
             _ => return Err(Error::NotFound(request.owner)),
@@ -314,16 +345,24 @@ impl Core {
         Ok(())
     }
 
-    pub(super) async fn give_back(&self, claims: Vec<Claim>) {
+    /// Gives back what nobody has begun.
+    pub(super) async fn give_back(&self, owner: Tid, claims: Vec<Claim>) {
         if claims.is_empty() {
             return;
         }
-        let back = claims
-            .into_iter()
-            .map(|claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() })
-            .collect();
-        if let Err(error) = release(&self.link, back).await {
+        let give_back = async || -> Result<()> {
+            let tids: Vec<Tid> = claims.iter().map(|claim| claim.fence.tid).collect();
+            let tasks = snapshots(&self.link, &tids).await?;
+            let is_unbegun = |fence: &Fence| {
+                tasks.get(&fence.tid).is_some_and(|task| task.is_latest(*fence) && task.record.place == Place::Spawning)
+            };
+            let fences = claims.iter().map(|claim| claim.fence).filter(is_unbegun);
+            let back = fences.map(|fence| Release { fence, reason: "its claimer stopped waiting".into() });
+            release(&self.link, back.collect()).await.map(drop)
+        };
+        if let Err(error) = give_back().await {
             tracing::warn!(%error, "claims that nobody waits for were not given back: they come back with the worker's lease");
+            self.hand.forget(owner, &claims);
         }
     }
 

@@ -5,7 +5,7 @@
 //! since it began to wait: it may come both ways, and counts the first time.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -44,17 +44,21 @@ pub(super) struct Hand {
 struct Desk {
     seats: HashMap<u64, (Tid, oneshot::Sender<Claim>)>,
     next_seat: u64,
-    /// What has come, the latest last.
-    come: VecDeque<Fence>,
-    /// Since when workers waited that could not be asked at the end whether something was handed to them.
-    unsettled: HashMap<Tid, u64>,
+    /// What has come.
+    come: HashSet<Fence>,
+    /// The same, the latest last.
+    in_order: VecDeque<Fence>,
+    /// The last id that there was when workers began to wait that could not ask at the end whether something was handed to them.
+    unsettled: HashMap<Tid, Tid>,
 }
 
 /// A worker's place while it waits.
 pub(super) struct Seat<'h> {
     hand: &'h Hand,
+    owner: Tid,
     number: u64,
     handed: oneshot::Receiver<Claim>,
+    come: Option<Claim>,
 }
 
 impl Hand {
@@ -73,11 +77,15 @@ impl Hand {
         self.somebody_waits.store(somebody_waits, Ordering::Relaxed);
     }
 
-    /// The channel, if it is listened to within this time. Listens from the first call on.
-    pub(super) async fn channel(&self, core: &Arc<Core>, within: Duration) -> Option<&str> {
+    /// The channel, if it is listened to.
+    pub(super) fn open_channel(&self) -> Option<&str> {
+        self.is_open.get().filter(|is_open| *is_open.borrow()).map(|_| self.channel.as_str())
+    }
+
+    /// Listens to the channel, from the first call on. Returns whether it is open within this time.
+    pub(super) async fn listen(&self, core: &Arc<Core>, within: Duration) -> bool {
         let mut is_open = self.is_open.get_or_init(async || hear(core, self.channel.clone())).await.clone();
-        let opens = timeout(OPENING.min(within), is_open.wait_for(|is_open| *is_open));
-        matches!(opens.await, Ok(Ok(_))).then_some(&self.channel)
+        matches!(timeout(OPENING.min(within), is_open.wait_for(|is_open| *is_open)).await, Ok(Ok(_)))
     }
 
     /// A place for a worker that waits.
@@ -87,7 +95,7 @@ impl Hand {
         desk.next_seat += 1;
         let number = desk.next_seat;
         desk.seats.insert(number, (owner, give));
-        Seat { hand: self, number, handed }
+        Seat { hand: self, owner, number, handed, come: None }
     }
 
     /// Those of the tasks that have not come before.
@@ -97,14 +105,23 @@ impl Hand {
     }
 
     /// Remembers that a worker that waited since then may have been handed something that it does not know of.
-    pub(super) fn leave_unsettled(&self, owner: Tid, since: u64) {
+    pub(super) fn leave_unsettled(&self, owner: Tid, since: Tid) {
+        self.desk().leave_unsettled(owner, since);
+    }
+
+    /// Takes back that these have come: a later look may bring them again.
+    pub(super) fn forget(&self, owner: Tid, claims: &[Claim]) {
         let mut desk = self.desk();
-        let earliest = desk.unsettled.entry(owner).or_insert(since);
-        *earliest = since.min(*earliest);
+        for Claim { fence, .. } in claims {
+            desk.come.remove(fence);
+            if let Some(before) = Tid::from_u64(fence.tid.as_u64() - 1) {
+                desk.leave_unsettled(owner, before);
+            }
+        }
     }
 
     /// Since when a worker may have been handed something that it does not know of.
-    pub(super) fn take_unsettled(&self, owner: Tid) -> Option<u64> {
+    pub(super) fn take_unsettled(&self, owner: Tid) -> Option<Tid> {
         self.desk().unsettled.remove(&owner)
     }
 
@@ -114,7 +131,8 @@ impl Hand {
         if !desk.is_news(claim.fence) {
             return None;
         }
-        let number = desk.seats.iter().find(|(_, (sits, _))| *sits == owner).map(|(number, _)| *number);
+        // Of two, the one that has come to stay.
+        let number = desk.seats.iter().filter(|(_, (sits, _))| *sits == owner).map(|(number, _)| *number).max();
         match number.and_then(|number| desk.seats.remove(&number)) {
             Some((_, give)) => give.send(claim).err(),
             None => Some(claim),
@@ -128,30 +146,55 @@ impl Hand {
 
 impl Desk {
     fn is_news(&mut self, fence: Fence) -> bool {
-        let is_news = !self.come.contains(&fence);
+        let is_news = self.come.insert(fence);
         if is_news {
-            if self.come.len() == KNOWN {
-                self.come.pop_front();
+            self.in_order.push_back(fence);
+            if self.in_order.len() > KNOWN
+                && let Some(oldest) = self.in_order.pop_front()
+            {
+                self.come.remove(&oldest);
             }
-            self.come.push_back(fence);
         }
         is_news
+    }
+
+    fn leave_unsettled(&mut self, owner: Tid, since: Tid) {
+        let earliest = self.unsettled.entry(owner).or_insert(since);
+        *earliest = since.min(*earliest);
     }
 }
 
 impl Seat<'_> {
-    /// Waits for a task to be handed over. For ever, once one has been.
-    pub(super) async fn handed(&mut self) -> Claim {
-        match (&mut self.handed).await {
-            Ok(claim) => claim,
-            Err(_) => std::future::pending().await,
+    /// Waits until a task is handed over.
+    pub(super) async fn wait(&mut self) {
+        if self.come.is_none() {
+            match (&mut self.handed).await {
+                Ok(claim) => self.come = Some(claim),
+                Err(_) => std::future::pending().await,
+            }
         }
     }
 
-    /// Leaves, with what came in the last moment.
-    pub(super) fn leave(&mut self) -> Option<Claim> {
+    /// Whether a task was handed over.
+    pub(super) fn has_come(&mut self) -> bool {
+        if self.come.is_none() {
+            self.come = self.handed.try_recv().ok();
+        }
+        self.come.is_some()
+    }
+
+    /// Whether the worker has no other claim under way.
+    pub(super) fn is_alone(&self) -> bool {
+        let desk = self.hand.desk();
+        !desk.seats.iter().any(|(number, (owner, _))| *number != self.number && *owner == self.owner)
+    }
+
+    /// Leaves, with what was handed over.
+    pub(super) fn leave(mut self) -> Option<Claim> {
+        // Nothing is handed over to a seat that is not there: what is found now is all.
         self.hand.desk().seats.remove(&self.number);
-        self.handed.try_recv().ok()
+        self.has_come();
+        self.come.take()
     }
 }
 
@@ -202,7 +245,7 @@ impl Core {
         match read_claim(fence, stored) {
             Ok(claim) => {
                 if let Some(claim) = self.hand.pass_on(owner, claim) {
-                    tokio::spawn(async move { core.give_back(vec![claim]).await });
+                    tokio::spawn(async move { core.give_back(owner, vec![claim]).await });
                 }
             }
             // A look brings it too, if this fails.

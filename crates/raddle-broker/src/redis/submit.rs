@@ -17,6 +17,8 @@ use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Subm
 
 /// How long the record of a worker that has left is kept.
 const WORKER_KEPT: Duration = Duration::from_secs(86_400);
+/// What is longer stands in line: a server closes channels that hold too much.
+const HANDED_BYTES: usize = 64 * 1024;
 /// Beyond this a time is not exact in a script. Nobody lives to see it.
 const FARTHEST_MICROS: u64 = 1 << 52;
 
@@ -63,7 +65,11 @@ impl Redis {
 
     /// Stores a task by giving it to a worker that waits for it, if there is one. Not for who wants copies of it before it is stored.
     async fn hand_over(&self, task: &Submit) -> Result<Option<Tid>> {
-        let args = vec![Part::name_of(&task.spec).into_bytes(), task_arg(task)?];
+        let spec = task_arg(task)?;
+        if spec.len() > HANDED_BYTES {
+            return Ok(None);
+        }
+        let args = vec![Part::name_of(&task.spec).into_bytes(), spec];
         let answer = self.link().change(&script::HAND, Vec::new(), args, Sure::Done).await?;
         let handed = tid(answer);
         self.core.hand.somebody_waits(handed.is_some());

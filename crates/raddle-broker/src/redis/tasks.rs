@@ -157,6 +157,7 @@ impl Tasks for Redis {
                 }
                 state => {
                     if let Some(state) = state.parse().ok().and_then(State::from_u8)
+                        && state != State::Spawning
                         && tasks > 0
                     {
                         summary.states.insert(state, tasks);

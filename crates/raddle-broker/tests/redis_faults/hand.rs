@@ -29,12 +29,25 @@ fn record(server: &Server, tid: Tid) -> String {
     server.ask(&["HGET", "raddle:{x}:task", &tid.to_string()])
 }
 
+/// The first task of a partition is not handed over: with it the partition is made, which workers look for when they have to be woken.
+async fn open_partition(server: &Server, broker: &Arc<dyn Broker>, worker: Tid) {
+    let waiting = waits(server, broker, worker).await;
+    let tid = broker.submit(vec![task("first")]).await.unwrap()[0].tid();
+    let claims = waiting.await.unwrap();
+    assert_eq!(claims[0].fence.tid, tid);
+    assert!(!record(server, tid).contains(" h "), "{}", record(server, tid));
+    assert!(server.ask(&["SMEMBERS", "raddle:{x}:parts"]).contains("5|default|"));
+    broker.finish(vec![success(claims[0].fence)]).await.unwrap();
+    server.ask(&["XTRIM", "raddle:{x}:ready:5|default|", "MAXLEN", "0"]);
+}
+
 /// It is the worker's with the submission, and never stood in line.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_that_comes_alone_is_handed_over() {
     let server = Server::start();
     let (submitter, broker) = (open(&server.url("x")).await.unwrap(), open(&server.url("x")).await.unwrap());
     let worker = broker.register(info(), SOON).await.unwrap();
+    open_partition(&server, &broker, worker).await;
     for _ in 0..3 {
         let waiting = waits(&server, &broker, worker).await;
         let tid = submitter.submit(vec![task("alone")]).await.unwrap()[0].tid();
@@ -44,6 +57,7 @@ async fn a_task_that_comes_alone_is_handed_over() {
         assert_eq!(broker.finish(vec![success(claims[0].fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
     }
     assert_eq!(server.ask(&["XLEN", "raddle:{x}:ready:5|default|"]).trim(), ":0", "nobody had to be woken");
+    assert!(server.ask(&["ZRANGE", "raddle:{x}:line", "0", "-1"]).starts_with("*0"), "none stood in line");
 }
 
 /// The server has sent it, and it has not arrived: the next look brings it, as the same attempt.
@@ -54,7 +68,10 @@ async fn a_task_whose_message_is_lost_is_found() {
     let url = format!("redis://127.0.0.1:{}/0?namespace=x&volatile=yes", proxy.port);
     let (submitter, broker) = (open(&server.url("x")).await.unwrap(), open(&url).await.unwrap());
     let worker = broker.register(info(), SOON).await.unwrap();
+    open_partition(&server, &broker, worker).await;
     let waiting = waits(&server, &broker, worker).await;
+    // Until it blocks: what it was woken by itself for has been looked for.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     proxy.cut_next_answer();
     let tid = submitter.submit(vec![task("lost on the way")]).await.unwrap()[0].tid();
     assert!(record(&server, tid).contains(" h "), "handed over: {}", record(&server, tid));

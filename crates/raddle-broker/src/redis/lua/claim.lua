@@ -1,7 +1,7 @@
 -- Gives tasks to a worker: the most urgent, then the oldest, over the partitions it may take from.
 -- ARGV: owner, how many at most, how many partitions the caller knows of, the one task that is asked for or '', the queues that the
 -- worker serves and the capabilities it has, each between line ends; the channel by which it is reached if it waits when there is nothing,
--- '-' if it can only be woken, '' if it does not wait; and since when it has waited, in microseconds, or ''.
+-- '-' if it can only be woken, '' if it does not wait; and the last id that there was when it began to wait, or ''.
 -- Answers a word, the partitions that others are to be woken for, and what belongs to the word.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
 local queues, caps, channel, since = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6], ARGV[FIRST + 7]
@@ -19,11 +19,11 @@ if channel == '' then call('HDEL', IDLE, owner) end
 
 -- What was handed to the worker while it waited, and may not have reached it.
 if since ~= '' then
-  local given = { 'given', {}, int(now_us) }
-  for _, held in ipairs(call('ZRANGEBYLEX', OWNED, '[' .. owner .. ':', '(' .. owner .. ';')) do
+  local given = { 'given', {}, digits(slot, counter) }
+  for _, held in ipairs(call('ZRANGEBYLEX', OWNED, '(' .. owner .. ':' .. since, '(' .. owner .. ';')) do
     local tid = string.sub(held, #owner + 2)
     local f = fields(call('HGET', TASK, tid))
-    if f[1] == 's' and f[8] == HANDED and tonumber(f[7]) > tonumber(since) then
+    if f[1] == 's' and f[8] == HANDED then
       local n = #given
       given[n + 1], given[n + 2], given[n + 3] = tid, f[2], call('HGET', SPEC, tid)
     end
@@ -184,7 +184,7 @@ if #tids == 0 then
     if call('HGET', IDLE, owner) ~= waiting then call('HSET', IDLE, owner, waiting) end
   end
   -- When to look again without being woken.
-  return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '', int(now_us) })
+  return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '', digits(slot, counter) })
 end
 if channel ~= '' then call('HDEL', IDLE, owner) end
 

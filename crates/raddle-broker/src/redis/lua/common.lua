@@ -122,7 +122,8 @@ local function event(kind, worker, tasks, n, detail)
   ring('log')
 end
 
--- A record: place, attempt, failures, losses, partition, owner, claimed at, process, paused, run at, ttl, unique key.
+-- A record: place, attempt, failures, losses, partition, owner, claimed at, process, paused, run at, ttl, unique key. Of a task that was
+-- handed over and has not begun, `HANDED` stands in the place of the process.
 -- Places: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that has never been anything but ready has no record.
 local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
@@ -229,7 +230,7 @@ local function leave_line(part, tid)
   waits(part, -1)
 end
 
--- Gives a new task to a worker that has not asked for it. `HANDED` stands where its process will.
+-- Gives a new task to a worker that has not asked for it.
 local HANDED = 'h'
 local function give(worker, tid, spec, process)
   call('HSET', TASK, tid, first_record(spec, worker, int(now_us), process))

@@ -1,11 +1,12 @@
 -- Stores a task that comes alone and gives it to a worker that waits: the task has no need to stand in line, nor the worker to ask for it.
--- ARGV: the partition, and the spec as it is stored. Answers the task's id, or '' if it was not stored: when others stand in line, or
--- none is found that waits for it.
+-- ARGV: the partition, and the spec as it is stored. Answers the task's id, or '' if it was not stored: when others stand in line, none is
+-- found that waits for it, or the partition is not there yet, which `submit.lua` makes.
 local part, spec = ARGV[FIRST], ARGV[FIRST + 1]
 -- How many of those that wait are looked at.
 local ASKED = '3'
 local idle = call('HRANDFIELD', IDLE, ASKED, 'WITHVALUES')
-if #idle == 0 or tonumber(call('HGET', COUNT, queue_of(part)) or 0) > 0 then return '' end
+if #idle == 0 or call('SISMEMBER', PARTS, part) == 0 then return '' end
+if tonumber(call('HGET', COUNT, queue_of(part)) or 0) > 0 then return '' end
 for i = 1, #idle, 2 do
   local worker = idle[i]
   -- "channel queues capabilities"; the channel of one that can only be woken is a dash.
