@@ -7,7 +7,10 @@ use std::{
 };
 
 use raddle_broker::Submit;
-use raddle_core::{Spec, Target, Tid, Trace, spec::MAX_SPEC_BYTES};
+use raddle_core::{
+    Spec, Target, Tid, Trace,
+    spec::{Isolation, MAX_SPEC_BYTES},
+};
 use serde_json::Value;
 
 use crate::{
@@ -53,8 +56,10 @@ pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set_option(&mut spec.limits.max_procs, &flags.max_procs);
     spec.env.extend(flags.env.iter().map(|pair| (pair.key.clone(), pair.value.clone())));
     let folder = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
-    // What is no command has a place of its own to run in, unless it is given another.
-    let needs_folder = matches!(spec.target, Target::Command(_)) || folder.is_some();
+    set(&mut spec.isolation, &flags.isolation.map(Into::into));
+    // What is no command has a place of its own to run in, unless it is given another. So has what is in a sandbox.
+    let has_own = !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
+    let needs_folder = !has_own || folder.is_some();
     spec.cwd = needs_folder.then(|| start_folder(folder)).transpose()?;
     if flags.stdin {
         spec.stdin = Some(read_text(io::stdin().lock(), "standard input")?);

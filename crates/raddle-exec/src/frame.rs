@@ -92,6 +92,7 @@ pub(crate) struct Start {
     pub(crate) timeout: Option<Duration>,
     pub(crate) limits: Limits,
     pub(crate) grace: Duration,
+    pub(crate) sandboxed: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -129,6 +130,7 @@ pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) -> Result<(), &'
         timeout: request.timeout,
         limits: request.limits.clone(),
         grace: request.grace,
+        sandboxed: request.sandboxed,
     };
     let at = out.len();
     put(out, START, |out| put_structure(out, &start));
@@ -345,6 +347,7 @@ mod tests {
             timeout: Some(Duration::from_millis(1500)),
             limits: Limits { memory_mb: Some(5), ..Limits::default() },
             grace: Duration::from_secs(1),
+            sandboxed: true,
         };
         let mut buf = Vec::new();
         put_request(&mut buf, &request).unwrap();

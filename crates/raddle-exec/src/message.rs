@@ -30,6 +30,8 @@ pub struct Request {
     pub limits: Limits,
     /// How long it has between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// Whether it runs in a sandbox: without the worker's files, environment, processes and network.
+    pub sandboxed: bool,
 }
 
 /// What an attempt runs.

@@ -1,8 +1,17 @@
 //! What can be enforced on this machine, for `raddle doctor`. Looks only; changes nothing.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
-use crate::cgroup::{self, Controllers, Delegation};
+use raddle_core::{Exit, Limits, Tid};
+
+use crate::{
+    Notice, Program, Request, Runner, RunnerOptions,
+    cgroup::{self, Controllers, Delegation},
+};
+
+/// The id of a task that is none.
+const PROBE_TID: u64 = 1_000_000_000_000_000_000;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +29,46 @@ pub struct Probe {
 /// Looks at everything.
 pub fn all() -> Vec<Probe> {
     vec![limits(), open_files(), processes(), descendants()]
+}
+
+/// Makes a sandbox, and looks whether it holds.
+pub async fn sandbox(options: &RunnerOptions) -> Probe {
+    let name = "sandbox";
+    let attempt = async {
+        let mut runner = Runner::spawn(options).await.map_err(|error| error.to_string())?;
+        let request = Request {
+            tid: Tid::from_u64(PROBE_TID).expect("it has as many digits as an id"),
+            attempt: 1,
+            name: "probe".into(),
+            program: Program::Command(vec!["true".into()]),
+            env: Vec::new(),
+            cwd: None,
+            stdin: None,
+            timeout: Some(PROBE_TIMEOUT),
+            limits: Limits::default(),
+            grace: Duration::ZERO,
+            sandboxed: true,
+        };
+        runner.start(&request).await.map_err(|error| error.to_string())?;
+        let exit = loop {
+            if let Notice::Done(done) = runner.next().await.map_err(|error| error.to_string())? {
+                break done.exit;
+            }
+        };
+        runner.close().await;
+        match exit {
+            Exit::Code { code: 0 } => Ok(()),
+            Exit::SpawnFailed { message } => Err(message),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    match attempt.await {
+        Ok(()) => Probe { name, ok: true, detail: "all layers hold".into(), fix: None },
+        Err(detail) => {
+            let fix = "allow user namespaces (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), and use Linux 5.13 or newer";
+            bad(name, detail, Some(fix))
+        }
+    }
 }
 
 fn limits() -> Probe {

@@ -7,7 +7,7 @@ use jiff::{Timestamp, fmt::temporal::Pieces};
 use raddle_core::{
     CapSet, Span,
     retry::Backoff,
-    spec::Reserved,
+    spec::{Isolation, Reserved},
     trace::{TraceParent, TraceState},
 };
 
@@ -36,6 +36,9 @@ pub(crate) struct SpecArgs {
     /// Set a variable in its environment; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) env: Vec<Pair>,
+    /// How it is kept apart from the rest
+    #[arg(long, value_name = "HOW")]
+    pub(crate) isolation: Option<Apart>,
     /// The folder it starts in; else the current one
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
@@ -114,6 +117,17 @@ pub(crate) enum Pause {
     Exponential,
 }
 
+/// How a task is kept apart from the rest.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Apart {
+    // A process tree of its own.
+    Process,
+    // Without the host's files, processes and network.
+    Sandbox,
+    // A container.
+    Docker,
+}
+
 /// What becomes of a task's message.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum OnEnd {
@@ -170,6 +184,16 @@ impl From<Pause> for Backoff {
             Pause::Constant => Self::Constant,
             Pause::Linear => Self::Linear,
             Pause::Exponential => Self::Exponential,
+        }
+    }
+}
+
+impl From<Apart> for Isolation {
+    fn from(apart: Apart) -> Self {
+        match apart {
+            Apart::Process => Self::Process,
+            Apart::Sandbox => Self::Sandbox,
+            Apart::Docker => Self::Docker,
         }
     }
 }

@@ -1,7 +1,10 @@
 //! `raddle doctor`: what is wrong here, and how to mend it.
 
 use raddle_broker::{Broker, Check, Health, Url};
-use raddle_exec::probe;
+use raddle_exec::{
+    RunnerOptions,
+    probe::{self, Probe},
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -24,14 +27,9 @@ pub(super) async fn doctor(context: &Context) -> Outcome {
         }
         _ => examine(context, &mut findings).await?,
     };
-    findings.extend(probe::all().into_iter().map(|probe| Finding {
-        area: "limits",
-        name: probe.name.to_owned(),
-        ok: probe.ok,
-        vital: false,
-        detail: probe.detail,
-        fix: probe.fix,
-    }));
+    findings.extend(probe::all().into_iter().map(|probe| Finding::probed("limits", probe)));
+    let sandbox = probe::sandbox(&RunnerOptions::default()).await;
+    findings.push(Finding::probed("isolation", sandbox));
     let sound = findings.iter().all(|finding| finding.ok || !finding.vital);
     show(context, health.as_ref(), &findings, sound)?;
     Ok(if sound { 0 } else { TASK_FAILED })
@@ -53,6 +51,11 @@ struct Finding {
 impl Finding {
     fn fine(area: &'static str, name: &str, detail: String) -> Self {
         Self { area, name: name.into(), ok: true, vital: false, detail, fix: None }
+    }
+
+    fn probed(area: &'static str, probe: Probe) -> Self {
+        let Probe { name, ok, detail, fix } = probe;
+        Self { area, name: name.into(), ok, vital: false, detail, fix }
     }
 
     fn broken(name: &str, detail: String) -> Self {

@@ -210,7 +210,9 @@ impl Reason {
             }
             Self::Paused => format!("let it go on with 'raddle task resume {tid}'"),
             Self::NotInThisVersion { .. } => {
-                format!("be rid of it with 'raddle task kill {tid}'; commands with the isolation 'process' can be run")
+                format!(
+                    "be rid of it with 'raddle task kill {tid}'; commands with the isolation 'process' or 'sandbox' can be run"
+                )
             }
             Self::NoWorker => "start one with 'raddle worker start'".into(),
             Self::NoWorkerForQueue { queue } => format!("start one with 'raddle worker start --queues {queue}'"),
@@ -333,15 +335,15 @@ mod tests {
     #[test]
     fn what_no_worker_of_this_version_can_do_is_said_whoever_is_there() {
         let mut task = task();
-        task.spec.isolation = raddle_core::spec::Isolation::Sandbox;
+        task.spec.isolation = raddle_core::spec::Isolation::Docker;
         let able = worker("gpu,docker", &["default"], WorkerStatus::Active);
         for workers in [&[][..], std::slice::from_ref(&able)] {
             let reason = reason(&task, workers, 0);
-            assert_eq!(reason, Reason::NotInThisVersion { needs: vec!["@sandbox".into()] });
+            assert_eq!(reason, Reason::NotInThisVersion { needs: vec!["@docker".into()] });
             assert!(reason.text(&task, None).contains("no worker that can do this is in this version"));
             assert!(!reason.hint(&task, None).unwrap().contains("--caps"));
         }
-        let given = worker("gpu,docker,@sandbox", &["default"], WorkerStatus::Active);
+        let given = worker("gpu,docker,@docker", &["default"], WorkerStatus::Active);
         assert_eq!(reason(&task, &[given], 0), Reason::Next { able: 1, busy: false });
     }
 

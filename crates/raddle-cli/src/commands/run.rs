@@ -463,7 +463,7 @@ fn is_all(outcome: &raddle_fabric::Outcome) -> bool {
 }
 
 /// Whether this process can run the task. An inline worker takes its task whatever that needs, so what it cannot give is refused
-/// here: a task that asks for a sandbox must not run without.
+/// here: a task that asks for a container must not run without.
 fn may_run_here(spec: &Spec) -> bool {
-    matches!(spec.target, Target::Command(_)) && spec.isolation == Isolation::Process
+    matches!(spec.target, Target::Command(_)) && spec.isolation != Isolation::Docker
 }

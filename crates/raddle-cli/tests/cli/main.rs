@@ -18,6 +18,7 @@ mod queue;
 mod redis;
 mod result;
 mod run;
+mod sandbox;
 mod shape;
 mod spawner;
 mod submit;

@@ -169,9 +169,9 @@ fn explanations_name_what_is_in_the_way() {
     let last = queued.lines().last().unwrap();
     until("the worker has told that it is busy", || explain(last).contains("the one able worker is busy"));
     assert!(explain(last).contains("waits behind"), "{}", explain(last));
-    world.file("boxed.json", r#"{"target":{"command":["true"]},"isolation":"sandbox"}"#);
+    world.file("boxed.json", r#"{"target":{"command":["true"]},"isolation":"docker"}"#);
     let boxed = world.submit(&["--file", "boxed.json"]);
-    assert!(explain(&boxed).contains("it needs @sandbox, and no worker"), "{}", explain(&boxed));
+    assert!(explain(&boxed).contains("it needs @docker, and no worker"), "{}", explain(&boxed));
     assert!(!explain(&boxed).contains("--caps"), "{}", explain(&boxed));
     world.raddle(["task", "kill", &slow]).ok();
 }

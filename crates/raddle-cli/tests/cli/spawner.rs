@@ -356,7 +356,10 @@ fn file_flags_and_environment_say_what_to_keep() {
     });
     let list = at(&["worker", "list", "--json"]).ok().json();
     assert!(
-        list.as_array().unwrap().iter().all(|worker| worker["capabilities"] == serde_json::json!(["cpu", "gpu"])),
+        list.as_array()
+            .unwrap()
+            .iter()
+            .all(|worker| worker["capabilities"] == serde_json::json!(["@sandbox", "cpu", "gpu"])),
         "{list}"
     );
     let tid = at(&["submit", "--requires", "gpu", "--", "true"]).ok().text().trim().to_owned();

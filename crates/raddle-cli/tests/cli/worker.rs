@@ -19,7 +19,7 @@ fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
     assert!(log.ends_with(&format!(".raddle/worker-{tid}.log")) && fs::metadata(log).is_ok());
     let workers = world.raddle(["worker", "list", "--json"]).ok().json();
     assert_eq!((&workers[0]["tid"], &workers[0]["pid"]), (&started["tid"], &started["pid"]));
-    assert_eq!(workers[0]["capabilities"], serde_json::json!(["a", "b"]));
+    assert_eq!(workers[0]["capabilities"], serde_json::json!(["@sandbox", "a", "b"]));
     let title = || {
         let bytes = fs::read(format!("/proc/{}/cmdline", started["pid"])).unwrap_or_default();
         String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
@@ -38,7 +38,8 @@ fn the_environment_configures_a_worker() {
     let script = "export WORKER_CAPS=gpu,cpu WORKER_CONCURRENCY=3 WORKER_IDLE_EXIT=600; raddle worker start";
     world.bash(script).ok();
     let workers = world.raddle(["worker", "list", "--json"]).ok().json();
-    assert_eq!((&workers[0]["concurrency"], &workers[0]["capabilities"][1]), (&3.into(), &"gpu".into()));
+    assert_eq!(workers[0]["concurrency"], 3);
+    assert_eq!(workers[0]["capabilities"], serde_json::json!(["@sandbox", "cpu", "gpu"]));
 }
 
 #[test]

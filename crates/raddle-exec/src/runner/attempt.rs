@@ -15,6 +15,7 @@ use super::{
     control::Hangup,
     function,
     program::Prepared,
+    sandbox::{self, NotBegun},
     watch::{self, Verdict, Watch},
 };
 use crate::{
@@ -44,6 +45,8 @@ pub(super) struct Attempt<'a> {
     pub(super) phase: Phase,
     /// The command's wait status.
     pub(super) status: i32,
+    /// Who knows it better, where a shim is what is waited for.
+    pub(super) witness: Option<sandbox::Witness>,
     /// How the attempt ends if that is not the command's own doing.
     pub(super) cause: Option<Exit>,
     pub(super) stop: Stop,
@@ -98,6 +101,7 @@ impl<'a> Attempt<'a> {
             outputs: &captures.iter().map(Capture::command_end).collect::<Vec<_>>(),
             rlimits: &rlimits,
             cgroup: watch.as_ref().and_then(Watch::join),
+            leads: true,
         };
         if watch.is_some() {
             // Among a thousand busy processes of a fork bomb one more of their kind would hardly get a turn, and be no guard.
@@ -106,8 +110,20 @@ impl<'a> Attempt<'a> {
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
+        let mut witness = None;
         let spawned = match (call, &prepared.executable) {
             (Some((call, name)), _) => function::fork(&plan, call, name, input.unwrap_or_default()),
+            (None, Some(executable)) if start.sandboxed => match sandbox::spawn(&mut runner.stack, &plan, executable) {
+                Ok((pid, seen)) => {
+                    witness = Some(seen);
+                    Ok(pid)
+                }
+                Err(NotBegun::Step(step, error)) => Err((step, error)),
+                Err(NotBegun::Refused(refused)) => {
+                    sys::set_urgent(false);
+                    return Err(Exit::SpawnFailed { message: refused.to_string() });
+                }
+            },
             (None, Some(executable)) => child::spawn(&mut runner.stack, &plan, executable),
             (None, None) => unreachable!("what is no function was found as a command"),
         };
@@ -122,6 +138,7 @@ impl<'a> Attempt<'a> {
             pid,
             phase: Phase::Running,
             status: 0,
+            witness,
             cause: None,
             stop: Stop::new(StopPolicy::cancel(start.grace)),
             times_out: start.timeout.map(|timeout| now.saturating_add(timeout)),

@@ -28,6 +28,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) rlimits: &'a [(Resource, u64)],
     /// An open `cgroup.procs` to join.
     pub(crate) cgroup: Option<RawFd>,
+    /// Whether it leads a process group of its own.
+    pub(crate) leads: bool,
 }
 
 /// A resource number in the type that this C library wants.
@@ -39,6 +41,7 @@ pub(crate) type Resource = c_int;
 
 /// The step at which the child gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Step {
     /// There is no child.
     Clone,
@@ -140,7 +143,9 @@ unsafe fn exec(shared: &Shared<'_>) -> Step {
 pub(super) unsafe fn set_up(plan: &Plan<'_>, parent: libc::pid_t) -> Result<(), Step> {
     // SAFETY: plain system calls on integers and on pointers that the plan keeps alive.
     unsafe {
-        libc::setpgid(0, 0);
+        if plan.leads {
+            libc::setpgid(0, 0);
+        }
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         // The parent may have died before the request was in place.
         if libc::getppid() != parent {

@@ -8,6 +8,7 @@ use super::{
     Runner,
     attempt::{Attempt, Phase},
     capture::Capture,
+    sandbox::Witness,
     watch::Verdict,
 };
 use crate::{
@@ -140,7 +141,8 @@ impl Attempt<'_> {
                     self.usage.system_us += ended.system.as_micros() as u64;
                     self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(ended.max_rss_bytes);
                     if ended.pid == self.pid {
-                        self.status = ended.status;
+                        let seen = self.witness.as_ref().and_then(Witness::status);
+                        self.status = seen.unwrap_or(ended.status);
                         self.phase = Phase::Sweeping;
                     }
                 }

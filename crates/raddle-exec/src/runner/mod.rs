@@ -10,6 +10,7 @@ mod control;
 mod ending;
 mod function;
 mod program;
+mod sandbox;
 mod settings;
 mod signals;
 mod throttle;

@@ -12,7 +12,7 @@ use std::{
 
 use raddle_core::Exit;
 
-use super::child::Step;
+use super::{child::Step, sandbox};
 use crate::{frame::Start, message::Program};
 
 /// Variables that carry news from a worker to its own processes; commands do not see them.
@@ -72,7 +72,16 @@ impl Prepared {
     /// Finds what is to be run. The error says how the attempt ends without having begun.
     pub(crate) fn new(start: &Start, inherited: &[CString]) -> Result<Self, Exit> {
         let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
-        let env = environment(start, inherited)?;
+        if start.sandboxed && start.cwd.is_some() {
+            return Err(failed("a sandbox has a folder of its own, and sees no other: leave out cwd"));
+        }
+        if start.sandboxed && matches!(start.program, Program::Function(_)) {
+            return Err(failed("only commands can be run in a sandbox"));
+        }
+        let env = match start.sandboxed {
+            true => environment(start, &sandbox::ENVIRONMENT.map(Into::into))?,
+            false => environment(start, inherited)?,
+        };
         let executable = match &start.program {
             Program::Command(argv) => Some(Executable::find(argv, &env, start.cwd.as_deref())?),
             // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
@@ -233,6 +242,7 @@ mod tests {
             timeout: None,
             limits: Limits::default(),
             grace: Duration::ZERO,
+            sandboxed: false,
         }
     }
 

@@ -32,6 +32,7 @@ async fn worker(script: String) -> Result<(), Box<dyn std::error::Error>> {
         timeout: None,
         limits: Limits::default(),
         grace: Duration::from_secs(5),
+        sandboxed: false,
     };
     runner.start(&request).await?;
     loop {

@@ -9,6 +9,7 @@ mod limits;
 mod loss;
 mod output;
 mod reuse;
+mod sandbox;
 mod stopping;
 mod support;
 mod titles;

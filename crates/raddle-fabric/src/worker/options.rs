@@ -57,6 +57,8 @@ const RESIDENT: &str = "resident";
 /// The kind of a worker that takes one task, and leaves after it.
 pub const ONE_SHOT: &str = "one-shot";
 const GRACE: Duration = Duration::from_secs(5);
+/// What a task needs that is to run in a sandbox.
+const SANDBOX: &str = "@sandbox";
 /// As long as a server on another machine may be away: whoever started the one started the other.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
@@ -94,9 +96,9 @@ impl Options {
         }
     }
 
-    /// Offers these routines and handlers to tasks.
+    /// Offers these routines and handlers to tasks, and a sandbox, which every worker has.
     pub fn offering(mut self, routines: &Routines, plugins: Plugins) -> Self {
-        for tag in routines.names().map(routine_tag).chain(plugins.tags()) {
+        for tag in routines.names().map(routine_tag).chain(plugins.tags()).chain([SANDBOX.into()]) {
             // A name that is no label has no task either.
             let _ = self.caps.insert(&tag);
         }

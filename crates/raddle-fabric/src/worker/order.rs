@@ -1,5 +1,7 @@
 //! From a claimed task to what a runner is asked to do.
 
+use std::collections::BTreeMap;
+
 use raddle_broker::Fence;
 use raddle_core::{
     Exit, Job, Spec, Target, Trace,
@@ -17,15 +19,18 @@ const ATTEMPT: &str = "RADDLE_ATTEMPT";
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
 pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
-    if spec.isolation != Isolation::Process {
+    let sandboxed = match spec.isolation {
+        Isolation::Process => false,
+        Isolation::Sandbox => true,
         // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
-        return Err(failed("this worker cannot isolate it as asked".into()));
-    }
-    let mut vars = equipment.env.clone();
+        _ => return Err(failed("this worker cannot isolate it as asked".into())),
+    };
+    // What the worker has for its tasks is not for those that it does not trust.
+    let mut vars = if sandboxed { BTreeMap::new() } else { equipment.env.clone() };
     // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
     let Trace { parent, state } = spec.trace(fence.tid, fence.attempt);
     vars.insert(TRACEPARENT.into(), parent.to_string());
-    if state.is_some() || std::env::var_os(TRACESTATE).is_some() {
+    if state.is_some() || (!sandboxed && std::env::var_os(TRACESTATE).is_some()) {
         vars.insert(TRACESTATE.into(), state.map_or_else(String::new, |state| state.to_string()));
     }
     vars.extend(spec.env.clone());
@@ -43,6 +48,7 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         timeout: spec.timeout.map(|timeout| timeout.0),
         limits: spec.limits.clone(),
         grace: equipment.grace,
+        sandboxed,
     };
     let answers = match spec.target {
         Target::Command(argv) => {

@@ -1,0 +1,224 @@
+//! A filter of system calls. Commands need few of those that are refused here, and holes in the kernel were found in most of them: mounts,
+//! other namespaces, modules, tracing, keys, programs for the kernel.
+
+use std::io;
+
+use libc::{
+    BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO,
+    SECCOMP_RET_KILL_PROCESS, c_long, sock_filter,
+};
+
+use crate::sys;
+
+/// Refused with `EPERM`, whatever they are called with.
+const REFUSED: &[c_long] = &[
+    // Other processes.
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_kcmp,
+    libc::SYS_pidfd_getfd,
+    // Mounts and roots.
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_open_tree,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_fanotify_init,
+    // Namespaces.
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    // The kernel itself.
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_syslog,
+    libc::SYS_acct,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_personality,
+    // Keys are shared with all processes of a user.
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    // The machine's clock and names.
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_kexec_file_load,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+];
+
+/// Namespaces that a new process could be in.
+const NAMESPACES: i32 = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+/// What puts words into a terminal's mouth.
+const INTO_TERMINALS: [u32; 2] = [libc::TIOCSTI as u32, 0x541c];
+/// Families of sockets that a namespace keeps inside. Others reach past it.
+const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+
+/// Calls of another architecture have other numbers.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+/// The first number of a second set that some kernels have.
+const SECOND_SET: u32 = 0x4000_0000;
+
+/// Where the filter finds what it looks at.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+const fn argument(n: u32) -> u32 {
+    // The lower half of eight bytes.
+    16 + 8 * n
+}
+
+/// Puts this process, and all that it will start, behind the filter. It must have given up its privileges.
+pub(super) fn install() -> io::Result<()> {
+    let mut rules = program();
+    let program = libc::sock_fprog { len: rules.len() as u16, filter: rules.as_mut_ptr() };
+    // SAFETY: the program outlives the call, which copies it.
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program) };
+    sys::check(done as i32).map(drop)
+}
+
+/// The filter. Each rule is whole in itself, so that no jump is longer than a rule; those that look at an argument load the number again.
+fn program() -> Vec<sock_filter> {
+    let refuse = |errno: i32| give(SECCOMP_RET_ERRNO | errno as u32);
+    let mut rules = vec![load(ARCH), jump(BPF_JEQ, ARCHITECTURE, 1, 0), give(SECCOMP_RET_KILL_PROCESS), load(NUMBER)];
+    rules.extend([jump(BPF_JGE, SECOND_SET, 0, 1), give(SECCOMP_RET_KILL_PROCESS)]);
+    for call in REFUSED {
+        rules.extend([jump(BPF_JEQ, *call as u32, 0, 1), refuse(libc::EPERM)]);
+    }
+    // Its flags are in memory, where no filter sees them. Whoever is told that there is no such call uses the older one.
+    rules.extend([jump(BPF_JEQ, libc::SYS_clone3 as u32, 0, 1), refuse(libc::ENOSYS)]);
+    rules.extend([jump(BPF_JEQ, libc::SYS_clone as u32, 0, 4), load(argument(0))]);
+    rules.extend([jump(BPF_JSET, NAMESPACES as u32, 0, 1), refuse(libc::EPERM), load(NUMBER)]);
+    rules.extend([jump(BPF_JEQ, libc::SYS_ioctl as u32, 0, 6), load(argument(1))]);
+    for word in INTO_TERMINALS {
+        rules.extend([jump(BPF_JEQ, word, 0, 1), refuse(libc::EPERM)]);
+    }
+    rules.push(load(NUMBER));
+    rules.extend([jump(BPF_JEQ, libc::SYS_socket as u32, 0, 6), load(argument(0))]);
+    rules.extend(FAMILIES.iter().zip([3, 2, 1]).map(|(family, beyond)| jump(BPF_JEQ, *family as u32, beyond, 0)));
+    rules.extend([refuse(libc::EAFNOSUPPORT), load(NUMBER)]);
+    rules.push(give(SECCOMP_RET_ALLOW));
+    rules
+}
+
+fn load(offset: u32) -> sock_filter {
+    sock_filter { code: (BPF_LD | BPF_W | BPF_ABS) as u16, jt: 0, jf: 0, k: offset }
+}
+
+fn jump(test: u32, with: u32, if_so: u8, if_not: u8) -> sock_filter {
+    sock_filter { code: (BPF_JMP | test | BPF_K) as u16, jt: if_so, jf: if_not, k: with }
+}
+
+fn give(answer: u32) -> sock_filter {
+    sock_filter { code: (BPF_RET | BPF_K) as u16, jt: 0, jf: 0, k: answer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPERM: u32 = SECCOMP_RET_ERRNO | libc::EPERM as u32;
+
+    /// What the kernel would answer.
+    fn answer(arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
+        let (rules, mut at, mut held) = (program(), 0, 0);
+        loop {
+            let rule = rules[at];
+            let code = u32::from(rule.code);
+            at += 1;
+            let holds = if code == BPF_RET | BPF_K {
+                return rule.k;
+            } else if code == BPF_LD | BPF_W | BPF_ABS {
+                held = match rule.k {
+                    NUMBER => number,
+                    ARCH => arch,
+                    offset => arguments[((offset - 16) / 8) as usize],
+                };
+                continue;
+            } else if code == BPF_JMP | BPF_JEQ | BPF_K {
+                held == rule.k
+            } else if code == BPF_JMP | BPF_JGE | BPF_K {
+                held >= rule.k
+            } else {
+                assert_eq!(code, BPF_JMP | BPF_JSET | BPF_K);
+                held & rule.k != 0
+            };
+            at += usize::from(if holds { rule.jt } else { rule.jf });
+        }
+    }
+
+    fn call(number: c_long, arguments: [u32; 2]) -> u32 {
+        answer(ARCHITECTURE, number as u32, arguments)
+    }
+
+    #[test]
+    fn what_no_command_needs_is_refused() {
+        for number in REFUSED {
+            assert_eq!(call(*number, [0, 0]), EPERM, "{number}");
+        }
+        assert_eq!(call(libc::SYS_clone3, [0, 0]), SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
+    }
+
+    #[test]
+    fn what_commands_need_is_allowed() {
+        let calls = [libc::SYS_read, libc::SYS_execve, libc::SYS_openat, libc::SYS_mmap, libc::SYS_exit_group];
+        for number in calls.into_iter().chain([libc::SYS_ioctl, libc::SYS_clone, libc::SYS_wait4]) {
+            assert_eq!(call(number, [libc::SIGCHLD as u32, libc::TCGETS as u32]), SECCOMP_RET_ALLOW, "{number}");
+        }
+        // What follows a rule that has looked at an argument sees the number again.
+        assert_eq!(call(libc::SYS_clone, [libc::SYS_socket as u32, 0]), SECCOMP_RET_ALLOW);
+    }
+
+    #[test]
+    fn arguments_are_looked_at() {
+        assert_eq!(call(libc::SYS_clone, [libc::CLONE_NEWUSER as u32 | 17, 0]), EPERM);
+        assert_eq!(call(libc::SYS_clone, [libc::CLONE_NEWNET as u32, 0]), EPERM);
+        assert_eq!(call(libc::SYS_ioctl, [0, libc::TIOCSTI as u32]), EPERM);
+        let family = |family: i32| call(libc::SYS_socket, [family as u32, 0]);
+        assert_eq!(FAMILIES.map(family), [SECCOMP_RET_ALLOW; 3]);
+        assert_eq!([libc::AF_VSOCK, libc::AF_PACKET, libc::AF_NETLINK].map(family), [0x0005_0000 | 97; 3]);
+    }
+
+    #[test]
+    fn another_set_of_calls_is_the_end() {
+        assert_eq!(answer(0x4000_0003, libc::SYS_read as u32, [0, 0]), SECCOMP_RET_KILL_PROCESS);
+        assert_eq!(answer(ARCHITECTURE, SECOND_SET, [0, 0]), SECCOMP_RET_KILL_PROCESS);
+    }
+}

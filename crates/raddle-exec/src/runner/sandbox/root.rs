@@ -1,0 +1,173 @@
+//! What a command in a sandbox sees of the file system: the system's own folders, which cannot be written; `/scratch` and `/tmp`, in memory and
+//! gone with it; a few devices; and its own processes.
+
+use std::{
+    ffi::{CStr, CString},
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{PermissionsExt, symlink},
+    },
+    path::Path,
+    ptr,
+};
+
+use super::{Layer, Refused, SCRATCH, ids};
+use crate::sys;
+
+/// Where the new root is put together. What the host has there is not to be seen inside anyway.
+const STAGE: &str = "/tmp";
+/// The system's own folders. Some are links to others.
+const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32"];
+/// What programs need to find of `/etc`, and tells nothing of the host.
+const SETTINGS: [&str; 5] =
+    ["/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs"];
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+const LINKS: [(&str, &str); 5] = [
+    ("/proc/self/fd", "dev/fd"),
+    ("/proc/self/fd/0", "dev/stdin"),
+    ("/proc/self/fd/1", "dev/stdout"),
+    ("/proc/self/fd/2", "dev/stderr"),
+    ("/tmp", "dev/shm"),
+];
+
+/// The folders themselves are small. What the command writes may be larger, and is bounded: it is memory.
+const OF_ROOT: &str = "size=1m,nr_inodes=512,mode=0755";
+const OF_SCRATCH: &str = "size=256m,nr_inodes=65536,mode=0700";
+const OF_TMP: &str = "size=64m,nr_inodes=16384,mode=1777";
+
+const READ_ONLY: u64 = 0x1;
+const NO_SUID: u64 = 0x2;
+const NO_DEVICES: u64 = 0x4;
+
+/// Builds the root, and enters it. The process is in namespaces of its own.
+pub(super) fn enter(is_root: bool) -> Result<(), Refused> {
+    let stage = Path::new(STAGE);
+    let at = |path: &str| stage.join(path.trim_start_matches('/'));
+    let owner = ids::owner(is_root);
+    step("keep mounts to itself", mount("none", "/", None, libc::MS_REC | libc::MS_PRIVATE, None))?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    step("a folder in memory", mount("tmpfs", STAGE, Some("tmpfs"), flags, Some(OF_ROOT)))?;
+    for path in SYSTEM {
+        match fs::read_link(path) {
+            Ok(link) => step(path, symlink(link, at(path)))?,
+            Err(_) if Path::new(path).is_dir() => {
+                step(path, fs::create_dir(at(path)))?;
+                step(path, show(path, &at(path), READ_ONLY | NO_SUID | NO_DEVICES))?;
+            }
+            Err(_) => {}
+        }
+    }
+    step("/etc", settings(stage))?;
+    step("/dev", devices(stage))?;
+    for (path, options) in [(SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")), ("/tmp", OF_TMP.to_owned())] {
+        step(path, fs::create_dir(at(path)))?;
+        step(path, mount("tmpfs", at(path), Some("tmpfs"), flags, Some(&options)))?;
+    }
+    step("/proc", fs::create_dir(at("/proc")))?;
+    let flags = flags | libc::MS_NOEXEC;
+    step("/proc", mount("proc", at("/proc"), Some("proc"), flags, Some("subset=pid,hidepid=invisible")))?;
+    step("change the root", change_root(stage))?;
+    step("a root that cannot be written", set_attributes(Path::new("/"), 0, READ_ONLY))?;
+    step(SCRATCH, std::env::set_current_dir(SCRATCH))
+}
+
+fn step(what: &str, outcome: io::Result<()>) -> Result<(), Refused> {
+    outcome.map_err(Layer::Root.refused(what))
+}
+
+/// Makes a folder or file of the host seen inside.
+fn show(path: &str, at: &Path, attributes: u64) -> io::Result<()> {
+    mount(path, at, None, libc::MS_BIND | libc::MS_REC, None)?;
+    set_attributes(at, libc::AT_RECURSIVE as u32, attributes)
+}
+
+fn settings(stage: &Path) -> io::Result<()> {
+    let etc = stage.join("etc");
+    fs::create_dir(&etc)?;
+    for path in SETTINGS {
+        let at = stage.join(path.trim_start_matches('/'));
+        match fs::metadata(path) {
+            Ok(found) if found.is_dir() => fs::create_dir_all(&at)?,
+            Ok(_) => fs::write(&at, "")?,
+            Err(_) => continue,
+        }
+        show(path, &at, READ_ONLY | NO_SUID | NO_DEVICES)?;
+    }
+    let user = ids::INSIDE;
+    for (name, text) in [
+        ("passwd", format!("sandbox:x:{user}:{user}::{SCRATCH}:/bin/sh\n")),
+        ("group", format!("sandbox:x:{user}:\n")),
+        ("hosts", "127.0.0.1 localhost\n".into()),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".into()),
+    ] {
+        fs::write(etc.join(name), text)?;
+        fs::set_permissions(etc.join(name), fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
+}
+
+fn devices(stage: &Path) -> io::Result<()> {
+    fs::create_dir(stage.join("dev"))?;
+    for path in DEVICES {
+        let at = stage.join(path.trim_start_matches('/'));
+        fs::write(&at, "")?;
+        show(path, &at, NO_SUID)?;
+    }
+    LINKS.iter().try_for_each(|(target, link)| symlink(target, stage.join(link)))
+}
+
+/// Makes `stage` the root, and lets go of the one before.
+fn change_root(stage: &Path) -> io::Result<()> {
+    std::env::set_current_dir(stage)?;
+    // SAFETY: C strings. The old root is put over the new one, which is how it can be let go of without a place for it.
+    unsafe {
+        sys::check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) as i32)?;
+        sys::check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
+    }
+    std::env::set_current_dir("/")
+}
+
+fn mount(
+    source: &str,
+    at: impl AsRef<Path>,
+    kind: Option<&str>,
+    flags: libc::c_ulong,
+    options: Option<&str>,
+) -> io::Result<()> {
+    let (source, at) = (CString::new(source)?, path(at.as_ref())?);
+    let (kind, options) = (kind.map(CString::new).transpose()?, options.map(CString::new).transpose()?);
+    let pointer = |text: &Option<CString>| text.as_deref().map_or(ptr::null(), CStr::as_ptr);
+    // SAFETY: C strings that outlive the call, or nothing.
+    let mounted = unsafe { libc::mount(source.as_ptr(), at.as_ptr(), pointer(&kind), flags, pointer(&options).cast()) };
+    sys::check(mounted).map(drop)
+}
+
+/// Attributes that hold for all that is mounted below, whatever attributes it has already.
+fn set_attributes(at: &Path, flags: u32, set: u64) -> io::Result<()> {
+    /// `struct mount_attr` of the kernel.
+    #[repr(C)]
+    struct Attributes {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        user_namespace: u64,
+    }
+    let (at, attributes) = (path(at)?, Attributes { set, clear: 0, propagation: 0, user_namespace: 0 });
+    // SAFETY: a C string and a structure that outlive the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            at.as_ptr(),
+            flags,
+            &raw const attributes,
+            size_of::<Attributes>(),
+        )
+    };
+    sys::check(done as i32).map(drop)
+}
+
+fn path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(path.as_os_str().as_bytes())?)
+}

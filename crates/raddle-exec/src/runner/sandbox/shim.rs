@@ -1,0 +1,226 @@
+//! The process between the runner and the command: it makes the sandbox from inside, and is process 1 there.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
+
+use super::{
+    super::{
+        child::{self, Plan, Stack, Step},
+        program::Executable,
+    },
+    Layer, Refused, filter, ids, landlock, root,
+};
+use crate::sys;
+
+/// Everything of its own but the user: that comes first for some, and last for root.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWCGROUP;
+/// No system takes so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused.
+const BEGUN: u8 = 0;
+const STEP: u8 = 64;
+/// Kind and error number, and what was tried.
+const HEAD: usize = 5;
+const LONGEST: usize = 200;
+
+/// How the command ended, as the shim saw it. A shim that was killed has seen nothing.
+pub(in super::super) struct Witness(OwnedFd);
+
+/// Why a command did not begin.
+pub(in super::super) enum NotBegun {
+    Refused(Refused),
+    Step(Step, io::Error),
+}
+
+impl Witness {
+    /// The command's wait status.
+    pub(in super::super) fn status(&self) -> Option<libc::c_int> {
+        let mut buf = Vec::new();
+        sys::read_some(self.0.as_fd(), &mut buf, 4).ok()?;
+        buf.try_into().ok().map(libc::c_int::from_le_bytes)
+    }
+}
+
+/// Starts a command in a sandbox. The process that is returned is the shim, whose group the command is in.
+pub(in super::super) fn spawn(
+    stack: &mut Stack,
+    plan: &Plan<'_>,
+    executable: &Executable,
+) -> Result<(u32, Witness), NotBegun> {
+    let starved = |error| NotBegun::Step(Step::Clone, error);
+    let (ours, theirs) = pipe().map_err(starved)?;
+    let is_root = sys::is_root();
+    // SAFETY: these cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let flags = NAMESPACES | if is_root { 0 } else { libc::CLONE_NEWUSER };
+    // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
+    match sys::check(pid as i32) {
+        Ok(0) => be_the_shim(stack, plan, executable, theirs, (!is_root).then_some((user, group))),
+        Ok(pid) => {
+            drop(theirs);
+            let pid = pid as u32;
+            match listen(&ours) {
+                Ok(()) => sys::set_nonblocking(ours.as_fd()).map(|()| (pid, Witness(ours))).map_err(starved),
+                Err(not_begun) => {
+                    sys::kill(pid, libc::SIGKILL);
+                    // SAFETY: a child that is dead, or about to be: its parent may wait for it.
+                    unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
+                    Err(not_begun)
+                }
+            }
+        }
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSPC | libc::EINVAL)) => {
+            Err(NotBegun::Refused(Layer::Namespaces.refused("clone")(error)))
+        }
+        Err(error) => Err(starved(error)),
+    }
+}
+
+/// What the shim says.
+fn listen(pipe: &OwnedFd) -> Result<(), NotBegun> {
+    let mut fds = [libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    let mut said = Vec::new();
+    let heard = sys::poll(&mut fds, Some(PATIENCE))
+        .and_then(|()| if fds[0].revents == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
+        .and_then(|()| sys::read_some(pipe.as_fd(), &mut said, HEAD));
+    if let Err(error) = heard {
+        return Err(NotBegun::Step(Step::Setup, error));
+    }
+    let Ok([kind, a, b, c, d]) = <[u8; HEAD]>::try_from(said) else {
+        return Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun")));
+    };
+    let error = io::Error::from_raw_os_error(i32::from_le_bytes([a, b, c, d]));
+    if kind == BEGUN {
+        return Ok(());
+    }
+    if let Some(layer) = Layer::ALL.into_iter().find(|layer| *layer as u8 == kind) {
+        let mut what = Vec::new();
+        let _ = sys::read_some(pipe.as_fd(), &mut what, LONGEST);
+        let what = String::from_utf8_lossy(&what).into_owned();
+        return Err(NotBegun::Refused(Refused { layer, what, error }));
+    }
+    let step = [Step::Clone, Step::Setup, Step::Chdir, Step::Exec].into_iter().find(|step| STEP + *step as u8 == kind);
+    Err(NotBegun::Step(step.unwrap_or(Step::Setup), error))
+}
+
+fn say(pipe: &OwnedFd, kind: u8, error: &io::Error, what: &str) {
+    let mut message = vec![kind];
+    message.extend(error.raw_os_error().unwrap_or(0).to_le_bytes());
+    message.extend(what.bytes().take(LONGEST));
+    let _ = sys::write_some(pipe.as_fd(), &message);
+}
+
+/// The shim's part.
+fn be_the_shim(
+    stack: &mut Stack,
+    plan: &Plan<'_>,
+    executable: &Executable,
+    pipe: OwnedFd,
+    user: Option<(u32, u32)>,
+) -> ! {
+    let none = io::Error::from_raw_os_error(0);
+    if let Err(Refused { layer, what, error }) = build(plan, &pipe, user) {
+        say(&pipe, layer as u8, &error, &what);
+        leave();
+    }
+    // The shim has seen to the rest: the group, the control group, and the folder.
+    let plan = Plan { leads: false, cgroup: None, cwd: None, ..*plan };
+    let command = match child::spawn(stack, &plan, executable) {
+        Ok(command) => command,
+        Err((step, error)) => {
+            say(&pipe, STEP + step as u8, &error, "");
+            leave();
+        }
+    };
+    say(&pipe, BEGUN, &none, "");
+    let _ = sys::write_some(pipe.as_fd(), &wait_for(command).to_le_bytes());
+    leave()
+}
+
+/// Makes all layers, each of which takes away what it takes to make those before it.
+fn build(plan: &Plan<'_>, pipe: &OwnedFd, user: Option<(u32, u32)>) -> Result<(), Refused> {
+    let setup = Layer::Privileges;
+    // SAFETY: plain integers. The group that the command will be in, and an end with the runner's.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+    }
+    if let Some(procs) = plan.cgroup {
+        // SAFETY: an open descriptor, and one byte.
+        let joined = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
+        sys::check(joined as i32).map_err(setup.refused("join its control group"))?;
+    }
+    close_all_but(plan, pipe.as_raw_fd());
+    if let Some((user, group)) = user {
+        ids::name_myself(user, group).map_err(Layer::Ids.refused("a user namespace"))?;
+    }
+    root::enter(user.is_none())?;
+    // SAFETY: a name and its length.
+    unsafe { libc::sethostname(c"sandbox".as_ptr(), 7) };
+    if user.is_none() {
+        ids::leave_root().map_err(Layer::Ids.refused("leave root behind"))?;
+    }
+    ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
+    // SAFETY: plain integers. Whoever changes its user loses what it had asked for. And what the shim has open or in memory is nothing for the
+    // command, which is the same user.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
+    landlock::restrict().map_err(Layer::Landlock.refused("its rules"))?;
+    filter::install().map_err(Layer::Filter.refused("seccomp"))
+}
+
+/// Lets go of what belongs to the runner: its socket, its fence, its signals, and the worker's standard error.
+fn close_all_but(plan: &Plan<'_>, pipe: RawFd) {
+    let mut kept: Vec<RawFd> = plan.outputs.iter().copied().chain([plan.stdin, pipe]).collect();
+    kept.sort_unstable();
+    let mut from = 0;
+    for fd in kept.into_iter().chain([RawFd::MAX]) {
+        if fd > from {
+            // SAFETY: nothing of this process uses them any more.
+            unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };
+        }
+        from = fd.saturating_add(1);
+    }
+}
+
+/// Waits for all that ends in the sandbox, until the command does.
+fn wait_for(command: u32) -> libc::c_int {
+    loop {
+        let mut status = 0;
+        // SAFETY: the pointer is to a local.
+        let ended = unsafe { libc::wait(&raw mut status) };
+        if ended == command as i32 {
+            return status;
+        }
+        if ended < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            leave();
+        }
+    }
+}
+
+/// Ends, and with it all that is in the sandbox.
+fn leave() -> ! {
+    // SAFETY: ends the process without running what the runner has registered for its own end.
+    unsafe { libc::_exit(0) }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors, which nobody else owns.
+    unsafe {
+        sys::check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC))?;
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
