@@ -11,6 +11,7 @@ mod oneshot;
 mod queue;
 mod redis;
 mod run;
+mod sandbox;
 mod spawn;
 mod stats;
 
@@ -34,7 +35,7 @@ Names: spawn enqueue finish run idle claim redis oneshot (all of them when none 
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 8] = [
+const BENCHES: [(&str, Bench); 9] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -43,6 +44,7 @@ const BENCHES: [(&str, Bench); 8] = [
     ("claim", claim::bench),
     ("redis", redis::bench),
     ("oneshot", oneshot::bench),
+    ("sandbox", sandbox::bench),
 ];
 
 fn main() -> ExitCode {

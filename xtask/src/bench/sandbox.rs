@@ -1,0 +1,62 @@
+//! A command in a sandbox, against a bare spawn.
+
+use std::time::{Duration, Instant};
+
+use raddle::exec::{Notice, Program, Request, Runner, RunnerOptions};
+use raddle_core::{Exit, Limits, Tid};
+
+use crate::{
+    Plan,
+    bed::{Bed, binary},
+    floor,
+    stats::{Verdict, median, micros, ratio, show},
+};
+
+pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
+    let times = if plan.quick { 20 } else { 100 };
+    let (mut bare, mut plain, mut boxed) = (Vec::new(), Vec::new(), Vec::new());
+    let bed = Bed::new();
+    for _ in 0..plan.rounds {
+        let spawns: Vec<f64> = (0..times).map(|_| micros(floor::spawns(1, 1))).collect();
+        bare.push(median(&spawns));
+        plain.push(bed.wait(attempts(times, false)));
+        boxed.push(bed.wait(attempts(times, true)));
+    }
+    show("bare posix_spawn + wait of /bin/true, p50", "us", &bare);
+    show("attempt of 'true' by a runner, p50", "us", &plain);
+    show("attempt of 'true' in a sandbox, p50", "us", &boxed);
+    vec![Verdict::at_most("'true' in a sandbox, of a bare spawn", ratio(&boxed, &bare), 4.0)]
+}
+
+/// The median time of an attempt, from the request to its account, by a runner that waits.
+async fn attempts(times: usize, sandboxed: bool) -> f64 {
+    let options = RunnerOptions { program: binary(), ..RunnerOptions::default() };
+    let mut runner = Runner::spawn(&options).await.expect("the release binary is a runner");
+    let request = Request {
+        tid: Tid::from_u64(1_763_000_123_456_789_012).expect("an id"),
+        attempt: 1,
+        name: "true".into(),
+        program: Program::Command(vec!["/bin/true".into()]),
+        env: Vec::new(),
+        cwd: None,
+        stdin: None,
+        timeout: None,
+        limits: Limits::default(),
+        grace: Duration::ZERO,
+        sandboxed,
+    };
+    let mut took = Vec::with_capacity(times);
+    for _ in 0..times {
+        let began = Instant::now();
+        runner.start(&request).await.expect("the runner listens");
+        loop {
+            if let Notice::Done(done) = runner.next().await.expect("the runner answers") {
+                assert_eq!(done.exit, Exit::Code { code: 0 }, "it runs");
+                break;
+            }
+        }
+        took.push(micros(began.elapsed()));
+    }
+    runner.close().await;
+    median(&took)
+}
