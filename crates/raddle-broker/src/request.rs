@@ -348,6 +348,15 @@ impl Submit {
         Self { spec, parent: None }
     }
 
+    /// A finished task once more. One that is not finished cannot be had twice.
+    pub(crate) fn once_more(old: TaskView) -> Result<Self, Error> {
+        let TaskView { tid, state, spec, parent, .. } = old;
+        if !state.is_terminal() {
+            return Err(Error::Unfinished(tid, state));
+        }
+        Ok(Self { spec: spec.once_more(tid), parent })
+    }
+
     /// Checks a task before it costs anybody a transaction, and writes its spec out as engines store it.
     pub(crate) fn written(&self) -> Result<String, InvalidSpec> {
         self.spec.validate()?;

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use raddle_core::{Control, Exit, Report, Spec, State, TaskView, Tid, Usage, tid::ShortTid};
 use rusqlite::{Connection, OptionalExtension, params};
-use serde_json::Value;
 
 use super::{
     Sqlite,
@@ -110,13 +109,7 @@ impl Tasks for Sqlite {
     async fn resubmit(&self, tid: Tid) -> Result<Tid> {
         self.write(Durability::Power, move |tx| {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            if !old.state.is_terminal() {
-                return Err(Error::Unfinished(tid, old.state).into());
-            }
-            let mut spec = old.spec;
-            (spec.delay, spec.run_at) = (None, None);
-            spec.metadata.insert("retry_of".into(), Value::String(tid.to_string()));
-            let prepared = submit::prepare(Submit { spec, parent: old.parent })?;
+            let prepared = submit::prepare(Submit::once_more(old)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
             tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
             Ok(again)
