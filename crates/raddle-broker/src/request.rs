@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    CapSet, Event, QueueName, Report, Spec, State, Target, TaskView, Tid,
+    CapSet, Event, QueueName, Report, Spec, State, TaskView, Tid,
     spec::{InvalidSpec, MAX_SPEC_BYTES},
     worker::WorkerInfo,
 };
@@ -400,8 +400,7 @@ impl Default for TaskFilter {
 impl TaskFilter {
     /// Whether a task fits all but its state, which engines look at first.
     pub(crate) fn admits(&self, task: &TaskView) -> bool {
-        let is_service = matches!(task.spec.target, Target::Service(_));
-        (self.services || !is_service)
+        (self.services || !task.spec.is_service())
             && (!self.dead || task.dead)
             && self.queue.as_ref().is_none_or(|queue| task.spec.queue == *queue)
             && self.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))

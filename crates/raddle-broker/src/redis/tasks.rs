@@ -203,7 +203,7 @@ impl Redis {
         let are_all = |is: fn(&State) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
         let few = if filter.dead {
             Some(self.dead().await?)
-        } else if are_all(|state| matches!(state, State::Spawning | State::Running)) {
+        } else if are_all(|state| state.is_active()) {
             Some(self.active().await?)
         } else {
             None

@@ -309,8 +309,7 @@ fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally,
 /// reading a million finished ones.
 fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     let wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
-    let only_active = !filter.states.is_empty()
-        && filter.states.iter().all(|state| matches!(state, State::Spawning | State::Running));
+    let only_active = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
     let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
     let sql = if filter.dead {
         "SELECT tid, NULL FROM done WHERE dead = 1 ORDER BY tid DESC"

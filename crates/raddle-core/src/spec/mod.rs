@@ -243,6 +243,11 @@ impl Spec {
         again
     }
 
+    /// Whether it is one of Raddle's own long-lived processes.
+    pub fn is_service(&self) -> bool {
+        matches!(self.target, Target::Service(_))
+    }
+
     /// How long the record is kept after the task has finished.
     pub fn result_ttl(&self) -> Span {
         self.result_ttl.unwrap_or(DEFAULT_RESULT_TTL)

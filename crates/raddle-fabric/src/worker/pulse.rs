@@ -174,12 +174,7 @@ fn beat(
 
 impl Vitals {
     pub(crate) fn set_status(&self, status: WorkerStatus) {
-        let code = match status {
-            WorkerStatus::Paused => 1,
-            WorkerStatus::Draining => 2,
-            _ => 0,
-        };
-        self.status.store(code, Ordering::Relaxed);
+        self.status.store(status as u8, Ordering::Relaxed);
     }
 
     /// Keeps others from renewing the lease meanwhile.
@@ -189,11 +184,7 @@ impl Vitals {
 
     pub(super) fn beat(&self) -> Beat {
         Beat {
-            status: match self.status.load(Ordering::Relaxed) {
-                1 => WorkerStatus::Paused,
-                2 => WorkerStatus::Draining,
-                _ => WorkerStatus::Active,
-            },
+            status: WorkerStatus::from_u8(self.status.load(Ordering::Relaxed)),
             busy: self.busy.load(Ordering::Relaxed),
             spawned_count: self.spawned.load(Ordering::Relaxed),
         }
