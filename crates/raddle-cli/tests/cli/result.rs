@@ -104,6 +104,9 @@ fn looking_leaves_no_trace() {
         world.raddle(args).ok();
     }
     world.raddle(["task", "status", "1000000000000000000"]).code(2);
+    for args in [&["status", "--watch"][..], &["queue", "watch", "q"]] {
+        world.raddle(args).code(2).says("no project to watch").says("raddle submit");
+    }
     assert!(!world.path().join(".raddle").exists());
 }
 
@@ -201,6 +204,7 @@ fn trees_show_who_runs_what() {
 #[test]
 fn status_is_shown_again_when_something_happens() {
     let world = World::new();
+    world.raddle(["queue", "write", "q", "there is a project"]).ok();
     let watching = world.start(["status", "--watch", "--json"]);
     until("it is shown", || watching.stdout().lines().count() == 1);
     world.submit(&["--", "true"]);
