@@ -10,12 +10,14 @@ mod connect;
 mod demand;
 mod doubt;
 mod error;
+mod follow;
 pub mod memory;
 pub mod queues;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod request;
 pub mod sqlite;
+mod wait;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;

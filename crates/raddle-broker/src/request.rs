@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    CapSet, Event, QueueName, Report, Spec, State, Target, TaskView, Tid,
+    CapSet, Event, QueueName, Report, Spec, State, TaskView, Tid,
     spec::{InvalidSpec, MAX_SPEC_BYTES},
     worker::WorkerInfo,
 };
@@ -348,6 +348,15 @@ impl Submit {
         Self { spec, parent: None }
     }
 
+    /// A finished task once more. One that is not finished cannot be had twice.
+    pub(crate) fn once_more(old: TaskView) -> Result<Self, Error> {
+        let TaskView { tid, state, spec, parent, .. } = old;
+        if !state.is_terminal() {
+            return Err(Error::Unfinished(tid, state));
+        }
+        Ok(Self { spec: spec.once_more(tid), parent })
+    }
+
     /// Checks a task before it costs anybody a transaction, and writes its spec out as engines store it.
     pub(crate) fn written(&self) -> Result<String, InvalidSpec> {
         self.spec.validate()?;
@@ -391,8 +400,7 @@ impl Default for TaskFilter {
 impl TaskFilter {
     /// Whether a task fits all but its state, which engines look at first.
     pub(crate) fn admits(&self, task: &TaskView) -> bool {
-        let is_service = matches!(task.spec.target, Target::Service(_));
-        (self.services || !is_service)
+        (self.services || !task.spec.is_service())
             && (!self.dead || task.dead)
             && self.queue.as_ref().is_none_or(|queue| task.spec.queue == *queue)
             && self.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))

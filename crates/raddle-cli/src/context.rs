@@ -1,6 +1,10 @@
 //! What every command needs to know: which broker, and how to speak.
 
-use std::{env, path::PathBuf, sync::Arc};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use raddle_broker::{Broker, Url, agent::Remote, connect, connect_here};
 
@@ -59,8 +63,22 @@ impl Context {
 
     /// Opens the broker for a command that only looks. Where there is none, an empty one answers: looking leaves no trace.
     pub(crate) async fn onlooker(&self) -> Outcome<Arc<dyn Broker>> {
-        let absent = self.project.database().is_some_and(|path| matches!(path.try_exists(), Ok(false)));
+        let absent = self.absent_database().is_some();
         Ok(connect_here(if absent { &Url::Memory } else { &self.project.url }).await?)
+    }
+
+    /// Opens the broker for a command that only looks, again and again. An empty one would never have anything to show.
+    pub(crate) async fn watcher(&self) -> Outcome<Arc<dyn Broker>> {
+        if let Some(path) = self.absent_database() {
+            let makes = "'raddle submit' or 'raddle worker start' makes it";
+            return Err(Failure::Usage(format!("no project to watch, {} is not there: {makes}", path.display())));
+        }
+        self.broker().await
+    }
+
+    /// The database, where it is one and nobody has made it yet.
+    fn absent_database(&self) -> Option<&Path> {
+        self.project.database().filter(|path| matches!(path.try_exists(), Ok(false)))
     }
 
     /// Whether this is a worker of a spawner.

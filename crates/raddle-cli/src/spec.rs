@@ -9,6 +9,7 @@ use std::{
 use raddle_broker::Submit;
 use raddle_core::{
     Spec, Target, Tid, Trace,
+    job::TID_VARIABLE,
     spec::{Isolation, MAX_SPEC_BYTES},
 };
 use serde_json::Value;
@@ -22,8 +23,6 @@ use crate::{
 const PLACEHOLDER: &str = "{}";
 /// The variable in which a task finds that line or number.
 const ITEM: &str = "RADDLE_ITEM";
-/// The variable in which a task finds its own id: the parent of what it submits.
-const TID: &str = "RADDLE_TID";
 
 /// The spec of what the words of a command line say: a command, or arguments for something else.
 pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> Spec {
@@ -148,7 +147,7 @@ pub(crate) fn submission(spec: Spec) -> Submit {
 
 /// The task that this process belongs to.
 pub(crate) fn own_task() -> Option<Tid> {
-    env::var(TID).ok().and_then(|text| text.parse().ok())
+    env::var(TID_VARIABLE).ok().and_then(|text| text.parse().ok())
 }
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.
@@ -200,7 +199,7 @@ mod tests {
         template.name = Some("frame-{}".into());
         let spec = for_item(&template, "7").unwrap();
         assert_eq!(spec.target, Target::Command(vec!["render".into(), "--frame=7".into(), "7/7".into()]));
-        assert_eq!((spec.name.as_deref(), spec.env["RADDLE_ITEM"].as_str()), (Some("frame-7"), "7"));
+        assert_eq!((spec.name.as_deref(), spec.env[ITEM].as_str()), (Some("frame-7"), "7"));
         assert!(for_item(&template, "a\0b").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! A worker, met by somebody who named it as a task. Workers are tasks too, but nobody submitted them.
 
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::{State, Target, TaskView, Tid, WorkerEntry, worker::WorkerStatus};
+use raddle_core::{State, TaskView, Tid, WorkerEntry, worker::WorkerStatus};
 
 use crate::{
     error::{Failure, Outcome},
@@ -10,7 +10,7 @@ use crate::{
 
 /// Whether this is a worker.
 pub(crate) fn is_worker(task: &TaskView) -> bool {
-    matches!(task.spec.target, Target::Service(_))
+    task.spec.is_service()
 }
 
 /// How many of its slots are in use.

@@ -126,6 +126,14 @@ pub struct Report {
     pub value: Option<Value>,
 }
 
+impl Report {
+    /// The account of an attempt that cannot give its own, or never ran.
+    pub fn bare(exit: Exit, ended_at: Timestamp) -> Self {
+        let (started_at, usage, value) = (None, Usage::default(), None);
+        Self { exit, started_at, ended_at, usage, stdout_bytes: 0, stderr_bytes: 0, value }
+    }
+}
+
 impl Exit {
     /// Whether the target did what it was asked to.
     pub fn is_success(&self) -> bool {

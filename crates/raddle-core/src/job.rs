@@ -7,6 +7,11 @@ use crate::{
     trace::{TraceParent, TraceState},
 };
 
+/// The variable in which a task finds its own id: the parent of what it submits.
+pub const TID_VARIABLE: &str = "RADDLE_TID";
+/// The variable in which a task finds the number of its attempt.
+pub const ATTEMPT_VARIABLE: &str = "RADDLE_ATTEMPT";
+
 /// One attempt of a task: what a handler reads as JSON on its standard input, and a routine takes its arguments from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {

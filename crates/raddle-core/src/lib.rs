@@ -7,12 +7,14 @@
 mod arbitrary;
 pub mod caps;
 pub mod control;
+pub mod departure;
 pub mod event;
 pub mod exit;
 pub mod handler;
 pub mod job;
 pub mod limits;
 pub mod moment;
+pub mod obey;
 pub mod queue_name;
 pub mod reply;
 pub mod retry;

@@ -1,10 +1,17 @@
 //! Moments as numbers.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 /// Nanoseconds since the epoch. A number of this size reaches from 1677 to 2262; what is before or after counts as its beginning or end.
 pub fn unix_nanos(at: Timestamp) -> i64 {
     at.as_nanosecond().clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// The moment `span` after another, both in nanoseconds since the epoch; the last there is, if it would be after that.
+pub fn nanos_after(nanos: i64, span: Duration) -> i64 {
+    nanos.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]
@@ -17,5 +24,12 @@ mod tests {
         assert_eq!(nanos("1970-01-01T00:00:01Z"), 1_000_000_000);
         assert_eq!(nanos("1969-12-31T23:59:59Z"), -1_000_000_000);
         assert_eq!((nanos("0001-01-01T00:00:00Z"), nanos("9000-01-01T00:00:00Z")), (i64::MIN, i64::MAX));
+    }
+
+    #[test]
+    fn what_comes_after_the_last_moment_is_the_last_moment() {
+        assert_eq!(nanos_after(5, Duration::from_nanos(7)), 12);
+        assert_eq!(nanos_after(5, Duration::MAX), i64::MAX);
+        assert_eq!(nanos_after(i64::MAX, Duration::from_nanos(1)), i64::MAX);
     }
 }

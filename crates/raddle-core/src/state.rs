@@ -49,6 +49,11 @@ impl State {
         Self::Killed,
     ];
 
+    /// Whether a worker has it.
+    pub fn is_active(self) -> bool {
+        matches!(self, Self::Spawning | Self::Running)
+    }
+
     /// Whether nothing can follow.
     pub fn is_terminal(self) -> bool {
         self >= Self::Completed

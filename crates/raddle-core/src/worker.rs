@@ -60,14 +60,15 @@ pub struct Beat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
+#[repr(u8)]
 pub enum WorkerStatus {
     /// Taking tasks.
     #[default]
-    Active,
+    Active = 0,
     /// Told to take none for now.
-    Paused,
+    Paused = 1,
     /// Finishing what it has.
-    Draining,
+    Draining = 2,
 }
 
 impl WorkerEntry {
@@ -95,6 +96,15 @@ impl WorkerInfo {
 }
 
 impl WorkerStatus {
+    /// The status with this number, as it is kept where processes share it. One that nobody has is the first.
+    pub fn from_u8(number: u8) -> Self {
+        match number {
+            1 => Self::Paused,
+            2 => Self::Draining,
+            _ => Self::Active,
+        }
+    }
+
     /// The name, as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{Limits, Tid};
+use raddle_core::{
+    Limits, Tid,
+    job::{ATTEMPT_VARIABLE, TID_VARIABLE},
+};
 use raddle_exec::{Notice, Program, Request, Runner, RunnerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -67,7 +70,7 @@ async fn through(runner: &mut Runner, tasks: u32) -> Result<Duration, Box<dyn st
         attempt: 1,
         name: "true".into(),
         program: Program::Command(vec!["/bin/true".into()]),
-        env: vec![("RADDLE_TID".into(), "1700000000000000000".into()), ("RADDLE_ATTEMPT".into(), "1".into())],
+        env: vec![(TID_VARIABLE.into(), "1700000000000000000".into()), (ATTEMPT_VARIABLE.into(), "1".into())],
         cwd: None,
         stdin: None,
         timeout: Some(Duration::from_secs(60)),

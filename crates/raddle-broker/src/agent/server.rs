@@ -31,12 +31,12 @@ pub struct Options {
 pub struct Agent {
     listener: UnixListener,
     bound: Bound,
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     returning: JoinHandle<()>,
 }
 
 /// What all connections share.
-pub(super) struct Service {
+pub(super) struct Shared {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
     /// Room for large requests, in KiB.
@@ -75,13 +75,13 @@ impl Agent {
         // Apart from what `run` does, so that dropping that leaves it to end by itself, once all that was to go back has.
         let returning = tokio::spawn(give_back(Arc::clone(&broker), returned));
         let budget = Arc::new(Semaphore::new(BUDGET / 1024));
-        Ok(Self { listener, bound, service: Arc::new(Service { broker, options, budget, returns }), returning })
+        Ok(Self { listener, bound, shared: Arc::new(Shared { broker, options, budget, returns }), returning })
     }
 
     /// Serves until `shutdown` is over. By then the socket is gone, calls that were under way have had a moment to end, and nothing is
     /// left of any connection.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { listener, bound, service, returning } = self;
+        let Self { listener, bound, shared, returning } = self;
         let (down, is_down) = watch::channel(false);
         let mut sessions = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
@@ -89,8 +89,8 @@ impl Agent {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        if let Some(peer) = admit(&stream, &service.options, sessions.len()) {
-                            let session = Session::new(Arc::clone(&service)).run(stream, is_down.clone());
+                        if let Some(peer) = admit(&stream, &shared.options, sessions.len()) {
+                            let session = Session::new(Arc::clone(&shared)).run(stream, is_down.clone());
                             sessions.spawn(async move {
                                 if let Err(error) = session.await {
                                     tracing::warn!(peer, %error, "a client was given up");
@@ -114,7 +114,7 @@ impl Agent {
         let all = async { while sessions.join_next().await.is_some() {} };
         let _ = timeout(DRAIN + DRAIN, all).await;
         sessions.shutdown().await;
-        drop(service);
+        drop(shared);
         if timeout(RETURN_PATIENCE, returning).await.is_err() {
             tracing::error!("tasks that were not delivered could not be given back: their workers' leases hold them");
         }

@@ -20,7 +20,7 @@ use super::{
         CALL, CANCEL, CANCELLED, Call, GREETING, MAX_REQUEST, Malformed, REFUSED, WELCOME, Welcome, bare,
         check_greeting, frame, read,
     },
-    server::{DRAIN, Service},
+    server::{DRAIN, Shared},
     wire::{Broken, Frame, Inbox, Outbox, STALLED, stalled},
 };
 use crate::{Error, Result};
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 32;
 const LINGER: Duration = Duration::from_millis(150);
 
 pub(super) struct Session {
-    service: Arc<Service>,
+    shared: Arc<Shared>,
     inbox: Inbox,
     outbox: Outbox<Option<Taken>>,
     running: JoinSet<Answer>,
@@ -71,10 +71,10 @@ pub(super) fn refuse(stream: &UnixStream, reason: &str) {
 }
 
 impl Session {
-    pub(super) fn new(service: Arc<Service>) -> Self {
-        let inbox = Inbox::new(MAX_REQUEST, Some(Arc::clone(&service.budget)));
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let inbox = Inbox::new(MAX_REQUEST, Some(Arc::clone(&shared.budget)));
         Self {
-            service,
+            shared,
             inbox,
             outbox: Outbox::new(),
             running: JoinSet::new(),
@@ -137,7 +137,7 @@ impl Session {
 
     async fn greet(&self, to: &mut WriteHalf<'_>) -> Result<(), Broken> {
         to.write_all(&GREETING).await?;
-        Ok(to.write_all(&frame(WELCOME, 0, &Welcome { in_flight: self.service.options.in_flight })).await?)
+        Ok(to.write_all(&frame(WELCOME, 0, &Welcome { in_flight: self.shared.options.in_flight })).await?)
     }
 
     /// Whether nothing is under way but calls that wait. Those have nothing to finish: their clients find the connection closed, and
@@ -152,7 +152,7 @@ impl Session {
             CALL => {
                 // Tasks that a client gives back come on top of the calls that were agreed on.
                 if self.running.len() + self.queued.len() + self.outbox.len()
-                    >= 2 * self.service.options.in_flight as usize
+                    >= 2 * self.shared.options.in_flight as usize
                 {
                     return Err(Malformed::TooMany);
                 }
@@ -196,7 +196,7 @@ impl Session {
         let Queued { id, call, room } = queued;
         let waits = !call.wait().is_zero();
         self.busy += usize::from(!waits);
-        let (broker, returns) = (Arc::clone(&self.service.broker), self.service.returns.clone());
+        let (broker, returns) = (Arc::clone(&self.shared.broker), self.shared.returns.clone());
         let doing = perform(broker, call, id, Arc::clone(&self.chest), returns);
         let abort = self.running.spawn(async move {
             let answer = doing.await;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_core::{
-    CapSet, EventKind, Exit, QueueName, Report, Retry, Span, Spec, TaskView, Tid, Usage, queue_name::Port,
-    worker::WorkerInfo,
+    CapSet, EventKind, Exit, QueueName, Report, Retry, Span, Spec, TaskView, Tid, queue_name::Port, worker::WorkerInfo,
 };
 
 use super::Handle;
@@ -121,15 +120,7 @@ pub(super) async fn begin(broker: &Handle, owner: Tid) -> Result<Fence> {
 /// The account of an attempt that ran.
 pub(super) fn report(exit: Exit) -> Report {
     let now = Timestamp::now();
-    Report {
-        exit,
-        started_at: Some(now),
-        ended_at: now,
-        usage: Usage::default(),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        value: None,
-    }
+    Report { started_at: Some(now), ..Report::bare(exit, now) }
 }
 
 /// The end of an attempt that ran and wrote nothing.

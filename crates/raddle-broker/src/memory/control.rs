@@ -1,7 +1,10 @@
 //! Control words: obeyed here for tasks that wait, passed on to workers for those that run.
 
 use raddle_core::{
-    Control, EventKind, Exit, QueueName, State as TaskState, Tid, Word, queue_name::Port, spec::Reserved,
+    Control, EventKind, Exit, QueueName, State as TaskState, Tid,
+    obey::{self, Effect},
+    queue_name::Port,
+    spec::Reserved,
 };
 
 use super::state::{End, Now, Place, State};
@@ -67,24 +70,20 @@ impl State {
             Place::Delayed(due) => (false, Some(due)),
             _ => (false, None),
         };
-        match message.command {
-            // It waits already, which is all that a task to be put back is asked for.
-            Word::Stop if message.requeue || task.spec.on_stop == Reserved::Requeue => {}
-            Word::Stop => return self.end_waiting(fence, TaskState::Cancelled, Exit::Cancelled, now),
-            Word::Kill => return self.end_waiting(fence, TaskState::Killed, Exit::Killed, now),
-            Word::Pause if !held => {
+        match obey::obey(message, held, task.spec.on_stop == Reserved::Requeue) {
+            Effect::End(state, exit) => return self.end_waiting(fence, state, exit, now),
+            Effect::Hold => {
                 self.log(fence, EventKind::Paused, None, None, now);
                 self.move_to(tid, Place::Held(due));
             }
-            Word::Resume if held => {
+            Effect::Free => {
                 self.log(fence, EventKind::Resumed, None, None, now);
                 self.line_up(tid, due, now);
             }
-            _ => {}
+            Effect::Nothing => {}
         }
         let held = matches!(self.known(tid).place, Place::Held(_));
-        let reply = message.reply("ok", if held { "paused" } else { TaskState::Created.as_str() });
-        let text = serde_json::to_string(&reply).expect("words and strings serialize");
+        let text = serde_json::to_string(&obey::answer(message, held)).expect("words and strings serialize");
         self.put(&QueueName::Task(tid, Port::CtrlOut), vec![text], now);
     }
 

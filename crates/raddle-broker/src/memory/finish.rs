@@ -1,6 +1,6 @@
 //! The end of attempts, and of tasks.
 
-use raddle_core::{EventKind, Exit, Next, Report, Tid, Usage, settle};
+use raddle_core::{EventKind, Exit, Next, Report, Tid, settle};
 
 use super::state::{Due, End, Now, Place, Run, State};
 use crate::request::{Fence, Finish, Stream, Verdict};
@@ -66,15 +66,8 @@ impl State {
     /// The account of an attempt that nobody is left to give, or of none at all.
     pub(super) fn report_of(&self, fence: Fence, exit: Exit, now: Now) -> Report {
         let written = |stream| self.output_of(fence, stream).len() as u64;
-        Report {
-            exit,
-            started_at: None,
-            ended_at: now.wall,
-            usage: Usage::default(),
-            stdout_bytes: written(Stream::Stdout),
-            stderr_bytes: written(Stream::Stderr),
-            value: None,
-        }
+        let (stdout_bytes, stderr_bytes) = (written(Stream::Stdout), written(Stream::Stderr));
+        Report { stdout_bytes, stderr_bytes, ..Report::bare(exit, now.wall) }
     }
 
     /// Refuses a write of an attempt that is not the latest any more.

@@ -1,6 +1,9 @@
 //! Taking back what belongs to workers that are gone.
 
-use raddle_core::{EventKind, Exit, State as TaskState, Tid, settle::UNCHARGED_ATTEMPTS};
+use raddle_core::{
+    Exit, Tid,
+    departure::{self, Behind},
+};
 
 use super::state::{End, Now, State, Worker};
 use crate::request::Reclaimed;
@@ -15,31 +18,30 @@ impl State {
 
     fn reclaim_from(&mut self, owner: Tid, now: Now) -> Vec<Reclaimed> {
         let held = self.workers.get(&owner).map(|worker| worker.active.clone()).unwrap_or_default();
-        let message = format!("worker {owner} is gone");
-        let taken = held.into_iter().map(|tid| self.reclaim_task(tid, owner, &message, now)).collect();
+        let taken = held.into_iter().map(|tid| self.reclaim_task(tid, owner, now)).collect();
         self.workers.remove(&owner);
-        self.end_service(owner, TaskState::Failed, Exit::Lost { message }, now);
+        self.end_service(owner, departure::gone(owner), now);
         taken
     }
 
-    fn reclaim_task(&mut self, tid: Tid, owner: Tid, message: &str, now: Now) -> Reclaimed {
+    fn reclaim_task(&mut self, tid: Tid, owner: Tid, now: Now) -> Reclaimed {
         self.reclaims += 1;
         let (fence, run) = self.held_by_worker(tid);
-        let verdict = if run.running || fence.attempt > UNCHARGED_ATTEMPTS {
-            let report = self.report_of(fence, Exit::Lost { message: message.into() }, now);
-            self.settle(fence, run, report, now)
-        } else {
-            // Nothing of it is known to have run, so its worker will have died of something else.
-            self.give_back(fence, run, EventKind::Reclaimed, "its worker was gone before it began".into(), now)
+        let verdict = match departure::taken_from(owner, run.running, fence.attempt) {
+            Behind::Ended(exit) => {
+                let report = self.report_of(fence, exit, now);
+                self.settle(fence, run, report, now)
+            }
+            Behind::Back(kind, reason) => self.give_back(fence, run, kind, reason, now),
         };
         Reclaimed { fence, owner, verdict }
     }
 
     /// Ends the task that a worker is itself.
-    pub(super) fn end_service(&mut self, worker: Tid, state: TaskState, exit: Exit, now: Now) {
+    pub(super) fn end_service(&mut self, worker: Tid, exit: Exit, now: Now) {
         // One that was there for a single task is none itself.
         let Some(task) = self.tasks.get(&worker) else { return };
-        let fence = task.fence(worker);
+        let (fence, state) = (task.fence(worker), departure::state_of_worker(&exit));
         let report = self.report_of(fence, exit, now);
         self.end(fence, None, End { state, dead: false, report, when: now });
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use raddle_core::{
-    EventKind, Exit, QueueName, Spec, State as TaskState, Target, Tid, WorkerEntry,
+    EventKind, QueueName, Spec, Target, Tid, WorkerEntry, departure,
     queue_name::Port,
     worker::{Beat, WorkerInfo},
 };
@@ -103,13 +103,11 @@ impl State {
         let Some(entry) = self.workers.get(&worker) else { return };
         for tid in entry.active.clone() {
             let (fence, run) = self.held_by_worker(tid);
-            self.give_back(fence, run, EventKind::Released, format!("worker {worker} has left"), now);
+            let (kind, reason) = departure::given_back_by(worker);
+            self.give_back(fence, run, kind, reason, now);
         }
         self.workers.remove(&worker);
-        match failure {
-            Some(message) => self.end_service(worker, TaskState::Failed, Exit::Lost { message }, now),
-            None => self.end_service(worker, TaskState::Completed, Exit::Code { code: 0 }, now),
-        }
+        self.end_service(worker, departure::left(failure), now);
     }
 
     pub(super) fn entries(&self, now: Now) -> Vec<WorkerEntry> {

@@ -13,10 +13,7 @@ use tokio::{
 };
 
 use super::state::{Now, State, Wake};
-use crate::Result;
-
-/// Beyond this nobody waits, and a clock could overflow.
-const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
+use crate::{Result, wait::FOR_EVER};
 
 /// What one can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,5 +114,5 @@ impl fmt::Debug for Shared {
 
 /// The time `span` after `start`, or one that nobody lives to see.
 pub(super) fn after(start: Instant, span: Duration) -> Instant {
-    start + span.min(LONGEST_WAIT)
+    start + span.min(FOR_EVER)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_core::{
-    Event, EventKind, Progress, QueueName, Report, Spec, State as TaskState, Tally, Target, Tid, TidClock,
+    Event, EventKind, Progress, QueueName, Report, Spec, State as TaskState, Tally, Tid, TidClock,
     queue_name::Port,
     worker::{Beat, WorkerInfo},
 };
@@ -203,7 +203,7 @@ impl State {
     pub(super) fn active(&self, fence: Fence) -> Option<Run> {
         let task = self.tasks.get(&fence.tid).filter(|task| task.tally.attempt == fence.attempt)?;
         match task.place {
-            Place::Active(run) if !task.is_service() => Some(run),
+            Place::Active(run) if !task.spec.is_service() => Some(run),
             _ => None,
         }
     }
@@ -259,11 +259,6 @@ impl Task {
             Place::Active(_) => TaskState::Spawning,
             Place::Done(end) => end.state,
         }
-    }
-
-    /// Whether it is one of Raddle's own.
-    pub(super) fn is_service(&self) -> bool {
-        matches!(self.spec.target, Target::Service(_))
     }
 
     /// Its latest attempt.

@@ -1,6 +1,6 @@
 //! Taking tasks in: all of a batch, or none.
 
-use raddle_core::{Spec, Tally, Tid};
+use raddle_core::{Spec, Tally, Tid, spec::Start};
 
 use super::state::{Now, Place, State, Task};
 use crate::{
@@ -21,11 +21,10 @@ impl State {
         if let Some(tid) = spec.unique_key.as_ref().and_then(|key| self.unique.get(key)) {
             return Submitted::Existing(*tid);
         }
-        let due = match (spec.delay, spec.run_at) {
-            (Some(delay), _) => Some(now.plus(delay.0)),
-            (None, Some(at)) => now.until(at),
-            (None, None) => None,
-        };
+        let due = spec.start().and_then(|start| match start {
+            Start::After(delay) => Some(now.plus(delay)),
+            Start::At(at) => now.until(at),
+        });
         let key = spec.unique_key.clone();
         let tid = self.store(spec, parent, now);
         self.unique.extend(key.map(|key| (key, tid)));

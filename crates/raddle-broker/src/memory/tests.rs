@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_core::{
-    CapSet, Exit, Report, Span, Spec, State, Tid, Usage,
+    CapSet, Exit, Report, Span, Spec, State, Tid,
     worker::{Beat, WorkerInfo},
 };
 use tokio::time::{Instant, advance};
@@ -36,15 +36,7 @@ async fn claim(broker: &Memory, owner: Tid, wait: Duration) -> Vec<Claim> {
 }
 
 async fn finish(broker: &Memory, fence: Fence) {
-    let report = Report {
-        exit: Exit::Code { code: 0 },
-        started_at: None,
-        ended_at: jiff::Timestamp::now(),
-        usage: Usage::default(),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        value: None,
-    };
+    let report = Report::bare(Exit::Code { code: 0 }, jiff::Timestamp::now());
     broker.finish(vec![Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() }]).await.unwrap();
 }
 

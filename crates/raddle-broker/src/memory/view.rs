@@ -42,7 +42,7 @@ impl State {
             stale_writes: self.stale_writes,
             ..Summary::default()
         };
-        for task in self.tasks.values().filter(|task| !task.is_service()) {
+        for task in self.tasks.values().filter(|task| !task.spec.is_service()) {
             *summary.states.entry(task.state()).or_default() += 1;
             summary.paused += u64::from(task.is_held());
             summary.dead += u64::from(task.is_dead());
@@ -55,7 +55,7 @@ impl State {
     /// What waits for workers, and what they have.
     pub(super) fn demand(&self, now: Now) -> Demand {
         let mut demand = Demand { reclaims: self.reclaims, stale_writes: self.stale_writes, ..Demand::default() };
-        for (tid, task) in self.tasks.iter().filter(|(_, task)| !task.is_service()) {
+        for (tid, task) in self.tasks.iter().filter(|(_, task)| !task.spec.is_service()) {
             match &task.place {
                 Place::Ready => demand.add_spec(*tid, &task.spec, None),
                 // A claim would move it first.
@@ -110,7 +110,7 @@ impl Task {
             && filter.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, self.spec.display_name()))
             && filter.queue.as_ref().is_none_or(|queue| *queue == self.spec.queue)
             && (!filter.dead || self.is_dead())
-            && (filter.services || !self.is_service())
+            && (filter.services || !self.spec.is_service())
     }
 
     fn is_held(&self) -> bool {

@@ -1,6 +1,12 @@
 //! What is to become of one task, decided from what was read of it. Nothing here asks the server.
 
-use raddle_core::{Control, EventKind, Exit, Next, Report, Spec, State, Tid, Usage, Word, settle, spec::Reserved};
+use raddle_core::{
+    Control, EventKind, Exit, Next, Report, Spec, State, Tid,
+    moment::nanos_after,
+    obey::{self, Effect},
+    settle,
+    spec::Reserved,
+};
 use serde::Serialize;
 
 use super::{
@@ -135,15 +141,7 @@ impl Snapshot {
 
     /// The account of an attempt that cannot give its own.
     pub(super) fn report(&self, exit: Exit) -> Report {
-        Report {
-            exit,
-            started_at: None,
-            ended_at: at_micros(self.now),
-            usage: Usage::default(),
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-            value: None,
-        }
+        Report::bare(exit, at_micros(self.now))
     }
 }
 
@@ -191,8 +189,7 @@ impl<'a> Draft<'a> {
                 self.record.tally = tally;
                 let kind = settle::event_before_another(&report.exit);
                 self.event(kind, owner, Some(report.exit.to_string()));
-                let pause = i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX);
-                self.wait_again(self.before.now.saturating_mul(1000).saturating_add(pause))
+                self.wait_again(nanos_after(self.before.now.saturating_mul(1000), pause))
             }
         }
     }
@@ -205,24 +202,20 @@ impl<'a> Draft<'a> {
 
     /// Does to a waiting task what a message asks for, and answers unless that ended it.
     pub(super) fn obey(&mut self, message: &Control) {
-        let held = self.record.place == Place::Held;
-        match message.command {
-            // It waits already, which is all that a task to be put back is asked for.
-            Word::Stop if message.requeue || self.goes_back() => {}
-            Word::Stop => return self.end_waiting(State::Cancelled, Exit::Cancelled),
-            Word::Kill => return self.end_waiting(State::Killed, Exit::Killed),
-            Word::Pause if !held => {
+        match obey::obey(message, self.is_held(), self.goes_back()) {
+            Effect::End(state, exit) => return self.end_waiting(state, exit),
+            Effect::Hold => {
                 self.event(EventKind::Paused, None, None);
                 self.record.place = Place::Held;
             }
-            Word::Resume if held => {
+            Effect::Free => {
                 self.event(EventKind::Resumed, None, None);
                 self.line_up(self.record.run_at);
             }
-            _ => {}
+            Effect::Nothing => {}
         }
-        let state = if self.record.place == Place::Held { "paused" } else { State::Created.as_str() };
-        self.replies.push(serde_json::to_string(&message.reply("ok", state)).expect("words and strings serialize"));
+        let answer = obey::answer(message, self.is_held());
+        self.replies.push(serde_json::to_string(&answer).expect("words and strings serialize"));
     }
 
     /// Brings the task to its end.
@@ -312,6 +305,10 @@ impl<'a> Draft<'a> {
     fn end_waiting(&mut self, state: State, exit: Exit) {
         let report = self.before.report(exit);
         self.finish(state, false, report, None);
+    }
+
+    fn is_held(&self) -> bool {
+        self.record.place == Place::Held
     }
 
     /// Whether a task that is stopped goes back to its queue. One that nobody can read does not.

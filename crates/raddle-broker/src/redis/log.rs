@@ -12,19 +12,13 @@ use super::{
     link::Link,
     value::{at_nanos, entries, number},
 };
-use crate::{Log, Result};
+use crate::{
+    Log, Result,
+    follow::{Stretch, Then},
+};
 
 /// How many entries one look reads at most when it looks for the events of one task among those of all.
 const SCAN: u32 = 2000;
-
-/// A stretch of the log.
-pub(super) struct Stretch {
-    pub(super) events: Vec<Event>,
-    /// The last id that was looked at, whether it fitted or not.
-    pub(super) scanned: u64,
-    /// Whether there are more that were not looked at.
-    pub(super) more: bool,
-}
 
 #[async_trait]
 impl Log for Redis {
@@ -36,13 +30,10 @@ impl Log for Redis {
                 None => of_all(self.link(), after, max).await?,
                 Some(tid) => of_one(self.link(), tid, after).await?,
             };
-            let mut events = stretch.events;
             after = after.max(stretch.scanned);
-            // Entries of other tasks may fill a whole look: the next one goes on behind them, at once.
-            let goes_on = events.is_empty() && (stretch.more || wait.again(None).await);
-            if !goes_on {
-                events.truncate(max as usize);
-                return Ok(events);
+            let then = stretch.then();
+            if then == Then::Give || then == Then::Wait && !wait.again(None).await {
+                return Ok(stretch.first(max));
             }
         }
     }

@@ -46,7 +46,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{Result, doubt::Doubts};
+use crate::{
+    Result,
+    doubt::Doubts,
+    wait::{FOR_EVER, SAFETY_INTERVAL},
+};
 use bell::{Bell, Wait};
 use hand::Hand;
 use keys::{Keys, Part, Topic};
@@ -72,12 +76,6 @@ struct Core {
     /// The partitions there are, as far as this handle knows.
     parts: Mutex<Arc<Vec<Part>>>,
 }
-
-/// Waits end at least this often and look again. Wake-ups do not depend on it: it bounds the harm of one that was lost, as when a
-/// process is killed between being woken and claiming.
-const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
-/// Longer than any wait that is meant, and short enough to be added to a clock.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Redis {
     /// Connects to the server at `address`, and looks whether tasks can be kept there.

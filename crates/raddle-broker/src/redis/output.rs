@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{State, Tid};
+use raddle_core::Tid;
 
 use super::{
     Redis,
@@ -12,15 +12,16 @@ use super::{
     log, script,
     value::{arg, bytes},
 };
-use crate::{Chunk, Cursor, Error, Fence, Output, Progress, Result, Stream};
+use crate::{
+    Cursor, Error, Fence, Output, Progress, Result, Stream,
+    follow::{self, AT_ONCE, Look, Piece, Standing, Then},
+};
 
 /// How much is kept of each stream of an attempt: what comes after that is counted in its report, and not kept. All of it is in the
 /// server's memory.
 pub(super) const MAX_KEPT: u64 = 64 * 1024 * 1024;
 /// How much output may stand beside the record of a task, where a read gives it whole.
 pub(super) const WHOLE_BYTES: usize = 64 * 1024;
-/// How much of each stream one look gives at most.
-const AT_ONCE: u32 = 256 * 1024;
 
 #[async_trait]
 impl Output for Redis {
@@ -53,11 +54,9 @@ impl Output for Redis {
         let mut wait = self.wait(Topic::Log, wait).await;
         loop {
             let progress = self.progress(tid, cursor).await?;
-            let more = progress.cursor.event != cursor.event;
+            let then = follow::then(cursor, &progress);
             cursor = progress.cursor;
-            let news = progress.done.is_some() || !progress.events.is_empty() || !progress.output.is_empty();
-            // Entries of other tasks may have filled the look: then the next one goes on behind them, at once.
-            if news || !(more || wait.again(None).await) {
+            if then == Then::Give || then == Then::Wait && !wait.again(None).await {
                 return Ok(progress);
             }
         }
@@ -66,44 +65,18 @@ impl Output for Redis {
 
 impl Redis {
     async fn progress(&self, tid: Tid, from: Cursor) -> Result<Progress> {
-        // State first: output is complete before the end of an attempt is written.
-        let (attempt, done) = self.standing(tid).await?;
+        let standing = self.standing(tid).await?;
         let stretch = log::of_one(self.link(), tid, from.event).await?;
-        let mut cursor = Cursor { event: stretch.scanned, attempt: from.attempt.max(1), ..from };
-        let mut output = Vec::new();
-        loop {
-            let fence = Fence { tid, attempt: cursor.attempt };
-            let mut drained = true;
-            for stream in Stream::BOTH {
-                let offset = match stream {
-                    Stream::Stdout => &mut cursor.stdout,
-                    Stream::Stderr => &mut cursor.stderr,
-                };
-                let bytes = self.read_output(fence, stream, *offset, AT_ONCE).await?;
-                *offset += bytes.len() as u64;
-                drained &= bytes.len() < AT_ONCE as usize;
-                if !bytes.is_empty() {
-                    output.push(Chunk { attempt: cursor.attempt, stream, bytes });
-                }
-            }
-            if !drained {
-                return Ok(Progress { output, events: stretch.events, cursor, done: None });
-            }
-            if cursor.attempt >= attempt {
-                // Not before the last event has been given too.
-                let done = done.filter(|_| !stretch.more);
-                return Ok(Progress { output, events: stretch.events, cursor, done });
-            }
-            cursor = Cursor { attempt: cursor.attempt + 1, stdout: 0, stderr: 0, ..cursor };
+        let mut look = Look::new(tid, standing, stretch, from);
+        while let Some(Piece { fence, stream, offset }) = look.wanted() {
+            look.add(self.read_output(fence, stream, offset, AT_ONCE).await?);
         }
+        Ok(look.progress())
     }
 
-    /// A task's latest attempt, and its terminal state if it has one.
-    async fn standing(&self, tid: Tid) -> Result<(u32, Option<State>)> {
+    async fn standing(&self, tid: Tid) -> Result<Standing> {
         let task = self.snapshot(tid).await?.ok_or(Error::NotFound(tid))?;
-        match &task.done {
-            Some(done) => Ok((done.tally.attempt, Some(done.state))),
-            None => Ok((task.record.tally.attempt, None)),
-        }
+        let tally = task.done.as_ref().map_or(task.record.tally, |done| done.tally);
+        Ok(Standing { attempt: tally.attempt, done: task.end() })
     }
 }

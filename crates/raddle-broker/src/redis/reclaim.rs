@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use raddle_core::{EventKind, Exit, State, Tid, settle::UNCHARGED_ATTEMPTS};
+use raddle_core::{
+    Tid,
+    departure::{self, Behind},
+};
 
 use super::{
     apply::{Applied, apply, snapshots},
@@ -73,15 +76,14 @@ pub(super) async fn take_from(link: &Link, worker: Tid, why: &Leaving) -> Result
             return Ok(reclaimed);
         }
         let mut draft = Draft::new(&task);
-        let (state, exit) = match why {
+        let exit = match why {
             Leaving::Gone => {
                 draft.gone = Some(worker);
-                (State::Failed, Exit::Lost { message: format!("worker {worker} is gone") })
+                departure::gone(worker)
             }
-            Leaving::Left(Some(message)) => (State::Failed, Exit::Lost { message: message.clone() }),
-            Leaving::Left(None) => (State::Completed, Exit::Code { code: 0 }),
+            Leaving::Left(failure) => departure::left(failure.clone()),
         };
-        draft.finish(state, false, task.report(exit), None);
+        draft.finish(departure::state_of_worker(&exit), false, task.report(exit), None);
         match apply(link, &[draft], Sure::Done).await?[..] {
             [Applied::Changed] => {}
             _ => return Ok(reclaimed),
@@ -91,14 +93,16 @@ pub(super) async fn take_from(link: &Link, worker: Tid, why: &Leaving) -> Result
 
 fn decide(task: &Snapshot, draft: &mut Draft<'_>, worker: Tid, why: &Leaving) -> Verdict {
     match why {
-        Leaving::Left(_) => draft.give_back(EventKind::Released, format!("worker {worker} has left")),
+        Leaving::Left(_) => {
+            let (kind, reason) = departure::given_back_by(worker);
+            draft.give_back(kind, reason)
+        }
         Leaving::Gone => {
             draft.gone = Some(worker);
-            if task.record.place == Place::Running || task.record.tally.attempt > UNCHARGED_ATTEMPTS {
-                draft.settle(task.report(Exit::Lost { message: format!("worker {worker} is gone") }))
-            } else {
-                // Nothing of it is known to have run, so its worker will have died of something else.
-                draft.give_back(EventKind::Reclaimed, "its worker was gone before it began".into())
+            let has_begun = task.record.place == Place::Running;
+            match departure::taken_from(worker, has_begun, task.record.tally.attempt) {
+                Behind::Ended(exit) => draft.settle(task.report(exit)),
+                Behind::Back(kind, reason) => draft.give_back(kind, reason),
             }
         }
     }

@@ -143,7 +143,7 @@ impl Record {
     }
 
     pub(super) fn is_active(&self) -> bool {
-        matches!(self.place, Place::Spawning | Place::Running)
+        self.state().is_active()
     }
 
     pub(super) fn state(&self) -> State {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use raddle_core::{Control, State, TaskView, Tid, tid::ShortTid};
-use serde_json::Value as Json;
 
 use super::{
     Redis,
@@ -88,13 +87,7 @@ impl Tasks for Redis {
 
     async fn resubmit(&self, tid: Tid) -> Result<Tid> {
         let old = self.task(tid).await?.ok_or(Error::NotFound(tid))?;
-        if !old.state.is_terminal() {
-            return Err(Error::Unfinished(tid, old.state));
-        }
-        let mut spec = old.spec;
-        (spec.delay, spec.run_at) = (None, None);
-        spec.metadata.insert("retry_of".into(), Json::String(tid.to_string()));
-        self.submit_again(tid, Submit { spec, parent: old.parent }).await
+        self.submit_again(tid, Submit::once_more(old)?).await
     }
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
@@ -211,7 +204,7 @@ impl Redis {
         let are_all = |is: fn(&State) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
         let few = if filter.dead {
             Some(self.dead().await?)
-        } else if are_all(|state| matches!(state, State::Spawning | State::Running)) {
+        } else if are_all(|state| state.is_active()) {
             Some(self.active().await?)
         } else {
             None

@@ -1,6 +1,11 @@
 //! Control words: obeyed here while nobody runs the task, passed on otherwise.
 
-use raddle_core::{Control, EventKind, Exit, QueueName, State, Tid, Word, queue_name::Port, spec::Reserved};
+use raddle_core::{
+    Control, EventKind, Exit, QueueName, State, Tid,
+    obey::{self, Effect},
+    queue_name::Port,
+    spec::Reserved,
+};
 use rusqlite::params;
 
 use super::{
@@ -26,24 +31,24 @@ pub(super) fn control(tx: &mut Tx<'_>, tid: Tid, message: &Control) -> Result<De
 
 /// Does to a waiting task what the word says; returns its state from then on.
 fn obey(tx: &mut Tx<'_>, tid: Tid, waiting: Waiting, message: &Control) -> Result<State, Fail> {
-    match message.command {
-        Word::Stop if message.requeue || goes_back(tx, tid)? => {}
-        Word::Stop => return end(tx, tid, waiting, State::Cancelled, Exit::Cancelled),
-        Word::Kill => return end(tx, tid, waiting, State::Killed, Exit::Killed),
-        Word::Pause if waiting.place != Place::Held => {
+    let mut held = waiting.place == Place::Held;
+    match obey::obey(message, held, goes_back(tx, tid)?) {
+        Effect::End(state, exit) => return end(tx, tid, waiting, state, exit),
+        Effect::Hold => {
+            held = true;
             tx.dequeue(tid, waiting.place)?;
             tx.hold(tid, waiting.tally, waiting.run_at)?;
             tx.event(tid, EventKind::Paused, waiting.tally.attempt, None, None);
         }
-        Word::Resume if waiting.place == Place::Held => {
+        Effect::Free => {
+            held = false;
             tx.dequeue(tid, Place::Held)?;
             tx.enqueue(tid, waiting.tally, waiting.run_at)?;
             tx.event(tid, EventKind::Resumed, waiting.tally.attempt, None, None);
         }
-        _ => {}
+        Effect::Nothing => {}
     }
-    let status = if find_waiting(tx.db(), tid)?.is_some_and(|w| w.place == Place::Held) { "paused" } else { "created" };
-    let reply = serde_json::to_string(&message.reply("ok", status)).expect("a reply has only string keys");
+    let reply = serde_json::to_string(&obey::answer(message, held)).expect("a reply has only string keys");
     messages::insert(tx, &QueueName::Task(tid, Port::CtrlOut), &reply)?;
     Ok(State::Created)
 }

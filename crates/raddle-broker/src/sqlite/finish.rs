@@ -189,8 +189,7 @@ fn again(
     remove_actives(tx, &[tid])?;
     let kind = settle::event_before_another(&report.exit);
     tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
-    let run_at = tx.now.saturating_add(i64::try_from(pause.as_nanos()).unwrap_or(i64::MAX));
-    wait_again(tx, tid, &Active { tally, ..*active }, Some(run_at))
+    wait_again(tx, tid, &Active { tally, ..*active }, Some(moment::nanos_after(tx.now, pause)))
 }
 
 /// Puts a task back as if it had not been claimed.

@@ -253,23 +253,14 @@ fn is_dead(page: &Page, slot: &Slot, worker: Tid) -> bool {
 }
 
 fn say(slot: &Slot, beat: Beat) {
-    let status = match beat.status {
-        WorkerStatus::Paused => 1,
-        WorkerStatus::Draining => 2,
-        _ => 0,
-    };
-    slot.status.store(status, Ordering::Relaxed);
+    slot.status.store((beat.status as u8).into(), Ordering::Relaxed);
     slot.busy.store(beat.busy, Ordering::Relaxed);
     slot.spawned.store(beat.spawned_count, Ordering::Relaxed);
 }
 
 fn said(slot: &Slot) -> Beat {
     Beat {
-        status: match slot.status.load(Ordering::Relaxed) {
-            1 => WorkerStatus::Paused,
-            2 => WorkerStatus::Draining,
-            _ => WorkerStatus::Active,
-        },
+        status: WorkerStatus::from_u8(slot.status.load(Ordering::Relaxed) as u8),
         busy: slot.busy.load(Ordering::Relaxed),
         spawned_count: slot.spawned.load(Ordering::Relaxed),
     }

@@ -7,19 +7,13 @@ use raddle_core::{Event, EventKind, Tid};
 use rusqlite::{Connection, params};
 
 use super::{Sqlite, bell::Topic, clock, tx::tid_at};
-use crate::{Log, Result};
+use crate::{
+    Log, Result,
+    follow::{Stretch, Then},
+};
 
 /// How many rows one look reads at most when it looks for the events of one task among those of all.
 const SCAN: u32 = 10_000;
-
-/// A stretch of the log.
-pub(super) struct Stretch {
-    pub(super) events: Vec<Event>,
-    /// The last id that was looked at, whether it fitted or not.
-    pub(super) scanned: u64,
-    /// Whether there are more that were not looked at.
-    pub(super) more: bool,
-}
 
 /// Events after `after`, of all tasks.
 pub(super) fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<Event>> {
@@ -101,13 +95,10 @@ impl Log for Sqlite {
                     Some(tid) => Ok(select_of(db, tid, from)?),
                 })
                 .await?;
-            let mut events = stretch.events;
             after = after.max(stretch.scanned);
-            // Entries of other tasks may fill a whole look: the next one goes on behind them, at once.
-            let goes_on = events.is_empty() && (stretch.more || wait.again(None).await);
-            if !goes_on {
-                events.truncate(max as usize);
-                return Ok(events);
+            let then = stretch.then();
+            if then == Then::Give || then == Then::Wait && !wait.again(None).await {
+                return Ok(stretch.first(max));
             }
         }
     }

@@ -49,7 +49,10 @@ use std::{
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    wait::{FOR_EVER, SAFETY_INTERVAL},
+};
 use bell::{Bell, Topic};
 use leases::Leases;
 use page::Page;
@@ -88,11 +91,6 @@ struct Unsynced {
 const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 /// The same for a call that blocks its caller, who cannot even be interrupted meanwhile.
 const BLOCKED_PATIENCE: Duration = Duration::from_secs(20);
-/// Waits end at least this often and look again. Wake-ups do not depend on it: it bounds the harm of one that was lost, as when a
-/// process is killed between its commit and its ring.
-const SAFETY_INTERVAL: Duration = Duration::from_secs(2);
-/// Longer than any wait that is meant, and short enough to be added to a clock.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Sqlite {
     /// Opens the database at `path`, making it if it is not there.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_core::{State, Tid};
+use raddle_core::Tid;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
@@ -19,10 +19,10 @@ use super::{
     blocking, log, private,
     tx::{Fail, find_active, find_done, find_waiting, tally},
 };
-use crate::{Chunk, Cursor, Error, Fence, Output, Progress, Result, Stream};
-
-/// How much of each stream one look gives at most.
-const AT_ONCE: u32 = 256 * 1024;
+use crate::{
+    Cursor, Error, Fence, Output, Progress, Result, Stream,
+    follow::{self, AT_ONCE, Look, Piece, Standing, Then},
+};
 
 #[async_trait]
 impl Output for Sqlite {
@@ -51,11 +51,9 @@ impl Output for Sqlite {
         loop {
             let (folder, from) = (self.shared.output_folder(), cursor);
             let progress = self.read(move |db| progress(db, &folder, tid, from)).await?;
-            let more = progress.cursor.event != cursor.event;
+            let then = follow::then(cursor, &progress);
             cursor = progress.cursor;
-            let news = progress.done.is_some() || !progress.events.is_empty() || !progress.output.is_empty();
-            // Entries of other tasks may have filled the look: then the next one goes on behind them, at once.
-            if news || !(more || wait.again(None).await) {
+            if then == Then::Give || then == Then::Wait && !wait.again(None).await {
                 return Ok(progress);
             }
         }
@@ -178,49 +176,25 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
 }
 
 fn progress(db: &Connection, folder: &Path, tid: Tid, from: Cursor) -> Result<Progress, Fail> {
-    // State first: output is complete before the end of an attempt is written.
-    let (attempt, done) = standing(db, tid)?;
+    let standing = standing(db, tid)?;
     let stretch = log::select_of(db, tid, from.event)?;
-    let mut cursor = Cursor { event: stretch.scanned, attempt: from.attempt.max(1), ..from };
-    let mut output = Vec::new();
-    loop {
-        let fence = Fence { tid, attempt: cursor.attempt };
-        let mut drained = true;
-        for stream in Stream::BOTH {
-            let offset = match stream {
-                Stream::Stdout => &mut cursor.stdout,
-                Stream::Stderr => &mut cursor.stderr,
-            };
-            let bytes = read(db, folder, fence, stream, *offset, AT_ONCE)?;
-            *offset += bytes.len() as u64;
-            drained &= bytes.len() < AT_ONCE as usize;
-            if !bytes.is_empty() {
-                output.push(Chunk { attempt: cursor.attempt, stream, bytes });
-            }
-        }
-        if !drained {
-            return Ok(Progress { output, events: stretch.events, cursor, done: None });
-        }
-        if cursor.attempt >= attempt {
-            // Not before the last event has been given too.
-            let done = done.filter(|_| !stretch.more);
-            return Ok(Progress { output, events: stretch.events, cursor, done });
-        }
-        cursor = Cursor { attempt: cursor.attempt + 1, stdout: 0, stderr: 0, ..cursor };
+    let mut look = Look::new(tid, standing, stretch, from);
+    while let Some(Piece { fence, stream, offset }) = look.wanted() {
+        look.add(read(db, folder, fence, stream, offset, AT_ONCE)?);
     }
+    Ok(look.progress())
 }
 
-/// A task's latest attempt, and its terminal state if it has one.
-fn standing(db: &Connection, tid: Tid) -> Result<(u32, Option<State>), Fail> {
+fn standing(db: &Connection, tid: Tid) -> Result<Standing, Fail> {
     if let Some(active) = find_active(db, tid)? {
-        return Ok((active.tally.attempt, None));
+        return Ok(Standing { attempt: active.tally.attempt, done: None });
     }
     if let Some(state) = find_done(db, tid)? {
         let last = db
             .prepare_cached("SELECT attempt, failures, losses FROM done WHERE tid = ?1")?
             .query_row([tid.as_i64()], |row| tally(row, 0))?;
-        return Ok((last.attempt, Some(state)));
+        return Ok(Standing { attempt: last.attempt, done: Some(state) });
     }
     let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
-    Ok((waiting.tally.attempt, None))
+    Ok(Standing { attempt: waiting.tally.attempt, done: None })
 }

@@ -1,6 +1,9 @@
 //! Taking back what belongs to workers that are gone.
 
-use raddle_core::{EventKind, Exit, Report, State, Tid, Usage, settle::UNCHARGED_ATTEMPTS};
+use raddle_core::{
+    Exit, Report, State, Tid,
+    departure::{self, Behind},
+};
 
 use super::{
     clock,
@@ -24,21 +27,19 @@ pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, Fail> {
     leases.prune(&workers, now);
     let mut reclaimed = Vec::new();
     for worker in gone {
-        let exit = Exit::Lost { message: format!("worker {worker} is gone") };
-        reclaimed.extend(take_from(tx, worker, &exit)?);
-        end_service(tx, worker, exit)?;
+        reclaimed.extend(take_from(tx, worker)?);
+        end_service(tx, worker, departure::gone(worker))?;
     }
     Ok(reclaimed)
 }
 
 /// Takes every task from a worker. Those that had begun count as lost; the others were only waiting there.
-pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid, exit: &Exit) -> Result<Vec<Reclaimed>, Fail> {
+pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid) -> Result<Vec<Reclaimed>, Fail> {
     let mut reclaimed = Vec::new();
     for (tid, active) in tasks_of(tx, worker)? {
-        let verdict = if active.state == State::Running || active.tally.attempt > UNCHARGED_ATTEMPTS {
-            end_attempt(tx, tid, &active, &report(tx, exit.clone()))?
-        } else {
-            give_back(tx, tid, &active, EventKind::Reclaimed, "its worker was gone before it began")?
+        let verdict = match departure::taken_from(worker, active.state == State::Running, active.tally.attempt) {
+            Behind::Ended(exit) => end_attempt(tx, tid, &active, &report(tx, exit))?,
+            Behind::Back(kind, reason) => give_back(tx, tid, &active, kind, &reason)?,
         };
         tx.count("reclaims")?;
         reclaimed.push(Reclaimed { fence: Fence { tid, attempt: active.tally.attempt }, owner: worker, verdict });
@@ -49,7 +50,8 @@ pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid, exit: &Exit) -> Result<Vec
 /// Puts everything back that a worker has which leaves in good order: that is no loss.
 pub(super) fn give_back_all(tx: &mut Tx<'_>, worker: Tid) -> Result<(), Fail> {
     for (tid, active) in tasks_of(tx, worker)? {
-        give_back(tx, tid, &active, EventKind::Released, "its worker has left")?;
+        let (kind, reason) = departure::given_back_by(worker);
+        give_back(tx, tid, &active, kind, &reason)?;
     }
     Ok(())
 }
@@ -72,20 +74,12 @@ pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: Exit) -> Result<()
     let Some(active) = find_active(tx.db(), worker)? else {
         return Ok(());
     };
-    let state = if exit.is_success() { State::Completed } else { State::Failed };
+    let state = departure::state_of_worker(&exit);
     let report = report(tx, exit);
     end_active(tx, worker, &active, &Ending { state, dead: false, report: &report })
 }
 
 /// The account of an attempt that cannot give its own.
 pub(super) fn report(tx: &Tx<'_>, exit: Exit) -> Report {
-    Report {
-        exit,
-        started_at: None,
-        ended_at: clock::timestamp(tx.now),
-        usage: Usage::default(),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        value: None,
-    }
+    Report::bare(exit, clock::timestamp(tx.now))
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{
-    EventKind, Exit, Spec, State, Target, Tid, WorkerEntry,
+    EventKind, Spec, State, Target, Tid, WorkerEntry, departure,
     worker::{Beat, WorkerInfo},
 };
 use rusqlite::{Connection, params};
@@ -48,9 +48,8 @@ impl Registry for Sqlite {
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
         self.write(Durability::Process, move |tx| {
-            let exit = failure.map_or(Exit::Code { code: 0 }, |message| Exit::Lost { message });
             give_back_all(tx, worker)?;
-            end_service(tx, worker, exit)
+            end_service(tx, worker, departure::left(failure))
         })
         .await
     }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{Spec, Tally, Tid, moment};
+use raddle_core::{Spec, Tally, Tid, moment, spec::Start};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
@@ -109,11 +109,9 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
 
 /// When a task may begin, if that is not now.
 pub(super) fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
-    let after = |delay: std::time::Duration| i64::try_from(delay.as_nanos()).unwrap_or(i64::MAX);
-    let at = match (spec.delay, spec.run_at) {
-        (Some(delay), _) => tx.now.saturating_add(after(delay.0)),
-        (None, Some(at)) => moment::unix_nanos(at),
-        (None, None) => return None,
+    let at = match spec.start()? {
+        Start::After(delay) => moment::nanos_after(tx.now, delay),
+        Start::At(at) => moment::unix_nanos(at),
     };
     (at > tx.now).then_some(at)
 }

@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use raddle_core::{Control, Exit, Report, Spec, State, TaskView, Tid, Usage, tid::ShortTid};
 use rusqlite::{Connection, OptionalExtension, params};
-use serde_json::Value;
 
 use super::{
     Sqlite,
@@ -110,13 +109,7 @@ impl Tasks for Sqlite {
     async fn resubmit(&self, tid: Tid) -> Result<Tid> {
         self.write(Durability::Power, move |tx| {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            if !old.state.is_terminal() {
-                return Err(Error::Unfinished(tid, old.state).into());
-            }
-            let mut spec = old.spec;
-            (spec.delay, spec.run_at) = (None, None);
-            spec.metadata.insert("retry_of".into(), Value::String(tid.to_string()));
-            let prepared = submit::prepare(Submit { spec, parent: old.parent })?;
+            let prepared = submit::prepare(Submit::once_more(old)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
             tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
             Ok(again)
@@ -316,8 +309,7 @@ fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally,
 /// reading a million finished ones.
 fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     let wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
-    let only_active = !filter.states.is_empty()
-        && filter.states.iter().all(|state| matches!(state, State::Spawning | State::Running));
+    let only_active = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
     let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
     let sql = if filter.dead {
         "SELECT tid, NULL FROM done WHERE dead = 1 ORDER BY tid DESC"

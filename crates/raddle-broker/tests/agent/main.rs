@@ -12,6 +12,9 @@ mod processes;
 mod sockets;
 mod support;
 
+#[path = "../common/mod.rs"]
+mod common;
+
 #[path = "../redis_server/mod.rs"]
 #[expect(dead_code, reason = "an agent asks less of a server than the faults do")]
 mod redis_server;

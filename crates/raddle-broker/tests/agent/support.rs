@@ -4,21 +4,19 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use raddle_broker::{
-    Broker, ClaimRequest, Submit, Url,
+    Broker, Submit, Url,
     agent::{Agent, Options, Remote},
     conformance, connect,
 };
-use raddle_core::{CapSet, Spec, State, Tid, worker::WorkerInfo};
+use raddle_core::{Spec, State, Tid, worker::WorkerInfo};
 use tokio::sync::oneshot;
 
 use crate::redis_server::Server;
 
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-pub(crate) const TTL: Duration = Duration::from_secs(120);
+pub(crate) use crate::common::{SOON, TTL, request, until};
 
 /// What is behind the socket.
 #[derive(Clone, Copy, Debug)]
@@ -136,26 +134,10 @@ pub(crate) fn info() -> WorkerInfo {
     conformance::info("worker")
 }
 
-pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
-    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait }
-}
-
 pub(crate) async fn submit(broker: &dyn Broker) -> Tid {
     broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap()[0].tid()
 }
 
 pub(crate) async fn state(broker: &dyn Broker, tid: Tid) -> State {
     broker.task(tid).await.unwrap().unwrap().state
-}
-
-/// Tries again until `found` gives something.
-pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
-    loop {
-        if let Some(found) = found().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what} takes too long");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

@@ -60,15 +60,21 @@ impl Beating {
     }
 }
 
+/// A worker that beats, and has begun the only task.
+async fn at_work(path: &Path) -> (Sqlite, Beating, Fence) {
+    let broker = open(path).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    let owner = worker(&broker, LEASE).await;
+    let beating = Beating::start(broker.heart(owner, LEASE));
+    let fence = begin(&broker, owner).await;
+    (broker, beating, fence)
+}
+
 /// Somebody sits on the database for two leases: stopped in the middle of a transaction, with every lock there is.
 #[tokio::test]
 async fn who_holds_the_database_costs_nobody_his_lease() {
     let (_folder, path) = place();
-    let broker = open(&path).await;
-    let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
-    let owner = worker(&broker, LEASE).await;
-    let beating = Beating::start(broker.heart(owner, LEASE));
-    let fence = begin(&broker, owner).await;
+    let (broker, beating, fence) = at_work(&path).await;
     let mut other = Other::start("hold", &path);
     assert_eq!(other.hear().unwrap(), ["held"]);
     kill_process(other.pid(), Signal::STOP).unwrap();
@@ -77,7 +83,7 @@ async fn who_holds_the_database_costs_nobody_his_lease() {
     kill_process(other.pid(), Signal::CONT).unwrap();
     other.kill();
     assert!(broker.reclaim().await.unwrap().is_empty());
-    let task = broker.task(tid).await.unwrap().unwrap();
+    let task = broker.task(fence.tid).await.unwrap().unwrap();
     assert_eq!((task.attempt, task.losses, task.state), (1, 0, State::Running));
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
     let (found, slowest) = beating.stop();
@@ -144,11 +150,7 @@ async fn a_stopped_worker_is_missed_when_its_lease_ends() {
 #[tokio::test]
 async fn a_worker_outlives_the_page() {
     let (_folder, path) = place();
-    let broker = open(&path).await;
-    let tid = submit(&broker, vec![spec("task")]).await.unwrap()[0];
-    let owner = worker(&broker, LEASE).await;
-    let beating = Beating::start(broker.heart(owner, LEASE));
-    let fence = begin(&broker, owner).await;
+    let (broker, beating, fence) = at_work(&path).await;
     let began = Instant::now();
     while began.elapsed() < LEASE * 3 {
         let _ = fs::remove_file(page(&path));
@@ -160,7 +162,7 @@ async fn a_worker_outlives_the_page() {
     let (found, _) = beating.stop();
     assert!(found.iter().all(|pulse| *pulse == Pulse::Alive(Vec::new())), "{found:?}");
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
-    assert_eq!(broker.task(tid).await.unwrap().unwrap().attempt, 1);
+    assert_eq!(broker.task(fence.tid).await.unwrap().unwrap().attempt, 1);
 }
 
 /// Nobody enters it into the new one, and there is an end to the time for that.

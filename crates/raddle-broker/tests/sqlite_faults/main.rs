@@ -10,3 +10,6 @@ mod leases;
 mod processes;
 mod purge;
 mod support;
+
+#[path = "../common/mod.rs"]
+mod common;

@@ -2,14 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use raddle_broker::{ClaimRequest, Finish, Registry, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
-use raddle_core::{CapSet, Exit, Spec, Tid};
+use raddle_broker::{Finish, Registry, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
+use raddle_core::{Exit, Spec, Tid};
 
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-pub(crate) const TTL: Duration = Duration::from_secs(120);
+pub(crate) use crate::common::{SOON, TTL, request, until};
 
 /// A folder of its own for each test, and the place of a database in it.
 pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
@@ -35,10 +34,6 @@ pub(crate) async fn worker(broker: &Sqlite, ttl: Duration) -> Tid {
     broker.register(conformance::info("worker"), ttl).await.unwrap()
 }
 
-pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
-    ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait }
-}
-
 pub(crate) fn success(fence: raddle_broker::Fence) -> Finish {
     conformance::finish(fence, Exit::Code { code: 0 })
 }
@@ -61,16 +56,4 @@ pub(crate) async fn assert_sound(broker: &Sqlite) {
         .filter(|check| !check.ok && check.name != "stale workers")
         .collect();
     assert!(bad.is_empty(), "{bad:?}");
-}
-
-/// Tries again until `found` gives something.
-pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + SOON;
-    loop {
-        if let Some(found) = found().await {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what} takes too long");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -150,7 +150,7 @@ async fn watch(
     limit: Option<u64>,
     deadline: Option<Instant>,
 ) -> Outcome<()> {
-    let broker = context.broker().await?;
+    let broker = context.watcher().await?;
     let mut left = limit.unwrap_or(u64::MAX);
     let mut watch = Watch::new(queue, if new { now() } else { 0 });
     while left > 0 {

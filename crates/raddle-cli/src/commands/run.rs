@@ -9,7 +9,7 @@ use raddle_core::{
 };
 use raddle_exec::Prefork;
 use raddle_fabric::{
-    Ended, Options, Shutdown, Standstill, Worker,
+    Ended, LastAttempt, Options, Shutdown, Standstill, Worker,
     wait::{WATCH_WORKERS, take_from_the_dead},
 };
 use tokio::time::{Instant, sleep_until};
@@ -129,7 +129,7 @@ struct Run<'a> {
     unshown: Option<Failure>,
     inline: Option<Inline>,
     /// How it ended, if that was here.
-    outcome: Option<Box<raddle_fabric::Outcome>>,
+    outcome: Option<Box<LastAttempt>>,
     bar: TaskProgress,
 }
 
@@ -187,7 +187,7 @@ impl Run<'_> {
                         return Err(error.into());
                     }
                     self.outcome = ended?.outcome;
-                    let is_enough = |outcome: &raddle_fabric::Outcome| !self.context.json && is_all(outcome);
+                    let is_enough = |outcome: &LastAttempt| !self.context.json && is_all(outcome);
                     if let Some(outcome) = self.outcome.as_deref().filter(|outcome| is_enough(outcome))
                         && follower.is_at_start()
                     {
@@ -231,7 +231,7 @@ impl Run<'_> {
     }
 
     /// Shows a task that was over before anybody looked: all there is to know is at hand.
-    fn show(&self, outcome: &raddle_fabric::Outcome) -> Outcome<u8> {
+    fn show(&self, outcome: &LastAttempt) -> Outcome<u8> {
         let Finish { report, stdout, stderr, .. } = &outcome.finish;
         for (stream, bytes) in Stream::BOTH.into_iter().zip([stdout, stderr]) {
             match output::pass_on(stream, bytes) {
@@ -266,7 +266,7 @@ impl Run<'_> {
     }
 
     /// Shows what is at hand of a task of which nothing else is left.
-    fn recall(&self, outcome: &raddle_fabric::Outcome, seen: Cursor) -> Outcome<u8> {
+    fn recall(&self, outcome: &LastAttempt, seen: Cursor) -> Outcome<u8> {
         let mut outcome = outcome.clone();
         let Finish { fence, report, stdout, stderr } = &mut outcome.finish;
         let streams = [(stdout, report.stdout_bytes, seen.stdout), (stderr, report.stderr_bytes, seen.stderr)];
@@ -457,7 +457,7 @@ impl Inline {
 }
 
 /// Whether the last attempt was the only one, and all that it wrote is in its report.
-fn is_all(outcome: &raddle_fabric::Outcome) -> bool {
+fn is_all(outcome: &LastAttempt) -> bool {
     let Finish { fence, report, stdout, stderr } = &outcome.finish;
     fence.attempt == 1 && report.stdout_bytes == stdout.len() as u64 && report.stderr_bytes == stderr.len() as u64
 }

@@ -30,7 +30,7 @@ pub(super) async fn status(context: &Context, args: &StatusArgs) -> Outcome {
         show(context, &*context.onlooker().await?, false).await?;
         return Ok(0);
     }
-    let broker = context.broker().await?;
+    let broker = context.watcher().await?;
     let in_place = !context.json && io::stdout().is_terminal();
     loop {
         let seen = newest(&*broker).await?;

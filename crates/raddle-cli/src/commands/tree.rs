@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::{State, TaskView, Tid, tid::TidArg};
+use raddle_core::{TaskView, Tid, tid::TidArg};
 use serde_json::json;
 
 use crate::{context::Context, error::Outcome, output, table, tid};
@@ -49,8 +49,7 @@ impl Forest {
     fn from_tasks(tasks: BTreeMap<Tid, TaskView>) -> Self {
         let mut above = BTreeMap::new();
         for task in tasks.values() {
-            let runs = matches!(task.state, State::Spawning | State::Running);
-            let worker = task.worker.filter(|worker| runs && *worker != task.tid);
+            let worker = task.worker.filter(|worker| task.state.is_active() && *worker != task.tid);
             if let Some(place) = task.parent.into_iter().chain(worker).find(|place| tasks.contains_key(place)) {
                 above.insert(task.tid, place);
             }
@@ -162,7 +161,7 @@ impl Forest {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use raddle_core::Spec;
+    use raddle_core::{Spec, State};
 
     use super::*;
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     args::WaitArgs,
     context::Context,
-    error::{Outcome, TASK_FAILED},
+    error::{Failure, Outcome, TASK_FAILED},
     follow, output, result, tid as tids,
 };
 
@@ -22,8 +22,16 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     }
     let mut records = Vec::new();
     let mut all_well = true;
+    let mut late = None;
     for tid in all {
-        let state = follow::until_finished(&*broker, tid, deadline).await?;
+        // Those behind one that took too long may have finished all the same.
+        let state = match follow::until_finished(&*broker, tid, deadline).await {
+            Err(failure @ Failure::TimedOut(_)) => {
+                late.get_or_insert(failure);
+                continue;
+            }
+            other => other?,
+        };
         all_well &= state == State::Completed;
         if context.json {
             let task = tids::view(&*broker, tid).await?;
@@ -37,5 +45,8 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     if context.json {
         output::json(&records)?;
     }
-    Ok(if all_well { 0 } else { TASK_FAILED })
+    match late {
+        Some(failure) => Err(failure),
+        None => Ok(if all_well { 0 } else { TASK_FAILED }),
+    }
 }

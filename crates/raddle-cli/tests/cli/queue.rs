@@ -48,9 +48,9 @@ fn queues_are_listed_while_they_hold_something() {
 #[test]
 fn a_reader_and_a_watcher_wait() {
     let world = World::new();
-    let watching = world.start(["queue", "watch", "q", "--limit", "2", "--json"]);
     let reading = world.start(["queue", "read", "q", "--wait", "60"]);
     until("the folder is made", || world.path().join(".raddle/raddle.db").exists());
+    let watching = world.start(["queue", "watch", "q", "--limit", "2", "--json"]);
     std::thread::sleep(std::time::Duration::from_millis(300));
     world.raddle(["queue", "write", "other", "x"]).ok();
     world.raddle(["queue", "write", "q", "first"]).ok();

@@ -40,6 +40,13 @@ fn waiting_ends_with_the_task() {
     assert_eq!((&records[0]["tid"], &records[0]["exit_code"]), (&tids[2].into(), &2.into()));
     let slow = world.submit(&["--", "sleep", "600"]);
     world.raddle(["wait", "--timeout", "100ms", &slow]).code(124);
+    let tids_of = |records: serde_json::Value| -> Vec<String> {
+        records.as_array().unwrap().iter().map(|record| record["tid"].as_str().unwrap().to_owned()).collect()
+    };
+    let ran = world.raddle(["wait", "--json", "--timeout", "100ms", tids[0], &slow, tids[1]]).code(124).says(&slow);
+    assert_eq!(tids_of(ran.json()), [tids[0], tids[1]], "what has finished in time is shown");
+    let ran = world.raddle(["wait", "--timeout", "100ms", &slow, tids[1]]).code(124);
+    assert_eq!(ran.text(), format!("{} failed\n", tids[1]));
     world.raddle(["wait", tids[0], "1000000000000000000"]).code(2).says("no task 1000000000000000000");
     world.raddle(["task", "kill", &slow]).ok();
 }
@@ -97,6 +104,9 @@ fn looking_leaves_no_trace() {
         world.raddle(args).ok();
     }
     world.raddle(["task", "status", "1000000000000000000"]).code(2);
+    for args in [&["status", "--watch"][..], &["queue", "watch", "q"]] {
+        world.raddle(args).code(2).says("no project to watch").says("raddle submit");
+    }
     assert!(!world.path().join(".raddle").exists());
 }
 
@@ -194,6 +204,7 @@ fn trees_show_who_runs_what() {
 #[test]
 fn status_is_shown_again_when_something_happens() {
     let world = World::new();
+    world.raddle(["queue", "write", "q", "there is a project"]).ok();
     let watching = world.start(["status", "--watch", "--json"]);
     until("it is shown", || watching.stdout().lines().count() == 1);
     world.submit(&["--", "true"]);

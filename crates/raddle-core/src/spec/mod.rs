@@ -5,14 +5,14 @@ mod table;
 mod target;
 mod validate;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    CapSet, Limits, Retry, Span,
+    CapSet, Limits, Retry, Span, Tid,
     trace::{TraceParent, TraceState},
 };
 
@@ -27,6 +27,9 @@ pub const ANY_HANDLER: &str = "any";
 pub const DEFAULT_PRIORITY: u8 = 5;
 /// How long the record of a finished task is kept when it does not say.
 pub const DEFAULT_RESULT_TTL: Span = Span::secs(7 * 86_400);
+
+/// Where the metadata of a task that is a finished one once more names that.
+const RETRY_OF: &str = "retry_of";
 
 /// What a task is to do, where, how often and within which bounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,6 +121,15 @@ pub enum Target {
     Handler(String),
     /// One of Raddle's own long-lived processes. They are tasks too, but register themselves: nobody submits them.
     Service(String),
+}
+
+/// When a first attempt may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// So long after it was submitted.
+    After(Duration),
+    /// At this time.
+    At(Timestamp),
 }
 
 /// What happens to a task's message in `reserved` once the attempt that took it is over.
@@ -216,6 +228,24 @@ impl Spec {
             Isolation::Docker => imply("@docker"),
         }
         needs
+    }
+
+    /// When the first attempt may begin, if that is not at once. A delay goes before a time.
+    pub fn start(&self) -> Option<Start> {
+        let after = self.delay.map(|delay| Start::After(delay.0));
+        after.or(self.run_at.map(Start::At))
+    }
+
+    /// The spec of the same task once more. What it said about its first time does not hold for the second.
+    pub fn once_more(self, first: Tid) -> Self {
+        let mut again = Self { delay: None, run_at: None, ..self };
+        again.metadata.insert(RETRY_OF.into(), Value::String(first.to_string()));
+        again
+    }
+
+    /// Whether it is one of Raddle's own long-lived processes.
+    pub fn is_service(&self) -> bool {
+        matches!(self.target, Target::Service(_))
     }
 
     /// How long the record is kept after the task has finished.

@@ -274,3 +274,22 @@ fn what_no_program_can_be_given_is_refused() {
     spec.env.clear();
     assert_eq!(spec.validate(), Ok(()));
 }
+
+#[test]
+fn a_delay_goes_before_a_time() {
+    let (delay, at) = (Span::secs(5), "2030-01-02T03:04:05Z".parse().unwrap());
+    let spec = |delay, run_at| Spec { delay, run_at, ..Spec::command(["true"]) };
+    assert_eq!(spec(None, None).start(), None);
+    assert_eq!(spec(None, Some(at)).start(), Some(Start::At(at)));
+    assert_eq!(spec(Some(delay), Some(at)).start(), Some(Start::After(delay.0)));
+}
+
+#[test]
+fn the_same_once_more_is_due_at_once_and_names_the_first() {
+    let first = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+    let mut spec = Spec { delay: Some(Span::secs(5)), priority: 7, ..Spec::command(["true"]) };
+    spec.metadata.insert("team".into(), "blue".into());
+    let again = spec.once_more(first);
+    assert_eq!((again.start(), again.priority), (None, 7));
+    assert_eq!(serde_json::json!(again.metadata), serde_json::json!({ "team": "blue", "retry_of": first.to_string() }));
+}

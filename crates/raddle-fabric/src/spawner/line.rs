@@ -8,7 +8,7 @@ use raddle_exec::FencePage;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use crate::worker::{
-    pulse::{Pulse, Vitals},
+    pulse::{Beats, Vitals},
     words::listen,
 };
 
@@ -16,7 +16,7 @@ pub(super) struct Line {
     pub(super) tid: Tid,
     pub(super) words: mpsc::UnboundedReceiver<Delivery>,
     listener: JoinHandle<()>,
-    pub(super) pulse: Pulse,
+    pub(super) pulse: Beats,
     pub(super) vitals: Arc<Vitals>,
     /// Others may take it for gone.
     pub(super) lost: bool,
@@ -28,7 +28,7 @@ impl Line {
         let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
         let vitals = Arc::new(Vitals::default());
         let fence = Arc::new(FencePage::new().map_err(page)?);
-        let pulse = Pulse::new(broker.heart(tid, lease), lease, leased_at, fence, Arc::clone(&vitals));
+        let pulse = Beats::new(broker.heart(tid, lease), lease, leased_at, fence, Arc::clone(&vitals));
         let (say, words) = mpsc::unbounded_channel();
         let listener = tokio::spawn(listen(Arc::clone(broker), tid, say));
         Ok(Self { tid, words, listener, pulse, vitals, lost: false })

@@ -15,7 +15,7 @@ use raddle_core::{
 };
 
 use super::{
-    EndReason, Options, Outcome,
+    EndReason, LastAttempt, Options,
     backlog::{Backlog, PATIENCE},
     event::{Effect, End, Event, Found},
     ledger::Entry,
@@ -92,7 +92,7 @@ pub(super) struct Core {
     /// A task has come to its end here.
     has_ended_task: bool,
     /// How the one task ended, if it did here.
-    outcome: Option<Box<Outcome>>,
+    outcome: Option<Box<LastAttempt>>,
     /// The last look at the queue found nothing.
     nothing_waits: bool,
     idle_since: Duration,
@@ -379,7 +379,7 @@ impl Core {
             && self.policy.only == Some(fence.tid)
         {
             self.only_done = true;
-            self.outcome = self.last.take().map(|finish| Box::new(Outcome { state, finish }));
+            self.outcome = self.last.take().map(|finish| Box::new(LastAttempt { state, finish }));
         }
         for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == fence.tid) {
             if let Some(Verdict::Again(_)) = verdict {

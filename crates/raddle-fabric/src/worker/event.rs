@@ -6,7 +6,7 @@ use raddle_broker::{Claim, Error, Fence, Finish, Result, Started, Verdict};
 use raddle_core::{Control, Tid};
 use raddle_exec::Order;
 
-use super::{EndReason, Outcome, ledger::Entry, words::Errand};
+use super::{EndReason, LastAttempt, ledger::Entry, words::Errand};
 
 /// Something that has happened.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ pub(super) enum Effect {
 /// Why the loop ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum End {
-    Left(EndReason, Option<Box<Outcome>>),
+    Left(EndReason, Option<Box<LastAttempt>>),
     /// It may go on under another id.
     LeaseLost,
 }

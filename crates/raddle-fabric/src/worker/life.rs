@@ -49,12 +49,12 @@ pub struct Ended {
     /// Why it left.
     pub reason: EndReason,
     /// How its one task came to its end, if that happened here.
-    pub outcome: Option<Box<Outcome>>,
+    pub outcome: Option<Box<LastAttempt>>,
 }
 
 /// The last attempt of a task, as the worker saw it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct LastAttempt {
     /// What the task became.
     pub state: State,
     /// How the attempt went, with the end of what it wrote.

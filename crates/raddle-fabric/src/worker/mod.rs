@@ -36,7 +36,7 @@ mod standstill;
 mod stopping;
 pub(crate) mod words;
 
-pub use life::{EndReason, Ended, Outcome, Worker};
+pub use life::{EndReason, Ended, LastAttempt, Worker};
 pub use options::{ONE_SHOT, Options};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use raddle_broker::Fence;
 use raddle_core::{
     Exit, Job, Spec, Target, Trace,
+    job::{ATTEMPT_VARIABLE, TID_VARIABLE},
     spec::Isolation,
     trace::{TRACEPARENT, TRACESTATE},
 };
@@ -12,10 +13,6 @@ use raddle_exec::{Program, Request, Stream};
 
 use super::slot::Equipment;
 use crate::handler::Way;
-
-/// What a task finds of itself in its environment.
-const TID: &str = "RADDLE_TID";
-const ATTEMPT: &str = "RADDLE_ATTEMPT";
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
 pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
@@ -35,8 +32,8 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
     }
     vars.extend(spec.env.clone());
     let mut env: Vec<(String, String)> = vars.into_iter().collect();
-    env.push((TID.into(), fence.tid.to_string()));
-    env.push((ATTEMPT.into(), fence.attempt.to_string()));
+    env.push((TID_VARIABLE.into(), fence.tid.to_string()));
+    env.push((ATTEMPT_VARIABLE.into(), fence.attempt.to_string()));
     let mut request = Request {
         tid: fence.tid,
         attempt: fence.attempt,

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Error, Heart, Pulse as Found};
+use raddle_broker::{Error, Heart, Pulse};
 use raddle_core::worker::{Beat, WorkerStatus};
 use raddle_exec::FencePage;
 use tokio::{
@@ -32,7 +32,7 @@ pub(crate) struct Vitals {
 }
 
 /// The beating thread. It stops when this is dropped.
-pub(crate) struct Pulse {
+pub(crate) struct Beats {
     phase: Phase,
 }
 
@@ -54,7 +54,7 @@ enum Phase {
     Over,
 }
 
-impl Pulse {
+impl Beats {
     /// For a worker whose lease began at `began`, on the monotonic clock.
     pub(crate) fn new(
         heart: Box<dyn Heart>,
@@ -136,18 +136,18 @@ fn beat(
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
         let now = FencePage::clock_now();
         let found = heart.beat(vitals.beat());
-        let is_alive = matches!(found, Ok(Found::Alive(_)));
+        let is_alive = matches!(found, Ok(Pulse::Alive(_)));
         let was_down_since: Option<u64> = down_since.take();
         match found {
-            Ok(Found::Alive(reclaimed)) => {
+            Ok(Pulse::Alive(reclaimed)) => {
                 fence.extend_to(now + lease.as_nanos() as u64);
                 for task in reclaimed {
                     tracing::warn!(tid = %task.fence.tid, attempt = task.fence.attempt, from = %task.owner, "took a task back");
                 }
             }
-            Ok(Found::Expired) => return true,
+            Ok(Pulse::Expired) => return true,
             // Leases stand still, and with them the runners' fence.
-            Ok(Found::Down) => {
+            Ok(Pulse::Down) => {
                 match was_down_since {
                     Some(since) => fence.extend_by(now - since),
                     None => tracing::warn!("the broker is down: what runs goes on, and the lease stands still"),
@@ -174,12 +174,7 @@ fn beat(
 
 impl Vitals {
     pub(crate) fn set_status(&self, status: WorkerStatus) {
-        let code = match status {
-            WorkerStatus::Paused => 1,
-            WorkerStatus::Draining => 2,
-            _ => 0,
-        };
-        self.status.store(code, Ordering::Relaxed);
+        self.status.store(status as u8, Ordering::Relaxed);
     }
 
     /// Keeps others from renewing the lease meanwhile.
@@ -189,11 +184,7 @@ impl Vitals {
 
     pub(super) fn beat(&self) -> Beat {
         Beat {
-            status: match self.status.load(Ordering::Relaxed) {
-                1 => WorkerStatus::Paused,
-                2 => WorkerStatus::Draining,
-                _ => WorkerStatus::Active,
-            },
+            status: WorkerStatus::from_u8(self.status.load(Ordering::Relaxed)),
             busy: self.busy.load(Ordering::Relaxed),
             spawned_count: self.spawned.load(Ordering::Relaxed),
         }

@@ -25,7 +25,7 @@ use super::{
     hand,
     ledger::{GIVEN_UP, Ledger},
     pace::{Haste, LAST_TRY},
-    pulse::{Pulse, Vitals},
+    pulse::{Beats, Vitals},
     slot::{Equipment, News, Slot, What},
     standstill::Present,
     words::{Errands, listen},
@@ -51,7 +51,7 @@ pub(super) struct Service {
     listener: JoinHandle<()>,
     claiming: Option<Claiming>,
     purging: Option<JoinHandle<()>>,
-    pulse: Pulse,
+    pulse: Beats,
     vitals: Arc<Vitals>,
     begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
@@ -88,7 +88,7 @@ impl Service {
             fence: Arc::clone(&fence),
             vitals: Arc::clone(&vitals),
         });
-        let pulse = Pulse::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
+        let pulse = Beats::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),
             fence,

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
-use raddle_core::{CapSet, Exit, Report, Usage, handler::NoHandler};
+use raddle_core::{CapSet, Exit, Report, handler::NoHandler};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -293,14 +293,6 @@ fn finish(fence: Fence, done: Done, conversation: Option<Conversation>) -> Finis
 
 /// The end of an attempt that has nothing else to tell.
 pub(super) fn ended(fence: Fence, exit: Exit) -> Finish {
-    let report = Report {
-        exit,
-        started_at: None,
-        ended_at: Timestamp::now(),
-        usage: Usage::default(),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        value: None,
-    };
+    let report = Report::bare(exit, Timestamp::now());
     Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() }
 }

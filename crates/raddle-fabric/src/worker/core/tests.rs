@@ -1,7 +1,7 @@
 //! The core, without a broker, a process or a clock.
 
 use raddle_broker::Started;
-use raddle_core::{Report, Spec, State, Usage, Word};
+use raddle_core::{Report, Spec, State, Word};
 
 use super::{super::stopping::KILL_WITHIN, *};
 
@@ -22,15 +22,7 @@ pub(super) fn claim(number: u64) -> Claim {
 }
 
 pub(super) fn finish(fence: Fence, exit: Exit) -> Box<Finish> {
-    let report = Report {
-        exit,
-        started_at: None,
-        ended_at: jiff::Timestamp::UNIX_EPOCH,
-        usage: Usage::default(),
-        stdout_bytes: 0,
-        stderr_bytes: 0,
-        value: None,
-    };
+    let report = Report::bare(exit, jiff::Timestamp::UNIX_EPOCH);
     Box::new(Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() })
 }
 
