@@ -44,7 +44,7 @@ pub(crate) fn inherited_environment() -> Vec<CString> {
 
 impl Executable {
     /// Finds the program.
-    fn find(argv: &[String], env: &[CString], cwd: Option<&str>) -> Result<Self, Exit> {
+    fn find(argv: &[String], env: &[CString], cwd: Option<&str>, sandboxed: bool) -> Result<Self, Exit> {
         let Some(name) = argv.first() else {
             return Err(failed("the command is empty: give a program to run"));
         };
@@ -53,7 +53,7 @@ impl Executable {
         let path = if name.contains('/') {
             argv[0].clone()
         } else {
-            search(name, env, cwd).map_err(|exit| match cwd {
+            search(name, env, cwd, sandboxed).map_err(|exit| match cwd {
                 // A shell would have failed to enter the folder before it looked for the program.
                 Some(cwd) => unusable_folder(cwd).unwrap_or(exit),
                 None => exit,
@@ -83,7 +83,7 @@ impl Prepared {
             false => environment(start, inherited)?,
         };
         let executable = match &start.program {
-            Program::Command(argv) => Some(Executable::find(argv, &env, start.cwd.as_deref())?),
+            Program::Command(argv) => Some(Executable::find(argv, &env, start.cwd.as_deref(), start.sandboxed)?),
             // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
             Program::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
                 Some(exit) => return Err(exit),
@@ -119,7 +119,7 @@ impl Prepared {
             Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
                 // The file may well be there: then it is the interpreter that its first line names which is not.
                 let path = self.executable.as_ref().map(|executable| in_folder(start.cwd.as_deref(), &executable.path));
-                if path.is_some_and(|path| path.exists()) {
+                if !start.sandboxed && path.is_some_and(|path| path.exists()) {
                     Exit::NotExecutable { message: format!("cannot execute {name}: its interpreter is missing") }
                 } else {
                     Exit::NotFound { message: format!("command not found: {name}") }
@@ -171,7 +171,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 /// Searches `PATH` for a file that can be executed.
-fn search(name: &str, env: &[CString], cwd: Option<&str>) -> Result<CString, Exit> {
+fn search(name: &str, env: &[CString], cwd: Option<&str>, sandboxed: bool) -> Result<CString, Exit> {
     let path = env.iter().find_map(|entry| entry.to_bytes().strip_prefix(b"PATH="));
     let mut refused = None;
     if !name.is_empty() {
@@ -180,6 +180,9 @@ fn search(name: &str, env: &[CString], cwd: Option<&str>) -> Result<CString, Exi
             let folder = if folder.is_empty() { b"." } else { folder };
             let candidate = CString::new([folder, b"/", name.as_bytes()].concat());
             let Ok(candidate) = candidate else { continue };
+            if sandboxed && !sandbox::shows(candidate.to_bytes()) {
+                continue;
+            }
             match usable(&in_folder(cwd, &candidate)) {
                 Some(true) => return Ok(candidate),
                 Some(false) => refused = Some(candidate),

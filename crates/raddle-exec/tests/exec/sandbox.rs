@@ -67,8 +67,14 @@ async fn a_command_runs_and_ends_as_it_would_outside() {
         let request = Request { stdin: Some(b"told".to_vec()), ..boxed(rig.command(&["cat"])) };
         assert_eq!(stdout(&rig.run(&request).await), "told");
         assert_eq!(sh(&mut rig, "kill -9 $$").await.done.exit, Exit::Signal { signal: 9 });
+        let streams =
+            sh(&mut rig, "umask; echo out > /dev/stdout; echo err > /dev/stderr; cat /etc/hosts > /dev/null").await;
+        assert_eq!((streams.done.exit, streams.stdout), (code(0), b"0022\nout\n".to_vec()));
         let absent = boxed(rig.command(&["no-such-program"]));
         assert!(matches!(rig.run(&absent).await.done.exit, Exit::NotFound { .. }));
+        // What is on the host is not there, and nothing is said of it.
+        let outside = boxed(rig.command(&[options().program.to_str().unwrap()]));
+        assert!(matches!(rig.run(&outside).await.done.exit, Exit::NotFound { .. }));
         let spent = sh(&mut rig, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done").await.done.usage;
         assert!(spent.user_us + spent.system_us > 1000, "{spent:?}");
         rig.finish().await;

@@ -1,7 +1,7 @@
 //! The user that a command in a sandbox is. Inside it is an ordinary one. Outside it is the worker's own, which has no power over anything that
 //! is to be seen inside; or `nobody`, where the worker is root.
 
-use std::{fs, io, ptr};
+use std::{fs, io, os::fd::RawFd, ptr};
 
 use crate::sys;
 
@@ -10,31 +10,41 @@ pub(super) const INSIDE: u32 = 1000;
 /// What root's commands are outside.
 const NOBODY: u32 = 65534;
 
-/// Becomes that user in a user namespace that was just entered: whoever enters one may name himself in it.
-pub(super) fn name_myself(user: u32, group: u32) -> io::Result<()> {
-    // Whoever cannot change groups cannot drop one that keeps him out of something.
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{INSIDE} {user} 1"))?;
-    fs::write("/proc/self/gid_map", format!("{INSIDE} {group} 1"))
+/// Names the user of a user namespace that `pid` has just entered. It is named from outside: whoever is to name itself must let others of its
+/// user look into it, and what it still has in memory is the worker's.
+pub(super) fn name(pid: u32) -> io::Result<()> {
+    // SAFETY: these cannot fail.
+    let (mut user, mut group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    if sys::is_root() {
+        (user, group) = (NOBODY, NOBODY);
+    } else {
+        // The system asks for it: whoever drops a group that keeps him out of something would be let in.
+        fs::write(format!("/proc/{pid}/setgroups"), "deny")?;
+    }
+    fs::write(format!("/proc/{pid}/uid_map"), format!("{INSIDE} {user} 1"))?;
+    fs::write(format!("/proc/{pid}/gid_map"), format!("{INSIDE} {group} 1"))
 }
 
-/// Leaves root behind, for good, and enters a user namespace.
-pub(super) fn leave_root() -> io::Result<()> {
+/// Becomes that user. Root leaves its other groups, too; others cannot.
+pub(super) fn become_it(is_root: bool) -> io::Result<()> {
     // SAFETY: plain integers, and an empty list.
     unsafe {
-        sys::check(libc::setgroups(0, ptr::null()))?;
-        sys::check(libc::setresgid(NOBODY, NOBODY, NOBODY))?;
-        sys::check(libc::setresuid(NOBODY, NOBODY, NOBODY))?;
-        // A process that has changed its user may not look at itself, and could not name itself.
-        sys::check(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0))?;
-        sys::check(libc::unshare(libc::CLONE_NEWUSER))?;
+        if is_root {
+            sys::check(libc::setgroups(0, ptr::null()))?;
+        }
+        sys::check(libc::setresgid(INSIDE, INSIDE, INSIDE))?;
+        sys::check(libc::setresuid(INSIDE, INSIDE, INSIDE)).map(drop)
     }
-    name_myself(NOBODY, NOBODY)
 }
 
-/// Who owns what is made for the command: by its number where that is made.
-pub(super) fn owner(is_root: bool) -> u32 {
-    if is_root { NOBODY } else { INSIDE }
+/// Gives what root has made for a command to its user, who may want to open it by its name.
+pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
+    if sys::is_root() {
+        for fd in fds {
+            // SAFETY: plain integers. A device, as the empty input is, belongs to everybody already.
+            unsafe { libc::fchown(fd, NOBODY, NOBODY) };
+        }
+    }
 }
 
 /// Gives up every capability, and the means to get one.

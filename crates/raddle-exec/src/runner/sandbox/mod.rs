@@ -22,6 +22,7 @@ mod shim;
 
 use std::{fmt, io};
 
+pub(super) use root::shows;
 pub(super) use shim::{NotBegun, Witness, spawn};
 
 /// Where a command begins, and may write.

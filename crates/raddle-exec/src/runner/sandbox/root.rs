@@ -40,11 +40,18 @@ const READ_ONLY: u64 = 0x1;
 const NO_SUID: u64 = 0x2;
 const NO_DEVICES: u64 = 0x4;
 
+/// Whether a program at this path is to be seen inside.
+pub(in super::super) fn shows(path: &[u8]) -> bool {
+    SYSTEM.iter().any(|folder| path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+}
+
 /// Builds the root, and enters it. The process is in namespaces of its own.
-pub(super) fn enter(is_root: bool) -> Result<(), Refused> {
+pub(super) fn enter() -> Result<(), Refused> {
     let stage = Path::new(STAGE);
     let at = |path: &str| stage.join(path.trim_start_matches('/'));
-    let owner = ids::owner(is_root);
+    let owner = ids::INSIDE;
+    // SAFETY: a plain integer. What is made here is for another user, whatever the worker keeps to itself.
+    unsafe { libc::umask(0o022) };
     step("keep mounts to itself", mount("none", "/", None, libc::MS_REC | libc::MS_PRIVATE, None))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     step("a folder in memory", mount("tmpfs", STAGE, Some("tmpfs"), flags, Some(OF_ROOT)))?;

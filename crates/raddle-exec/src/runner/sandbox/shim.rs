@@ -15,8 +15,9 @@ use super::{
 };
 use crate::sys;
 
-/// Everything of its own but the user: that comes first for some, and last for root.
-const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
+/// Everything of its own.
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
@@ -31,6 +32,19 @@ const STEP: u8 = 64;
 /// Kind and error number, and what was tried.
 const HEAD: usize = 5;
 const LONGEST: usize = 200;
+
+/// Tells the shim that its user has a name.
+const GO: u8 = b'G';
+/// The exit code of every shim. What its command's is, it has said before.
+const SHIM: libc::c_int = 125;
+
+/// The shim's ends of its pipes.
+struct Ends {
+    /// What it says to the runner.
+    says: OwnedFd,
+    /// What it hears from it: its user has a name; or the end of file, when the runner is gone.
+    leash: OwnedFd,
+}
 
 /// How the command ended, as the shim saw it. A shim that was killed has seen nothing.
 pub(in super::super) struct Witness(OwnedFd);
@@ -58,18 +72,24 @@ pub(in super::super) fn spawn(
 ) -> Result<(u32, Witness), NotBegun> {
     let starved = |error| NotBegun::Step(Step::Clone, error);
     let (ours, theirs) = pipe().map_err(starved)?;
-    let is_root = sys::is_root();
-    // SAFETY: these cannot fail.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let flags = NAMESPACES | if is_root { 0 } else { libc::CLONE_NEWUSER };
+    let (leash, held) = pipe().map_err(starved)?;
+    ids::hand_over(plan.outputs.iter().copied().chain([plan.stdin]));
     // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) };
+    let pid = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | libc::SIGCHLD, 0, 0, 0, 0) };
     match sys::check(pid as i32) {
-        Ok(0) => be_the_shim(stack, plan, executable, theirs, (!is_root).then_some((user, group))),
+        Ok(0) => {
+            drop(held);
+            be_the_shim(stack, plan, executable, &Ends { says: theirs, leash })
+        }
         Ok(pid) => {
             drop(theirs);
             let pid = pid as u32;
-            match listen(&ours) {
+            let named = ids::name(pid).map_err(Layer::Ids.refused("its names")).map_err(NotBegun::Refused);
+            let begun = named.and_then(|()| {
+                let _ = sys::write_some(held.as_fd(), &[GO]);
+                listen(&ours)
+            });
+            match begun {
                 Ok(()) => sys::set_nonblocking(ours.as_fd()).map(|()| (pid, Witness(ours))).map_err(starved),
                 Err(not_begun) => {
                     sys::kill(pid, libc::SIGKILL);
@@ -121,16 +141,10 @@ fn say(pipe: &OwnedFd, kind: u8, error: &io::Error, what: &str) {
 }
 
 /// The shim's part.
-fn be_the_shim(
-    stack: &mut Stack,
-    plan: &Plan<'_>,
-    executable: &Executable,
-    pipe: OwnedFd,
-    user: Option<(u32, u32)>,
-) -> ! {
-    let none = io::Error::from_raw_os_error(0);
-    if let Err(Refused { layer, what, error }) = build(plan, &pipe, user) {
-        say(&pipe, layer as u8, &error, &what);
+fn be_the_shim(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends: &Ends) -> ! {
+    let (pipe, none) = (&ends.says, io::Error::from_raw_os_error(0));
+    if let Err(Refused { layer, what, error }) = build(plan, ends) {
+        say(pipe, layer as u8, &error, &what);
         leave();
     }
     // The shim has seen to the rest: the group, the control group, and the folder.
@@ -138,52 +152,58 @@ fn be_the_shim(
     let command = match child::spawn(stack, &plan, executable) {
         Ok(command) => command,
         Err((step, error)) => {
-            say(&pipe, STEP + step as u8, &error, "");
+            say(pipe, STEP + step as u8, &error, "");
             leave();
         }
     };
-    say(&pipe, BEGUN, &none, "");
+    say(pipe, BEGUN, &none, "");
     let _ = sys::write_some(pipe.as_fd(), &wait_for(command).to_le_bytes());
     leave()
 }
 
 /// Makes all layers, each of which takes away what it takes to make those before it.
-fn build(plan: &Plan<'_>, pipe: &OwnedFd, user: Option<(u32, u32)>) -> Result<(), Refused> {
-    let setup = Layer::Privileges;
-    // SAFETY: plain integers. The group that the command will be in, and an end with the runner's.
-    unsafe {
-        libc::setpgid(0, 0);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+fn build(plan: &Plan<'_>, ends: &Ends) -> Result<(), Refused> {
+    let (setup, is_root) = (Layer::Privileges, sys::is_root());
+    // SAFETY: plain integers. The group that the command will be in.
+    unsafe { libc::setpgid(0, 0) };
+    end_with_the_runner();
+    let mut go = Vec::new();
+    if !matches!(sys::read_some(ends.leash.as_fd(), &mut go, 1), Ok(1)) {
+        leave();
     }
     if let Some(procs) = plan.cgroup {
         // SAFETY: an open descriptor, and one byte.
         let joined = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
         sys::check(joined as i32).map_err(setup.refused("join its control group"))?;
     }
-    close_all_but(plan, pipe.as_raw_fd());
-    if let Some((user, group)) = user {
-        ids::name_myself(user, group).map_err(Layer::Ids.refused("a user namespace"))?;
+    close_all_but(plan, ends);
+    // SAFETY: plain integers. What the shim has open or in memory is nothing for the command, which is the same user.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    ids::become_it(is_root).map_err(Layer::Ids.refused("become it"))?;
+    // Whoever changes its user loses what it had asked for.
+    end_with_the_runner();
+    let mut leash = [libc::pollfd { fd: ends.leash.as_raw_fd(), events: 0, revents: 0 }];
+    if sys::poll(&mut leash, Some(Duration::ZERO)).is_err() || leash[0].revents != 0 {
+        leave();
     }
-    root::enter(user.is_none())?;
+    root::enter()?;
     // SAFETY: a name and its length.
     unsafe { libc::sethostname(c"sandbox".as_ptr(), 7) };
-    if user.is_none() {
-        ids::leave_root().map_err(Layer::Ids.refused("leave root behind"))?;
-    }
     ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
-    // SAFETY: plain integers. Whoever changes its user loses what it had asked for. And what the shim has open or in memory is nothing for the
-    // command, which is the same user.
-    unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-    }
     landlock::restrict().map_err(Layer::Landlock.refused("its rules"))?;
     filter::install().map_err(Layer::Filter.refused("seccomp"))
 }
 
+/// Asks for SIGKILL at the runner's death. Whether that has come before is told by the leash: a shim does not see its parent.
+fn end_with_the_runner() {
+    // SAFETY: plain integers.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+}
+
 /// Lets go of what belongs to the runner: its socket, its fence, its signals, and the worker's standard error.
-fn close_all_but(plan: &Plan<'_>, pipe: RawFd) {
-    let mut kept: Vec<RawFd> = plan.outputs.iter().copied().chain([plan.stdin, pipe]).collect();
+fn close_all_but(plan: &Plan<'_>, ends: &Ends) {
+    let own = [plan.stdin, ends.says.as_raw_fd(), ends.leash.as_raw_fd()];
+    let mut kept: Vec<RawFd> = plan.outputs.iter().copied().chain(own).collect();
     kept.sort_unstable();
     let mut from = 0;
     for fd in kept.into_iter().chain([RawFd::MAX]) {
@@ -213,7 +233,7 @@ fn wait_for(command: u32) -> libc::c_int {
 /// Ends, and with it all that is in the sandbox.
 fn leave() -> ! {
     // SAFETY: ends the process without running what the runner has registered for its own end.
-    unsafe { libc::_exit(0) }
+    unsafe { libc::_exit(SHIM) }
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
