@@ -110,7 +110,7 @@ mod tests {
         assert!(refuse.text.contains("local function refuse(") && refuse.text.contains("local function event("));
         assert!(!refuse.text.contains("local function line_up("));
         let named: Vec<&str> = refuse.keys.iter().map(|&key| FIXED[key].0).collect();
-        assert_eq!(named, ["meta", "spec", "log", "count"]);
+        assert_eq!(named, ["meta", "spec", "log"]);
     }
 
     #[test]

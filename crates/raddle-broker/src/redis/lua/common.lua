@@ -84,18 +84,14 @@ local function call_many(name, key, args)
   return all, sum
 end
 
--- What is claimed and has not begun is not counted: it is what somebody owns and does not run.
--- Counters and bells are brought together, and written once at the end.
-local counts, bells = {}, {}
-local function count(what, by)
-  counts[what] = (counts[what] or 0) + by
-end
+-- Bells are brought together, and rung once at the end; counters are written then.
+local bells, write_later = {}, nil
 local function ring(topic)
   bells[topic] = true
 end
 
--- Few are added to one by one, many in one go.
-local FEW = 4
+-- What is claimed and has not begun is not counted: it is what somebody owns and does not run. Few are added to one by one, many in one go.
+local FEW, counts = 4, {}
 local function write_counts()
   local names, changed = {}, {}
   for what, by in pairs(counts) do
@@ -112,6 +108,10 @@ local function write_counts()
     changed[2 * i - 1], changed[2 * i] = names[i], int((tonumber(before[i]) or 0) + counts[names[i]])
   end
   call_many('HSET', COUNT, changed)
+end
+local function count(what, by)
+  counts[what] = (counts[what] or 0) + by
+  write_later = write_counts
 end
 
 -- One entry of the log stands for one event of each of its tasks: "tid:attempt tid:attempt …". Their ids follow each other.
@@ -317,7 +317,7 @@ local function answer(reply, remembered)
   if ids_taken then
     call('HSET', META, 'clock', struct.pack('<dd', slot, counter))
   end
-  write_counts()
+  if write_later then write_later() end
   for topic in pairs(bells) do
     call('PUBLISH', ARGV[1] .. topic, '')
   end

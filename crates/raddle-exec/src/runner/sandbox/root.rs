@@ -20,10 +20,11 @@ const STAGE: &str = "/tmp";
 /// The system's own folders. Some are links to others.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32"];
 /// What programs need to find of `/etc`, and tells nothing of the host.
-const SETTINGS: [&str; 5] =
-    ["/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/ssl/certs"];
-const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-const LINKS: [(&str, &str); 5] = [
+const SETTINGS: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs"];
+/// Each costs a mount, so there are no more than programs cannot do without.
+const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
+const LINKS: [(&str, &str); 6] = [
+    ("urandom", "dev/random"),
     ("/proc/self/fd", "dev/fd"),
     ("/proc/self/fd/0", "dev/stdin"),
     ("/proc/self/fd/1", "dev/stdout"),
