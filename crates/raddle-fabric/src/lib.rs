@@ -12,4 +12,4 @@ pub mod spawner;
 pub mod wait;
 pub mod worker;
 
-pub use worker::{Ended, LastAttempt, Options, Shutdown, Standstill, Worker};
+pub use worker::{Ended, LastAttempt, Options, SANDBOX, Shutdown, Standstill, Worker};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use raddle_broker::Broker;
 use raddle_core::{EventKind, State, TaskView, Tid, WorkerEntry, tid::TidArg, worker::WorkerStatus};
+use raddle_fabric::SANDBOX;
 use serde::Serialize;
 use serde_json::json;
 
@@ -118,7 +119,9 @@ impl Reason {
     fn of_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
         let needs = task.spec.needs();
         let given = |tag: &&str| workers.iter().any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag));
-        let never: Vec<String> = needs.implied().filter(|tag| !given(tag)).map(str::to_owned).collect();
+        // A sandbox is what every worker has: without one, it is the worker that is missing.
+        let never = needs.implied().filter(|tag| *tag != SANDBOX && !given(tag));
+        let never: Vec<String> = never.map(str::to_owned).collect();
         if !never.is_empty() {
             return Self::NotInThisVersion { needs: never };
         }
@@ -343,6 +346,9 @@ mod tests {
             assert!(reason.text(&task, None).contains("no worker that can do this is in this version"));
             assert!(!reason.hint(&task, None).unwrap().contains("--caps"));
         }
+        task.spec.isolation = raddle_core::spec::Isolation::Sandbox;
+        assert_eq!(reason(&task, &[], 0), Reason::NoWorker);
+        task.spec.isolation = raddle_core::spec::Isolation::Docker;
         let given = worker("gpu,docker,@docker", &["default"], WorkerStatus::Active);
         assert_eq!(reason(&task, &[given], 0), Reason::Next { able: 1, busy: false });
     }

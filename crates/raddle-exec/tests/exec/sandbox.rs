@@ -1,4 +1,5 @@
-//! Commands in a sandbox, and what they try to get out of it. Each case is run by root's runner and by one without privileges.
+//! Commands in a sandbox, and what they try to get out of it. Each case is run by root's runner, by one without privileges, and by
+//! one of root's that has more groups.
 
 use std::{
     fs,
@@ -19,25 +20,28 @@ const CALL: &str = "import ctypes, os\n\
       got = libc.syscall(*[ctypes.c_long(n) for n in numbers])\n  \
       return 'done' if got >= 0 else os.strerror(ctypes.get_errno())\n";
 
-/// A runner that has the privileges of the tests, and one that has none.
+/// Who a runner may be, as `setpriv` has it: one without privileges, and root with a group besides its own.
+const OTHERS: [&str; 2] = ["--reuid=65534 --regid=65534 --clear-groups --inh-caps=-all", "--groups=4"];
+
+/// A runner that has the privileges of the tests, and others.
 async fn rigs() -> Vec<Rig> {
     let mut rigs = vec![Rig::new().await];
     // SAFETY: geteuid cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if unsafe { libc::geteuid() } != 0 {
+        return rigs;
+    }
+    for privileges in OTHERS {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("unprivileged");
+        let program = folder.path().join("other");
         let runner = options().program.to_str().unwrap().to_owned();
-        let script = format!(
-            "#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all '{runner}' \"$@\"\n"
-        );
-        fs::write(&program, script).unwrap();
+        fs::write(&program, format!("#!/bin/sh\nexec setpriv {privileges} '{runner}' \"$@\"\n")).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        rigs.push(Rig::with(&RunnerOptions { program, ..options() }).await);
-        // It has been read by now.
-        let mut probe = rigs[1].sh("true");
-        probe.sandboxed = false;
-        rigs[1].run(&probe).await;
+        let mut rig = Rig::with(&RunnerOptions { program, ..options() }).await;
+        // Once it has run something, its program has been read.
+        let probe = rig.sh("true");
+        rig.run(&probe).await;
+        rigs.push(rig);
     }
     rigs
 }
@@ -159,6 +163,9 @@ async fn it_is_nobody_and_stays_it() {
         let capabilities = ["CapPrm:", "CapEff:", "CapBnd:"].map(|name| format!("{name} {none}"));
         let [prm, eff, bnd] = &capabilities;
         assert_eq!(lines, ["1000", prm, eff, bnd, "NoNewPrivs: 1", "Seccomp: 2"]);
+        // None of the worker's groups either.
+        let groups = stdout(&sh(&mut rig, "grep ^Groups: /proc/self/status").await);
+        assert_eq!(groups.trim_end(), "Groups:");
         rig.finish().await;
     }
 }

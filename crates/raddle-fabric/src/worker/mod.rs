@@ -37,6 +37,6 @@ mod stopping;
 pub(crate) mod words;
 
 pub use life::{EndReason, Ended, LastAttempt, Worker};
-pub use options::{ONE_SHOT, Options};
+pub use options::{ONE_SHOT, Options, SANDBOX};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

@@ -58,7 +58,7 @@ const RESIDENT: &str = "resident";
 pub const ONE_SHOT: &str = "one-shot";
 const GRACE: Duration = Duration::from_secs(5);
 /// What a task needs that is to run in a sandbox.
-const SANDBOX: &str = "@sandbox";
+pub const SANDBOX: &str = "@sandbox";
 /// As long as a server on another machine may be away: whoever started the one started the other.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 

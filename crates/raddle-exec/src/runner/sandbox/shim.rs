@@ -73,13 +73,15 @@ pub(in super::super) fn spawn(
     let starved = |error| NotBegun::Step(Step::Clone, error);
     let (ours, theirs) = pipe().map_err(starved)?;
     let (leash, held) = pipe().map_err(starved)?;
+    // Asked before: in a user namespace nobody is root.
+    let is_root = sys::is_root();
     ids::hand_over(plan.outputs.iter().copied().chain([plan.stdin]));
     // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
     let pid = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | libc::SIGCHLD, 0, 0, 0, 0) };
     match sys::check(pid as i32) {
         Ok(0) => {
             drop(held);
-            be_the_shim(stack, plan, executable, &Ends { says: theirs, leash })
+            be_the_shim(stack, plan, executable, &Ends { says: theirs, leash }, is_root)
         }
         Ok(pid) => {
             drop(theirs);
@@ -141,9 +143,9 @@ fn say(pipe: &OwnedFd, kind: u8, error: &io::Error, what: &str) {
 }
 
 /// The shim's part.
-fn be_the_shim(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends: &Ends) -> ! {
+fn be_the_shim(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends: &Ends, is_root: bool) -> ! {
     let (pipe, none) = (&ends.says, io::Error::from_raw_os_error(0));
-    if let Err(Refused { layer, what, error }) = build(plan, ends) {
+    if let Err(Refused { layer, what, error }) = build(plan, ends, is_root) {
         say(pipe, layer as u8, &error, &what);
         leave();
     }
@@ -162,8 +164,8 @@ fn be_the_shim(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends
 }
 
 /// Makes all layers, each of which takes away what it takes to make those before it.
-fn build(plan: &Plan<'_>, ends: &Ends) -> Result<(), Refused> {
-    let (setup, is_root) = (Layer::Privileges, sys::is_root());
+fn build(plan: &Plan<'_>, ends: &Ends, is_root: bool) -> Result<(), Refused> {
+    let setup = Layer::Privileges;
     // SAFETY: plain integers. The group that the command will be in.
     unsafe { libc::setpgid(0, 0) };
     end_with_the_runner();
