@@ -30,12 +30,12 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis oneshot (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot sandbox (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 9] = [
+const BENCHES: [(&str, Bench); 10] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -43,6 +43,7 @@ const BENCHES: [(&str, Bench); 9] = [
     ("idle", idle::bench),
     ("claim", claim::bench),
     ("redis", redis::bench),
+    ("latency", redis::latency),
     ("oneshot", oneshot::bench),
     ("sandbox", sandbox::bench),
 ];

@@ -36,7 +36,6 @@ const DELAYED: usize = 100;
 pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let tasks = if plan.quick { 5_000 } else { 50_000 };
     let mut verdicts = throughput(plan, tasks);
-    verdicts.extend(latency(plan));
     verdicts.extend(punctuality(plan));
     verdicts.extend(crowd(plan));
     verdicts.extend(sets(plan));
@@ -83,7 +82,7 @@ fn submit_at_once(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration {
 }
 
 /// From a submit to the moment that a worker has the task, which was waiting for it.
-fn latency(plan: &Plan) -> Vec<Verdict> {
+pub(crate) fn latency(plan: &Plan) -> Vec<Verdict> {
     let bed = Bed::new();
     let server = Server::start(&bed);
     let (mut bare, mut ours) = (Vec::new(), Vec::new());

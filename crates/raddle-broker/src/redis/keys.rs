@@ -113,11 +113,6 @@ impl Keys {
         format!("{}hand:{handle:016x}", self.prefix)
     }
 
-    /// Where the answer of a call is remembered.
-    pub(super) fn once(&self, client: u64, slot: u32) -> String {
-        format!("{}once:{client:016x}:{slot}", self.prefix)
-    }
-
     /// The stream by which those are woken who wait for tasks of a partition.
     pub(super) fn ready(&self, part: &str) -> String {
         format!("{}ready:{part}", self.prefix)

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// How long an answer is remembered after the last call in its slot. Longer than any call goes on.
-const REMEMBERED: Duration = Duration::from_secs(600);
+/// How long an answer is remembered. Longer than any call goes on.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(600);
 /// How often one node of a cluster may name another before one of them is right.
 const REDIRECTS: u32 = 5;
 
@@ -74,13 +74,6 @@ pub(super) struct Link {
     next: AtomicU64,
 }
 
-/// A script with its number: however often it is sent, it is done once.
-pub(super) struct Call<'l> {
-    link: &'l Link,
-    eval: Eval,
-    slot: u32,
-}
-
 #[derive(Clone)]
 struct Live {
     connection: MultiplexedConnection,
@@ -88,7 +81,7 @@ struct Live {
     generation: u64,
 }
 
-/// Places for answers. One that is free again is used again, so there are no more than calls at the same time.
+/// Slots for answers. One that is free again is used again, so there are no more than calls at the same time.
 #[derive(Default)]
 struct Slots {
     free: Vec<u32>,
@@ -142,7 +135,7 @@ impl Link {
         self.live().await.map(|live| live.server).map_err(|fault| self.give_up(fault))
     }
 
-    /// Runs a script that changes something.
+    /// Runs a script that changes something, under a number: however often it is sent, it is done once.
     pub(super) async fn change(
         &self,
         script: &'static Script,
@@ -150,22 +143,19 @@ impl Link {
         args: Vec<Vec<u8>>,
         sure: Sure,
     ) -> Result<Value> {
-        self.prepare(script, keys, args).make(sure).await
-    }
-
-    /// Gives a script that changes something its number, and a place for its answer.
-    pub(super) fn prepare(&self, script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>>) -> Call<'_> {
         let slot = self.take_slot();
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
-        let head =
-            vec![self.keys.bells().into_bytes(), number.into_bytes(), REMEMBERED.as_millis().to_string().into_bytes()];
-        Call { link: self, eval: self.eval(script, self.keys.once(self.client, slot), keys, head, args), slot }
+        let place = format!("{:016x}:{slot}", self.client);
+        let eval = self.eval(script, keys, [place, number], args);
+        let answer = self.ask(Request::Eval(&eval), sure).await;
+        // Not reached when the caller has gone: the call may still be under way, and its slot must not be used by another.
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+        answer
     }
 
     /// Runs a script that changes nothing, or nothing more when it comes twice.
     pub(super) async fn look(&self, script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>>) -> Result<Value> {
-        let head = vec![self.keys.bells().into_bytes(), Vec::new(), b"1".to_vec()];
-        let eval = self.eval(script, self.keys.once(self.client, 0), keys, head, args);
+        let eval = self.eval(script, keys, Default::default(), args);
         self.ask(Request::Eval(&eval), Sure::Done).await
     }
 
@@ -182,17 +172,11 @@ impl Link {
         Error::Server { place: self.target.place(), reason: format!("an answer that is not understood: {answer:.80?}") }
     }
 
-    fn eval(
-        &self,
-        script: &'static Script,
-        once: String,
-        keys: Vec<String>,
-        head: Vec<Vec<u8>>,
-        args: Vec<Vec<u8>>,
-    ) -> Eval {
+    /// A script with all that it is sent with; `remembered` is where its answer is to be kept, and its number.
+    fn eval(&self, script: &'static Script, keys: Vec<String>, remembered: [String; 2], args: Vec<Vec<u8>>) -> Eval {
         let fixed = script.keys.iter().map(|&key| self.keys.fixed()[key].clone());
-        let keys = std::iter::once(once).chain(fixed).chain(keys).collect();
-        Eval { script, keys, args: head.into_iter().chain(args).collect() }
+        let head = std::iter::once(self.keys.bells()).chain(remembered).map(String::into_bytes);
+        Eval { script, keys: fixed.chain(keys).collect(), args: head.chain(args).collect() }
     }
 
     /// Sends a request until it is answered, or until the server has been away for too long.
@@ -236,7 +220,16 @@ impl Link {
         let answer = match request {
             Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
             Request::Eval(eval) => {
-                let sent = eval.command("EVALSHA", &eval.script.hash).query_async::<Value>(&mut connection).await;
+                let command = eval.command("EVALSHA", &eval.script.hash);
+                let sent = if eval.script.tells {
+                    // A server writes first to whom it had nothing to say until last: with an answer of ours under way before the script
+                    // runs, those that the script tells something are not kept waiting until we have been woken.
+                    let mut pipe = redis::pipe();
+                    pipe.cmd("PING").ignore().add_command(command);
+                    pipe.query_async::<(Value,)>(&mut connection).await.map(|(answer,)| answer)
+                } else {
+                    command.query_async::<Value>(&mut connection).await
+                };
                 match sent {
                     // A server that was started anew, or whose scripts were flushed, has to be told again.
                     Err(error) if error.code() == Some("NOSCRIPT") => {
@@ -328,21 +321,6 @@ impl Link {
             slots.made += 1;
             slots.made
         })
-    }
-}
-
-impl Call<'_> {
-    /// Makes it, as often as it takes until it is answered.
-    pub(super) async fn make(self, sure: Sure) -> Result<Value> {
-        let answer = self.link.ask(Request::Eval(&self.eval), sure).await;
-        self.done();
-        answer
-    }
-
-    /// Gives its place free. Not reached when the caller has gone: the call may still be under way, and its place must not be used by
-    /// another.
-    pub(super) fn done(self) {
-        self.link.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.slot);
     }
 }
 

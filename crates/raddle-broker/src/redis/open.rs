@@ -130,9 +130,9 @@ async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys
         return Ok(());
     }
     let mut boot = redis::cmd("EVAL");
-    boot.arg(&script::BOOT.text).arg(script::BOOT.keys.len() + 1).arg(keys.once(0, 0));
+    boot.arg(&script::BOOT.text).arg(script::BOOT.keys.len());
     script::BOOT.keys.iter().for_each(|&key| _ = boot.arg(&keys.fixed()[key]));
-    boot.arg(keys.bells()).arg("").arg("1").arg(run);
+    boot.arg(keys.bells()).arg("").arg("").arg(run);
     boot.query_async(connection).await
 }
 

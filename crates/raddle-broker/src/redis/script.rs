@@ -12,17 +12,20 @@ pub(super) struct Script {
     pub(super) text: String,
     /// The name under which a server that has seen it knows it.
     pub(super) hash: String,
-    /// Which of the keys that are always the same it touches, after the one for its answer.
+    /// Which of the keys that are always the same it touches.
     pub(super) keys: Vec<usize>,
     /// What a caller that asks for it twice would have twice.
     pub(super) doubles: Option<&'static str>,
+    /// Whether somebody waits for what it sends, more than the caller for its answer.
+    pub(super) tells: bool,
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal $(doubles $what:literal)?;)*) => {
+    ($($name:ident = $file:literal $(doubles $what:literal)? $(tells $tells:literal)?;)*) => {
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
             let doubles = None::<&str>$(.or(Some($what)))?;
-            Script { doubles, ..Script::link(include_str!(concat!("lua/", $file))) }
+            let tells = false $(|| $tells)?;
+            Script { doubles, tells, ..Script::link(include_str!(concat!("lua/", $file))) }
         });)*
 
         #[cfg(test)]
@@ -40,8 +43,9 @@ scripts! {
     DEPTHS = "depths.lua";
     DISMISS = "dismiss.lua";
     FINISH = "finish.lua";
+    FORGET = "forget.lua";
     GONE = "gone.lua";
-    HAND = "hand.lua" doubles "has stored a task";
+    HAND = "hand.lua" doubles "has stored a task" tells true;
     PURGE = "purge.lua";
     PUT = "put.lua" doubles "has stored a message";
     REFUSE = "refuse.lua";
@@ -64,14 +68,14 @@ impl Script {
             }
         }
         let keys: Vec<usize> = (0..FIXED.len()).filter(|&key| has_word(&text, &lua_name(key))).collect();
-        let mut head = String::from("local ONCE = KEYS[1]\n");
+        let mut head = String::new();
         for (place, key) in keys.iter().enumerate() {
-            head += &format!("local {} = KEYS[{}]\n", lua_name(*key), place + 2);
+            head += &format!("local {} = KEYS[{}]\n", lua_name(*key), place + 1);
         }
-        head += &format!("local FIXED = {}\n", keys.len() + 1);
+        head += &format!("local FIXED = {}\n", keys.len());
         let text = head + &text;
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash, keys, doubles: None }
+        Self { text, hash, keys, doubles: None, tells: false }
     }
 }
 

@@ -243,6 +243,25 @@ async fn a_lost_answer_changes_nothing_twice() {
     assert_eq!(summary.stale_writes, 0);
 }
 
+/// What calls were answered is kept for those that may ask again, and for no longer.
+#[tokio::test]
+async fn answers_are_forgotten_when_nobody_can_ask_for_them_again() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let old = |n: u32| format!("00000000000000aa:{n}");
+    let is_kept = |name: &str| server.ask(&["HEXISTS", "raddle:{x}:meta", name]) == ":1";
+    for n in 0..2_000 {
+        server.ask(&["HSET", "raddle:{x}:meta", &old(n), "7 1700000000 \u{1}"]);
+    }
+    server.ask(&["HSET", "raddle:{x}:meta", "00000000000000bb:1", "7 9700000000 \u{1}"]);
+    broker.submit(vec![task("one")]).await.unwrap();
+    broker.purge().await.unwrap();
+    assert!((0..2_000).all(|n| !is_kept(&old(n))));
+    assert!(is_kept("00000000000000bb:1"), "it was just given");
+    assert!(is_kept("clock") && is_kept("run"), "what is no answer stays");
+    assert_eq!(server.ask(&["KEYS", "*once*"]), "*0");
+}
+
 #[tokio::test]
 async fn a_server_that_stays_away_is_given_up() {
     let server = Server::start();

@@ -1,19 +1,17 @@
--- What scripts begin with: of these pieces, set apart by empty lines, each script has those that it uses. All keys are declared. The first
--- is for the answer, then come those that are always the same, under their names in capitals, FIXED in all; those of partitions, output
--- and the like follow. ARGV[1] is the prefix of channels, ARGV[2] the number of the call, ARGV[3] how long its answer is remembered, in
--- milliseconds.
+-- What scripts begin with: of these pieces, set apart by empty lines, each script has those that it uses. All keys are declared. First come
+-- those that are always the same, under their names in capitals, FIXED in all; those of partitions, output and the like follow. ARGV[1] is
+-- the prefix of channels, ARGV[2] where the answer is remembered, if it is, and ARGV[3] the number of the call.
 local call, fmt, floor = redis.call, string.format, math.floor
 local FIRST = 4
 
 -- Kinds of events, as `EventKind` numbers them.
 local SPAWNING, RUNNING, COMPLETED, STALE = '1', '2', '3', '13'
 
--- A call whose answer was lost is sent again under the same number, and gets the answer of the first time.
-if ARGV[2] ~= '' then
-  local seen, number = call('GET', ONCE), ARGV[2] .. ' '
-  if seen and string.sub(seen, 1, #number) == number then
-    return cmsgpack.unpack(string.sub(seen, #number + 1))
-  end
+-- A call whose answer was lost is sent again under the same number, and gets the answer of the first time. It is kept beside the clock,
+-- because a key of its own with a time to live costs as much as three fields.
+local clock, said = unpack(call('HMGET', META, 'clock', ARGV[2]))
+if said and string.sub(said, 1, #ARGV[3] + 1) == ARGV[3] .. ' ' then
+  return cmsgpack.unpack(string.match(said, '^%d+ %d+ (.*)$'))
 end
 
 -- The clock. Numbers are doubles here, exact up to 2^53: an id is kept as its slot of 4096 ns and a counter. As bytes, which take a tenth of
@@ -23,9 +21,8 @@ local sec, usec = tonumber(time[1]), tonumber(time[2])
 local now_us = sec * 1000000 + usec
 local now_ms = floor(now_us / 1000)
 local slot, counter = 0, 0
-local last = call('HGET', META, 'clock')
-if last then
-  slot, counter = struct.unpack('<dd', last)
+if clock then
+  slot, counter = struct.unpack('<dd', clock)
 end
 local ids_taken = false
 
@@ -312,17 +309,20 @@ local function dismiss(owner)
   end
 end
 
--- The end of every script: what was put off is written, and the answer is remembered.
+-- The end of every script: what was put off is written, and the answer is remembered, with the second of it.
 local function answer(reply, remembered)
-  if ids_taken then
-    call('HSET', META, 'clock', struct.pack('<dd', slot, counter))
-  end
   if write_later then write_later() end
   for topic in pairs(bells) do
     call('PUBLISH', ARGV[1] .. topic, '')
   end
-  if ARGV[2] ~= '' then
-    call('SET', ONCE, ARGV[2] .. ' ' .. cmsgpack.pack(remembered or reply), 'PX', ARGV[3])
+  local changed = {}
+  if ids_taken then
+    changed = { 'clock', struct.pack('<dd', slot, counter) }
   end
+  if ARGV[2] ~= '' then
+    changed[#changed + 1] = ARGV[2]
+    changed[#changed + 1] = ARGV[3] .. ' ' .. time[1] .. ' ' .. cmsgpack.pack(remembered or reply)
+  end
+  if #changed > 0 then call('HSET', META, unpack(changed)) end
   return reply
 end

@@ -24,8 +24,10 @@ for i = 1, #idle, 2 do
     call('HSET', SPEC, tid, spec)
     call('HDEL', IDLE, worker)
     give(worker, tid, spec, HANDED)
+    local reply = answer(tid)
+    -- Last of all: whom a server has something for last, it writes to first.
     call('PUBLISH', channel, worker .. ' ' .. tid .. ' 1 ' .. spec)
-    return answer(tid)
+    return reply
   end
 end
 return ''
