@@ -30,6 +30,7 @@ pub mod cgroup;
 mod fence;
 mod frame;
 mod handle;
+mod heap;
 mod message;
 mod orphans;
 mod prefork;

@@ -68,12 +68,17 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// Appends at most `max` bytes from `fd` to `buf`. `Ok(0)` is the end of the file.
+/// The room that is made for a read at least. A buffer that needs more grows with what it has read: most never do, and memory that is
+/// touched for the first time costs more than another read.
+const ROOM: usize = 4096;
+
+/// Appends at most `max` bytes from `fd` to `buf`, and less than there is only beyond a page. `Ok(0)` is the end of the file.
 pub(crate) fn read_some(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-    buf.reserve(max);
+    buf.reserve(max.min(ROOM));
     loop {
-        // SAFETY: at least `max` bytes of spare capacity were reserved above.
-        let n = unsafe { libc::read(fd.as_raw_fd(), buf.spare_capacity_mut().as_mut_ptr().cast(), max) };
+        let room = buf.spare_capacity_mut();
+        // SAFETY: pointer and length are those of the spare capacity.
+        let n = unsafe { libc::read(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len().min(max)) };
         if n >= 0 {
             // SAFETY: the kernel has initialised `n` bytes behind the old length.
             unsafe { buf.set_len(buf.len() + n as usize) };

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    FencePage, Newborn, Prefork, orphans,
+    FencePage, Newborn, Prefork, heap, orphans,
     prefork::LINKS_OF_ONE_THREAD,
     runner::Nest,
     sys::{self, Wait},
@@ -257,6 +257,7 @@ fn serve(socket: OwnedFd, mut work: impl FnMut(Newborn) -> u8) -> io::Result<()>
     sys::set_subreaper()?;
     let nest = Arc::new(Nest::prepare()?);
     let children = child_signals()?;
+    heap::fill_holes();
     let mut live = BTreeSet::new();
     loop {
         let pollfd = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -66,12 +66,13 @@ impl Options {
     /// A worker that takes tasks as they come, one per core at a time.
     pub fn resident() -> Self {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        Self { name: "worker".into(), concurrency: cores, queues: vec![DEFAULT_QUEUE.into()], ..Self::inline(None) }
+        Self { concurrency: cores, max_tasks: None, ..Self::one_shot() }
     }
 
     /// A worker that takes one task as it comes, runs it and leaves.
     pub fn one_shot() -> Self {
-        Self { concurrency: 1, max_tasks: Some(1), ..Self::resident() }
+        let (name, queues) = ("worker".into(), vec![DEFAULT_QUEUE.into()]);
+        Self { name, queues, concurrency: 1, max_tasks: Some(1), ..Self::inline(None) }
     }
 
     /// A worker for one task, in the process that submitted it.
