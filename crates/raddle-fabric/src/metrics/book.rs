@@ -39,6 +39,8 @@ pub enum ExitReason {
     Error,
     /// It was as old as it was to become.
     Timeout,
+    /// It had used up the memory that it was allowed.
+    OutOfMemory,
 }
 
 impl Book {
@@ -151,7 +153,7 @@ impl fmt::Debug for Book {
 }
 
 impl ExitReason {
-    const ALL: [Self; 4] = [Self::Success, Self::Idle, Self::Error, Self::Timeout];
+    const ALL: [Self; 5] = [Self::Success, Self::Idle, Self::Error, Self::Timeout, Self::OutOfMemory];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -159,6 +161,7 @@ impl ExitReason {
             Self::Idle => "idle",
             Self::Error => "error",
             Self::Timeout => "timeout",
+            Self::OutOfMemory => "out_of_memory",
         }
     }
 }

@@ -20,6 +20,14 @@ pub fn show(page: &mut Page, now: &Snapshot, book: &Book) {
     );
     page.count("warm_spawner_launch_total", "Workers that were launched.", now.launched);
     page.count("raddle_spawner_stillborn_total", "Workers that died before they were ready.", now.stillborn);
+    let mut failed = page.family(
+        "raddle_spawner_launch_failures_total",
+        Kind::Counter,
+        "Launches that failed, by what was in the way.",
+    );
+    for (obstacle, count) in now.obstacles.iter() {
+        failed.sample(&[("reason", obstacle.as_str())], count as f64);
+    }
     book.show_hits(page);
     book.show(page);
 }

@@ -12,12 +12,12 @@ use std::{
 
 use async_trait::async_trait;
 use raddle_broker::Broker;
-use raddle_core::Tid;
+use raddle_core::{Tid, worker::WorkerInfo};
 use raddle_exec::{Milestone, Nursery, Prefork, Told, Zygote};
 use tokio::sync::mpsc;
 
 use super::{
-    launcher::{Gone, Id, Launcher, News, Tell},
+    launcher::{Gone, Id, LaunchError, Launcher, News, Tell},
     process::{Processes, Template},
 };
 use crate::{Options, Shutdown, Worker};
@@ -30,12 +30,13 @@ pub struct Forks {
     nursery: Option<Nursery>,
     broker: Arc<dyn Broker>,
     make: Make,
-    wards: HashMap<Id, Ward>,
+    /// By their processes, as are all below.
+    wards: HashMap<u32, Ward>,
     /// From those that speak for wards: at most three for each, so the channel needs no bound.
-    said: mpsc::UnboundedReceiver<(Id, Said)>,
-    say: mpsc::UnboundedSender<(Id, Said)>,
+    said: mpsc::UnboundedReceiver<(u32, Said)>,
+    say: mpsc::UnboundedSender<(u32, Said)>,
     /// Wards that nobody will tell of any more.
-    lost: VecDeque<(Id, Gone)>,
+    lost: VecDeque<(u32, Gone)>,
     instead: Processes,
 }
 
@@ -79,7 +80,7 @@ impl Forks {
         self.wards.retain(|_, ward| ward.ended().is_none());
     }
 
-    fn speak_for(&mut self, id: Id, prefork: Prefork) {
+    fn speak_for(&mut self, id: u32, prefork: Prefork) {
         let shutdown = Shutdown::new();
         let (broker, say) = (Arc::clone(&self.broker), self.say.clone());
         let options = (self.make)().map(|options| Options { prefork: Some(prefork), ..options });
@@ -97,7 +98,7 @@ impl Forks {
         });
     }
 
-    fn told(&mut self, Told { pid, what }: Told) -> Option<(Id, News)> {
+    fn told(&mut self, Told { pid, what }: Told) -> Option<(u32, News)> {
         let gone = match what {
             Milestone::Forked => return None,
             Milestone::Exited(code) => Gone::Code(code),
@@ -110,7 +111,7 @@ impl Forks {
         self.settle(pid)
     }
 
-    fn heard(&mut self, id: Id, said: Said) -> Option<(Id, News)> {
+    fn heard(&mut self, id: u32, said: Said) -> Option<(u32, News)> {
         match said {
             Said::Ready(tid) => Some((id, News::Ready(tid))),
             Said::Begun => Some((id, News::Begun)),
@@ -126,7 +127,7 @@ impl Forks {
     }
 
     /// Whether a worker is gone, and all about it is written.
-    fn settle(&mut self, id: Id) -> Option<(Id, News)> {
+    fn settle(&mut self, id: u32) -> Option<(u32, News)> {
         let gone = self.wards.get(&id)?.ended()?;
         self.wards.remove(&id);
         Some((id, News::Gone(gone)))
@@ -144,11 +145,11 @@ impl Ward {
 
 /// Speaks for a ward until it is over. Returns whether that went well.
 async fn keep(
-    id: Id,
+    id: u32,
     broker: Arc<dyn Broker>,
     options: Options,
     shutdown: Shutdown,
-    say: &mpsc::UnboundedSender<(Id, Said)>,
+    say: &mpsc::UnboundedSender<(u32, Said)>,
 ) -> bool {
     let worker = match Worker::register(broker, options).await {
         Ok(worker) => worker,
@@ -179,28 +180,32 @@ async fn keep(
 
 #[async_trait]
 impl Launcher for Forks {
-    async fn launch(&mut self) -> io::Result<Id> {
+    async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
         if let Some(nursery) = &mut self.nursery {
             match nursery.fork().await {
                 Ok(prefork) => {
                     let id = prefork.worker_pid().expect("a zygote forks wards");
                     self.speak_for(id, prefork);
-                    return Ok(id);
+                    return Ok(Id::process(id));
                 }
                 // The system gives no process now.
                 Err(error) if matches!(error.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock) => {
-                    return Err(error);
+                    return Err(error.into());
                 }
                 Err(error) => self.give_up(&error),
             }
         }
-        self.instead.launch().await
+        self.instead.launch(spawner).await
+    }
+
+    fn recognise(&self, info: &WorkerInfo) -> Option<Id> {
+        self.instead.recognise(info)
     }
 
     async fn next(&mut self) -> (Id, News) {
         loop {
             if let Some((id, gone)) = self.lost.pop_front() {
-                return (id, News::Gone(gone));
+                return (Id::process(id), News::Gone(gone));
             }
             let news = tokio::select! {
                 // What was said of a worker comes before its end.
@@ -213,10 +218,10 @@ impl Launcher for Forks {
                         None
                     }
                 },
-                news = self.instead.next() => Some(news),
+                news = self.instead.next() => return news,
             };
-            if let Some(news) = news {
-                return news;
+            if let Some((pid, news)) = news {
+                return (Id::process(pid), news);
             }
         }
     }

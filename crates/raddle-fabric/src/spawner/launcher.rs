@@ -1,12 +1,14 @@
 //! Starting workers somewhere, and hearing of them.
 
-use std::io;
+use std::{fmt, io, sync::Arc};
 
 use async_trait::async_trait;
-use raddle_core::Tid;
+use raddle_core::{Tid, worker::WorkerInfo};
 
-/// A worker that was launched, as its launcher knows it. On this machine, its process.
-pub type Id = u32;
+/// A worker that was launched, as its launcher names it: a process by its number, what runs elsewhere by its name there. No two that live
+/// have the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(Arc<str>);
 
 /// What a launcher tells of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +19,22 @@ pub enum News {
     Begun,
     /// It is gone; nothing more is told of it.
     Gone(Gone),
+    /// It could not be launched after all; nothing more is told of it.
+    Failed(LaunchError),
 }
 
 /// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Gone {
     /// With this exit code.
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// For want of memory: it had used up what it was allowed.
+    OutOfMemory,
+    /// Nobody can say how.
+    Untold,
 }
 
 /// What workers can be told all at once.
@@ -39,15 +48,151 @@ pub enum Tell {
     Kill,
 }
 
+/// Why no worker could be launched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct LaunchError {
+    /// What is in the way.
+    pub obstacle: Obstacle,
+    /// What was said of it, and what to do.
+    reason: String,
+}
+
+/// What is in the way of a launch. Few, and known beforehand: they are counted by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The system has no process, descriptor or memory to give.
+    Starved,
+    /// Whoever starts workers does not answer.
+    Unreachable,
+    /// Whoever starts workers refuses us.
+    Denied,
+    /// What workers are made from is not there, or is not what it should be.
+    Image,
+    /// There is no room on the disk.
+    DiskFull,
+    /// Something else was refused.
+    Refused,
+}
+
+/// How often something was in the way of a launch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Obstacles([u64; Obstacle::ALL.len()]);
+
 /// Starts one-shot workers. They outlive it: what it starts finishes what it has begun, whatever becomes of the spawner.
 #[async_trait]
 pub trait Launcher: Send {
-    /// Starts a worker.
-    async fn launch(&mut self) -> io::Result<Id>;
+    /// Starts a worker for the spawner with this id, or begins to: where that takes long, it is not waited for, and news tells how it went.
+    async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError>;
+
+    /// Who of those that are registered is one that a launcher like this has started, this or another, and its id if so.
+    fn recognise(&self, info: &WorkerInfo) -> Option<Id>;
+
+    /// Takes charge of workers that spawners have left which are gone, and says which: from then on there is news of them as of its own.
+    /// `alive` are the other spawners that are not gone. A launcher that can be told nothing of workers which it has not started itself takes
+    /// none; they are found in the registry.
+    async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<Id>, LaunchError> {
+        let _ = alive;
+        Ok(Vec::new())
+    }
 
     /// The next news of any worker. Cancel-safe; waits for ever when there is none.
     async fn next(&mut self) -> (Id, News);
 
-    /// Tells all workers that it has started.
+    /// Tells all workers that it has started, or taken charge of.
     fn tell(&mut self, what: Tell);
+
+    /// Ends a worker that it has taken charge of: it is not registered, so nothing is lost with it.
+    fn discard(&mut self, id: &Id) {
+        let _ = id;
+    }
+}
+
+impl Id {
+    /// A worker that goes by this name.
+    pub fn named(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// A worker that is a process of this machine.
+    pub fn process(pid: u32) -> Self {
+        Self(pid.to_string().into())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// As the process of a worker on the machine `host`, if it is there.
+pub(super) fn process_on(host: &str, info: &WorkerInfo) -> Option<Id> {
+    (info.host == host).then(|| Id::process(info.pid))
+}
+
+impl LaunchError {
+    /// No worker, because of this.
+    pub fn new(obstacle: Obstacle, reason: impl Into<String>) -> Self {
+        Self { obstacle, reason: reason.into() }
+    }
+}
+
+/// What the system says of a process that it does not start.
+impl From<io::Error> for LaunchError {
+    fn from(error: io::Error) -> Self {
+        let obstacle = match error.kind() {
+            io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => Obstacle::Starved,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Obstacle::DiskFull,
+            io::ErrorKind::PermissionDenied => Obstacle::Denied,
+            _ => Obstacle::Refused,
+        };
+        Self::new(obstacle, error.to_string())
+    }
+}
+
+impl Obstacle {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] =
+        [Self::Starved, Self::Unreachable, Self::Denied, Self::Image, Self::DiskFull, Self::Refused];
+
+    /// Its name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starved => "starved",
+            Self::Unreachable => "unreachable",
+            Self::Denied => "denied",
+            Self::Image => "image",
+            Self::DiskFull => "disk_full",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Obstacles {
+    pub(super) fn met(&mut self, obstacle: Obstacle) {
+        self.0[obstacle as usize] += 1;
+    }
+
+    /// Each, and how often it was met.
+    pub fn iter(&self) -> impl Iterator<Item = (Obstacle, u64)> {
+        Obstacle::ALL.into_iter().zip(self.0)
+    }
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with {code}"),
+            Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Self::OutOfMemory => f.write_str("was ended for want of memory"),
+            Self::Untold => f.write_str("ended, and nobody can say how"),
+        }
+    }
 }

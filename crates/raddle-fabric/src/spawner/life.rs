@@ -10,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Config, Launcher, line::Line, service::Service};
+use super::{Config, Launcher, Obstacles, line::Line, service::Service};
 use crate::{Shutdown, metrics::Book, worker};
 
 /// How a spawner behaves.
@@ -65,6 +65,8 @@ pub struct Snapshot {
     pub launched: u64,
     /// Workers that died before they were ready.
     pub stillborn: u64,
+    /// What was in the way of launches.
+    pub obstacles: Obstacles,
     /// Whether launches are held back because of that.
     pub braking: bool,
 }

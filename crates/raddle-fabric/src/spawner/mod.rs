@@ -16,6 +16,7 @@
 //! | `brake.rs` | what is done about workers that die before they are ready |
 //! | `roster.rs` | the workers that are known |
 //! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
+//! | `said.rs` | what a worker says on its standard output |
 //! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
 //! | `life.rs`, `line.rs` | registered, at work, gone; what hangs on its id |
 //!
@@ -32,11 +33,12 @@ mod line;
 mod plan;
 mod process;
 mod roster;
+mod said;
 mod service;
 mod stopping;
 
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
-pub use launcher::{Gone, Id, Launcher, News, Tell};
+pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, Tell};
 pub use life::{Ended, Handle, Options, Snapshot, Spawner};
 pub use process::{Processes, Template};

@@ -10,13 +10,18 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_core::{Tid, worker::WorkerInfo};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
     sync::mpsc,
 };
 
-use super::launcher::{Gone, Id, Launcher, News, Tell};
+use super::{
+    launcher::{Gone, Id, LaunchError, Launcher, News, Tell, process_on},
+    said::Said,
+};
+use crate::worker::this_host;
 
 /// What a process is started from: a program that says on its standard output first its worker's id and then, when it has its task, anything
 /// else, a line each.
@@ -44,6 +49,7 @@ impl Template {
 /// Starts processes.
 pub struct Processes {
     template: Template,
+    host: String,
     /// Those that are there, and the way to the task that owns each.
     orders: HashMap<Id, mpsc::UnboundedSender<Tell>>,
     news: mpsc::UnboundedReceiver<(Id, News)>,
@@ -55,13 +61,13 @@ impl Processes {
     pub fn new(template: Template) -> Self {
         // At most three for each process, so the channel needs no bound.
         let (tell, news) = mpsc::unbounded_channel();
-        Self { template, orders: HashMap::new(), news, tell }
+        Self { template, host: this_host(), orders: HashMap::new(), news, tell }
     }
 }
 
 #[async_trait]
 impl Launcher for Processes {
-    async fn launch(&mut self) -> io::Result<Id> {
+    async fn launch(&mut self, _: Tid) -> Result<Id, LaunchError> {
         let Template { program, args, env } = &self.template;
         let mut command = Command::new(program);
         if let [name, args @ ..] = &args[..] {
@@ -76,13 +82,18 @@ impl Launcher for Processes {
             .stderr(Stdio::inherit())
             .process_group(0);
         let mut child = command.spawn()?;
-        let id = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
+        let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
+        let id = Id::process(pid);
         let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
         let (order, orders) = mpsc::unbounded_channel();
-        self.orders.insert(id, order);
+        self.orders.insert(id.clone(), order);
         // It ends with its process, or stays behind with one that outlives this.
-        tokio::spawn(watch(id, child, lines, orders, self.tell.clone()));
+        tokio::spawn(watch(id.clone(), child, lines, orders, self.tell.clone()));
         Ok(id)
+    }
+
+    fn recognise(&self, info: &WorkerInfo) -> Option<Id> {
+        process_on(&self.host, info)
     }
 
     async fn next(&mut self) -> (Id, News) {
@@ -109,22 +120,17 @@ async fn watch(
     mut orders: mpsc::UnboundedReceiver<Tell>,
     tell: mpsc::UnboundedSender<(Id, News)>,
 ) {
-    let mut is_ready = false;
+    let mut said = Said::default();
     loop {
         tokio::select! {
             // What it said comes before its end.
             biased;
             line = next_line(&mut lines), if lines.is_some() => match line {
-                Some(line) if is_ready => {
-                    let _ = (line, tell.send((id, News::Begun)));
-                }
-                Some(line) => match line.trim().parse() {
-                    Ok(tid) => {
-                        is_ready = true;
-                        let _ = tell.send((id, News::Ready(tid)));
+                Some(line) => {
+                    if let Some(news) = said.line(&id, &line) {
+                        let _ = tell.send((id.clone(), news));
                     }
-                    Err(_) => tracing::warn!(pid = id, line, "a worker said something else than its id"),
-                },
+                }
                 None => lines = None,
             },
             Some(what) = orders.recv() => match what {
@@ -139,8 +145,8 @@ async fn watch(
             status = child.wait() => {
                 let gone = match status {
                     Ok(status) => status.code().map_or_else(|| Gone::Signal(status.signal().unwrap_or(0)), Gone::Code),
-                    // Somebody else has waited for it: that it is gone is all there is to know.
-                    Err(_) => Gone::Code(-1),
+                    // Somebody else has waited for it.
+                    Err(_) => Gone::Untold,
                 };
                 let _ = tell.send((id, News::Gone(gone)));
                 return;

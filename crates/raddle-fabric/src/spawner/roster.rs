@@ -1,4 +1,4 @@
-//! The workers that a spawner knows of: those it has launched, and those it has found. No I/O, no clock.
+//! The workers that a spawner knows of: those it has launched or taken charge of, and those it has found. No I/O, no clock.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,20 +17,48 @@ use crate::worker::ONE_SHOT;
 pub(super) struct Roster {
     /// What our workers are like. Those of another spawner that was killed are just like them.
     like: WorkerInfo,
+    /// Workers that the launcher tells of.
     own: HashMap<Id, Member>,
-    /// Workers that nobody of this process has launched, and whether they are busy.
+    /// Workers that it does not tell of, and whether they are busy.
     adopted: BTreeMap<Tid, bool>,
+    /// Those that were launched here, and have begun.
+    launched: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Member {
     tid: Option<Tid>,
     phase: Phase,
+    /// Of one that another spawner has left: since when it is not in the registry.
+    missing: Option<Missing>,
 }
 
 #[derive(Clone, Copy, Debug)]
+enum Missing {
+    No,
+    Since(Duration),
+}
+
+/// What the registry shows that was not known.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Workers that another has launched.
+    pub(super) found: Vec<Tid>,
+    /// Of those that another has left, who is no worker any more, or never will be one.
+    pub(super) strays: Vec<Id>,
+}
+
+/// How long one that another spawner has left may be away from the registry: it may have to begin, or to register anew, and finds its
+/// broker at once now.
+const STRAY_AFTER: Duration = Duration::from_secs(15);
+
+#[derive(Clone, Copy, Debug)]
 enum Phase {
-    Starting { since: Duration },
+    Starting {
+        since: Duration,
+    },
+    /// Another has launched it, and what it has said is yet to be heard.
+    Found,
     Idle,
     Busy,
 }
@@ -42,6 +70,8 @@ pub(super) enum Meaning {
     Started(Duration),
     /// It has taken a task.
     Taken,
+    /// There is no worker after all.
+    NotLaunched,
     /// It died before it was ready.
     Stillborn(Gone),
     /// It is gone as it should be, or after it was ready; and whether it had a task.
@@ -54,18 +84,31 @@ pub(super) enum Meaning {
 
 impl Roster {
     pub(super) fn new(like: WorkerInfo) -> Self {
-        Self { like, own: HashMap::new(), adopted: BTreeMap::new() }
+        Self { like, own: HashMap::new(), adopted: BTreeMap::new(), launched: 0 }
     }
 
     pub(super) fn launched(&mut self, id: Id, now: Duration) {
-        self.own.insert(id, Member { tid: None, phase: Phase::Starting { since: now } });
+        self.own.insert(id, Member { tid: None, phase: Phase::Starting { since: now }, missing: None });
     }
 
-    pub(super) fn hear(&mut self, id: Id, news: &News, now: Duration) -> Meaning {
-        let Some(member) = self.own.get_mut(&id) else { return Meaning::Nothing };
+    /// The launcher has taken charge of one that another spawner has left.
+    pub(super) fn inherited(&mut self, id: Id, now: Duration) {
+        self.own.insert(id, Member { tid: None, phase: Phase::Found, missing: Some(Missing::Since(now)) });
+    }
+
+    pub(super) fn hear(&mut self, id: &Id, news: &News, now: Duration) -> Meaning {
+        let Some(member) = self.own.get_mut(id) else { return Meaning::Nothing };
+        let has_begun = matches!(news, News::Ready(_) | News::Gone(_));
+        self.launched += u64::from(has_begun && matches!(member.phase, Phase::Starting { .. }));
         match (news, member.phase) {
+            // How long it took is for its own spawner to know.
+            (News::Ready(tid), Phase::Found) => {
+                (member.tid, member.phase) = (Some(*tid), Phase::Idle);
+                self.adopted.remove(tid);
+                Meaning::Nothing
+            }
             (News::Ready(tid), Phase::Starting { since }) => {
-                *member = Member { tid: Some(*tid), phase: Phase::Idle };
+                (member.tid, member.phase) = (Some(*tid), Phase::Idle);
                 // The registry may have been quicker.
                 self.adopted.remove(tid);
                 Meaning::Started(now.saturating_sub(since))
@@ -74,8 +117,12 @@ impl Roster {
                 member.phase = Phase::Busy;
                 Meaning::Taken
             }
+            (News::Failed(_), _) => {
+                self.own.remove(id);
+                Meaning::NotLaunched
+            }
             (News::Gone(gone), phase) => {
-                self.own.remove(&id);
+                self.own.remove(id);
                 match phase {
                     // One that was told to leave while it started has done so.
                     Phase::Starting { .. } if *gone != Gone::Code(0) => Meaning::Stillborn(*gone),
@@ -86,30 +133,56 @@ impl Roster {
         }
     }
 
-    /// Takes note of who is registered. Returns who was not known before.
-    pub(super) fn look_at(&mut self, registry: &[WorkerEntry]) -> Vec<Tid> {
+    /// Takes note of who is registered. `recognise` is the launcher's.
+    pub(super) fn look_at(
+        &mut self,
+        registry: &[WorkerEntry],
+        recognise: impl Fn(&WorkerInfo) -> Option<Id>,
+        now: Duration,
+    ) -> Look {
         let before = std::mem::take(&mut self.adopted);
-        let is_like = |info: &WorkerInfo| {
-            let like = &self.like;
-            info.kind == ONE_SHOT
-                && info.host == like.host
-                && info.queues == like.queues
-                && info.capabilities == like.capabilities
-        };
-        // By its process: the registry knows of a worker before the worker has told us who it is.
-        let others = registry.iter().filter(|entry| is_like(&entry.info) && !self.own.contains_key(&entry.info.pid));
-        // One that has gone on under another id is in the registry twice, until the lease of the first has run out.
-        let latest: BTreeMap<u32, &WorkerEntry> = others.map(|entry| (entry.info.pid, entry)).collect();
-        let is_busy = |entry: &WorkerEntry| entry.load > 0.0 || entry.spawned_count > 0;
-        self.adopted = latest.into_values().map(|entry| (entry.tid, is_busy(entry))).collect();
-        self.adopted.keys().filter(|tid| !before.contains_key(tid)).copied().collect()
+        // By what its launcher calls it: the registry knows of a worker before the worker has told us who it is. One that has gone on under
+        // another id is in the registry twice, until the lease of the first has run out: the latest counts.
+        let known = registry.iter().filter_map(|entry| Some((recognise(&entry.info)?, entry)));
+        let known: BTreeMap<Id, &WorkerEntry> = known.collect();
+        let strays = self.look_after(&known, now);
+        let others = known.iter().filter(|(id, entry)| !self.own.contains_key(id) && self.is_like(&entry.info));
+        self.adopted = others.map(|(_, entry)| (entry.tid, is_busy(entry))).collect();
+        let found = self.adopted.keys().filter(|tid| !before.contains_key(tid)).copied().collect();
+        Look { found, strays }
+    }
+
+    fn is_like(&self, info: &WorkerInfo) -> bool {
+        let like = &self.like;
+        info.kind == ONE_SHOT && info.queues == like.queues && info.capabilities == like.capabilities
+    }
+
+    /// Takes note of those that another spawner has left, and returns who of them has been missing for too long.
+    fn look_after(&mut self, known: &BTreeMap<Id, &WorkerEntry>, now: Duration) -> Vec<Id> {
+        let mut strays = Vec::new();
+        for (id, member) in &mut self.own {
+            let Some(missing) = member.missing else { continue };
+            if let Some(entry) = known.get(id) {
+                member.missing = Some(Missing::No);
+                // What it has said may be lost with who heard it.
+                member.tid = Some(entry.tid);
+                member.phase = if is_busy(entry) { Phase::Busy } else { member.phase.or_idle() };
+                continue;
+            }
+            let since = if let Missing::Since(since) = missing { since } else { now };
+            member.missing = Some(Missing::Since(since));
+            if now.saturating_sub(since) >= STRAY_AFTER {
+                strays.push(id.clone());
+            }
+        }
+        strays
     }
 
     pub(super) fn census(&self, pending: u64) -> Census {
         let mut census = Census { pending, ..Census::default() };
         for member in self.own.values() {
             match member.phase {
-                Phase::Starting { .. } => census.starting += 1,
+                Phase::Starting { .. } | Phase::Found => census.starting += 1,
                 Phase::Idle => census.idle += 1,
                 Phase::Busy => census.busy += 1,
             }
@@ -120,7 +193,12 @@ impl Roster {
         census
     }
 
-    /// Whether none of those that were launched here is left.
+    /// How many workers were launched.
+    pub(super) fn total(&self) -> u64 {
+        self.launched
+    }
+
+    /// Whether none is left of those that the launcher tells of.
     pub(super) fn is_empty(&self) -> bool {
         self.own.is_empty()
     }
@@ -136,12 +214,26 @@ impl Roster {
     }
 }
 
+fn is_busy(entry: &WorkerEntry) -> bool {
+    entry.load > 0.0 || entry.spawned_count > 0
+}
+
+impl Phase {
+    /// The phase of one that is registered.
+    fn or_idle(self) -> Self {
+        if let Self::Found = self { Self::Idle } else { self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
     use raddle_core::worker::WorkerStatus;
 
-    use super::*;
+    use super::{
+        super::launcher::{LaunchError, Obstacle, process_on},
+        *,
+    };
 
     fn info(pid: u32) -> WorkerInfo {
         WorkerInfo {
@@ -171,6 +263,14 @@ mod tests {
         }
     }
 
+    fn id(pid: u32) -> Id {
+        Id::process(pid)
+    }
+
+    fn here(info: &WorkerInfo) -> Option<Id> {
+        process_on("here", info)
+    }
+
     fn at(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
@@ -182,34 +282,39 @@ mod tests {
     #[test]
     fn a_worker_starts_waits_works_and_leaves() {
         let mut roster = Roster::new(info(0));
-        roster.launched(7, at(10));
+        roster.launched(id(7), at(10));
         assert_eq!(roster.census(3), Census { pending: 3, starting: 1, ..Census::default() });
-        assert_eq!(roster.hear(7, &News::Ready(tid(1)), at(40)), Meaning::Started(at(30)));
+        assert_eq!(roster.hear(&id(7), &News::Ready(tid(1)), at(40)), Meaning::Started(at(30)));
         assert_eq!(roster.census(0), Census { idle: 1, ..Census::default() });
-        assert_eq!(roster.hear(7, &News::Begun, at(50)), Meaning::Taken);
-        assert_eq!(roster.hear(7, &News::Begun, at(51)), Meaning::Nothing);
+        assert_eq!(roster.hear(&id(7), &News::Begun, at(50)), Meaning::Taken);
+        assert_eq!(roster.hear(&id(7), &News::Begun, at(51)), Meaning::Nothing);
         assert_eq!(roster.census(0), Census { busy: 1, ..Census::default() });
-        assert_eq!(roster.hear(7, &News::Gone(Gone::Code(0)), at(60)), left(Gone::Code(0), true));
+        assert_eq!(roster.hear(&id(7), &News::Gone(Gone::Code(0)), at(60)), left(Gone::Code(0), true));
         assert!(roster.is_empty());
-        assert_eq!(roster.hear(7, &News::Begun, at(70)), Meaning::Nothing);
+        assert_eq!(roster.hear(&id(7), &News::Begun, at(70)), Meaning::Nothing);
+        roster.launched(id(8), at(80));
+        let error = LaunchError::new(Obstacle::Image, "there is none");
+        assert_eq!(roster.hear(&id(8), &News::Failed(error), at(90)), Meaning::NotLaunched);
+        assert!(roster.is_empty());
+        assert_eq!(roster.total(), 1, "what failed was no worker");
     }
 
     #[test]
     fn one_that_dies_before_it_is_ready_is_told_apart() {
         let mut roster = Roster::new(info(0));
-        roster.launched(7, at(0));
-        assert_eq!(roster.hear(7, &News::Gone(Gone::Code(125)), at(1)), Meaning::Stillborn(Gone::Code(125)));
-        roster.launched(8, at(0));
-        assert_eq!(roster.hear(8, &News::Gone(Gone::Code(0)), at(1)), left(Gone::Code(0), false));
-        roster.launched(9, at(0));
-        roster.hear(9, &News::Ready(tid(1)), at(1));
-        assert_eq!(roster.hear(9, &News::Gone(Gone::Signal(9)), at(2)), left(Gone::Signal(9), false));
+        roster.launched(id(7), at(0));
+        assert_eq!(roster.hear(&id(7), &News::Gone(Gone::Code(125)), at(1)), Meaning::Stillborn(Gone::Code(125)));
+        roster.launched(id(8), at(0));
+        assert_eq!(roster.hear(&id(8), &News::Gone(Gone::Code(0)), at(1)), left(Gone::Code(0), false));
+        roster.launched(id(9), at(0));
+        roster.hear(&id(9), &News::Ready(tid(1)), at(1));
+        assert_eq!(roster.hear(&id(9), &News::Gone(Gone::Signal(9)), at(2)), left(Gone::Signal(9), false));
     }
 
     #[test]
     fn workers_like_ours_are_adopted_and_counted_once() {
         let mut roster = Roster::new(info(0));
-        roster.launched(7, at(0));
+        roster.launched(id(7), at(0));
         let elsewhere = WorkerInfo { host: "there".into(), ..info(9) };
         let resident = WorkerInfo { kind: "resident".into(), ..info(10) };
         let other = WorkerInfo { capabilities: "gpu".parse().unwrap(), ..info(11) };
@@ -222,12 +327,34 @@ mod tests {
             entry(5, resident, 0.0),
             entry(6, other, 0.0),
         ];
-        assert_eq!(roster.look_at(&registry), [tid(2), tid(3)]);
+        assert_eq!(roster.look_at(&registry, here, at(0)).found, [tid(2), tid(3)]);
         assert_eq!(roster.census(0), Census { starting: 1, idle: 1, busy: 1, pending: 0 });
-        assert_eq!(roster.look_at(&registry), [], "they are known by now");
-        roster.hear(7, &News::Ready(tid(1)), at(1));
+        assert_eq!(roster.look_at(&registry, here, at(0)), Look::default(), "they are known by now");
+        roster.hear(&id(7), &News::Ready(tid(1)), at(1));
         assert_eq!(roster.tids().count(), 3);
-        roster.look_at(&[]);
+        roster.look_at(&[], here, at(0));
         assert_eq!(roster.census(0), Census { idle: 1, ..Census::default() });
+    }
+
+    #[test]
+    fn what_another_has_left_is_counted_heard_and_not_missed_for_long() {
+        let mut roster = Roster::new(info(0));
+        roster.inherited(id(7), at(0));
+        roster.inherited(id(8), at(0));
+        assert_eq!(roster.census(0), Census { starting: 2, ..Census::default() });
+        let registry = [entry(1, info(7), 0.0)];
+        assert_eq!(roster.look_at(&registry, here, at(1000)), Look::default(), "its launcher tells of it");
+        assert_eq!(roster.census(0), Census { starting: 1, idle: 1, ..Census::default() });
+        assert_eq!(roster.hear(&id(7), &News::Ready(tid(1)), at(1001)), Meaning::Nothing);
+        assert_eq!(roster.hear(&id(7), &News::Begun, at(1002)), Meaning::Taken);
+        assert_eq!(roster.census(0), Census { starting: 1, busy: 1, ..Census::default() });
+        assert_eq!(roster.look_at(&registry, here, at(14_999)).strays, []);
+        assert_eq!(roster.look_at(&registry, here, at(15_000)).strays, [id(8)], "it never was there");
+        assert_eq!(roster.hear(&id(8), &News::Gone(Gone::Signal(9)), at(15_100)), left(Gone::Signal(9), false));
+        assert_eq!(roster.look_at(&[], here, at(16_000)).strays, []);
+        assert_eq!(roster.look_at(&[], here, at(30_999)).strays, []);
+        assert_eq!(roster.look_at(&[], here, at(31_000)).strays, [id(7)], "it is not there any more");
+        roster.launched(id(9), at(31_000));
+        assert_eq!(roster.look_at(&[], here, at(99_000)).strays, [id(7)], "our own are watched by their launcher");
     }
 }

@@ -10,7 +10,7 @@ use raddle_core::{
     Control, Tid, WorkerEntry,
     stop::{Stage, Stop, StopPolicy},
     title,
-    worker::WorkerStatus,
+    worker::{WorkerInfo, WorkerStatus},
 };
 use tokio::{
     sync::watch,
@@ -18,13 +18,13 @@ use tokio::{
 };
 
 use super::{
-    Config, Launcher, News, Options, Snapshot, Tell, WarmPool,
+    Config, Launcher, News, Obstacles, Options, Snapshot, Tell, WarmPool,
     auto::Auto,
     brake::Brake,
-    launcher::{Gone, Id},
+    launcher::{Gone, Id, LaunchError},
     line::Line,
     plan::{Bounds, launches},
-    roster::{Meaning, Roster},
+    roster::{Look, Meaning, Roster},
 };
 use crate::{
     Shutdown,
@@ -75,11 +75,15 @@ pub(super) struct Service {
     registry: Option<Looking<Vec<WorkerEntry>>>,
     /// Whether the registry was seen: before that nobody knows who is there already.
     seen: bool,
+    /// The other spawners that are alive.
+    others: Vec<Tid>,
+    /// Whether one that is gone may have left workers that the launcher is to take charge of.
+    estate: bool,
     poll_at: Duration,
     purge_at: Duration,
     last_task: Duration,
-    launched: u64,
     stillborn: u64,
+    obstacles: Obstacles,
     pub(super) errands: Errands,
     _haste: Haste,
     began: Instant,
@@ -127,11 +131,13 @@ impl Service {
             count_at: Duration::ZERO,
             registry: None,
             seen: false,
+            others: Vec::new(),
+            estate: true,
             poll_at: Duration::ZERO,
             purge_at: PURGE_EVERY,
             last_task: Duration::ZERO,
-            launched: 0,
             stillborn: 0,
+            obstacles: Obstacles::default(),
             errands: Errands::start(Arc::clone(&broker), haste.pace()),
             _haste: haste,
             began: Instant::now(),
@@ -151,7 +157,7 @@ impl Service {
     }
 
     pub(super) fn launched(&self) -> u64 {
-        self.launched
+        self.roster.total()
     }
 
     /// Works until all that it has launched is gone, on request, with `true`, or until the lease is lost, with `false`.
@@ -207,9 +213,9 @@ impl Service {
     fn heed(&mut self, event: Event) -> Result<()> {
         let now = self.now();
         match event {
-            Event::News(id, news) => self.hear(id, &news, now),
+            Event::News(id, news) => self.hear(&id, &news, now),
             Event::Counted(counted) => self.counted(counted, now)?,
-            Event::Registry(registry) => self.registered(registry)?,
+            Event::Registry(registry) => self.registered(registry, now)?,
             Event::Word(Delivery { tid, body }) => match body.parse::<Control>() {
                 Ok(message) if tid == self.line.tid => self.obey(message, now),
                 Ok(message) => self.errands.run(Errand::PassOn { tid, message }),
@@ -235,7 +241,7 @@ impl Service {
         Ok(())
     }
 
-    fn hear(&mut self, id: Id, news: &News, now: Duration) {
+    fn hear(&mut self, id: &Id, news: &News, now: Duration) {
         match self.roster.hear(id, news, now) {
             Meaning::Started(took) => {
                 if let Some(auto) = &mut self.auto {
@@ -256,12 +262,12 @@ impl Service {
             }
             Meaning::Stillborn(gone) => {
                 self.stillborn += 1;
-                self.exited(ExitReason::Error);
+                self.exited(if gone == Gone::OutOfMemory { ExitReason::OutOfMemory } else { ExitReason::Error });
                 if let Some(step) = self.brake.died(now) {
-                    let (how, pause) = (describe(gone), step.pause.as_secs_f64());
+                    let pause = step.pause.as_secs_f64();
                     tracing::error!(
                         in_a_row = step.number,
-                        "workers die before they are ready (the last one {how}): the next is launched in {pause} s; what they say is above"
+                        "workers die before they are ready (the last one {gone}): the next is launched in {pause} s; what they say is above"
                     );
                 }
             }
@@ -269,10 +275,16 @@ impl Service {
                 self.exited(match gone {
                     Gone::Code(0) if had_task => ExitReason::Success,
                     Gone::Code(0) => ExitReason::Idle,
+                    Gone::OutOfMemory => ExitReason::OutOfMemory,
                     _ => ExitReason::Error,
                 });
                 if gone != Gone::Code(0) {
-                    tracing::warn!(pid = id, how = describe(gone), "a worker failed: its task is taken back");
+                    tracing::warn!(worker = %id, how = %gone, "a worker failed: its task is taken back");
+                }
+            }
+            Meaning::NotLaunched => {
+                if let News::Failed(error) = news {
+                    self.not_launched(error, now);
                 }
             }
             Meaning::Nothing => return,
@@ -312,12 +324,22 @@ impl Service {
         Ok(())
     }
 
-    fn registered(&mut self, registry: Result<Vec<WorkerEntry>>) -> Result<()> {
+    fn registered(&mut self, registry: Result<Vec<WorkerEntry>>, now: Duration) -> Result<()> {
         match registry {
             Ok(entries) => {
                 self.seen = true;
-                for tid in self.roster.look_at(&entries) {
+                let spawners = entries.iter().filter(|entry| entry.info.launches() && entry.tid != self.line.tid);
+                let others: Vec<Tid> = spawners.map(|entry| entry.tid).collect();
+                self.estate |= self.others.iter().any(|tid| !others.contains(tid));
+                self.others = others;
+                let recognise = |info: &WorkerInfo| self.launcher.recognise(info);
+                let Look { found, strays } = self.roster.look_at(&entries, recognise, now);
+                for tid in found {
                     tracing::info!(worker = %tid, "found a worker that another spawner has launched");
+                }
+                for id in strays {
+                    tracing::warn!(worker = %id, "another spawner has left it, and it is not registered: it is ended");
+                    self.launcher.discard(&id);
                 }
             }
             Err(error) => self.tolerate(error, "the registry cannot be read")?,
@@ -362,23 +384,34 @@ impl Service {
         if self.paused || !self.seen || self.brake.holds_until(now).is_some() {
             return;
         }
+        if self.estate {
+            match self.launcher.inherit(&self.others).await {
+                Ok(left) => {
+                    self.estate = false;
+                    for id in left {
+                        tracing::info!(worker = %id, "took charge of a worker that another spawner has left");
+                        self.roster.inherited(id, now);
+                    }
+                }
+                Err(error) => return self.not_launched(&error, now),
+            }
+        }
         let Config { max_parallel, max_workers, .. } = self.options.config;
         let max_parallel = self.brake.max_parallel(max_parallel);
         let bounds = Bounds { warm_pool: self.warm_pool(now), max_parallel, max_workers };
         for _ in 0..launches(&self.roster.census(self.pending), &bounds) {
-            match self.launcher.launch().await {
-                Ok(id) => {
-                    self.launched += 1;
-                    self.roster.launched(id, now);
-                }
-                Err(error) => {
-                    if let Some(step) = self.brake.died(now) {
-                        let pause = step.pause.as_secs_f64();
-                        tracing::error!(%error, "no worker can be launched: tried again in {pause} s");
-                    }
-                    return;
-                }
+            match self.launcher.launch(self.line.tid).await {
+                Ok(id) => self.roster.launched(id, now),
+                Err(error) => return self.not_launched(&error, now),
             }
+        }
+    }
+
+    fn not_launched(&mut self, error: &LaunchError, now: Duration) {
+        self.obstacles.met(error.obstacle);
+        if let Some(step) = self.brake.died(now) {
+            let pause = step.pause.as_secs_f64();
+            tracing::error!(%error, "no worker can be launched: tried again in {pause} s");
         }
     }
 
@@ -436,13 +469,14 @@ impl Service {
             idle: census.idle,
             busy: census.busy,
             warm_pool,
-            launched: self.launched,
+            launched: self.launched(),
             stillborn: self.stillborn,
+            obstacles: self.obstacles,
             braking: self.brake.is_on(),
         };
         self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
         let vitals = &self.line.vitals;
-        vitals.spawned.store(self.launched, std::sync::atomic::Ordering::Relaxed);
+        vitals.spawned.store(self.roster.total(), std::sync::atomic::Ordering::Relaxed);
         vitals.set_status(match self.stop.stage() {
             Stage::Running if self.paused => WorkerStatus::Paused,
             Stage::Running => WorkerStatus::Active,
@@ -461,11 +495,4 @@ async fn look<T>(looking: &mut Option<Looking<T>>) -> Result<T> {
     let found = looking.as_mut().expect("polled only when there is one").await;
     *looking = None;
     found
-}
-
-fn describe(gone: Gone) -> String {
-    match gone {
-        Gone::Code(code) => format!("exited with {code}"),
-        Gone::Signal(signal) => format!("was ended by signal {signal}"),
-    }
 }

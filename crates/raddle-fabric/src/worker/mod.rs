@@ -37,6 +37,7 @@ mod stopping;
 pub(crate) mod words;
 
 pub use life::{EndReason, Ended, LastAttempt, Worker};
+pub(crate) use options::this_host;
 pub use options::{ONE_SHOT, Options, SANDBOX};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

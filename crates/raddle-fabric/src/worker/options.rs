@@ -129,7 +129,12 @@ impl Options {
             queues: self.queues.clone(),
             concurrency: self.concurrency,
             pid: self.ward().unwrap_or_else(std::process::id),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: this_host(),
         }
     }
+}
+
+/// The name of this machine, as workers on it give it.
+pub(crate) fn this_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

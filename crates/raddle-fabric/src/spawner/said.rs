@@ -1,0 +1,42 @@
+//! What a worker says on its standard output: its id when it is registered, and a line when it has its task. Pure.
+
+use super::launcher::{Id, News};
+
+/// What one worker has said so far.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    is_ready: bool,
+}
+
+impl Said {
+    /// What a line of it means.
+    pub(super) fn line(&mut self, of: &Id, line: &str) -> Option<News> {
+        if self.is_ready {
+            return Some(News::Begun);
+        }
+        match line.trim().parse() {
+            Ok(tid) => {
+                self.is_ready = true;
+                Some(News::Ready(tid))
+            }
+            Err(_) => {
+                tracing::warn!(worker = %of, line, "a worker said something else than its id");
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_comes_first_and_then_that_it_has_begun() {
+        let (mut said, id) = (Said::default(), Id::process(7));
+        assert_eq!(said.line(&id, "hello"), None);
+        let tid = "1794800817069096960";
+        assert_eq!(said.line(&id, &format!("{tid}\n")), Some(News::Ready(tid.parse().unwrap())));
+        assert_eq!(said.line(&id, "begun"), Some(News::Begun));
+    }
+}
