@@ -1,6 +1,7 @@
-//! The chores of this repository: `cargo xtask test`, `cargo xtask bench` and `cargo xtask chaos`. Users of Raddle need none of it.
+//! The chores of this repository: `cargo xtask test`, `bench`, `chaos` and `image`. Users of Raddle need none of it.
 
 mod count;
+mod image;
 mod install;
 mod step;
 mod test;
@@ -23,6 +24,8 @@ Commands:
                                    measure against the floor of this machine, in release mode
   chaos [--engine NAME] [--tasks N] [--seed S] [--minutes M] [--kills K] …
                                    break things while tasks run, and check that none is lost; see chaos --help
+  image [--debug] [--tag TAG] [--with COMMAND]…
+                                   build the container image 'raddle' from nothing, and commands of this machine into it
   help                             show this
 
 Options of test:
@@ -47,6 +50,10 @@ fn main() -> ExitCode {
         },
         Some((command, rest)) if command == "bench" => bench(rest),
         Some((command, rest)) if command == "chaos" => chaos(rest),
+        Some((command, rest)) if command == "image" => match image::Options::parse(rest) {
+            Ok(options) => image::run(&options),
+            Err(message) => usage(&message),
+        },
         Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -75,8 +82,14 @@ fn chaos(args: &[String]) -> ExitCode {
 
 /// Builds the binary `raddle` and a program of this package that needs a feature. Returns where that is; `raddle` is beside it.
 pub(crate) fn build(feature: &str, name: &str, release: bool) -> Result<PathBuf, ExitCode> {
-    let mut build = step::cargo(&["build", "--locked", "-p", "raddle-cli", "-p", "xtask", "--bins", "--features"]);
-    build.arg(format!("xtask/{feature}"));
+    let feature = format!("xtask/{feature}");
+    built(&["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &feature], name, release)
+}
+
+/// Builds what these arguments of `cargo build` say. Returns where the program of this name is.
+pub(crate) fn built(what: &[&str], name: &str, release: bool) -> Result<PathBuf, ExitCode> {
+    let mut build = step::cargo(&["build", "--locked"]);
+    build.args(what);
     if release {
         build.arg("--release");
     }

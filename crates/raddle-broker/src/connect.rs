@@ -66,6 +66,17 @@ impl Url {
     }
 }
 
+impl Url {
+    /// Whether it is reached over a network, and not by a file of this machine or in this process.
+    pub fn is_on_network(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => address.is_on_network(),
+            _ => false,
+        }
+    }
+}
+
 impl FromStr for Url {
     type Err = ParseUrlError;
 

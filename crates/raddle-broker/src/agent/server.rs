@@ -25,6 +25,8 @@ pub struct Options {
     pub connections: u32,
     /// How many calls at a time on each connection. Clients wait before they exceed it.
     pub in_flight: u32,
+    /// Another user who is served, besides its own and root: then the socket is that user's, which only root can make it.
+    pub guest: Option<u32>,
 }
 
 /// Serves a broker at a socket. See the [module](super) for what holds.
@@ -56,7 +58,14 @@ const RETURN_PAUSE: Duration = Duration::from_millis(250);
 
 impl Default for Options {
     fn default() -> Self {
-        Self { connections: 4096, in_flight: 1024 }
+        Self { connections: 4096, in_flight: 1024, guest: None }
+    }
+}
+
+impl Options {
+    /// Serves this user, too.
+    pub fn with_guest(self, uid: Option<u32>) -> Self {
+        Self { guest: uid, ..self }
     }
 }
 
@@ -68,7 +77,7 @@ impl Agent {
 
     /// As [`bind`](Self::bind), with bounds of one's own.
     pub async fn bind_with(path: &Path, broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let (listener, bound) = socket::bind(path).await?;
+        let (listener, bound) = socket::bind(path, options.guest).await?;
         let refuse = |error: io::Error| Error::Socket { path: path.into(), reason: error.to_string() };
         let listener = UnixListener::from_std(listener).map_err(refuse)?;
         let (returns, returned) = mpsc::unbounded_channel();
@@ -131,7 +140,7 @@ fn admit(stream: &UnixStream, options: &Options, sessions: usize) -> Option<i32>
         }
     };
     let (pid, uid) = (peer.pid().unwrap_or(0), peer.uid());
-    if !socket::may_ask(uid) {
+    if !socket::may_ask(uid) && options.guest != Some(uid) {
         tracing::warn!(pid, uid, "a client was refused: it is another user's");
         refuse(stream, "it serves its own user and root alone");
         return None;

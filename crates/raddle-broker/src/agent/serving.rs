@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::Agent;
+use super::{Agent, Options};
 use crate::{Broker, Result};
 
 /// A broker that is served until this is stopped or dropped.
@@ -16,7 +16,12 @@ pub struct Serving {
 impl Serving {
     /// Takes the socket at `path`, as [`Agent::bind`] does, and serves there.
     pub async fn start(path: &Path, broker: Arc<dyn Broker>) -> Result<Self> {
-        let agent = Agent::bind(path, broker).await?;
+        Self::start_with(path, broker, Options::default()).await
+    }
+
+    /// As [`start`](Self::start), with bounds of one's own.
+    pub async fn start_with(path: &Path, broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
+        let agent = Agent::bind_with(path, broker, options).await?;
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(agent.run(async { drop(stopped.await) }));
         Ok(Self { stop, task })

@@ -1,11 +1,12 @@
 //! The socket file, and who may be at the other end of a connection.
 //!
-//! The file has mode 0600 from its first moment, and belongs to whoever serves. It is made, replaced and removed under a lock on its folder,
+//! The file has mode 0600 from its first moment, and belongs to whoever serves, or to a guest who is served. It is made, replaced and removed under a lock on its folder,
 //! so that of two servers that start at once one sees the other. A name that is something else than a dead socket is left alone; a
 //! link is something else, wherever it points.
 
 use std::{
     io,
+    os::fd::AsRawFd,
     os::unix::{
         ffi::OsStrExt,
         fs::{FileTypeExt, MetadataExt, PermissionsExt},
@@ -40,8 +41,8 @@ pub(super) struct Bound {
     file: (u64, u64),
 }
 
-/// Makes the socket.
-pub(super) async fn bind(path: &Path) -> Result<(UnixListener, Bound)> {
+/// Makes the socket, for `guest` if one is to be served besides this user.
+pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListener, Bound)> {
     let refuse = |reason: String| Error::Socket { path: path.into(), reason };
     let address = address(path).map_err(&refuse)?;
     let lock = lock_folder(path).await?;
@@ -58,6 +59,10 @@ pub(super) async fn bind(path: &Path) -> Result<(UnixListener, Bound)> {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         }
         let bound = Bound { path: path.into(), file: (found.dev(), found.ino()) };
+        if guest.is_some_and(|uid| uid != geteuid().as_raw()) {
+            // Whoever serves is root then, who may do everything with it all the same. Not through a link.
+            std::os::unix::fs::lchown(path, guest, None)?;
+        }
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from(socket);
         listener.set_nonblocking(true)?;
@@ -163,9 +168,22 @@ pub(super) fn connect_blocking(path: &Path, patience: Duration) -> Result<UnixSt
         Ok(UnixStream::from(socket))
     };
     let stream = open().map_err(|error| unreachable(path, &error))?;
-    let peer = sockopt::socket_peercred(&stream).map_err(|error| unreachable(path, &error.into()))?;
-    check_server(path, peer.uid.as_raw())?;
+    let server = user_at(&stream).map_err(|error| unreachable(path, &error))?;
+    check_server(path, server)?;
     Ok(stream)
+}
+
+/// The user at the other end. Who is in another process namespace, as whoever serves a container is, has no number here: what takes
+/// every process to have one cannot be asked.
+fn user_at(stream: &UnixStream) -> io::Result<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: both pointers are to values of ours, and the second says how long the first is.
+    let asked = unsafe {
+        let place = (&raw mut found).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
+    };
+    if asked == 0 { Ok(found.uid) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Why nobody answers.

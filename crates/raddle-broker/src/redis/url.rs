@@ -92,6 +92,11 @@ impl Address {
         &self.whole.0
     }
 
+    /// Whether the server is reached over a network.
+    pub(crate) fn is_on_network(&self) -> bool {
+        !matches!(self.place, Place::Unix(_))
+    }
+
     fn new(place: Place) -> Self {
         let namespace = DEFAULT_NAMESPACE.into();
         let whole = Password(String::new());

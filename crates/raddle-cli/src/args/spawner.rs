@@ -21,10 +21,12 @@ pub(crate) enum SpawnerCommand {
   raddle spawner run --warm-pool 2       two idle workers, each for one task, and more as tasks come
   raddle spawner run --config spawner.toml
   raddle spawner run --caps gpu --warm-pool auto --max-workers 4
+  raddle spawner run --launcher docker --worker-image raddle
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
-max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image. Flags and environment win
-over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a second one makes
+max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image; and what a container may use
+in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp. Flags and
+environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a second one makes
 them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
     /// A file that says what to keep
@@ -54,9 +56,12 @@ pub(crate) struct SpawnerArgs {
     /// With --warm-pool auto, the share of tasks that are to find an idle worker; else 0.99
     #[arg(long, value_name = "SHARE")]
     pub(crate) hit_target: Option<f64>,
-    /// How workers are started: 'process'
+    /// How workers are started: 'process', or 'docker' for containers
     #[arg(long, value_name = "HOW")]
     pub(crate) launcher: Option<Launch>,
+    /// The image of workers in containers, whose entrypoint is this program
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) worker_image: Option<String>,
     /// A folder of handlers for the workers
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
@@ -89,7 +94,8 @@ impl SpawnerArgs {
             idle_timeout: self.idle_timeout,
             hit_target: self.hit_target,
             launcher: self.launcher,
-            worker_image: None,
+            worker_image: self.worker_image.clone(),
+            container: None,
         }
     }
 }

@@ -30,6 +30,8 @@ pub(super) async fn doctor(context: &Context) -> Outcome {
     findings.extend(probe::all().into_iter().map(|probe| Finding::probed("limits", probe)));
     let sandbox = probe::sandbox(&RunnerOptions::default()).await;
     findings.push(Finding::probed("isolation", sandbox));
+    #[cfg(feature = "docker")]
+    findings.push(engine().await);
     let sound = findings.iter().all(|finding| finding.ok || !finding.vital);
     show(context, health.as_ref(), &findings, sound)?;
     Ok(if sound { 0 } else { TASK_FAILED })
@@ -108,6 +110,33 @@ async fn workers(broker: &dyn Broker) -> Outcome<Finding> {
     let ok = alive > 0 || waiting == 0;
     let fix = (!ok).then(|| "start one with 'raddle worker start'".to_owned());
     Ok(Finding { area: "workers", name: "alive".into(), ok, vital: false, detail, fix })
+}
+
+/// Whether there is a Docker engine that workers can be entrusted to. That there is none is nothing to mend.
+#[cfg(feature = "docker")]
+async fn engine() -> Finding {
+    use raddle_fabric::spawner::{Obstacle, docker::Engine};
+
+    let named = std::env::var_os("DOCKER_HOST").is_some();
+    let (area, name) = ("containers", "docker engine");
+    let standing = match Engine::of_environment() {
+        Ok(engine) => engine.standing().await,
+        Err(error) => Err(error),
+    };
+    let (detail, fix) = match standing {
+        Ok(standing) if standing.filters => {
+            return Finding::fine(area, name, format!("version {}, with a seccomp filter", standing.version));
+        }
+        Ok(standing) => (
+            format!("version {}, without a seccomp filter: the launcher 'docker' refuses it", standing.version),
+            Some("start the engine with its filter, or name a profile in spawner.container.seccomp".to_owned()),
+        ),
+        Err(error) if error.obstacle == Obstacle::Unreachable && !named => {
+            return Finding::fine(area, name, "none here, and none needed unless workers are to be containers".into());
+        }
+        Err(error) => (error.to_string(), None),
+    };
+    Finding { area, name: name.into(), ok: false, vital: false, detail, fix }
 }
 
 fn show(context: &Context, health: Option<&Health>, findings: &[Finding], sound: bool) -> Outcome<()> {

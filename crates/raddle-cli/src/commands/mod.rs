@@ -1,6 +1,8 @@
 //! One file per command. Each asks the libraries and shows what they say.
 
 mod completions;
+#[cfg(feature = "docker")]
+mod contained;
 mod control;
 mod doctor;
 mod explain;

@@ -13,10 +13,12 @@ use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
     metrics::Exporter,
-    spawner::{Config, Forks, Launcher, Layer, Make, Options, Processes, Spawner, Template},
+    spawner::{Config, Forks, Launch, Launcher, Layer, Make, Options, Processes, Spawner, Template},
 };
 use serde_json::json;
 
+#[cfg(feature = "docker")]
+use super::contained::{Contained, Hatch};
 use super::{
     block_on,
     interrupt::Interrupts,
@@ -41,24 +43,15 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
     let here = || std::env::current_dir().map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")));
     // What a file says counts from its own folder.
-    let base = if asked.is_some() || config.queue_url.is_none() { here()? } else { base };
-    let context = Context::of(global, Project::find(asked.or(config.queue_url.as_deref()), &base)?);
-    if context.project.url == Url::Memory && args.serve.is_none() {
-        return Err(Failure::memory());
-    }
-    if config.worker_image.is_some() {
-        context.note("worker_image is not used: the launcher 'process' starts this program, and there is no other yet");
-    }
+    let from = if asked.is_some() || config.queue_url.is_none() { here()? } else { base.clone() };
+    let context = Context::of(global, Project::find(asked.or(config.queue_url.as_deref()), &from)?);
     let start = worker_args(args, &config);
-    let socket = socket(&context.project.url, args)?;
-    let project = through(&context.project, socket.as_deref());
-    let template = template(global, &project, &start, socket.as_deref())?;
-    // Once for all: what is forked, or started, is in the same group.
-    let _ = raddle_exec::cgroup::prepare();
-    let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
-    let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
-    let zygote = zygote(&model, &template, call);
-    let launching = Launching { model, socket, template, zygote };
+    let launching = match config.launcher {
+        Launch::Process => processes(global, args, &context, &config, start, call)?,
+        #[cfg(feature = "docker")]
+        Launch::Docker => containers(global, args, &context, &config, start, &base)?,
+        other => return Err(Failure::Usage(format!("this program was built without the launcher '{other}'"))),
+    };
     block_on(keep(&context, args, config, launching))
 }
 
@@ -66,14 +59,69 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
 struct Launching {
     model: Arc<Model>,
     socket: Option<PathBuf>,
-    template: Template,
-    zygote: Option<Zygote>,
+    means: Means,
+}
+
+/// What they are started by.
+enum Means {
+    Zygote(Zygote, Template),
+    Template(Template),
+    #[cfg(feature = "docker")]
+    Containers(Contained),
 }
 
 /// What its workers are like.
 struct Model {
     context: Context,
     start: StartArgs,
+}
+
+fn processes(
+    global: &Global,
+    args: &SpawnerArgs,
+    context: &Context,
+    config: &Config,
+    start: StartArgs,
+    call: Option<Call>,
+) -> Outcome<Launching> {
+    if context.project.url == Url::Memory && args.serve.is_none() {
+        return Err(Failure::memory());
+    }
+    if config.worker_image.is_some() {
+        context
+            .note("worker_image is not used: the launcher 'process' starts this program; 'docker' starts containers");
+    }
+    let socket = socket(&context.project.url, args)?;
+    let project = through(&context.project, socket.as_deref());
+    let template = template(global, &project, &start, socket.as_deref())?;
+    // Once for all: what is forked, or started, is in the same group.
+    let _ = raddle_exec::cgroup::prepare();
+    let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
+    let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
+    let means = match zygote(&model, &template, call) {
+        Some(zygote) => Means::Zygote(zygote, template),
+        None => Means::Template(template),
+    };
+    Ok(Launching { model, socket, means })
+}
+
+#[cfg(feature = "docker")]
+fn containers(
+    global: &Global,
+    args: &SpawnerArgs,
+    context: &Context,
+    config: &Config,
+    start: StartArgs,
+    base: &Path,
+) -> Outcome<Launching> {
+    if args.serve.is_some() {
+        let reason = "--serve is not for containers: they see the folder of the socket, which is one of its own";
+        return Err(Failure::Usage(reason.into()));
+    }
+    let contained = Contained::plan(global, &context.project, config, &start, base)?;
+    let socket = contained.hatch.as_ref().map(Hatch::socket);
+    let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
+    Ok(Launching { model, socket, means: Means::Containers(contained) })
 }
 
 /// The broker as its workers name it.
@@ -122,25 +170,36 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 }
 
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
-    let Launching { model, socket, template, zygote } = launching;
+    let Launching { model, socket, means } = launching;
     let worker = start::options(context, &model.start, None, None)?;
     let mut watched = Watched::start(&args.metrics, "spawner").await?;
     let broker = watched.observed(context.broker_of_worker().await?);
-    let launcher: Box<dyn Launcher> = match zygote {
-        Some(zygote) => match Forks::new(zygote, Arc::clone(&broker), make(model), template) {
-            Ok(forks) => Box::new(forks),
-            Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
-        },
-        None => Box::new(Processes::new(template)),
-    };
-    let mut interrupts = Interrupts::catch()?;
-    let metrics_url = watched.url();
-    let options = Options {
+    let mut options = Options {
         name: args.name.clone(),
         socket: socket.clone(),
         book: watched.book.clone(),
         ..Options::new(config, worker)
     };
+    #[cfg(feature = "docker")]
+    let mut hatch = None;
+    let launcher: Box<dyn Launcher> = match means {
+        Means::Zygote(zygote, template) => match Forks::new(zygote, Arc::clone(&broker), make(model), template) {
+            Ok(forks) => Box::new(forks),
+            Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
+        },
+        Means::Template(template) => Box::new(Processes::new(template)),
+        #[cfg(feature = "docker")]
+        Means::Containers(mut contained) => {
+            hatch = contained.hatch.take();
+            if let Some(hatch) = &hatch {
+                hatch.open()?;
+                options.guest = hatch.guest();
+            }
+            Box::new(contained.launcher())
+        }
+    };
+    let mut interrupts = Interrupts::catch()?;
+    let metrics_url = watched.url();
     let spawner = Spawner::register(Arc::clone(&broker), options, launcher).await?;
     let tid = spawner.tid();
     let handle = spawner.handle();
@@ -166,6 +225,10 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         }
     };
     watched.close().await;
+    #[cfg(feature = "docker")]
+    if let Some(hatch) = hatch {
+        hatch.close();
+    }
     let ended = ended?;
     context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
     Ok(0)

@@ -41,7 +41,7 @@ const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
 /// Tells a worker that a spawner listens to its standard output: for its id, and for the word that it has its task.
 pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 /// Where tasks look for their broker.
-const QUEUE_URL: &str = "QUEUE_URL";
+pub(super) const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
 const UNCAUGHT: u8 = 1;
 /// The log is for its owner alone: commands may be named there.

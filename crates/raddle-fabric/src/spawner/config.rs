@@ -5,6 +5,8 @@ use std::{fmt, time::Duration};
 use raddle_core::{CapSet, QueueName, Span, spec::DEFAULT_QUEUE};
 use serde::{Deserialize, Deserializer, de};
 
+use super::allowance::{Allowance, AllowanceLayer};
+
 /// What one source says of a spawner: a file, or flags and environment. What it leaves open is for the next to say.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -31,6 +33,8 @@ pub struct Layer {
     pub launcher: Option<Launch>,
     /// The image of workers in containers.
     pub worker_image: Option<String>,
+    /// What such a container may use.
+    pub container: Option<AllowanceLayer>,
 }
 
 /// How many workers to have ahead of demand.
@@ -49,6 +53,8 @@ pub enum Launch {
     /// As processes of this machine.
     #[default]
     Process,
+    /// As containers of a Docker engine.
+    Docker,
 }
 
 /// What a spawner is to be like.
@@ -75,6 +81,8 @@ pub struct Config {
     pub hit_target: f64,
     /// The image of container launchers.
     pub worker_image: Option<String>,
+    /// What a container may use.
+    pub container: Allowance,
     /// How workers are started.
     pub launcher: Launch,
 }
@@ -133,6 +141,7 @@ impl Layer {
             hit_target: self.hit_target.or(below.hit_target),
             launcher: self.launcher.or(below.launcher),
             worker_image: self.worker_image.or(below.worker_image),
+            container: self.container.or(below.container),
         }
     }
 
@@ -179,6 +188,15 @@ impl Layer {
         if idle_timeout.is_zero() {
             return Err(error_at("spawner.idle_timeout", "workers that leave at once are not warm: give a time"));
         }
+        let launcher = self.launcher.unwrap_or_default();
+        let worker_image = self.worker_image.filter(|image| !image.trim().is_empty());
+        if launcher != Launch::Process && worker_image.is_none() {
+            let reason =
+                "the launcher starts containers, and no image is named for them: 'cargo xtask image' builds one";
+            return Err(error_at("spawner.worker_image", reason));
+        }
+        let container = self.container.unwrap_or_default().settle();
+        let container = container.map_err(|(key, reason)| error_at(format!("spawner.container.{key}"), reason))?;
         Ok(Config {
             queue_url: self.queue_url,
             caps,
@@ -189,8 +207,9 @@ impl Layer {
             poll: Duration::from_millis(within("poll_ms", self.poll_ms.unwrap_or(POLL), 10, 3_600_000)?),
             idle_timeout,
             hit_target,
-            launcher: self.launcher.unwrap_or_default(),
-            worker_image: self.worker_image,
+            launcher,
+            worker_image,
+            container,
         })
     }
 }
@@ -252,8 +271,20 @@ impl std::str::FromStr for Launch {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "process" => Ok(Self::Process),
-            _ => Err(format!("there is no launcher '{text}': 'process' starts workers on this machine")),
+            "docker" => Ok(Self::Docker),
+            _ => Err(format!(
+                "there is no launcher '{text}': 'process' starts workers on this machine, 'docker' in containers"
+            )),
         }
+    }
+}
+
+impl fmt::Display for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Process => "process",
+            Self::Docker => "docker",
+        })
     }
 }
 
@@ -326,6 +357,25 @@ mod tests {
             ("idle_timeout = 0", "spawner.idle_timeout", "give a time"),
             ("idle_timeout = 'soon'", "spawner.idle_timeout", "not a duration"),
             ("launcher = 'rocket'", "spawner.launcher", "no launcher 'rocket'"),
+            ("launcher = 'docker'", "spawner.worker_image", "no image is named"),
+            ("launcher = 'docker'\nworker_image = ' '", "spawner.worker_image", "no image is named"),
+            ("[spawner.container]\nmemory = 3", "spawner.container.memory", "unknown field"),
+            ("[spawner.container]\nmemory_mb = 1", "spawner.container.memory_mb", "between 16 and"),
+            ("[spawner.container]\ncpus = 0", "spawner.container.cpus", "between 0.01 and"),
+            ("[spawner.container]\ncpus = nan", "spawner.container.cpus", "between 0.01 and"),
+            ("[spawner.container]\npids = 2", "spawner.container.pids", "between 8 and"),
+            ("[spawner.container]\ngpus = 0", "spawner.container.gpus", "a number of GPUs, or \"all\""),
+            (
+                "[spawner.container]\nnetworks = ['a b']",
+                "spawner.container.networks",
+                "'a b' is not the name of a network",
+            ),
+            (
+                "[spawner.container]\nnetworks = ['container:x']",
+                "spawner.container.networks",
+                "not the name of a network",
+            ),
+            ("[spawner.container]\nseccomp = 'unconfined'", "spawner.container.seccomp", "without a filter"),
         ] {
             let error = read(&format!("[spawner]\n{line}")).unwrap_err();
             assert!(error.contains(&format!("'{key}'")) && error.contains(words), "{line}: {error}");

@@ -10,12 +10,13 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `config.rs` | `spawner.toml`, flags and environment |
+//! | `config.rs`, `allowance.rs` | `spawner.toml`, flags and environment; what a container may use |
 //! | `plan.rs` | how many workers to launch |
 //! | `auto.rs` | how large a warm pool has to be |
 //! | `brake.rs` | what is done about workers that die before they are ready |
 //! | `roster.rs` | the workers that are known |
 //! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
+//! | `docker/` | starting workers as containers |
 //! | `said.rs` | what a worker says on its standard output |
 //! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
 //! | `life.rs`, `line.rs` | registered, at work, gone; what hangs on its id |
@@ -23,9 +24,12 @@
 //! `config`, `plan`, `auto`, `brake` and `roster` are pure. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and the next spawner counts those it finds as its own.
 
+mod allowance;
 mod auto;
 mod brake;
 mod config;
+#[cfg(feature = "docker")]
+pub mod docker;
 mod forked;
 mod launcher;
 mod life;
@@ -37,6 +41,7 @@ mod said;
 mod service;
 mod stopping;
 
+pub use allowance::{Allowance, AllowanceLayer, Gpus};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
 pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, Tell};

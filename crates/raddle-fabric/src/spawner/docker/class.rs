@@ -1,0 +1,86 @@
+//! Which containers belong together, and what they are called. Pure.
+
+use raddle_core::CapSet;
+
+/// Workers that take the same tasks from the same broker. It is what the next spawner knows the containers of the last one by, so it is the
+/// same in every version: a change here would leave containers behind that nobody looks after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class(String);
+
+/// What every name begins with.
+const PREFIX: &str = "raddle-";
+/// Between one part of what is hashed and the next: in none of them.
+const SEPARATOR: u8 = 0;
+
+impl Class {
+    /// The class of workers with these capabilities and queues, on the broker at `location`, which must hold no password.
+    pub fn new(location: &str, caps: &CapSet, queues: &[String]) -> Self {
+        let caps = caps.to_string();
+        let parts = [location, &caps].into_iter().chain(queues.iter().map(String::as_str));
+        let hash = parts.fold(FNV_OFFSET, |hash, part| fnv(fnv(hash, part.as_bytes()), &[SEPARATOR]));
+        Self(format!("{hash:016x}"))
+    }
+
+    /// A short name: sixteen hexadecimal digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The name of a container of this class; its host name, too, by which it is found in the registry.
+    pub(super) fn container(&self, number: u32) -> String {
+        format!("{PREFIX}{}-{number:08x}", self.0)
+    }
+
+    /// Whether this is the name of such a container.
+    pub(super) fn has(&self, name: &str) -> bool {
+        let number = || name.strip_prefix(PREFIX)?.strip_prefix(self.as_str())?.strip_prefix('-');
+        number().is_some_and(|number| number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    }
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+/// FNV-1a: it need not withstand anybody, but must never change.
+fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(location: &str, caps: &str, queues: &[&str]) -> Class {
+        let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
+        Class::new(location, &caps.parse().unwrap(), &queues)
+    }
+
+    #[test]
+    fn a_class_is_what_takes_the_same_tasks() {
+        let one = class("sqlite:/a", "cpu", &["default"]);
+        assert_eq!(one, class("sqlite:/a", "cpu", &["default"]));
+        for other in [
+            class("sqlite:/b", "cpu", &["default"]),
+            class("sqlite:/a", "", &["default"]),
+            class("sqlite:/a", "cpu", &["default", "b"]),
+            class("sqlite:/a", "cpu", &["defaultb"]),
+            class("sqlite:/acpu", "", &["default"]),
+        ] {
+            assert_ne!(one, other);
+        }
+        assert_eq!(one.as_str(), "f1d87d0c4a5d7d12", "what is written in labels stays as it is");
+    }
+
+    #[test]
+    fn names_are_told_apart() {
+        let one = class("sqlite:/a", "cpu", &["default"]);
+        let name = one.container(0xab);
+        assert!(name.ends_with("-000000ab") && name.len() <= 63);
+        assert!(one.has(&name));
+        assert!(!class("sqlite:/b", "cpu", &["default"]).has(&name));
+        for wrong in ["", "vm", &name[1..], &name[..name.len() - 1], &format!("{name}0"), &name.replace("00ab", "00-b")]
+        {
+            assert!(!one.has(wrong), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! The launcher: starting containers, taking charge of what another has left, passing orders on.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    thread,
+};
+
+use async_trait::async_trait;
+use bollard::{
+    models::{ContainerCreateBody, ContainerSummary, ContainerSummaryStateEnum},
+    query_parameters::ListContainersOptionsBuilder,
+};
+use raddle_core::{Tid, worker::WorkerInfo};
+use tokio::sync::{OnceCell, Semaphore, mpsc};
+
+use super::{
+    Class, Engine, Mount, hardened,
+    watch::{self, Order},
+};
+use crate::spawner::{
+    Allowance,
+    launcher::{Id, LaunchError, Launcher, News, Tell},
+};
+
+/// What containers are made from. Nothing secret is in any of it but in `env`.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The image, whose entrypoint is a program that says on its standard output first its worker's id and then, when it has its task,
+    /// anything else, a line each.
+    pub image: String,
+    /// What they have in common.
+    pub class: Class,
+    /// The arguments of the program.
+    pub args: Vec<String>,
+    /// Its environment.
+    pub env: Vec<(String, String)>,
+    /// What else the containers are labelled with.
+    pub labels: BTreeMap<String, String>,
+    /// Who it is run by: user and group, neither of them root.
+    pub user: (u32, u32),
+    /// What a container may use.
+    pub allowance: Allowance,
+    /// A seccomp profile, instead of the engine's own.
+    pub seccomp: Option<String>,
+    /// The folders that it sees.
+    pub mounts: Vec<Mount>,
+}
+
+/// Starts containers.
+pub struct Containers {
+    yard: Arc<Yard>,
+    /// Those that are there, and the way to the task that looks after each.
+    orders: HashMap<Id, mpsc::UnboundedSender<Order>>,
+    news: mpsc::UnboundedReceiver<(Id, News)>,
+    names: RandomState,
+    number: u64,
+}
+
+/// What all that look after containers share.
+pub(super) struct Yard {
+    pub(super) engine: Engine,
+    pub(super) model: Model,
+    /// An engine starts no more at a time than it has processors for; one after the other they are sooner ready.
+    pub(super) turns: Semaphore,
+    /// Whether the engine was found to be one that workers can be entrusted to.
+    pub(super) checked: OnceCell<()>,
+    pub(super) tell: mpsc::UnboundedSender<(Id, News)>,
+}
+
+pub(super) const CLASS: &str = "raddle.class";
+pub(super) const SPAWNER: &str = "raddle.spawner";
+/// Where a worker is when it starts, and what it may write to.
+const FOLDER: &str = "/tmp";
+
+impl Model {
+    /// A container of this name, for this spawner.
+    pub(super) fn body(&self, name: &str, spawner: Tid) -> ContainerCreateBody {
+        let mut labels: HashMap<String, String> = self.labels.clone().into_iter().collect();
+        labels.insert(CLASS.into(), self.class.as_str().into());
+        labels.insert(SPAWNER.into(), spawner.to_string());
+        let (user, group) = self.user;
+        ContainerCreateBody {
+            hostname: Some(name.into()),
+            user: Some(format!("{user}:{group}")),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            env: Some(self.env.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+            cmd: Some(self.args.clone()),
+            image: Some(self.image.clone()),
+            working_dir: Some(FOLDER.into()),
+            labels: Some(labels),
+            host_config: Some(hardened(&self.allowance, &self.mounts, self.seccomp.as_deref())),
+            ..ContainerCreateBody::default()
+        }
+    }
+}
+
+impl Containers {
+    /// A launcher that has started nothing yet.
+    pub fn new(engine: Engine, model: Model) -> Self {
+        // At most a few for each container, so the channel needs no bound.
+        let (tell, news) = mpsc::unbounded_channel();
+        let turns = Semaphore::new(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
+        let yard = Yard { engine, model, turns, checked: OnceCell::new(), tell };
+        Self { yard: Arc::new(yard), orders: HashMap::new(), news, names: RandomState::new(), number: 0 }
+    }
+
+    /// A name that nobody has: chance decides, for other spawners name theirs too.
+    fn name(&mut self) -> Id {
+        self.number += 1;
+        Id::named(&self.yard.model.class.container(self.names.hash_one(self.number) as u32))
+    }
+
+    /// Has a container looked after, until it is gone.
+    fn look_after(&mut self, id: &Id, origin: watch::Origin) {
+        let (order, orders) = mpsc::unbounded_channel();
+        self.orders.insert(id.clone(), order);
+        // It ends with its container, or stays behind with one that outlives this.
+        tokio::spawn(watch::look_after(Arc::clone(&self.yard), id.clone(), origin, orders));
+    }
+}
+
+#[async_trait]
+impl Launcher for Containers {
+    async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
+        let id = self.name();
+        self.look_after(&id, watch::Origin::New(spawner));
+        Ok(id)
+    }
+
+    fn recognise(&self, info: &WorkerInfo) -> Option<Id> {
+        self.yard.model.class.has(&info.host).then(|| Id::named(&info.host))
+    }
+
+    async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<Id>, LaunchError> {
+        let Yard { engine, model, .. } = &*self.yard;
+        let label = format!("{CLASS}={}", model.class.as_str());
+        let options = ListContainersOptionsBuilder::default().all(true);
+        let options = options.filters(&HashMap::from([("label", vec![label])])).build();
+        let listed = async { engine.client()?.list_containers(Some(options)).await };
+        let listed = listed.await.map_err(|error| engine.fault(&error, &model.image))?;
+        let left = listed.into_iter().filter_map(|found| Left::of(&found, &model.class));
+        let left: Vec<Left> = left.filter(|left| !self.orders.contains_key(&left.id) && !left.is_of(alive)).collect();
+        let mut taken = Vec::new();
+        for Left { id, runs, .. } in left {
+            if runs {
+                self.look_after(&id, watch::Origin::Left);
+                taken.push(id);
+                continue;
+            }
+            // Made and never started, or ended while nobody was there.
+            tracing::info!(container = %id, "removed a container that another spawner has left");
+            let removed = self.yard.engine.remove(id.as_str()).await;
+            removed.map_err(|error| self.yard.engine.fault(&error, &self.yard.model.image))?;
+        }
+        Ok(taken)
+    }
+
+    async fn next(&mut self) -> (Id, News) {
+        let (id, news) = self.news.recv().await.expect("the other end is ours");
+        if let News::Gone(_) | News::Failed(_) = news {
+            self.orders.remove(&id);
+        }
+        (id, news)
+    }
+
+    fn tell(&mut self, what: Tell) {
+        let order = match what {
+            // One that is to give back what it runs is told so by the broker.
+            Tell::Stop | Tell::GiveBack => Order::Stop,
+            Tell::Kill => Order::Remove,
+        };
+        for orders in self.orders.values() {
+            // Refused only by one that is gone.
+            let _ = orders.send(order);
+        }
+    }
+
+    fn discard(&mut self, id: &Id) {
+        if let Some(orders) = self.orders.get(id) {
+            let _ = orders.send(Order::Remove);
+        }
+    }
+}
+
+/// A container that was found.
+struct Left {
+    id: Id,
+    spawner: Option<Tid>,
+    runs: bool,
+}
+
+impl Left {
+    /// `None` if it is none of ours: labels can be put on anything.
+    fn of(found: &ContainerSummary, class: &Class) -> Option<Self> {
+        let name =
+            found.names.as_ref()?.iter().find_map(|name| name.strip_prefix('/').filter(|name| class.has(name)))?;
+        let spawner = found.labels.as_ref().and_then(|labels| labels.get(SPAWNER)?.parse().ok());
+        let over =
+            [ContainerSummaryStateEnum::CREATED, ContainerSummaryStateEnum::EXITED, ContainerSummaryStateEnum::DEAD];
+        let runs = found.state.is_none_or(|state| !over.contains(&state));
+        Some(Self { id: Id::named(name), spawner, runs })
+    }
+
+    fn is_of(&self, spawners: &[Tid]) -> bool {
+        self.spawner.is_some_and(|spawner| spawners.contains(&spawner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        Model {
+            image: "raddle".into(),
+            class: Class::new("sqlite:/a", &"cpu".parse().unwrap(), &["default".into()]),
+            args: vec!["worker".into(), "start".into()],
+            env: vec![("QUEUE_URL".into(), "redis://:hidden@broker".into())],
+            labels: BTreeMap::from([("raddle.caps".into(), "cpu".into())]),
+            user: (65532, 65532),
+            allowance: Allowance::default(),
+            seccomp: None,
+            mounts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_secret_is_in_the_environment_alone() {
+        let spawner: Tid = "1794800817069096960".parse().unwrap();
+        let body = model().body("raddle-x-1", spawner);
+        assert_eq!(body.env.as_deref(), Some(&["QUEUE_URL=redis://:hidden@broker".to_owned()][..]));
+        assert_eq!((body.user.as_deref(), body.hostname.as_deref()), (Some("65532:65532"), Some("raddle-x-1")));
+        assert_eq!(body.labels.as_ref().unwrap()[SPAWNER], spawner.to_string());
+        assert!(!format!("{:?}", ContainerCreateBody { env: None, ..body }).contains("hidden"));
+    }
+
+    #[test]
+    fn what_was_left_is_known_by_its_name_and_label() {
+        let (class, tid) = (model().class, "1794800817069096960");
+        let found = |name: &str, state| ContainerSummary {
+            names: Some(vec![format!("/{name}")]),
+            labels: Some(HashMap::from([(SPAWNER.into(), tid.into())])),
+            state: Some(state),
+            ..ContainerSummary::default()
+        };
+        let name = class.container(7);
+        let running = Left::of(&found(&name, ContainerSummaryStateEnum::RUNNING), &class).unwrap();
+        assert!(running.runs && running.is_of(&[tid.parse().unwrap()]) && !running.is_of(&[]));
+        assert!(!Left::of(&found(&name, ContainerSummaryStateEnum::CREATED), &class).unwrap().runs);
+        assert!(Left::of(&found("postgres", ContainerSummaryStateEnum::RUNNING), &class).is_none());
+    }
+}

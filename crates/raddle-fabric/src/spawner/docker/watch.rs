@@ -1,0 +1,292 @@
+//! One container, from its start to its end.
+
+use std::{
+    io::{self, Write},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use bollard::{
+    container::LogOutput,
+    errors::Error,
+    models::NetworkConnectRequest,
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, KillContainerOptionsBuilder, LogsOptionsBuilder,
+        StartContainerOptions,
+    },
+};
+use futures_util::{Stream, StreamExt};
+use raddle_core::Tid;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    containers::Yard,
+    engine::{Fate, is_absent, is_in_the_way},
+};
+use crate::spawner::{
+    launcher::{Id, LaunchError, News, Obstacle},
+    said::Said,
+};
+
+/// Where a container comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin {
+    /// It is to be made, for this spawner.
+    New(Tid),
+    /// Another has left it, and it runs.
+    Left,
+}
+
+/// What is to be done with a container.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    /// Its worker is told to stop: SIGTERM.
+    Stop,
+    /// It is removed, whatever it does.
+    Remove,
+}
+
+/// What a container says.
+type Words = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+
+/// How long a worker may take to say who it is. What is no worker, and does not end either, is not kept.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// The pauses between two tries to reach an engine that is gone.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A line that is longer is passed on in pieces.
+const LONGEST_LINE: usize = 16 << 10;
+
+/// Looks after a container until it is gone, and tells of it.
+pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orders: mpsc::UnboundedReceiver<Order>) {
+    let since = moment_before();
+    let begun = match origin {
+        Origin::New(spawner) => begin(&yard, &id, spawner).await,
+        // All that it has said, from the beginning.
+        Origin::Left => Ok(said_before(&yard, &id)),
+    };
+    let news = match begun {
+        Err(error) => News::Failed(error),
+        Ok(words) => {
+            let mut watch = Watch {
+                yard: &yard,
+                id: &id,
+                since,
+                said: Said::default(),
+                out: Line::default(),
+                err: Line::default(),
+            };
+            let by = matches!(origin, Origin::New(_)).then(|| Instant::now() + READY_WITHIN);
+            watch.until_gone(words, by, &mut orders).await
+        }
+    };
+    let _ = yard.tell.send((id, news));
+}
+
+/// Makes a container and starts it. Nothing is left of one that cannot be started.
+async fn begin(yard: &Yard, id: &Id, spawner: Tid) -> Result<Words, LaunchError> {
+    let _turn = yard.turns.acquire().await.expect("never closed");
+    yard.checked.get_or_try_init(|| check(yard)).await?;
+    let fault = |error: Error| yard.engine.fault(&error, &yard.model.image);
+    let engine = yard.engine.client().map_err(fault)?;
+    let options = CreateContainerOptionsBuilder::default().name(id.as_str()).build();
+    engine.create_container(Some(options), yard.model.body(id.as_str(), spawner)).await.map_err(fault)?;
+    let start = async {
+        // Before it is started: what it says first, and last, may be said within a moment.
+        let options = AttachContainerOptionsBuilder::default().stream(true).stdout(true).stderr(true).build();
+        let words = engine.attach_container(id.as_str(), Some(options)).await?.output;
+        for network in yard.model.allowance.networks.iter().skip(1) {
+            let container = id.as_str().to_owned();
+            engine.connect_network(network, NetworkConnectRequest { container, endpoint_config: None }).await?;
+        }
+        engine.start_container(id.as_str(), None::<StartContainerOptions>).await?;
+        Ok(words)
+    };
+    match start.await {
+        Ok(words) => Ok(words),
+        Err(error) => {
+            if let Err(error) = yard.engine.remove(id.as_str()).await {
+                tracing::warn!(container = %id, %error, "a container that could not be started is left behind");
+            }
+            Err(fault(error))
+        }
+    }
+}
+
+/// Whether workers can be entrusted to the engine.
+async fn check(yard: &Yard) -> Result<(), LaunchError> {
+    let standing = yard.engine.standing().await?;
+    if standing.filters || yard.model.seccomp.is_some() {
+        return Ok(());
+    }
+    let reason = "the Docker engine runs containers without a seccomp filter: start it with one, or name a profile in \
+                  spawner.container.seccomp";
+    Err(LaunchError::new(Obstacle::Refused, reason))
+}
+
+fn said_before(yard: &Yard, id: &Id) -> Words {
+    let options = LogsOptionsBuilder::default().follow(true).stdout(true).stderr(true).build();
+    match yard.engine.client() {
+        Ok(engine) => Box::pin(engine.logs(id.as_str(), Some(options))),
+        Err(error) => Box::pin(futures_util::stream::iter([Err(error)])),
+    }
+}
+
+/// A moment before now, as the engine takes it: the clocks are the same, but not read at the same time.
+fn moment_before() -> String {
+    let second_ago = jiff::Timestamp::now().as_second() - 1;
+    second_ago.to_string()
+}
+
+struct Watch<'a> {
+    yard: &'a Yard,
+    id: &'a Id,
+    /// It was not there before.
+    since: String,
+    said: Said,
+    out: Line,
+    err: Line,
+}
+
+impl Watch<'_> {
+    async fn until_gone(
+        &mut self,
+        mut words: Words,
+        ready_by: Option<Instant>,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> News {
+        let mut late = std::pin::pin!(sleep_until(ready_by.unwrap_or_else(Instant::now)));
+        loop {
+            tokio::select! {
+                // What it said comes before its end.
+                biased;
+                word = words.next() => match word {
+                    Some(Ok(word)) => self.hear(&word),
+                    // It is over, or the engine is.
+                    Some(Err(_)) | None => {
+                        self.err.rest(pass_on);
+                        match self.fate().await {
+                            Fate::Gone(gone) => return News::Gone(gone),
+                            Fate::Runs => {
+                                self.said = Said::default();
+                                words = said_before(self.yard, self.id);
+                                // One that cannot be followed is looked at once in a while.
+                                sleep(FIRST_PAUSE).await;
+                            }
+                        }
+                    }
+                },
+                Some(order) = orders.recv() => self.obey(order).await,
+                () = &mut late, if ready_by.is_some() && !self.said.is_ready() => {
+                    self.obey(Order::Remove).await;
+                    let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
+                    let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
+                    return News::Failed(LaunchError::new(Obstacle::Image, reason));
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, word: &LogOutput) {
+        match word {
+            LogOutput::StdOut { message } => {
+                let Self { yard, id, said, out, .. } = self;
+                out.take(message, |line| {
+                    if let Some(news) = said.line(id, &String::from_utf8_lossy(line)) {
+                        let _ = yard.tell.send(((*id).clone(), news));
+                    }
+                });
+            }
+            LogOutput::StdErr { message } | LogOutput::Console { message } => self.err.take(message, pass_on),
+            LogOutput::StdIn { .. } => {}
+        }
+    }
+
+    /// What has become of it. An engine that does not answer is waited for: it may be restarted.
+    async fn fate(&self) -> Fate {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.yard.engine.fate(self.id.as_str(), &self.since).await {
+                Ok(fate) => return fate,
+                Err(error) => {
+                    if pause == FIRST_PAUSE {
+                        let error = self.yard.engine.fault(&error, &self.yard.model.image);
+                        tracing::warn!(container = %self.id, %error, "what has become of a container cannot be told yet");
+                    }
+                    sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    async fn obey(&self, order: Order) {
+        let done = match order {
+            Order::Stop => self.signal("SIGTERM").await,
+            Order::Remove => self.yard.engine.remove(self.id.as_str()).await,
+        };
+        match done {
+            Ok(()) => {}
+            // It has ended meanwhile.
+            Err(error) if is_absent(&error) || is_in_the_way(&error) => {}
+            Err(error) => tracing::warn!(container = %self.id, %error, "a container could not be told to end"),
+        }
+    }
+
+    async fn signal(&self, signal: &str) -> Result<(), Error> {
+        let options = KillContainerOptionsBuilder::default().signal(signal).build();
+        self.yard.engine.client()?.kill_container(self.id.as_str(), Some(options)).await
+    }
+}
+
+/// What has come of a line.
+#[derive(Debug, Default)]
+struct Line(Vec<u8>);
+
+impl Line {
+    /// Adds what has come, and passes on the lines that are whole.
+    fn take(&mut self, bytes: &[u8], mut to: impl FnMut(&[u8])) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.0.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.0.len() >= LONGEST_LINE {
+                to(&std::mem::take(&mut self.0));
+            }
+        }
+    }
+
+    fn rest(&mut self, mut to: impl FnMut(&[u8])) {
+        if !self.0.is_empty() {
+            to(&std::mem::take(&mut self.0));
+        }
+    }
+}
+
+/// Passes on what a worker says to people. Whatever is in a container, it does not move the cursor of who reads this.
+fn pass_on(line: &[u8]) {
+    let text = String::from_utf8_lossy(line);
+    let tame = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
+    let text: String = text.trim_end_matches(['\n', '\r']).chars().map(tame).collect();
+    // Nobody may be reading.
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_put_together() {
+        let (mut line, mut seen) = (Line::default(), Vec::new());
+        for piece in ["ab", "c\nd", "e\n\n", "rest"] {
+            line.take(piece.as_bytes(), |whole| seen.push(String::from_utf8_lossy(whole).into_owned()));
+        }
+        line.rest(|whole| seen.push(String::from_utf8_lossy(whole).into_owned()));
+        assert_eq!(seen, ["abc\n", "de\n", "\n", "rest"]);
+        line.take(&[b'x'; LONGEST_LINE], |_| seen.clear());
+        assert_eq!(seen, [""; 0], "one that does not end is passed on all the same");
+    }
+}
