@@ -4,10 +4,14 @@
 
 mod agent;
 mod bad_input;
+#[cfg(feature = "docker")]
+mod containers;
 mod control;
 mod database;
 mod durability;
 mod emergency;
+#[cfg(feature = "docker")]
+mod engine;
 mod faults;
 mod handlers;
 mod help;

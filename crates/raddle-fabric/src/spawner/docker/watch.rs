@@ -76,6 +76,7 @@ pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orde
                 yard: &yard,
                 id: &id,
                 since,
+                stops: false,
                 said: Said::default(),
                 out: Line::default(),
                 err: Line::default(),
@@ -147,6 +148,9 @@ struct Watch<'a> {
     id: &'a Id,
     /// It was not there before.
     since: String,
+    /// It is to stop, once it hears that: process 1 of a container feels no signal that it has not asked for, and a worker asks for it
+    /// before it says who it is.
+    stops: bool,
     said: Said,
     out: Line,
     err: Line,
@@ -165,7 +169,13 @@ impl Watch<'_> {
                 // What it said comes before its end.
                 biased;
                 word = words.next() => match word {
-                    Some(Ok(word)) => self.hear(&word),
+                    Some(Ok(word)) => {
+                        self.hear(&word);
+                        if self.stops && self.said.is_ready() {
+                            self.stops = false;
+                            self.obey(Order::Stop).await;
+                        }
+                    }
                     // It is over, or the engine is.
                     Some(Err(_)) | None => {
                         self.err.rest(pass_on);
@@ -180,7 +190,10 @@ impl Watch<'_> {
                         }
                     }
                 },
-                Some(order) = orders.recv() => self.obey(order).await,
+                Some(order) = orders.recv() => match order {
+                    Order::Stop if !self.said.is_ready() => self.stops = true,
+                    order => self.obey(order).await,
+                },
                 () = &mut late, if ready_by.is_some() && !self.said.is_ready() => {
                     self.obey(Order::Remove).await;
                     let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());

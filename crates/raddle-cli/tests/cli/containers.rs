@@ -1,0 +1,405 @@
+//! `raddle spawner` with workers in containers of the real Docker engine.
+//!
+//! The image is built once for all of these tests, from the program that they test, and stays there under one name: each test is a process
+//! of its own, and none knows whether it is the last. The next build of the program replaces it.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    fs::File,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::world::{Started, World, until};
+
+const REPOSITORY: &str = "raddle-test";
+/// What tasks run there.
+const COMMANDS: [&str; 3] = ["sh", "sleep", "cat"];
+
+fn docker(args: &[&str]) -> Output {
+    Command::new("docker").args(args).output().unwrap()
+}
+
+/// What a call of Docker's own command says.
+#[track_caller]
+fn said(args: &[&str]) -> String {
+    let output = docker(args);
+    assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Whether there is an engine. In continuous integration there is.
+fn has_engine() -> bool {
+    let found = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1"), "there is no Docker engine");
+    eprintln!("skipped: no Docker engine");
+    false
+}
+
+/// The image of the program that is tested, or `None` without an engine.
+fn image() -> Option<String> {
+    if !has_engine() {
+        return None;
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_raddle"));
+    let found = program.metadata().unwrap();
+    let tag = format!("{REPOSITORY}:{:x}-{:x}-{:x}", found.ino(), found.mtime(), found.mtime_nsec());
+    // Others may be about to build the same: they wait here, and find it.
+    let lock = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("image.lock")).unwrap();
+    lock.lock().unwrap();
+    if !docker(&["image", "inspect", &tag]).status.success() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/docker/build.sh");
+        let built = Command::new(script).arg(program).arg(&tag).args(COMMANDS).output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        for old in said(&["images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY]).lines() {
+            if old != tag {
+                docker(&["rmi", old]);
+            }
+        }
+    }
+    Some(tag)
+}
+
+/// A world, and a spawner's flags for containers in it.
+struct Yard {
+    world: World,
+    image: String,
+    /// The spawners there were.
+    spawners: RefCell<Vec<String>>,
+}
+
+impl Yard {
+    fn new() -> Option<Self> {
+        let image = image()?;
+        Some(Self { world: World::new(), image, spawners: RefCell::default() })
+    }
+
+    fn spawner(&self, flags: &[&str]) -> Started {
+        let base = ["spawner", "run", "--launcher", "docker", "--worker-image", &self.image, "--poll-ms", "200"];
+        let spawner = self.world.start([&base[..], flags].concat());
+        until("it has said its id", || spawner.stdout().trim().len() == 19 || spawner.stderr().contains("raddle:"));
+        assert_eq!(spawner.stdout().trim().len(), 19, "{}", spawner.stderr());
+        self.spawners.borrow_mut().push(spawner.stdout().trim().to_owned());
+        spawner
+    }
+
+    /// As the flags say, and no others. Its standard output has its id, as text or in JSON.
+    fn other_spawner(&self, flags: &[&str]) -> Started {
+        let spawner = self.world.start([&["spawner", "run"], flags].concat());
+        until("it has said its id", || spawner.stdout().ends_with('\n'));
+        let said = spawner.stdout();
+        let tid = serde_json::from_str::<Value>(&said).unwrap();
+        let tid = tid["tid"].as_str().map_or_else(|| said.trim().to_owned(), str::to_owned);
+        self.spawners.borrow_mut().push(tid);
+        spawner
+    }
+
+    /// The one-shot workers that are registered: host and load.
+    fn workers(&self) -> Vec<(String, f64)> {
+        let list = self.world.raddle(["worker", "list", "--json"]).ok().json();
+        let one_shot = list.as_array().unwrap().iter().filter(|worker| worker["type"] == "one-shot");
+        one_shot.map(|worker| (worker["host"].as_str().unwrap().to_owned(), worker["load"].as_f64().unwrap())).collect()
+    }
+
+    fn warm(&self, count: usize) -> Vec<String> {
+        until("they are warm", || self.workers().len() == count);
+        self.workers().into_iter().map(|(host, _)| host).collect()
+    }
+
+    /// Submits tasks that containers can run.
+    fn submit(&self, count: u32, script: &str) -> Vec<String> {
+        let array = format!("1-{count}");
+        let tids = self.world.submit(&["--cwd", "/tmp", "--array", &array, "--", "sh", "-c", script]);
+        tids.lines().map(str::to_owned).collect()
+    }
+
+    fn wait(&self, tids: &[String]) {
+        let args = ["wait", "--timeout", "50"].into_iter().chain(tids.iter().map(String::as_str));
+        self.world.raddle(args).ok();
+    }
+
+    /// The containers of this world, running or not.
+    fn containers(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for spawner in self.spawners.borrow().iter() {
+            let label = format!("label=raddle.spawner={spawner}");
+            let found = said(&["ps", "--all", "--filter", &label, "--format", "{{.Names}}"]);
+            names.extend(found.lines().map(str::to_owned));
+        }
+        names
+    }
+
+    /// The spawner has left, and with it everything.
+    fn assert_clean(&self) {
+        // The engine removes them in its own time.
+        until("all containers are gone", || self.containers().is_empty());
+        let left = std::fs::read_dir(self.world.path().join(".raddle")).unwrap();
+        let left: Vec<String> = left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(!left.iter().any(|name| name.contains("agent")), "{left:?}");
+        assert_eq!(self.world.processes(), []);
+    }
+}
+
+/// Whatever a test left when it failed.
+impl Drop for Yard {
+    fn drop(&mut self) {
+        for name in self.containers() {
+            docker(&["rm", "--force", &name]);
+        }
+    }
+}
+
+fn end(spawner: Started) {
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+}
+
+fn inspect(name: &str) -> Value {
+    serde_json::from_str::<Value>(&said(&["inspect", name])).unwrap()[0].take()
+}
+
+#[test]
+fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
+    let Some(yard) = Yard::new() else { return };
+    let spawner = yard.spawner(&["--warm-pool", "2", "--max-workers", "4", "--caps", "cpu"]);
+    let warm = yard.warm(2);
+    let found = inspect(&warm[0]);
+    let (config, host) = (&found["Config"], &found["HostConfig"]);
+    assert_eq!(config["User"], if uid() == 0 { "65532:65532".to_owned() } else { format!("{0}:{0}", uid()) });
+    assert_eq!(config["Labels"]["raddle.caps"], "cpu");
+    assert_eq!(config["Labels"]["raddle.spawner"], spawner.stdout().trim());
+    assert_eq!(host["CapDrop"], serde_json::json!(["ALL"]));
+    assert_eq!((&host["ReadonlyRootfs"], &host["AutoRemove"]), (&true.into(), &true.into()));
+    assert_eq!((&host["NetworkMode"], &host["PidsLimit"]), (&"none".into(), &256.into()));
+    assert_eq!(host["Memory"], 1u64 << 30);
+    let env: Vec<&str> = config["Env"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    for line in
+        ["QUEUE_URL=unix:/run/raddle/agent.sock", "WORKER_CAPS=cpu", "WORKER_CONCURRENCY=1", "WORKER_IDLE_EXIT=600"]
+    {
+        assert!(env.contains(&line), "{line} is not in {env:?}");
+    }
+    // What it is like inside.
+    let script = "cat /proc/self/status | while read l; do case $l in CapEff*|NoNew*|Seccomp:*) echo $l;; esac; done; \
+                  echo x > /x || echo readonly; echo x > /tmp/x && cat /tmp/x; cat /proc/net/dev | while read n r; do \
+                  case $n in *:) echo $n;; esac; done";
+    let tid = yard.world.submit(&["--cwd", "/tmp", "--requires", "cpu", "--", "sh", "-c", script]);
+    yard.wait(std::slice::from_ref(&tid));
+    let logs = yard.world.raddle(["logs", &tid]).ok().text().to_owned();
+    assert_eq!(logs, "CapEff: 0000000000000000\nNoNewPrivs: 1\nSeccomp: 2\nreadonly\nx\nlo:\n");
+
+    let tids = yard.submit(5, "echo $HOSTNAME; cat /proc/sys/kernel/hostname");
+    yard.wait(&tids);
+    let hosts: BTreeSet<String> =
+        tids.iter().map(|tid| yard.world.raddle(["logs", tid]).ok().text().trim().to_owned()).collect();
+    assert_eq!(hosts.len(), 5, "each had a container of its own: {hosts:?}");
+    // Its lease is renewed from there, through the socket.
+    let long = yard.submit(1, "sleep 5");
+    yard.wait(&long);
+    assert_eq!(yard.world.task(&long[0])["attempt"], 1);
+    until("they are gone, and two are warm again", || {
+        let now = yard.containers();
+        now.len() == 2 && now.iter().all(|name| !hosts.contains(name))
+    });
+    end(spawner);
+    yard.assert_clean();
+}
+
+fn uid() -> u32 {
+    // SAFETY: no effects.
+    unsafe { libc::geteuid() }
+}
+
+#[test]
+fn twenty_containers_of_a_killed_spawner_are_taken_over_and_no_task_is_lost() {
+    let Some(yard) = Yard::new() else { return };
+    let flags = ["--warm-pool", "0", "--max-workers", "20"];
+    let first = yard.spawner(&flags);
+    let tids = yard.submit(20, "echo $RADDLE_ATTEMPT; sleep 12");
+    until("twenty run", || yard.workers().iter().filter(|(_, load)| *load > 0.0).count() == 20);
+    let before: BTreeSet<String> = yard.containers().into_iter().collect();
+    assert_eq!(before.len(), 20);
+    first.signal(libc::SIGKILL);
+    first.finish();
+    let next = yard.spawner(&[&flags[..], &["--verbose"]].concat());
+    until("it has taken charge of all", || next.stderr().matches("took charge of a worker").count() == 20);
+    let now: BTreeSet<String> = yard.containers().into_iter().collect();
+    assert!(now.is_subset(&before), "none was launched beside them");
+    yard.wait(&tids);
+    for tid in &tids {
+        let task = yard.world.task(tid);
+        assert_eq!(task["state"], "completed");
+        // One whose lease ran out before the next spawner served it was ended, and then run again by another.
+        let attempts: Vec<u64> = (1..=task["attempt"].as_u64().unwrap()).collect();
+        let begun = yard.world.raddle(["logs", tid]).ok().text().to_owned();
+        let begun: Vec<u64> = begun.lines().map(|line| line.trim().parse().unwrap()).collect();
+        assert!(begun.is_sorted() && begun.iter().all(|attempt| attempts.contains(attempt)), "{begun:?}");
+    }
+    end(next);
+    yard.assert_clean();
+}
+
+#[test]
+fn what_a_killed_spawner_has_left_and_is_no_worker_is_removed() {
+    let Some(yard) = Yard::new() else { return };
+    let first = yard.spawner(&["--warm-pool", "1"]);
+    let warm = yard.warm(1);
+    let class = inspect(&warm[0])["Config"]["Labels"]["raddle.class"].as_str().unwrap().to_owned();
+    let first_tid = first.stdout().trim().to_owned();
+    first.signal(libc::SIGKILL);
+    first.finish();
+    let (label, left_by) = (format!("raddle.class={class}"), format!("raddle.spawner={first_tid}"));
+    let make = |how: &[&str], number: &str| {
+        let name = format!("raddle-{class}-{number}");
+        let what =
+            ["--label", &label, "--label", &left_by, "--name", &name, "--entrypoint", "sleep", &yard.image, "600"];
+        said(&[how, &what].concat());
+        name
+    };
+    let (never_started, no_worker) = (make(&["create"], "000000aa"), make(&["run", "--detach"], "000000bb"));
+    // Bears the label, but not the name: it is somebody else's.
+    let foreign = format!("foreign-{class}");
+    said(&["create", "--label", &label, "--name", &foreign, "--entrypoint", "sleep", &yard.image, "600"]);
+    let next = yard.spawner(&["--warm-pool", "1"]);
+    until("what never began is gone", || !yard.containers().contains(&never_started));
+    until("the one that is no worker is gone, too", || !yard.containers().contains(&no_worker));
+    assert!(next.stderr().contains("it is not registered: it is ended"), "{}", next.stderr());
+    assert_eq!(yard.containers(), warm, "the one that is a worker has stayed, and is enough");
+    said(&["rm", &foreign]);
+    end(next);
+    yard.assert_clean();
+}
+
+#[test]
+fn a_task_whose_container_is_killed_is_completed_in_a_new_one() {
+    let Some(yard) = Yard::new() else { return };
+    let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "2"]);
+    let tids = yard.submit(1, "cat /proc/sys/kernel/hostname; test $RADDLE_ATTEMPT != 1 || sleep 600");
+    let host = || yard.world.raddle(["logs", &tids[0]]).ok().text().trim().to_owned();
+    until("it runs", || yard.world.task(&tids[0])["state"] == "running" && !host().is_empty());
+    said(&["kill", &host()]);
+    yard.wait(&tids);
+    let task = yard.world.task(&tids[0]);
+    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
+    until("it was told", || spawner.stderr().contains("was ended by signal 9"));
+    end(spawner);
+    yard.assert_clean();
+}
+
+#[test]
+fn a_container_that_uses_up_its_memory_is_named_as_such() {
+    let Some(yard) = Yard::new() else { return };
+    let text = format!(
+        "[spawner]\nlauncher = 'docker'\nworker_image = '{}'\nwarm_pool = 1\nmax_workers = 1\npoll_ms = 200\n\
+         [spawner.container]\nmemory_mb = 64\ntmp_mb = 512\n",
+        yard.image
+    );
+    yard.world.file("spawner.toml", text);
+    let spawner = yard.other_spawner(&["--config", "spawner.toml", "--metrics-addr", "127.0.0.1:0", "--json"]);
+    // Files in /tmp are memory that no process can be killed for: it is the largest that goes, until all are gone.
+    let script = "test $RADDLE_ATTEMPT != 1 || while :; do cat /dev/zero > /tmp/big; done";
+    let tids = yard.submit(1, script);
+    until("it was told", || spawner.stderr().contains("was ended for want of memory"));
+    yard.wait(&tids);
+    let url = serde_json::from_str::<Value>(spawner.stdout().lines().next().unwrap()).unwrap()["metrics"].take();
+    let page = yard.world.bash(&format!(
+        "exec 3<>/dev/tcp/{}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3",
+        url.as_str().unwrap().trim_start_matches("http://").trim_end_matches("/metrics").replace(':', "/")
+    ));
+    let page = page.ok().text().to_owned();
+    assert!(page.contains("worker_exit_reason{reason=\"out_of_memory\"} 1"), "{page}");
+    end(spawner);
+    yard.assert_clean();
+}
+
+#[test]
+fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
+    let Some(yard) = Yard::new() else { return };
+    let absent = format!("raddle-absent:{}", std::process::id());
+    let flags = ["--launcher", "docker", "--warm-pool", "1", "--poll-ms", "50", "--worker-image"];
+    let spawner = yard.other_spawner(&[&flags[..], &[&absent]].concat());
+    let reason = format!("there is no image '{absent}' here");
+    until("it is named", || spawner.stderr().contains(&reason));
+    let begun = Instant::now();
+    until("it was tried again", || spawner.stderr().matches(&reason).count() >= 3);
+    assert!(begun.elapsed() > Duration::from_secs(1), "after 0.5 s, and 1 s after that");
+    assert!(spawner.stderr().contains("cargo xtask image"), "{}", spawner.stderr());
+    let tids = yard.submit(1, "echo here");
+    said(&["tag", &yard.image, &absent]);
+    yard.wait(&tids);
+    end(spawner);
+    said(&["rmi", &absent]);
+
+    // An image with nothing in it that could be run.
+    let empty = format!("raddle-empty:{}", std::process::id());
+    yard.world.file("nothing", "");
+    let change = "ENTRYPOINT [\"/usr/local/bin/raddle\"]";
+    yard.world.bash(&format!("tar c nothing | docker import --change '{change}' - {empty} >id")).ok();
+    let spawner = yard.other_spawner(&[&flags[..], &[&empty]].concat());
+    until("it is named", || spawner.stderr().contains(&format!("the image '{empty}' does not hold this program")));
+    until("nothing is left of what could not be started", || yard.containers().is_empty());
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok().says("launched 0 workers");
+    said(&["rmi", &empty]);
+    yard.assert_clean();
+}
+
+#[test]
+fn a_broker_on_a_network_is_reached_by_a_network_that_is_named() {
+    let Some(yard) = Yard::new() else { return };
+    let name = format!("raddle-test-{}", std::process::id());
+    let url = "redis://:geheim@127.0.0.1:1/0";
+    let flags = ["--launcher", "docker", "--worker-image", &yard.image];
+    let refused = yard.world.raddle([&["spawner", "run"], &flags[..], &["--queue-url", url]].concat()).code(2);
+    refused.says("at 'spawner.container.networks'");
+
+    said(&["network", "create", "--internal", &name]);
+    let _network = Network(name.clone());
+    let gateway = said(&["network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", &name]);
+    let server = yard.world.start_bash(&format!(
+        "exec setpriv --pdeathsig KILL redis-server --port 7391 --bind {gateway} --requirepass geheim --dir $PWD \
+         --appendonly yes --save '' >server.log"
+    ));
+    let url = format!("redis://:geheim@{gateway}:7391/0?namespace=net");
+    yard.world.file("raddle.toml", format!("queue_url = '{url}'\n"));
+    until("it answers", || yard.world.raddle(["status"]).code == 0);
+    let table = format!("[spawner]\n[spawner.container]\nnetworks = ['{name}']\n");
+    yard.world.file("net.toml", table);
+    let spawner = yard.other_spawner(&[&flags[..], &["--config", "net.toml", "--warm-pool", "1"]].concat());
+    let warm = yard.warm(1);
+    let found = inspect(&warm[0]);
+    let secrets = |value: &Value| value.to_string().contains("geheim");
+    assert!(secrets(&found["Config"]["Env"]), "it knows how to get there");
+    for public in [&found["Config"]["Labels"], &found["Args"], &found["Name"], &found["Config"]["Cmd"]] {
+        assert!(!secrets(public), "{public}");
+    }
+    let tids = yard.submit(3, "echo here");
+    yard.wait(&tids);
+    spawner.signal(libc::SIGTERM);
+    let ended = spawner.finish().ok();
+    assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
+    server.signal(libc::SIGKILL);
+    server.finish();
+    until("all containers are gone", || yard.containers().is_empty());
+}
+
+/// Gone with the test, and whoever is in it before.
+struct Network(String);
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let inside =
+            docker(&["network", "inspect", "--format", "{{range $id, $_ := .Containers}}{{$id}} {{end}}", &self.0]);
+        for id in String::from_utf8_lossy(&inside.stdout).split_whitespace() {
+            docker(&["rm", "--force", id]);
+        }
+        docker(&["network", "rm", &self.0]);
+    }
+}
