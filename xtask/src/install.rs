@@ -6,9 +6,11 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 23] = [
+const PROGRAMS: [(&str, &str); 24] = [
     ("bash", "bash"),
     ("mkfifo", "coreutils"),
+    // With its engine, which has to run.
+    ("docker", "docker.io"),
     ("xargs", "findutils"),
     ("jq", "jq"),
     ("awk", "mawk"),

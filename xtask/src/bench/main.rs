@@ -30,12 +30,12 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot sandbox (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 10] = [
+const BENCHES: [(&str, Bench); 11] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -46,6 +46,7 @@ const BENCHES: [(&str, Bench); 10] = [
     ("latency", redis::latency),
     ("oneshot", oneshot::bench),
     ("sandbox", sandbox::bench),
+    ("docker", oneshot::docker::bench),
 ];
 
 fn main() -> ExitCode {

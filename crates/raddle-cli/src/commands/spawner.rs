@@ -67,7 +67,7 @@ enum Means {
     Zygote(Zygote, Template),
     Template(Template),
     #[cfg(feature = "docker")]
-    Containers(Contained),
+    Containers(Box<Contained>),
 }
 
 /// What its workers are like.
@@ -121,7 +121,7 @@ fn containers(
     let contained = Contained::plan(global, &context.project, config, &start, base)?;
     let socket = contained.hatch.as_ref().map(Hatch::socket);
     let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
-    Ok(Launching { model, socket, means: Means::Containers(contained) })
+    Ok(Launching { model, socket, means: Means::Containers(Box::new(contained)) })
 }
 
 /// The broker as its workers name it.

@@ -1,5 +1,6 @@
 //! One-shot workers: a process for each task, out of a warm pool, against bare `posix_spawn` of the same program.
 
+pub(crate) mod docker;
 mod load;
 mod site;
 

@@ -155,11 +155,16 @@ impl Site {
 
     /// From the call of submit to the first instruction of the function: the median, in microseconds.
     pub(super) fn submit_to_code(&self, samples: usize) -> f64 {
+        // Long enough for the pool to be full again.
+        self.submit_to_code_after(samples, || thread::sleep(Duration::from_millis(15)))
+    }
+
+    /// The same, with something to be done before each.
+    pub(super) fn submit_to_code_after(&self, samples: usize, before: impl Fn()) -> f64 {
         let mut times = Vec::new();
         // The first few are not counted: connections are made with them.
         for n in 0..samples + 5 {
-            // Long enough for the pool to be full again.
-            thread::sleep(Duration::from_millis(15));
+            before();
             let asked_at = clock();
             let tid = self.bed.wait(async {
                 let stored = self.broker.submit(vec![call("when")]).await.expect("a task can be submitted");
