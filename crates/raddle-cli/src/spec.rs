@@ -56,6 +56,8 @@ pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     spec.env.extend(flags.env.iter().map(|pair| (pair.key.clone(), pair.value.clone())));
     let folder = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
     set(&mut spec.isolation, &flags.isolation.map(Into::into));
+    spec.isolation_fallback |= flags.isolation_fallback;
+    set(&mut spec.network, &flags.network);
     // What is no command has a place of its own to run in, unless it is given another. So has what is in a sandbox.
     let has_own = !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
     let needs_folder = !has_own || folder.is_some();

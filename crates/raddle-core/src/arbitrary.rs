@@ -10,7 +10,7 @@ use crate::{
     CapSet, Exit, Limits, Retry, Span, Spec, State, Target, Tid,
     limits::LimitKind,
     retry::Backoff,
-    spec::{Isolation, Reserved},
+    spec::{Isolation, Network, Reserved, network::Place},
 };
 
 /// Any id there can be.
@@ -123,7 +123,9 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
             None => {}
         }
         (spec.timeout, spec.result_ttl) = (times.1, times.2);
-        (spec.retry, spec.on_stop, spec.on_error, spec.isolation, spec.limits, spec.requires, spec.priority) = policies;
+        let apart;
+        (spec.retry, spec.on_stop, spec.on_error, apart, spec.limits, spec.requires, spec.priority) = policies;
+        (spec.isolation, spec.isolation_fallback, spec.network) = apart;
         if let Some((trace, span, flags, state)) = trace {
             let parent = format!("00-{trace:032x}-{span:016x}-{flags:02x}");
             spec.traceparent = Some(parent.parse().expect("made as it has to be"));
@@ -158,8 +160,22 @@ fn target() -> impl Strategy<Value = Target> {
     ]
 }
 
-fn isolation() -> impl Strategy<Value = Isolation> {
-    prop_oneof![Just(Isolation::Process), Just(Isolation::Sandbox), Just(Isolation::Docker)]
+fn isolation() -> impl Strategy<Value = (Isolation, bool, Network)> {
+    prop_oneof![
+        Just((Isolation::Process, false, Network::None)),
+        (any::<bool>(), network()).prop_map(|(fallback, network)| (Isolation::Sandbox, fallback, network)),
+        network().prop_map(|network| (Isolation::Docker, false, network)),
+    ]
+}
+
+fn network() -> impl Strategy<Value = Network> {
+    let place = prop_oneof!["[a-zA-Z0-9._-]{1,20}", Just("10.0.0.1".into()), Just("[fe80::1]".into())];
+    let place = (place, 1u16..).prop_filter_map("a name", |(host, port)| Place::new(&host, port).ok());
+    prop_oneof![
+        Just(Network::None),
+        Just(Network::Host),
+        collection::vec(place, 1..4).prop_map(|places| Network::only(places).expect("not empty, and few")),
+    ]
 }
 
 fn limits() -> impl Strategy<Value = Limits> {

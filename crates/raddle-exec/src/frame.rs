@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use raddle_core::{Exit, Limits, Tid, Usage, moment::unix_nanos};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Done, Notice, Order, Program, Request, Stream};
+use crate::message::{Done, Notice, Order, Program, Request, Sandbox, Stream};
 
 /// Said in every frame that carries a structure. A runner is started from its worker's own file, so that another version on
 /// the other side is an accident, and is refused.
@@ -92,7 +92,7 @@ pub(crate) struct Start {
     pub(crate) timeout: Option<Duration>,
     pub(crate) limits: Limits,
     pub(crate) grace: Duration,
-    pub(crate) sandboxed: bool,
+    pub(crate) sandbox: Option<Sandbox>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -130,7 +130,7 @@ pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) -> Result<(), &'
         timeout: request.timeout,
         limits: request.limits.clone(),
         grace: request.grace,
-        sandboxed: request.sandboxed,
+        sandbox: request.sandbox.clone(),
     };
     let at = out.len();
     put(out, START, |out| put_structure(out, &start));
@@ -347,7 +347,11 @@ mod tests {
             timeout: Some(Duration::from_millis(1500)),
             limits: Limits { memory_mb: Some(5), ..Limits::default() },
             grace: Duration::from_secs(1),
-            sandboxed: true,
+            sandbox: Some(Sandbox {
+                network: "example.org:443".parse().unwrap(),
+                fallback: true,
+                folder: Some("/handlers".into()),
+            }),
         };
         let mut buf = Vec::new();
         put_request(&mut buf, &request).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_core::{Exit, Limits, Tid, Usage};
+use raddle_core::{Exit, Limits, Tid, Usage, spec::Network};
 use serde::{Deserialize, Serialize};
 
 /// One attempt to be run.
@@ -30,9 +30,23 @@ pub struct Request {
     pub limits: Limits,
     /// How long it has between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Whether it runs in a sandbox: without the worker's files, environment, processes and network.
-    pub sandboxed: bool,
+    /// The sandbox that it runs in, if it runs in one: without the worker's files, environment, processes and network.
+    pub sandbox: Option<Sandbox>,
 }
+
+/// What a sandbox is like.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// What is reached of the network.
+    pub network: Network,
+    /// Whether it may lack what the system refuses. Else the attempt fails there.
+    pub fallback: bool,
+    /// A folder of the host that is seen inside as [`HANDLER`], cannot be written, and is begun in.
+    pub folder: Option<String>,
+}
+
+/// Where a sandbox shows the one folder of the host that it may show.
+pub const HANDLER: &str = "/handler";
 
 /// What an attempt runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

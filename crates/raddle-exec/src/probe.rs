@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use raddle_core::{Exit, Limits, Tid};
 
 use crate::{
-    Notice, Program, Request, Runner, RunnerOptions,
+    Notice, Program, Request, Runner, RunnerOptions, Sandbox,
     cgroup::{self, Controllers, Delegation},
 };
 
@@ -47,7 +47,7 @@ pub async fn sandbox(options: &RunnerOptions) -> Probe {
             timeout: Some(PROBE_TIMEOUT),
             limits: Limits::default(),
             grace: Duration::ZERO,
-            sandboxed: true,
+            sandbox: Some(Sandbox::default()),
         };
         runner.start(&request).await.map_err(|error| error.to_string())?;
         let exit = loop {

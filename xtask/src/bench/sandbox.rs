@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use raddle::exec::{Notice, Program, Request, Runner, RunnerOptions};
+use raddle::exec::{Notice, Program, Request, Runner, RunnerOptions, Sandbox};
 use raddle_core::{Exit, Limits, Tid};
 
 use crate::{
@@ -43,7 +43,7 @@ async fn attempts(times: usize, sandboxed: bool) -> f64 {
         timeout: None,
         limits: Limits::default(),
         grace: Duration::ZERO,
-        sandboxed,
+        sandbox: sandboxed.then(Sandbox::default),
     };
     let mut took = Vec::with_capacity(times);
     for _ in 0..times {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use raddle_core::{EventKind, Span, Spec, State, Target};
+use raddle_core::{EventKind, Span, Spec, State, Target, spec::Isolation};
 
 use super::{Fixture, support::*};
 use crate::{
@@ -17,6 +17,8 @@ pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {
     let mut given = Spec { requires: caps("gpu,cpu"), priority: 7, ..spec("Tor & 'Straße' \u{1f9f5}") };
     given.args.push(serde_json::json!({ "a": [1, 2.5, null] }));
     given.env.insert("KEY".into(), "value".into());
+    (given.isolation, given.isolation_fallback) = (Isolation::Sandbox, true);
+    given.network = "example.org:443,[::1]:80".parse().expect("two places");
     let stored = broker.submit(vec![Submit { spec: given.clone(), parent: Some(parent) }]).await?;
     let [Submitted::New(tid)] = stored[..] else { panic!("one task is stored: {stored:?}") };
     let task = view(&store.reopen().await, tid).await?;

@@ -24,8 +24,8 @@ pub(crate) enum SpawnerCommand {
   raddle spawner run --launcher docker --worker-image raddle
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
-max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image; and what a container may use
-in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp. Flags and
+max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation; and what a
+container may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp. Flags and
 environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a second one makes
 them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
@@ -62,6 +62,9 @@ pub(crate) struct SpawnerArgs {
     /// The image of workers in containers, whose entrypoint is this program
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
+    /// Keep every task at least so far apart, whatever its own isolation: 'process' or 'sandbox'
+    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION")]
+    pub(crate) min_isolation: Option<String>,
     /// A folder of handlers for the workers
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
@@ -96,6 +99,7 @@ impl SpawnerArgs {
             launcher: self.launcher,
             worker_image: self.worker_image.clone(),
             container: None,
+            min_isolation: self.min_isolation.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::{Timestamp, fmt::temporal::Pieces};
 use raddle_core::{
     CapSet, Span,
     retry::Backoff,
-    spec::{Isolation, Reserved},
+    spec::{Isolation, Network, Reserved},
     trace::{TraceParent, TraceState},
 };
 
@@ -39,6 +39,12 @@ pub(crate) struct SpecArgs {
     /// How it is kept apart from the rest
     #[arg(long, value_name = "HOW")]
     pub(crate) isolation: Option<Apart>,
+    /// Run it in a sandbox that lacks what this system refuses, rather than not at all
+    #[arg(long)]
+    pub(crate) isolation_fallback: bool,
+    /// What it reaches of the network from its sandbox: 'none', 'host', or places, as example.org:443
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) network: Option<Network>,
     /// The folder it starts in; else the current one
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, tid::TidArg};
+use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, spec::Isolation, tid::TidArg};
 
 use super::{LogArgs, MetricsArgs};
 
@@ -64,6 +64,9 @@ pub(crate) struct StartArgs {
     /// Of the handlers there are, only these
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
     pub(crate) plugins: Option<Vec<String>>,
+    /// Keep every task at least so far apart, whatever its own isolation: 'process' or 'sandbox'
+    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = least)]
+    pub(crate) min_isolation: Option<Isolation>,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
     #[command(flatten)]
@@ -105,6 +108,11 @@ fn intake(once: bool, flag: Option<u32>, said: &str) -> Result<Intake, String> {
             _ => Err(format!("{WORKER_CONCURRENCY}={said} is not a number from 1 to 1024: change or unset it")),
         },
     }
+}
+
+/// What a worker can keep every task apart by.
+fn least(text: &str) -> Result<Isolation, raddle_fabric::worker::NoMinimum> {
+    raddle_fabric::worker::minimum(text)
 }
 
 /// A name that tasks can have in `queue`.

@@ -252,6 +252,7 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         serve: None,
         handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
         plugins: args.plugins.clone(),
+        min_isolation: Some(config.min_isolation),
         metrics: MetricsArgs::default(),
         log: args.log,
         name: "worker".into(),

@@ -125,6 +125,9 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     if let Some(idle_exit) = args.idle_exit {
         say(&["--idle-exit", &idle_exit.0.as_secs_f64().to_string()]);
     }
+    if let Some(least) = args.min_isolation {
+        say(&["--min-isolation", least.as_str()]);
+    }
     if let Some(plugins) = &args.plugins {
         say(&["--plugins", &plugins.join(",")]);
     }
@@ -308,6 +311,7 @@ pub(super) fn options(
         idle_exit: args.idle_exit.map(|idle| idle.0),
         max_uptime: args.max_uptime.map(|uptime| uptime.0),
         env: url.into_iter().collect(),
+        min_isolation: args.min_isolation.unwrap_or_default(),
         grouped: context.is_warm(),
         prefork,
         ..kind

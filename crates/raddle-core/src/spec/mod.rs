@@ -1,5 +1,6 @@
 //! What a task is to do: one serde type for JSON and TOML, immutable once submitted.
 
+pub mod network;
 mod parse;
 mod table;
 mod target;
@@ -16,6 +17,7 @@ use crate::{
     trace::{TraceParent, TraceState},
 };
 
+pub use network::Network;
 pub use parse::ParseSpecError;
 pub use validate::{InvalidSpec, MAX_SPEC_BYTES, is_label};
 
@@ -85,6 +87,12 @@ pub struct Spec {
     /// How far the attempt is kept apart from its host.
     #[serde(default, skip_serializing_if = "Isolation::is_process")]
     pub isolation: Isolation,
+    /// Whether a sandbox may lack what its host's system refuses, instead of being none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub isolation_fallback: bool,
+    /// What the attempt reaches of the network, if it is kept apart.
+    #[serde(default, skip_serializing_if = "Network::is_none")]
+    pub network: Network,
     /// Environment variables added to the worker's own.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -144,8 +152,8 @@ pub enum Reserved {
     Clear,
 }
 
-/// How far an attempt is kept apart from its host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How far an attempt is kept apart from its host. A later one keeps it further.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Isolation {
@@ -179,6 +187,8 @@ impl Spec {
             on_stop: Reserved::Clear,
             on_error: Reserved::Keep,
             isolation: Isolation::Process,
+            isolation_fallback: false,
+            network: Network::None,
             env: BTreeMap::new(),
             cwd: None,
             unique_key: None,
@@ -283,6 +293,15 @@ impl Reserved {
 }
 
 impl Isolation {
+    /// The name, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Sandbox => "sandbox",
+            Self::Docker => "docker",
+        }
+    }
+
     fn is_process(&self) -> bool {
         *self == Self::Process
     }

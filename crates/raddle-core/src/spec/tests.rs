@@ -106,6 +106,12 @@ fn wrong_types_are_named_with_their_path() {
         ("retry.backoff", r#""retry":{"backoff":"quadratic"}"#),
         ("on_stop", r#""on_stop":"drop""#),
         ("isolation", r#""isolation":"vm""#),
+        ("isolation_fallback", r#""isolation_fallback":"yes""#),
+        ("network", r#""network":"all""#),
+        ("network", r#""network":[]"#),
+        ("network[0]", r#""network":[443]"#),
+        ("network", r#""network":["example.org"]"#),
+        ("network", r#""network":{"host":true}"#),
         ("kwargs", r#""kwargs":[1]"#),
         ("metadata", r#""metadata":"x""#),
     ] {
@@ -232,6 +238,20 @@ fn targets_and_isolation_imply_what_a_worker_must_offer() {
     assert_eq!(needs(Target::Routine("r".into()), Isolation::Process), "@routine:r");
     assert_eq!(needs(Target::Handler("h".into()), Isolation::Docker), "@docker,@handler:h");
     assert_eq!(needs(Target::Service("s".into()), Isolation::Sandbox), "@sandbox,@service");
+}
+
+#[test]
+fn a_network_and_a_fallback_belong_to_a_sandbox() {
+    let spec =
+        |text: &str| Spec::from_toml(&format!("target.command = ['true']\nisolation = 'sandbox'\n{text}")).unwrap();
+    let boxed = spec("isolation_fallback = true\nnetwork = ['Example.org:443', '[::1]:80']");
+    let json = serde_json::to_value(&boxed).unwrap();
+    assert_eq!(json["network"], serde_json::json!(["example.org:443", "[::1]:80"]));
+    assert_eq!(json["isolation_fallback"], true);
+    assert_eq!(spec("network = 'host'").network, Network::Host);
+    assert_eq!(spec("network = 'none'"), spec(""));
+    assert!(invalid(|s| s.isolation_fallback = true).starts_with("at 'isolation_fallback': means nothing"));
+    assert!(invalid(|s| s.network = Network::Host).starts_with("at 'network': means nothing"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Spec, Target};
+use super::{Isolation, Spec, Target};
 
 /// The largest spec that is taken, its `stdin` included. Larger input belongs in a file that the task reads.
 pub const MAX_SPEC_BYTES: usize = 16 * 1024 * 1024;
@@ -34,6 +34,7 @@ impl Spec {
             "requires",
             "tags that begin with @ are given by Raddle itself",
         )?;
+        self.validate_isolation()?;
         self.validate_text()?;
         self.validate_size()?;
         self.validate_numbers()
@@ -55,6 +56,19 @@ impl Spec {
             Target::Handler(name) => check(is_label(name), "target.handler", "is not a handler's name"),
             Target::Service(_) => Err(invalid("target.service", "cannot be submitted: services start themselves")),
         }
+    }
+
+    fn validate_isolation(&self) -> Result<(), InvalidSpec> {
+        check(
+            !self.isolation_fallback || self.isolation == Isolation::Sandbox,
+            "isolation_fallback",
+            "means nothing without the isolation 'sandbox'",
+        )?;
+        check(
+            self.network.is_none() || self.isolation != Isolation::Process,
+            "network",
+            "means nothing without the isolation 'sandbox': a process has its host's",
+        )
     }
 
     fn validate_text(&self) -> Result<(), InvalidSpec> {

@@ -45,8 +45,8 @@ pub(super) struct Attempt<'a> {
     pub(super) phase: Phase,
     /// The command's wait status.
     pub(super) status: i32,
-    /// Who knows it better, where a shim is what is waited for.
-    pub(super) witness: Option<sandbox::Witness>,
+    /// The sandbox around it. There a shim is what is waited for, and knows it better.
+    pub(super) boxed: Option<sandbox::Spawned>,
     /// How the attempt ends if that is not the command's own doing.
     pub(super) cause: Option<Exit>,
     pub(super) stop: Stop,
@@ -89,11 +89,15 @@ impl<'a> Attempt<'a> {
                 Some((runner.call.ok_or_else(|| no_functions(name))?, name))
             }
         };
-        // A function is handed its input; only a command reads it from a pipe.
-        let (stdin, input) = if call.is_some() { (None, stdin) } else { (stdin, None) };
+        // A function is handed its input; only a command reads it from a pipe, and a function that is a program anew.
+        let is_forked = call.is_some() && prepared.executable.is_none();
+        let (stdin, input) = if is_forked { (None, stdin) } else { (stdin, None) };
         let (feed, reader) = stdin.map(Feed::new).transpose().map_err(refused)?.unzip();
-        let watch = if start.limits.is_empty() { None } else { runner.watch(start, now) };
-        let rlimits = watch::rlimits(&start.limits, watch.as_ref().map(Watch::enforced).unwrap_or_default());
+        let limits = start.sandbox.as_ref().map_or_else(|| start.limits.clone(), |_| sandbox::bounded(&start.limits));
+        let watch = if limits.is_empty() { None } else { runner.watch(start, &limits, now) };
+        let enforced = watch.as_ref().map(Watch::enforced).unwrap_or_default();
+        let mut rlimits = watch::rlimits(&limits, enforced, start.sandbox.is_some());
+        rlimits.extend(start.sandbox.iter().flat_map(|_| sandbox::rlimits()));
         let plan = Plan {
             envp: &prepared.envp(),
             cwd: prepared.cwd.as_deref(),
@@ -110,22 +114,21 @@ impl<'a> Attempt<'a> {
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
-        let mut witness = None;
-        let spawned = match (call, &prepared.executable) {
-            (Some((call, name)), _) => function::fork(&plan, call, name, input.unwrap_or_default()),
-            (None, Some(executable)) if start.sandboxed => match sandbox::spawn(&mut runner.stack, &plan, executable) {
-                Ok((pid, seen)) => {
-                    witness = Some(seen);
-                    Ok(pid)
+        let mut boxed = None;
+        let spawned = match (&prepared.executable, &start.sandbox, call) {
+            (Some(executable), Some(sandbox), _) => {
+                match sandbox::spawn(&mut runner.stack, &plan, executable, sandbox) {
+                    Ok(spawned) => Ok(boxed.insert(spawned).pid),
+                    Err(NotBegun::Step(step, error)) => Err((step, error)),
+                    Err(NotBegun::Refused(refused)) => {
+                        sys::set_urgent(false);
+                        return Err(Exit::SpawnFailed { message: refused.to_string() });
+                    }
                 }
-                Err(NotBegun::Step(step, error)) => Err((step, error)),
-                Err(NotBegun::Refused(refused)) => {
-                    sys::set_urgent(false);
-                    return Err(Exit::SpawnFailed { message: refused.to_string() });
-                }
-            },
-            (None, Some(executable)) => child::spawn(&mut runner.stack, &plan, executable),
-            (None, None) => unreachable!("what is no function was found as a command"),
+            }
+            (Some(executable), None, _) => child::spawn(&mut runner.stack, &plan, executable),
+            (None, _, Some((call, name))) => function::fork(&plan, call, name, input.unwrap_or_default()),
+            (None, _, None) => unreachable!("what is no function was found as a command"),
         };
         let pid = spawned.map_err(|(step, error)| {
             sys::set_urgent(false);
@@ -138,7 +141,7 @@ impl<'a> Attempt<'a> {
             pid,
             phase: Phase::Running,
             status: 0,
-            witness,
+            boxed,
             cause: None,
             stop: Stop::new(StopPolicy::cancel(start.grace)),
             times_out: start.timeout.map(|timeout| now.saturating_add(timeout)),
@@ -155,6 +158,7 @@ impl<'a> Attempt<'a> {
             usage: Usage::default(),
             started_at,
         };
+        attempt.name_what_lacks(now);
         attempt.feed();
         Ok(attempt)
     }
@@ -294,7 +298,7 @@ impl<'a> Attempt<'a> {
         self.reap();
         let reaped = Duration::from_micros(self.usage.user_us + self.usage.system_us);
         let Some(watch) = &mut self.watch else { return };
-        let hold = match watch.sample(self.runner_pid, reaped) {
+        let hold = match watch.sample(self.runner_pid, self.boxed.as_ref(), reaped) {
             Verdict::Over(exit) => return self.kill(runner, exit, now),
             // A tree that is to end gets the time it needs to do so.
             Verdict::Hold => self.stop.stage() == Stage::Running,
@@ -303,6 +307,14 @@ impl<'a> Attempt<'a> {
         if hold != self.held {
             self.held = hold;
             if hold { drop(tree::freeze(self.runner_pid)) } else { tree::thaw(self.runner_pid) }
+        }
+    }
+
+    /// Says what its sandbox does without, where whoever looks at the task will see it.
+    fn name_what_lacks(&mut self, now: Duration) {
+        let (Some(boxed), Some(stderr)) = (&self.boxed, self.captures.get_mut(1)) else { return };
+        for refused in &boxed.lacks {
+            stderr.remark(&format!("raddle: {refused}; it runs without, as isolation_fallback says\n"), now);
         }
     }
 

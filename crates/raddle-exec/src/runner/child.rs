@@ -58,7 +58,7 @@ pub(crate) struct Stack(*mut c_void);
 
 struct Shared<'a> {
     plan: &'a Plan<'a>,
-    path: &'a CStr,
+    executable: &'a Executable,
     argv: &'a [*const c_char],
     parent: libc::pid_t,
     failure: Option<(Step, c_int)>,
@@ -91,7 +91,7 @@ pub(crate) fn spawn(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable)
     let argv = executable.argv();
     // SAFETY: getpid cannot fail.
     let parent = unsafe { libc::getpid() };
-    let mut shared = Shared { plan, path: &executable.path, argv: &argv, parent, failure: None };
+    let mut shared = Shared { plan, executable, argv: &argv, parent, failure: None };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack is ours alone (`&mut`) and grows down from its end. CLONE_VFORK suspends this thread, the only one of the
     // process, until the child has exec'd or exited, so that `shared` and the plan outlive the child's use of them.
@@ -131,7 +131,12 @@ unsafe fn exec(shared: &Shared<'_>) -> Step {
         if let Err(step) = set_up(shared.plan, shared.parent) {
             return step;
         }
-        libc::execve(shared.path.as_ptr(), shared.argv.as_ptr(), shared.plan.envp.as_ptr());
+        let (argv, envp) = (shared.argv.as_ptr(), shared.plan.envp.as_ptr());
+        // Returns only if it fails, and then the reason is in errno.
+        let _ = match shared.executable.opened() {
+            Some(fd) => libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) as c_int,
+            None => libc::execve(shared.executable.path.as_ptr(), argv, envp),
+        };
     }
     Step::Exec
 }
@@ -162,6 +167,10 @@ pub(super) unsafe fn set_up(plan: &Plan<'_>, parent: libc::pid_t) -> Result<(), 
         for (target, fd) in (1..).zip(plan.outputs) {
             if libc::dup2(*fd, target) < 0 {
                 return Err(Step::Setup);
+            }
+            if *fd == target {
+                // Then nothing was done, and it would be closed when the program begins.
+                libc::fcntl(target, libc::F_SETFD, 0);
             }
         }
         if let Some(cwd) = plan.cwd

@@ -8,7 +8,6 @@ use super::{
     Runner,
     attempt::{Attempt, Phase},
     capture::Capture,
-    sandbox::Witness,
     watch::Verdict,
 };
 use crate::{
@@ -141,7 +140,7 @@ impl Attempt<'_> {
                     self.usage.system_us += ended.system.as_micros() as u64;
                     self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(ended.max_rss_bytes);
                     if ended.pid == self.pid {
-                        let seen = self.witness.as_ref().and_then(Witness::status);
+                        let seen = self.boxed.as_ref().and_then(|boxed| boxed.witness.status());
                         self.status = seen.unwrap_or(ended.status);
                         self.phase = Phase::Sweeping;
                     }
@@ -167,7 +166,7 @@ impl Attempt<'_> {
     fn judge_survivors(&mut self) {
         if let Some(watch) = &mut self.watch
             && self.cause.is_none()
-            && let Verdict::Over(exit) = watch.sample(self.runner_pid, Duration::ZERO)
+            && let Verdict::Over(exit) = watch.sample(self.runner_pid, self.boxed.as_ref(), Duration::ZERO)
         {
             self.cause = Some(exit);
         }

@@ -1,18 +1,19 @@
 //! Running a function of this very program instead of a command: a plain fork of the runner, which has one thread and little memory.
 //!
 //! The child is as pristine as a new process, because the runner has done nothing before but wait, and it costs a fraction of one: nothing
-//! is loaded, linked or initialised again.
+//! is loaded, linked or initialised again. In a sandbox it is the program anew: a fork would have the runner's memory, and with it the
+//! worker's environment.
 
 use std::{
     ffi::c_char,
     fs::File,
-    io::{self, Write},
-    os::fd::FromRawFd,
+    io::{self, Read, Write},
+    os::fd::{AsFd, FromRawFd, OwnedFd},
     process,
 };
 
 use super::child::{Plan, Step, set_up};
-use crate::{sys, title};
+use crate::{frame::MAX_STDIN, sys, title};
 
 /// Calls the function of this name with an input. What it answers goes to the file, what it prints to standard output and error as always.
 /// Returns the exit code of its process.
@@ -48,6 +49,36 @@ pub(super) fn fork(plan: &Plan<'_>, call: Call, name: &str, input: Vec<u8>) -> R
         Ok(pid) => Ok(pid as u32),
         Err(error) => Err((Step::Clone, error)),
     }
+}
+
+/// Calls a function in a process that was started for it, in a sandbox: with its input on standard input, and nothing in its memory of
+/// whoever has started it. Returns the exit code.
+pub(super) fn main(call: Option<Call>, name: &str) -> i32 {
+    match (call, prepare()) {
+        (Some(call), Ok((input, reply))) => call(name, input, reply),
+        (None, _) => {
+            super::complain(format_args!("this program has no functions that tasks could run"));
+            NOT_SET_UP
+        }
+        (_, Err(error)) => {
+            super::complain(format_args!("cannot run a function, which only a sandbox can start: {error}"));
+            NOT_SET_UP
+        }
+    }
+}
+
+/// The input and the answer. Standard input is empty after that.
+fn prepare() -> io::Result<(Vec<u8>, File)> {
+    // SAFETY: asks whether it is open.
+    sys::check(unsafe { libc::fcntl(REPLY, libc::F_GETFD) })?;
+    let mut input = Vec::new();
+    io::stdin().lock().take(MAX_STDIN as u64 + 1).read_to_end(&mut input)?;
+    let null = File::open("/dev/null")?;
+    sys::dup_onto(null.as_fd(), 0)?;
+    // SAFETY: it was put there for this, and nobody else in this process knows of it.
+    let reply = unsafe { OwnedFd::from_raw_fd(REPLY) };
+    // What the function starts shall not be able to answer for it.
+    Ok((input, File::from(sys::dup_above(reply.as_fd(), REPLY)?)))
 }
 
 fn become_function(plan: &Plan<'_>, call: Call, name: &str, input: Vec<u8>) -> i32 {

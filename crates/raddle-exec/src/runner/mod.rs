@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::State;
+use raddle_core::{Limits, State};
 
 use self::{
     attempt::Attempt,
@@ -74,15 +74,20 @@ pub(crate) struct Runner {
 /// An attempt to run, and its input.
 type Work = (Box<Start>, Option<Vec<u8>>);
 
-/// Runs a runner and exits, if that is what this process was started for; else returns at once.
+/// Runs a runner, or a function in a sandbox, and exits, if that is what this process was started for; else returns at once.
 ///
 /// To be called first thing in `main`, before threads exist and before arguments are parsed. A program that has functions of its own for
 /// tasks to run gives the one that calls them.
 pub fn runner_main_if_asked(call: Option<Call>) {
     let mut arguments = std::env::args_os();
     let title = arguments.next();
-    if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
-        return;
+    match arguments.next() {
+        Some(argument) if argument == ARGUMENT => {}
+        Some(argument) if argument == settings::FUNCTION => {
+            let name = arguments.next().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            process::exit(function::main(call, &name))
+        }
+        _ => return,
     }
     let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
     let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
@@ -216,10 +221,12 @@ impl Runner {
     }
 
     /// The watch over an attempt with limits.
-    fn watch(&mut self, start: &Start, now: Duration) -> Option<Watch> {
+    fn watch(&mut self, start: &Start, limits: &Limits, now: Duration) -> Option<Watch> {
         let delegation = self.delegation.get_or_insert_with(Delegation::find).as_ref();
         let name = format!("raddle-{}-{}", start.tid, start.attempt);
-        Watch::new(&start.limits, watch::group(delegation, &name, &start.limits), now)
+        // Only where the task asks for a limit: to join a group takes longer than many a task.
+        let delegation = delegation.filter(|_| !start.limits.is_empty());
+        Watch::new(limits, watch::group(delegation, &name, limits), now)
     }
 
     fn show(&self, start: &Start, status: &str) {

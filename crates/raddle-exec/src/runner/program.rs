@@ -6,23 +6,28 @@ use std::{
     collections::BTreeSet,
     ffi::{CStr, CString, OsStr, c_char},
     fs, io,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        unix::{ffi::OsStrExt, fs::PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 
 use raddle_core::Exit;
 
-use super::{child::Step, sandbox};
-use crate::{frame::Start, message::Program};
+use super::{child::Step, sandbox, settings};
+use crate::{frame::Start, message::Program, sys};
 
 /// Variables that carry news from a worker to its own processes; commands do not see them.
 const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
+/// This very program, also when another has taken its place on the disk.
+const PROGRAM: &str = "/proc/self/exe";
 /// Where a shell looks when there is no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// An attempt ready to begin.
 pub(crate) struct Prepared {
-    /// What a command is; a function needs nothing.
+    /// What a command is; a function needs nothing, unless it is in a sandbox.
     pub(crate) executable: Option<Executable>,
     pub(crate) cwd: Option<CString>,
     env: Vec<CString>,
@@ -32,6 +37,8 @@ pub(crate) struct Prepared {
 pub(crate) struct Executable {
     pub(crate) path: CString,
     argv: Vec<CString>,
+    /// The file itself, where the path leads nowhere: this program, in a sandbox that does not show it.
+    opened: Option<OwnedFd>,
 }
 
 /// The environment that every command of this runner inherits.
@@ -59,7 +66,24 @@ impl Executable {
                 None => exit,
             })?
         };
-        Ok(Self { path, argv })
+        Ok(Self { path, argv, opened: None })
+    }
+
+    /// This very program, which is to call a function of its own and nothing else.
+    fn function(name: &str) -> Result<Self, Exit> {
+        let unusable = |error: io::Error| failed(format!("this program cannot be opened to run it anew: {error}"));
+        let file = fs::File::open(PROGRAM).map_err(unusable)?;
+        // Out of the way of those that a process is given.
+        let opened = Some(sys::dup_above(file.as_fd(), 10).map_err(unusable)?);
+        let words = [name, settings::FUNCTION, name];
+        let argv =
+            words.iter().map(|word| c_string(word, || "the function's name".into())).collect::<Result<_, _>>()?;
+        Ok(Self { path: c"".into(), argv, opened })
+    }
+
+    /// The file, if it is open.
+    pub(crate) fn opened(&self) -> Option<RawFd> {
+        self.opened.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// The arguments, ended by a null pointer.
@@ -72,18 +96,18 @@ impl Prepared {
     /// Finds what is to be run. The error says how the attempt ends without having begun.
     pub(crate) fn new(start: &Start, inherited: &[CString]) -> Result<Self, Exit> {
         let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
-        if start.sandboxed && start.cwd.is_some() {
+        if start.sandbox.is_some() && start.cwd.is_some() {
             return Err(failed("a sandbox has a folder of its own, and sees no other: leave out cwd"));
         }
-        if start.sandboxed && matches!(start.program, Program::Function(_)) {
-            return Err(failed("only commands can be run in a sandbox"));
-        }
-        let env = match start.sandboxed {
-            true => environment(start, &sandbox::ENVIRONMENT.map(Into::into))?,
-            false => environment(start, inherited)?,
+        let env = match &start.sandbox {
+            Some(sandbox) => environment(start, &sandbox::environment(sandbox))?,
+            None => environment(start, inherited)?,
         };
         let executable = match &start.program {
-            Program::Command(argv) => Some(Executable::find(argv, &env, start.cwd.as_deref(), start.sandboxed)?),
+            Program::Command(argv) => {
+                Some(Executable::find(argv, &env, start.cwd.as_deref(), start.sandbox.is_some())?)
+            }
+            Program::Function(name) if start.sandbox.is_some() => Some(Executable::function(name)?),
             // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
             Program::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
                 Some(exit) => return Err(exit),
@@ -111,7 +135,9 @@ impl Prepared {
             }
             Step::Setup => failed(format!("the process could not be set up: {error}")),
             Step::Chdir => {
-                failed(format!("cannot enter the folder '{}': {error}", start.cwd.as_deref().unwrap_or_default()))
+                let of_handler = start.sandbox.as_ref().and_then(|sandbox| sandbox.folder.as_deref());
+                let folder = start.cwd.as_deref().or(of_handler).unwrap_or_default();
+                failed(format!("cannot enter the folder '{folder}': {error}"))
             }
             Step::Exec if error.raw_os_error() == Some(libc::ENOMEM) => {
                 failed(format!("its memory_mb leaves no room for a process: {error}"))
@@ -119,7 +145,7 @@ impl Prepared {
             Step::Exec if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
                 // The file may well be there: then it is the interpreter that its first line names which is not.
                 let path = self.executable.as_ref().map(|executable| in_folder(start.cwd.as_deref(), &executable.path));
-                if !start.sandboxed && path.is_some_and(|path| path.exists()) {
+                if start.sandbox.is_none() && path.is_some_and(|path| path.exists()) {
                     Exit::NotExecutable { message: format!("cannot execute {name}: its interpreter is missing") }
                 } else {
                     Exit::NotFound { message: format!("command not found: {name}") }
@@ -245,7 +271,7 @@ mod tests {
             timeout: None,
             limits: Limits::default(),
             grace: Duration::ZERO,
-            sandboxed: false,
+            sandbox: None,
         }
     }
 

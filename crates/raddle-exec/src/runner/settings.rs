@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 
 /// The first argument of a runner.
 pub(crate) const ARGUMENT: &str = "__runner";
+/// The first argument of a process that calls a function of its program, and is nothing else.
+pub(super) const FUNCTION: &str = "__function";
 /// Said of a runner whose standard output is a fence page.
 pub(super) const FENCED: &str = "fenced";
 /// Worn by a forked runner until it has a task; it has none of a worker's names, because there is no worker yet.

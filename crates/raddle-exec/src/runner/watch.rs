@@ -6,7 +6,7 @@ use std::{os::fd::AsRawFd, os::fd::RawFd, time::Duration};
 
 use raddle_core::{Exit, Limits, limits::LimitKind};
 
-use super::{child::Resource, throttle::Throttle};
+use super::{child::Resource, sandbox::Spawned, throttle::Throttle};
 use crate::{
     cgroup::{Controllers, Delegation, Group},
     sys, tree,
@@ -16,6 +16,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_millis(10);
 /// How far `RLIMIT_NPROC`, which counts all processes of a user, stays above what the user has and the task may.
 const OTHERS: u64 = 64;
+/// Threads that a sandbox has at most, besides those of its task.
+const OF_SANDBOX: u64 = 256;
 const MIB: u64 = 1 << 20;
 
 /// What a sample asks for.
@@ -73,25 +75,31 @@ impl Watch {
     }
 
     /// Looks at the tree below `root`, whose ended processes have used `reaped` processor time.
-    pub(crate) fn sample(&mut self, root: u32, reaped: Duration) -> Verdict {
-        let tree = tree::descendants_up_to(root, self.procs.unwrap_or(u64::MAX));
+    pub(crate) fn sample(&mut self, root: u32, boxed: Option<&Spawned>, reaped: Duration) -> Verdict {
+        let most = self.procs.map_or(u64::MAX, |most| most.saturating_add(OF_SANDBOX));
+        let tree = tree::descendants_up_to(root, most);
         let now = sys::now();
         self.next = Some(now + INTERVAL);
-        let alive = || tree.iter().filter(|process| !process.zombie);
+        // What a sandbox is made of is nothing that the task has.
+        let is_ours = |pid| boxed.is_some_and(|boxed| boxed.pid == pid || boxed.proxy == Some(pid));
+        let own = || tree.iter().filter(|process| !is_ours(process.pid));
+        let alive = || own().filter(|process| !process.zombie);
 
         let page = sys::sysconf(libc::_SC_PAGESIZE);
         let rss = alive().map(|process| process.rss_pages).sum::<u64>() * page;
         let refused = self.group.as_ref().is_some_and(Group::refused_a_process);
-        if self.procs.is_some_and(|most| refused || tree.iter().map(|process| process.threads).sum::<u64>() > most) {
+        if self.procs.is_some_and(|most| refused || own().map(|process| process.threads).sum::<u64>() > most) {
             return Verdict::Over(Exit::Limit { limit: LimitKind::MaxProcs });
         }
-        let mut used = rss;
+        let files = boxed.filter(|_| self.memory.is_some()).map_or(0, |boxed| boxed.files.bytes());
+        let mut used = rss + files;
         if let Some(most) = self.memory
-            && rss > most
+            && used > most
         {
             // The sum counts shared pages once for each sharer, which would punish a tree for forking. The true sum is dearer to
             // come by, and asked for only when it matters.
-            used = alive().map(|p| tree::proportional_bytes(p.pid).unwrap_or(p.rss_pages * page)).sum();
+            let held = alive().map(|p| tree::proportional_bytes(p.pid).unwrap_or(p.rss_pages * page));
+            used = held.sum::<u64>() + files;
             if used > most {
                 self.peak_rss = self.peak_rss.max(used);
                 return Verdict::Over(Exit::OutOfMemory);
@@ -123,7 +131,7 @@ pub(crate) fn group(delegation: Option<&Delegation>, name: &str, limits: &Limits
 }
 
 /// The limits that each process of the attempt holds by itself. `enforced` are those of its cgroup.
-pub(crate) fn rlimits(limits: &Limits, enforced: Controllers) -> Vec<(Resource, u64)> {
+pub(crate) fn rlimits(limits: &Limits, enforced: Controllers, sandboxed: bool) -> Vec<(Resource, u64)> {
     let mut own = Vec::new();
     if let Some(fds) = limits.max_fds {
         own.push((libc::RLIMIT_NOFILE, fds));
@@ -136,9 +144,14 @@ pub(crate) fn rlimits(limits: &Limits, enforced: Controllers) -> Vec<(Resource, 
     }
     if let Some(procs) = limits.max_procs
         && !enforced.pids
-        && !sys::is_root()
     {
-        own.push((libc::RLIMIT_NPROC, tree::threads_of_user().saturating_add(procs).saturating_add(OTHERS)));
+        // A user of its own has none but its own; where the kernel does not see it so, nobody can say what to count from.
+        let others = match (sandboxed, sys::is_root()) {
+            (true, _) => sys::counts_by_namespace().then_some(0),
+            (false, false) => Some(tree::threads_of_user()),
+            (false, true) => None,
+        };
+        own.extend(others.map(|others| (libc::RLIMIT_NPROC, others.saturating_add(procs).saturating_add(OTHERS))));
     }
     own
 }

@@ -1,38 +1,43 @@
 //! The program that the tests start as a runner. Asked to, it is also a worker that can be killed: `worker SCRIPT` starts a runner,
-//! has it run the script, prints the pids of runner and command, and waits for its end.
+//! has it run the script, prints the pids of runner and command, and waits for its end; `boxed SCRIPT` has it run in a sandbox. And
+//! `refusing WHAT ARGS…` is itself with these arguments, on a system that refuses some calls.
 
 mod functions;
+mod refusing;
 
 use std::time::Duration;
 
 use raddle_core::{Limits, Tid};
-use raddle_exec::{Notice, Program, Request, Runner, RunnerOptions};
+use raddle_exec::{Notice, Program, Request, Runner, RunnerOptions, Sandbox};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     raddle_exec::runner_main_if_asked(Some(functions::call));
     let mut arguments = std::env::args().skip(1);
+    let work = |script, sandbox| {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(worker(script, sandbox))
+    };
     match (arguments.next().as_deref(), arguments.next()) {
-        (Some("worker"), Some(script)) => {
-            tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(worker(script))
-        }
+        (Some("worker"), Some(script)) => work(script, None),
+        (Some("boxed"), Some(script)) => work(script, Some(Sandbox::default())),
+        (Some("refusing"), Some(what)) => Err(refusing::become_one(&what, arguments).into()),
         _ => Err("this program does nothing by itself".into()),
     }
 }
 
-async fn worker(script: String) -> Result<(), Box<dyn std::error::Error>> {
+async fn worker(script: String, sandbox: Option<Sandbox>) -> Result<(), Box<dyn std::error::Error>> {
     let mut runner = Runner::spawn(&RunnerOptions::default()).await?;
     let request = Request {
         tid: Tid::from_u64(1_700_000_000_000_000_000).ok_or("no tid")?,
         attempt: 1,
         name: "script".into(),
         program: Program::Command(vec!["sh".into(), "-c".into(), script]),
-        env: Vec::new(),
+        env: std::env::var("RADDLE_TEST_MARK").into_iter().map(|mark| ("RADDLE_TEST_MARK".into(), mark)).collect(),
         cwd: None,
         stdin: None,
         timeout: None,
         limits: Limits::default(),
         grace: Duration::from_secs(5),
-        sandboxed: false,
+        sandbox,
     };
     runner.start(&request).await?;
     loop {

@@ -82,7 +82,7 @@ impl Rig {
             timeout: None,
             limits: Limits::default(),
             grace: Duration::from_secs(20),
-            sandboxed: false,
+            sandbox: None,
         }
     }
 

@@ -2,10 +2,14 @@
 
 use std::{fmt, time::Duration};
 
-use raddle_core::{CapSet, QueueName, Span, spec::DEFAULT_QUEUE};
+use raddle_core::{
+    CapSet, QueueName, Span,
+    spec::{DEFAULT_QUEUE, Isolation},
+};
 use serde::{Deserialize, Deserializer, de};
 
 use super::allowance::{Allowance, AllowanceLayer};
+use crate::worker::minimum;
 
 /// What one source says of a spawner: a file, or flags and environment. What it leaves open is for the next to say.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -35,6 +39,8 @@ pub struct Layer {
     pub worker_image: Option<String>,
     /// What such a container may use.
     pub container: Option<AllowanceLayer>,
+    /// How far the workers keep every task apart, at least.
+    pub min_isolation: Option<String>,
 }
 
 /// How many workers to have ahead of demand.
@@ -85,6 +91,8 @@ pub struct Config {
     pub container: Allowance,
     /// How workers are started.
     pub launcher: Launch,
+    /// How far the workers keep every task apart, at least.
+    pub min_isolation: Isolation,
 }
 
 /// Why this is no spawner.
@@ -142,6 +150,7 @@ impl Layer {
             launcher: self.launcher.or(below.launcher),
             worker_image: self.worker_image.or(below.worker_image),
             container: self.container.or(below.container),
+            min_isolation: self.min_isolation.or(below.min_isolation),
         }
     }
 
@@ -184,6 +193,7 @@ impl Layer {
         if !(hit_target > 0.0 && hit_target < 1.0) {
             return Err(error_at("spawner.hit_target", format!("{hit_target} is not between 0 and 1: 0.99 is usual")));
         }
+        let least = self.min_isolation.as_deref().map_or(Ok(Isolation::Process), minimum);
         let idle_timeout = self.idle_timeout.unwrap_or(IDLE_TIMEOUT).0;
         if idle_timeout.is_zero() {
             return Err(error_at("spawner.idle_timeout", "workers that leave at once are not warm: give a time"));
@@ -210,6 +220,7 @@ impl Layer {
             launcher,
             worker_image,
             container,
+            min_isolation: least.map_err(|error| error_at("spawner.min_isolation", error))?,
         })
     }
 }
@@ -320,10 +331,12 @@ mod tests {
         assert_eq!((config.caps.to_string().as_str(), config.queues), ("cpu,docker", vec!["default".to_owned()]));
         assert_eq!((config.warm_pool, config.max_parallel, config.max_workers), (WarmPool::Fixed(2), 50, 8));
         assert_eq!((config.poll, config.idle_timeout), (Duration::from_secs(1), Duration::from_secs(600)));
-        let rest =
-            read("[spawner]\nwarm_pool='auto'\nhit_target=0.999\nidle_timeout='5m'\nmax_workers=3\nlauncher='process'");
+        let rest = read(
+            "[spawner]\nwarm_pool='auto'\nhit_target=0.999\nidle_timeout='5m'\nmax_workers=3\nlauncher='process'\nmin_isolation='sandbox'",
+        );
         let rest = rest.unwrap();
         assert_eq!((rest.warm_pool, rest.max_workers, rest.idle_timeout.as_secs()), (WarmPool::Auto, 3, 300));
+        assert_eq!(rest.min_isolation, Isolation::Sandbox);
         assert_eq!(read("").unwrap(), read("[spawner]").unwrap());
     }
 
@@ -356,6 +369,7 @@ mod tests {
             ("hit_target = 1.0", "spawner.hit_target", "between 0 and 1"),
             ("idle_timeout = 0", "spawner.idle_timeout", "give a time"),
             ("idle_timeout = 'soon'", "spawner.idle_timeout", "not a duration"),
+            ("min_isolation = 'docker'", "spawner.min_isolation", "say 'process' or 'sandbox'"),
             ("launcher = 'rocket'", "spawner.launcher", "no launcher 'rocket'"),
             ("launcher = 'docker'", "spawner.worker_image", "no image is named"),
             ("launcher = 'docker'\nworker_image = ' '", "spawner.worker_image", "no image is named"),

@@ -15,6 +15,7 @@
 //!
 //! What the service does about what it hears is decided in `core`, without I/O or a clock.
 
+mod apart;
 mod backlog;
 mod conversation;
 mod core;
@@ -36,6 +37,7 @@ mod standstill;
 mod stopping;
 pub(crate) mod words;
 
+pub use apart::{NoMinimum, minimum};
 pub use life::{EndReason, Ended, LastAttempt, Worker};
 pub(crate) use options::this_host;
 pub use options::{ONE_SHOT, Options, SANDBOX};

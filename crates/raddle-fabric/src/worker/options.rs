@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duratio
 
 use raddle_core::{
     CapSet, Tid,
-    spec::{DEFAULT_QUEUE, routine_tag},
+    spec::{DEFAULT_QUEUE, Isolation, routine_tag},
     worker::WorkerInfo,
 };
 use raddle_exec::Prefork;
@@ -38,6 +38,8 @@ pub struct Options {
     pub give_up_after: Duration,
     /// What is in the environment of tasks whose spec does not set it otherwise.
     pub env: BTreeMap<String, String>,
+    /// How far it keeps every task apart, at least. One that asks for less is given this.
+    pub min_isolation: Isolation,
     /// The handlers it has.
     pub plugins: Arc<Plugins>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
@@ -90,6 +92,7 @@ impl Options {
             grace: GRACE,
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
+            min_isolation: Isolation::Process,
             plugins: Arc::default(),
             runner: "/proc/self/exe".into(),
             grouped: false,

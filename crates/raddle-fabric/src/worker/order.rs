@@ -6,22 +6,24 @@ use raddle_broker::Fence;
 use raddle_core::{
     Exit, Job, Spec, Target, Trace,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
-    spec::Isolation,
     trace::{TRACEPARENT, TRACESTATE},
 };
-use raddle_exec::{Program, Request, Stream};
+use raddle_exec::{HANDLER, Program, Request, Sandbox, Stream};
 
-use super::slot::Equipment;
+use super::{
+    apart::{self, Place},
+    slot::Equipment,
+};
 use crate::handler::Way;
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
 pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
-    let sandboxed = match spec.isolation {
-        Isolation::Process => false,
-        Isolation::Sandbox => true,
-        // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
-        _ => return Err(failed("this worker cannot isolate it as asked".into())),
+    let (sandbox, cwd) = match apart::of(&spec, equipment.min_isolation)? {
+        Place::Open => (None, spec.cwd.clone()),
+        Place::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),
+        Place::Raised(sandbox) => (Some(sandbox), None),
     };
+    let sandboxed = sandbox.is_some();
     // What the worker has for its tasks is not for those that it does not trust.
     let mut vars = if sandboxed { BTreeMap::new() } else { equipment.env.clone() };
     // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
@@ -40,12 +42,12 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         name: spec.display_name().to_owned(),
         program: Program::Command(Vec::new()),
         env,
-        cwd: spec.cwd.clone(),
+        cwd,
         stdin: None,
         timeout: spec.timeout.map(|timeout| timeout.0),
         limits: spec.limits.clone(),
         grace: equipment.grace,
-        sandboxed,
+        sandbox,
     };
     let answers = match spec.target {
         Target::Command(argv) => {
@@ -63,8 +65,12 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
                 Stream::Reply
             }
             Ok((_, Way::Command { argv, folder })) => {
-                request.program = Program::Command(argv.clone());
-                request.cwd.get_or_insert_with(|| folder.to_string_lossy().into_owned());
+                let (mut argv, folder) = (argv.clone(), folder.to_string_lossy().into_owned());
+                match &mut request.sandbox {
+                    Some(sandbox) => move_in(&mut argv, folder, sandbox),
+                    None => drop(request.cwd.get_or_insert(folder)),
+                }
+                request.program = Program::Command(argv);
                 Stream::Stdout
             }
             Err(none) => return Err(equipment.unfit(&none)),
@@ -74,6 +80,16 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
     let job = Job::new(fence.tid, fence.attempt, spec);
     request.stdin = Some(serde_json::to_vec(&job).map_err(|error| failed(error.to_string()))?);
     Ok((request, Some(answers)))
+}
+
+/// Has a sandbox show the folder of a handler, and its program called by its name there.
+fn move_in(argv: &mut [String], folder: String, sandbox: &mut Sandbox) {
+    if let Some(program) = argv.first_mut()
+        && let Some(name) = program.strip_prefix(&folder).and_then(|rest| rest.strip_prefix('/'))
+    {
+        *program = format!("{HANDLER}/{name}");
+    }
+    sandbox.folder = Some(folder);
 }
 
 fn failed(message: String) -> Exit {

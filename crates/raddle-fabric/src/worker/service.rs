@@ -101,6 +101,7 @@ impl Service {
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
             env: options.env.clone(),
+            min_isolation: options.min_isolation,
             caps: options.caps.clone(),
             plugins: Arc::clone(&options.plugins),
             said: Mutex::default(),

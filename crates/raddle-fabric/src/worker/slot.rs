@@ -9,7 +9,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
-use raddle_core::{CapSet, Exit, Report, handler::NoHandler};
+use raddle_core::{CapSet, Exit, Report, handler::NoHandler, spec::Isolation};
 use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -40,6 +40,8 @@ pub(super) struct Equipment {
     pub(super) grace: Duration,
     /// For tasks whose spec does not set it otherwise.
     pub(super) env: BTreeMap<String, String>,
+    /// How far every task is kept apart, at least.
+    pub(super) min_isolation: Isolation,
     /// The capabilities of the worker, and its handlers.
     pub(super) caps: CapSet,
     pub(super) plugins: Arc<Plugins>,

@@ -64,7 +64,6 @@ const REFUSED: &[c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    libc::SYS_personality,
     // Keys are shared with all processes of a user.
     libc::SYS_add_key,
     libc::SYS_request_key,
@@ -99,6 +98,17 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 const INTO_TERMINALS: [u32; 2] = [libc::TIOCSTI as u32, 0x541c];
 /// Families of sockets that a namespace keeps inside. Others reach past it.
 const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+/// Personalities that can be asked for: to be told one's own, and to be a program of Linux. Others take protections away.
+const PERSONALITIES: [u32; 2] = [u32::MAX, 0];
+
+/// Which sockets can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sockets {
+    /// Those that a namespace keeps inside.
+    Usual,
+    /// None but pairs: there is no namespace, and whatever they reached would be the host's.
+    None,
+}
 
 /// Calls of another architecture have other numbers.
 #[cfg(target_arch = "x86_64")]
@@ -117,8 +127,8 @@ const fn argument(n: u32) -> u32 {
 }
 
 /// Puts this process, and all that it will start, behind the filter. It must have given up its privileges.
-pub(super) fn install() -> io::Result<()> {
-    let mut rules = program();
+pub(super) fn install(sockets: Sockets) -> io::Result<()> {
+    let mut rules = program(sockets);
     let program = libc::sock_fprog { len: rules.len() as u16, filter: rules.as_mut_ptr() };
     // SAFETY: the program outlives the call, which copies it.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program) };
@@ -126,7 +136,7 @@ pub(super) fn install() -> io::Result<()> {
 }
 
 /// The filter. Each rule is whole in itself, so that no jump is longer than a rule; those that look at an argument load the number again.
-fn program() -> Vec<sock_filter> {
+fn program(sockets: Sockets) -> Vec<sock_filter> {
     let refuse = |errno: i32| give(SECCOMP_RET_ERRNO | errno as u32);
     let mut rules = vec![load(ARCH), jump(BPF_JEQ, ARCHITECTURE, 1, 0), give(SECCOMP_RET_KILL_PROCESS), load(NUMBER)];
     rules.extend([jump(BPF_JGE, SECOND_SET, 0, 1), give(SECCOMP_RET_KILL_PROCESS)]);
@@ -142,10 +152,20 @@ fn program() -> Vec<sock_filter> {
         rules.extend([jump(BPF_JEQ, word, 0, 1), refuse(libc::EPERM)]);
     }
     rules.push(load(NUMBER));
-    rules.extend([jump(BPF_JEQ, libc::SYS_socket as u32, 0, 6), load(argument(0))]);
-    rules.extend(FAMILIES.iter().zip([3, 2, 1]).map(|(family, beyond)| jump(BPF_JEQ, *family as u32, beyond, 0)));
-    rules.extend([refuse(libc::EAFNOSUPPORT), load(NUMBER)]);
+    let families = if sockets == Sockets::Usual { FAMILIES.map(|family| family as u32).to_vec() } else { Vec::new() };
+    rules.extend(only_with(libc::SYS_socket, &families, libc::EAFNOSUPPORT));
+    rules.extend(only_with(libc::SYS_socketpair, &[libc::AF_UNIX as u32], libc::EAFNOSUPPORT));
+    rules.extend(only_with(libc::SYS_personality, &PERSONALITIES, libc::EPERM));
     rules.push(give(SECCOMP_RET_ALLOW));
+    rules
+}
+
+/// A call whose first argument must be one of these.
+fn only_with(call: c_long, allowed: &[u32], errno: i32) -> Vec<sock_filter> {
+    let beyond = allowed.len() as u8;
+    let mut rules = vec![jump(BPF_JEQ, call as u32, 0, beyond + 3), load(argument(0))];
+    rules.extend((1..=beyond).rev().zip(allowed).map(|(skip, with)| jump(BPF_JEQ, *with, skip, 0)));
+    rules.extend([give(SECCOMP_RET_ERRNO | errno as u32), load(NUMBER)]);
     rules
 }
 
@@ -166,10 +186,15 @@ mod tests {
     use super::*;
 
     const EPERM: u32 = SECCOMP_RET_ERRNO | libc::EPERM as u32;
+    const NO_FAMILY: u32 = SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32;
+
+    fn answer(arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
+        answer_of(&program(Sockets::Usual), arch, number, arguments)
+    }
 
     /// What the kernel would answer.
-    fn answer(arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
-        let (rules, mut at, mut held) = (program(), 0, 0);
+    fn answer_of(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
+        let (mut at, mut held) = (0, 0);
         loop {
             let rule = rules[at];
             let code = u32::from(rule.code);
@@ -224,7 +249,20 @@ mod tests {
         assert_eq!(call(libc::SYS_ioctl, [0, libc::TIOCSTI as u32]), EPERM);
         let family = |family: i32| call(libc::SYS_socket, [family as u32, 0]);
         assert_eq!(FAMILIES.map(family), [SECCOMP_RET_ALLOW; 3]);
-        assert_eq!([libc::AF_VSOCK, libc::AF_PACKET, libc::AF_NETLINK].map(family), [0x0005_0000 | 97; 3]);
+        assert_eq!([libc::AF_VSOCK, libc::AF_PACKET, libc::AF_NETLINK].map(family), [NO_FAMILY; 3]);
+        let pair = |family: i32| call(libc::SYS_socketpair, [family as u32, 0]);
+        assert_eq!([libc::AF_UNIX, libc::AF_INET, libc::AF_TIPC].map(pair), [SECCOMP_RET_ALLOW, NO_FAMILY, NO_FAMILY]);
+        let personality = |what: u32| call(libc::SYS_personality, [what, 0]);
+        assert_eq!([u32::MAX, 0, 0x0004_0000].map(personality), [SECCOMP_RET_ALLOW, SECCOMP_RET_ALLOW, EPERM]);
+    }
+
+    #[test]
+    fn without_a_namespace_no_socket_leads_out() {
+        let rules = program(Sockets::None);
+        let made = |number: c_long, family: i32| answer_of(&rules, ARCHITECTURE, number as u32, [family as u32, 0]);
+        assert_eq!(FAMILIES.map(|family| made(libc::SYS_socket, family)), [NO_FAMILY; 3]);
+        assert_eq!(made(libc::SYS_socketpair, libc::AF_UNIX), SECCOMP_RET_ALLOW);
+        assert_eq!(made(libc::SYS_read, 0), SECCOMP_RET_ALLOW);
     }
 
     #[test]

@@ -37,6 +37,22 @@ pub(super) fn become_it(is_root: bool) -> io::Result<()> {
     }
 }
 
+/// Becomes `nobody`, as root, where there is no user namespace to be another in.
+pub(super) fn become_nobody() -> io::Result<()> {
+    // SAFETY: plain integers, and an empty list.
+    unsafe {
+        sys::check(libc::setgroups(0, ptr::null()))?;
+        sys::check(libc::setresgid(NOBODY, NOBODY, NOBODY))?;
+        sys::check(libc::setresuid(NOBODY, NOBODY, NOBODY)).map(drop)
+    }
+}
+
+/// Whether a file that belongs to this user was made by a command of this process, or by the process itself.
+pub(super) fn is_ours(user: u32) -> bool {
+    // SAFETY: this cannot fail.
+    user == unsafe { libc::geteuid() } || (sys::is_root() && user == NOBODY)
+}
+
 /// Gives what root has made for a command to its user, who may want to open it by its name.
 pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
     if sys::is_root() {

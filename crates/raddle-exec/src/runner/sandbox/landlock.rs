@@ -1,21 +1,20 @@
-//! Landlock: what is written to files may be written below a few folders alone. A second lock on a door that the root has closed already.
+//! Landlock: what is written to files may be written below a few folders alone. A second lock on a door that the root has closed already, and
+//! the only one where there is no root.
 
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr,
 };
 
-use super::SCRATCH;
 use crate::sys;
-
-/// Where the command may write.
-const WRITABLE: [&str; 3] = [SCRATCH, "/tmp", "/dev"];
 
 /// Rights to files, as the kernel numbers them.
 const EXECUTE: u64 = 1;
 const READ_FILE: u64 = 1 << 2;
 const READ_FOLDER: u64 = 1 << 3;
+/// What can be said of a file that is no folder.
+const OF_FILES: u64 = EXECUTE | (1 << 1) | READ_FILE | (1 << 14) | (1 << 15);
 /// All that the first version knows: to write, remove and make.
 const OF_FIRST: u64 = (1 << 13) - 1;
 /// What later versions added: to move between folders, to truncate, and to talk to devices.
@@ -43,8 +42,9 @@ struct Rule {
     folder: i32,
 }
 
-/// Puts this process, and all that it will start, under the rules. It must have given up its privileges.
-pub(super) fn restrict() -> io::Result<()> {
+/// Puts this process, and all that it will start, under rules: what it may read and run, and what it may write besides, as far as that is
+/// there, and a program that it may run although it is nowhere. It must have given up its privileges.
+pub(super) fn restrict(readable: &[&str], writable: &[&str], program: Option<RawFd>) -> io::Result<()> {
     let nothing = ptr::null::<Ruleset>();
     // SAFETY: asks for a number.
     let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0usize, VERSION) };
@@ -59,16 +59,25 @@ pub(super) fn restrict() -> io::Result<()> {
         let fd = libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0u32);
         OwnedFd::from_raw_fd(sys::check(fd as i32)?)
     };
-    allow(&ruleset, "/", EXECUTE | READ_FILE | READ_FOLDER)?;
-    WRITABLE.iter().try_for_each(|folder| allow(&ruleset, folder, handled))?;
+    readable.iter().try_for_each(|path| allow_at(&ruleset, path, EXECUTE | READ_FILE | READ_FOLDER))?;
+    writable.iter().try_for_each(|path| allow_at(&ruleset, path, handled))?;
+    program.map_or(Ok(()), |program| allow(&ruleset, program, EXECUTE | READ_FILE))?;
     // SAFETY: plain integers.
     sys::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) } as i32).map(drop)
 }
 
-fn allow(ruleset: &OwnedFd, folder: &str, allowed: u64) -> io::Result<()> {
+fn allow_at(ruleset: &OwnedFd, path: &str, allowed: u64) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    let folder = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(folder)?;
-    let rule = Rule { allowed, folder: folder.as_raw_fd() };
+    let found = match std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    let allowed = if found.metadata()?.is_dir() { allowed } else { allowed & OF_FILES };
+    allow(ruleset, found.as_raw_fd(), allowed)
+}
+
+fn allow(ruleset: &OwnedFd, folder: RawFd, allowed: u64) -> io::Result<()> {
+    let rule = Rule { allowed, folder };
     // SAFETY: a structure that outlives the call.
     let added =
         unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), BENEATH, &raw const rule, 0u32) };

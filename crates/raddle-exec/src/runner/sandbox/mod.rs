@@ -6,31 +6,44 @@
 //!
 //! | layer | file | what it keeps from the command |
 //! | --- | --- | --- |
-//! | namespaces | `shim.rs` | other processes, the network, the host's name, shared memory of others |
+//! | namespaces | `shim.rs`, `loopback.rs` | other processes, the network, the host's name, shared memory of others |
 //! | ids | `ids.rs` | the worker's user, and every other |
 //! | root | `root.rs` | every file but the system's, which cannot be written, and two folders in memory |
 //! | landlock | `landlock.rs` | writing anywhere else, should the root have a hole |
 //! | filter | `filter.rs` | system calls that no command needs and that holes were found in |
 //!
-//! A layer that the kernel refuses is an error: half a sandbox is none.
+//! A layer that the kernel refuses is an error: half a sandbox is none. Only a task that says so is run with what is left of one ([`Lacks`]).
+//!
+//! A task that may reach a few places of the network has a *proxy* besides, outside (`proxy/`).
 
 mod filter;
 mod ids;
 mod landlock;
+mod limits;
+mod loopback;
+mod proxy;
 mod root;
+mod scratch;
 mod shim;
+mod spawn;
 
-use std::{fmt, io};
+use std::{ffi::CString, fmt, io};
 
+pub(super) use limits::{Files, bounded, rlimits};
 pub(super) use root::shows;
-pub(super) use shim::{NotBegun, Witness, spawn};
+pub(super) use spawn::{Spawned, spawn};
+
+use super::child::Step;
+use crate::message::Sandbox;
 
 /// Where a command begins, and may write.
 pub(super) const SCRATCH: &str = "/scratch";
 
 /// What the environment of a command begins with: nothing of the worker's.
-pub(super) const ENVIRONMENT: [&std::ffi::CStr; 4] =
+const ENVIRONMENT: [&std::ffi::CStr; 4] =
     [c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/scratch", c"TMPDIR=/tmp", c"LANG=C.UTF-8"];
+/// Those of them that name a folder.
+const FOLDERS: [&str; 2] = ["HOME", "TMPDIR"];
 
 /// What a sandbox is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +63,48 @@ pub(super) struct Refused {
     layer: Layer,
     what: String,
     error: io::Error,
+}
+
+/// Why a command did not begin.
+pub(super) enum NotBegun {
+    Refused(Refused),
+    Step(Step, io::Error),
+}
+
+/// The layers that a sandbox does without, because the system refuses them and its task says that it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lacks {
+    /// And with them the user and the root, which are nothing without.
+    namespaces: bool,
+    landlock: bool,
+    filter: bool,
+}
+
+/// What the environment of an attempt begins with.
+pub(super) fn environment(sandbox: &Sandbox) -> Vec<CString> {
+    let mut variables: Vec<CString> = ENVIRONMENT.map(Into::into).into();
+    variables.extend(proxy::environment(&sandbox.network));
+    variables
+}
+
+impl Lacks {
+    /// Does without this layer too. Returns whether that makes a difference: if not, there is nothing left to do without.
+    fn add(&mut self, layer: Layer) -> bool {
+        let lacking = match layer {
+            Layer::Namespaces | Layer::Ids | Layer::Root => &mut self.namespaces,
+            Layer::Landlock => &mut self.landlock,
+            Layer::Filter => &mut self.filter,
+            // Every system lets a process give up what it has.
+            Layer::Privileges => return false,
+        };
+        !std::mem::replace(lacking, true)
+    }
+}
+
+impl From<Refused> for NotBegun {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
 }
 
 impl Layer {
@@ -76,5 +131,19 @@ impl Layer {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "this system refuses the sandbox {} ({}): {}", self.layer.as_str(), self.what, self.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_on_a_layer_goes_with_it_and_privileges_always_go() {
+        let mut lacks = Lacks::default();
+        assert!(lacks.add(Layer::Root));
+        assert_eq!(lacks, Lacks { namespaces: true, ..Lacks::default() });
+        assert!(!lacks.add(Layer::Namespaces) && !lacks.add(Layer::Ids) && !lacks.add(Layer::Privileges));
+        assert!(lacks.add(Layer::Landlock) && lacks.add(Layer::Filter) && !lacks.add(Layer::Filter));
     }
 }

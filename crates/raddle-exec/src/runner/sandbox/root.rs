@@ -12,8 +12,10 @@ use std::{
     ptr,
 };
 
-use super::{Layer, Refused, SCRATCH, ids};
-use crate::sys;
+use raddle_core::spec::Network;
+
+use super::{super::child::Step, Layer, NotBegun, Refused, SCRATCH, ids};
+use crate::{HANDLER, message::Sandbox, sys};
 
 /// Where the new root is put together. What the host has there is not to be seen inside anyway.
 const STAGE: &str = "/tmp";
@@ -21,6 +23,8 @@ const STAGE: &str = "/tmp";
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32"];
 /// What programs need to find of `/etc`, and tells nothing of the host.
 const SETTINGS: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs"];
+/// What it takes to find hosts by their names, besides.
+const NAMES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 /// Each costs a mount, so there are no more than programs cannot do without.
 const DEVICES: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/urandom"];
 const LINKS: [(&str, &str); 6] = [
@@ -46,8 +50,22 @@ pub(in super::super) fn shows(path: &[u8]) -> bool {
     SYSTEM.iter().any(|folder| path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }
 
+/// What may be read, and what may be written besides, where there is no root of its own: as near to one as the host's files come. What
+/// tells of processes is not among it: the worker's environment could be read there.
+pub(super) fn instead<'a>(sandbox: &'a Sandbox, scratch: &'a str) -> (Vec<&'a str>, Vec<&'a str>) {
+    let names = if sandbox.network == Network::Host { &NAMES[..] } else { &[] };
+    let common = ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf"];
+    let readable = SYSTEM.into_iter().chain(SETTINGS).chain(common).chain(names.iter().copied());
+    let readable = readable.chain(sandbox.folder.as_deref()).collect();
+    (readable, DEVICES.into_iter().chain(["/dev/random", scratch]).collect())
+}
+
 /// Builds the root, and enters it. The process is in namespaces of its own.
-pub(super) fn enter() -> Result<(), Refused> {
+pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
+    if let Some(folder) = &sandbox.folder {
+        // What the new root is put together on may hide it: from here on it is where this process stands.
+        std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
+    }
     let stage = Path::new(STAGE);
     let at = |path: &str| stage.join(path.trim_start_matches('/'));
     let owner = ids::INSIDE;
@@ -66,18 +84,23 @@ pub(super) fn enter() -> Result<(), Refused> {
             Err(_) => {}
         }
     }
-    step("/etc", settings(stage))?;
+    step("/etc", settings(stage, sandbox.network == Network::Host))?;
     step("/dev", devices(stage))?;
     for (path, options) in [(SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")), ("/tmp", OF_TMP.to_owned())] {
         step(path, fs::create_dir(at(path)))?;
         step(path, mount("tmpfs", at(path), Some("tmpfs"), flags, Some(&options)))?;
+    }
+    if sandbox.folder.is_some() {
+        step(HANDLER, fs::create_dir(at(HANDLER)))?;
+        step(HANDLER, show(".", &at(HANDLER), READ_ONLY | NO_SUID | NO_DEVICES))?;
     }
     step("/proc", fs::create_dir(at("/proc")))?;
     let flags = flags | libc::MS_NOEXEC;
     step("/proc", mount("proc", at("/proc"), Some("proc"), flags, Some("subset=pid,hidepid=invisible")))?;
     step("change the root", change_root(stage))?;
     step("a root that cannot be written", set_attributes(Path::new("/"), 0, READ_ONLY))?;
-    step(SCRATCH, std::env::set_current_dir(SCRATCH))
+    let begin = if sandbox.folder.is_some() { HANDLER } else { SCRATCH };
+    Ok(step(begin, std::env::set_current_dir(begin))?)
 }
 
 fn step(what: &str, outcome: io::Result<()>) -> Result<(), Refused> {
@@ -90,10 +113,10 @@ fn show(path: &str, at: &Path, attributes: u64) -> io::Result<()> {
     set_attributes(at, libc::AT_RECURSIVE as u32, attributes)
 }
 
-fn settings(stage: &Path) -> io::Result<()> {
+fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
     let etc = stage.join("etc");
     fs::create_dir(&etc)?;
-    for path in SETTINGS {
+    for path in SETTINGS.into_iter().chain(NAMES.into_iter().filter(|_| has_names)) {
         let at = stage.join(path.trim_start_matches('/'));
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => fs::create_dir_all(&at)?,
@@ -106,9 +129,15 @@ fn settings(stage: &Path) -> io::Result<()> {
     for (name, text) in [
         ("passwd", format!("sandbox:x:{user}:{user}::{SCRATCH}:/bin/sh\n")),
         ("group", format!("sandbox:x:{user}:\n")),
-        ("hosts", "127.0.0.1 localhost\n".into()),
-        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n".into()),
+        ("hosts", "127.0.0.1 localhost\n::1 localhost\n".into()),
+        (
+            "nsswitch.conf",
+            format!("passwd: files\ngroup: files\nhosts: files{}\n", if has_names { " dns" } else { "" }),
+        ),
     ] {
+        if has_names && name == "hosts" {
+            continue;
+        }
         fs::write(etc.join(name), text)?;
         fs::set_permissions(etc.join(name), fs::Permissions::from_mode(0o644))?;
     }

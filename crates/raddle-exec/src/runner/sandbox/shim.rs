@@ -2,57 +2,81 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    path::Path,
     time::Duration,
 };
+
+use raddle_core::spec::Network;
 
 use super::{
     super::{
         child::{self, Plan, Stack, Step},
         program::Executable,
     },
-    Layer, Refused, filter, ids, landlock, root,
+    Lacks, Layer, NotBegun, Refused, SCRATCH,
+    filter::{self, Sockets},
+    ids, landlock, loopback, proxy, root,
 };
-use crate::sys;
+use crate::{message::Sandbox, sys};
 
-/// Everything of its own.
+/// Everything of its own, but for the network.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWNET
     | libc::CLONE_NEWCGROUP;
-/// No system takes so long.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused.
-const BEGUN: u8 = 0;
-const STEP: u8 = 64;
-/// Kind and error number, and what was tried.
-const HEAD: usize = 5;
-const LONGEST: usize = 200;
 
 /// Tells the shim that its user has a name.
-const GO: u8 = b'G';
+pub(super) const GO: u8 = b'G';
+/// The longest thing that it says.
+pub(super) const LONGEST: usize = 256;
 /// The exit code of every shim. What its command's is, it has said before.
 const SHIM: libc::c_int = 125;
 
-/// The shim's ends of its pipes.
-struct Ends {
+/// What a shim is to make.
+pub(super) struct Design<'a> {
+    pub(super) sandbox: &'a Sandbox,
+    pub(super) lacks: Lacks,
+    pub(super) is_root: bool,
+    /// The way to the proxy, if there is one.
+    pub(super) door: Option<BorrowedFd<'a>>,
+    /// The folder to write in, where there is no root of its own.
+    pub(super) scratch: Option<&'a Path>,
+}
+
+/// The shim's ends of its ways.
+pub(super) struct Ends {
     /// What it says to the runner.
-    says: OwnedFd,
+    pub(super) says: OwnedFd,
     /// What it hears from it: its user has a name; or the end of file, when the runner is gone.
-    leash: OwnedFd,
+    pub(super) leash: OwnedFd,
 }
 
 /// How the command ended, as the shim saw it. A shim that was killed has seen nothing.
-pub(in super::super) struct Witness(OwnedFd);
+pub(in super::super) struct Witness(pub(super) OwnedFd);
 
-/// Why a command did not begin.
-pub(in super::super) enum NotBegun {
-    Refused(Refused),
+/// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused.
+pub(super) enum Word {
+    Begun,
     Step(Step, io::Error),
+    Refused(Layer, io::Error, String),
+}
+
+const BEGUN: u8 = 0;
+/// Layers have lower numbers, and steps these.
+const STEP: u8 = 64;
+
+impl Design<'_> {
+    /// The namespaces that it is to be in.
+    pub(super) fn namespaces(&self) -> libc::c_int {
+        match (&self.sandbox.network, self.lacks.namespaces) {
+            (_, true) => 0,
+            (Network::Host, false) => NAMESPACES,
+            (_, false) => NAMESPACES | libc::CLONE_NEWNET,
+        }
+    }
 }
 
 impl Witness {
@@ -64,107 +88,65 @@ impl Witness {
     }
 }
 
-/// Starts a command in a sandbox. The process that is returned is the shim, whose group the command is in.
-pub(in super::super) fn spawn(
-    stack: &mut Stack,
-    plan: &Plan<'_>,
-    executable: &Executable,
-) -> Result<(u32, Witness), NotBegun> {
-    let starved = |error| NotBegun::Step(Step::Clone, error);
-    let (ours, theirs) = pipe().map_err(starved)?;
-    let (leash, held) = pipe().map_err(starved)?;
-    // Asked before: in a user namespace nobody is root.
-    let is_root = sys::is_root();
-    ids::hand_over(plan.outputs.iter().copied().chain([plan.stdin]));
-    // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, NAMESPACES | libc::SIGCHLD, 0, 0, 0, 0) };
-    match sys::check(pid as i32) {
-        Ok(0) => {
-            drop(held);
-            be_the_shim(stack, plan, executable, &Ends { says: theirs, leash }, is_root)
-        }
-        Ok(pid) => {
-            drop(theirs);
-            let pid = pid as u32;
-            let named = ids::name(pid).map_err(Layer::Ids.refused("its names")).map_err(NotBegun::Refused);
-            let begun = named.and_then(|()| {
-                let _ = sys::write_some(held.as_fd(), &[GO]);
-                listen(&ours)
-            });
-            match begun {
-                Ok(()) => sys::set_nonblocking(ours.as_fd()).map(|()| (pid, Witness(ours))).map_err(starved),
-                Err(not_begun) => {
-                    sys::kill(pid, libc::SIGKILL);
-                    // SAFETY: a child that is dead, or about to be: its parent may wait for it.
-                    unsafe { libc::waitpid(pid as i32, std::ptr::null_mut(), 0) };
-                    Err(not_begun)
-                }
-            }
-        }
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSPC | libc::EINVAL)) => {
-            Err(NotBegun::Refused(Layer::Namespaces.refused("clone")(error)))
-        }
-        Err(error) => Err(starved(error)),
+impl Word {
+    /// A kind, an error's number, and what was tried.
+    fn write(&self) -> Vec<u8> {
+        let (kind, error, what) = match self {
+            Self::Begun => (BEGUN, None, ""),
+            Self::Step(step, error) => (STEP + *step as u8, Some(error), ""),
+            Self::Refused(layer, error, what) => (*layer as u8, Some(error), what.as_str()),
+        };
+        let errno = error.and_then(io::Error::raw_os_error).unwrap_or(0);
+        [kind].into_iter().chain(errno.to_le_bytes()).chain(what.bytes()).take(LONGEST).collect()
     }
-}
 
-/// What the shim says.
-fn listen(pipe: &OwnedFd) -> Result<(), NotBegun> {
-    let mut fds = [libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    let mut said = Vec::new();
-    let heard = sys::poll(&mut fds, Some(PATIENCE))
-        .and_then(|()| if fds[0].revents == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
-        .and_then(|()| sys::read_some(pipe.as_fd(), &mut said, HEAD));
-    if let Err(error) = heard {
-        return Err(NotBegun::Step(Step::Setup, error));
+    /// Nothing, if it is none.
+    pub(super) fn read(said: &[u8]) -> Option<Self> {
+        let (&kind, rest) = said.split_first()?;
+        let (errno, what) = rest.split_first_chunk()?;
+        let error = io::Error::from_raw_os_error(i32::from_le_bytes(*errno));
+        if kind == BEGUN {
+            return Some(Self::Begun);
+        }
+        if let Some(layer) = Layer::ALL.into_iter().find(|layer| *layer as u8 == kind) {
+            return Some(Self::Refused(layer, error, String::from_utf8_lossy(what).into_owned()));
+        }
+        let steps = [Step::Clone, Step::Setup, Step::Chdir, Step::Exec];
+        steps.into_iter().find(|step| STEP + *step as u8 == kind).map(|step| Self::Step(step, error))
     }
-    let Ok([kind, a, b, c, d]) = <[u8; HEAD]>::try_from(said) else {
-        return Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun")));
-    };
-    let error = io::Error::from_raw_os_error(i32::from_le_bytes([a, b, c, d]));
-    if kind == BEGUN {
-        return Ok(());
-    }
-    if let Some(layer) = Layer::ALL.into_iter().find(|layer| *layer as u8 == kind) {
-        let mut what = Vec::new();
-        let _ = sys::read_some(pipe.as_fd(), &mut what, LONGEST);
-        let what = String::from_utf8_lossy(&what).into_owned();
-        return Err(NotBegun::Refused(Refused { layer, what, error }));
-    }
-    let step = [Step::Clone, Step::Setup, Step::Chdir, Step::Exec].into_iter().find(|step| STEP + *step as u8 == kind);
-    Err(NotBegun::Step(step.unwrap_or(Step::Setup), error))
-}
-
-fn say(pipe: &OwnedFd, kind: u8, error: &io::Error, what: &str) {
-    let mut message = vec![kind];
-    message.extend(error.raw_os_error().unwrap_or(0).to_le_bytes());
-    message.extend(what.bytes().take(LONGEST));
-    let _ = sys::write_some(pipe.as_fd(), &message);
 }
 
 /// The shim's part.
-fn be_the_shim(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends: &Ends, is_root: bool) -> ! {
-    let (pipe, none) = (&ends.says, io::Error::from_raw_os_error(0));
-    if let Err(Refused { layer, what, error }) = build(plan, ends, is_root) {
-        say(pipe, layer as u8, &error, &what);
-        leave();
+pub(super) fn live(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> ! {
+    let says = ends.says.as_fd();
+    let fail = |word: Word| -> ! {
+        let _ = sys::write_some(says, &word.write());
+        leave()
+    };
+    match build(plan, executable, ends, design) {
+        Ok(()) => {}
+        Err(NotBegun::Refused(Refused { layer, what, error })) => fail(Word::Refused(layer, error, what)),
+        Err(NotBegun::Step(step, error)) => fail(Word::Step(step, error)),
     }
     // The shim has seen to the rest: the group, the control group, and the folder.
     let plan = Plan { leads: false, cgroup: None, cwd: None, ..*plan };
     let command = match child::spawn(stack, &plan, executable) {
         Ok(command) => command,
-        Err((step, error)) => {
-            say(pipe, STEP + step as u8, &error, "");
-            leave();
-        }
+        Err((step, error)) => fail(Word::Step(step, error)),
     };
-    say(pipe, BEGUN, &none, "");
-    let _ = sys::write_some(pipe.as_fd(), &wait_for(command).to_le_bytes());
+    let files = if design.lacks.namespaces { Vec::new() } else { files() };
+    let passed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    if sys::send_with(says, &Word::Begun.write(), &passed).is_err() {
+        leave();
+    }
+    drop(passed);
+    drop(files);
+    let _ = sys::write_some(says, &wait_for(command).to_le_bytes());
     leave()
 }
 
 /// Makes all layers, each of which takes away what it takes to make those before it.
-fn build(plan: &Plan<'_>, ends: &Ends, is_root: bool) -> Result<(), Refused> {
+fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> Result<(), NotBegun> {
     let setup = Layer::Privileges;
     // SAFETY: plain integers. The group that the command will be in.
     unsafe { libc::setpgid(0, 0) };
@@ -178,37 +160,85 @@ fn build(plan: &Plan<'_>, ends: &Ends, is_root: bool) -> Result<(), Refused> {
         let joined = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
         sys::check(joined as i32).map_err(setup.refused("join its control group"))?;
     }
-    close_all_but(plan, ends);
+    let own = [Some(plan.stdin), Some(ends.says.as_raw_fd()), Some(ends.leash.as_raw_fd()), executable.opened()];
+    let own = own.into_iter().flatten().chain(design.door.map(|door| door.as_raw_fd()));
+    close_all_but(&mut plan.outputs.iter().copied().chain(own).collect::<Vec<_>>());
     // SAFETY: plain integers. What the shim has open or in memory is nothing for the command, which is the same user.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
-    ids::become_it(is_root).map_err(Layer::Ids.refused("become it"))?;
+    let become_it = match (design.lacks.namespaces, design.is_root) {
+        (false, is_root) => ids::become_it(is_root),
+        (true, true) => ids::become_nobody(),
+        (true, false) => Ok(()),
+    };
+    become_it.map_err(Layer::Ids.refused("become it"))?;
     // Whoever changes its user loses what it had asked for.
     end_with_the_runner();
     let mut leash = [libc::pollfd { fd: ends.leash.as_raw_fd(), events: 0, revents: 0 }];
     if sys::poll(&mut leash, Some(Duration::ZERO)).is_err() || leash[0].revents != 0 {
         leave();
     }
-    root::enter()?;
+    match design.scratch {
+        None => enter(design)?,
+        Some(scratch) => {
+            let folder = design.sandbox.folder.as_ref().map_or(scratch, Path::new);
+            std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
+        }
+    }
+    ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
+    if !design.lacks.landlock {
+        restrict(design, executable).map_err(Layer::Landlock.refused("its rules"))?;
+    }
+    if !design.lacks.filter {
+        let is_bare = design.lacks.namespaces && design.sandbox.network != Network::Host;
+        let sockets = if is_bare { Sockets::None } else { Sockets::Usual };
+        filter::install(sockets).map_err(Layer::Filter.refused("seccomp"))?;
+    }
+    Ok(())
+}
+
+/// Makes what namespaces have in them.
+fn enter(design: &Design<'_>) -> Result<(), NotBegun> {
+    if design.sandbox.network != Network::Host {
+        loopback::raise().map_err(Layer::Namespaces.refused("its network"))?;
+    }
+    if let Some(door) = design.door {
+        proxy::open(door).map_err(|error| NotBegun::Step(Step::Setup, error))?;
+    }
+    root::enter(design.sandbox)?;
     // SAFETY: a name and its length.
     unsafe { libc::sethostname(c"sandbox".as_ptr(), 7) };
-    ids::give_up_privileges().map_err(setup.refused("capabilities"))?;
-    landlock::restrict().map_err(Layer::Landlock.refused("its rules"))?;
-    filter::install().map_err(Layer::Filter.refused("seccomp"))
+    Ok(())
+}
+
+fn restrict(design: &Design<'_>, executable: &Executable) -> io::Result<()> {
+    match design.scratch {
+        None => landlock::restrict(&["/"], &[SCRATCH, "/tmp", "/dev"], executable.opened()),
+        Some(scratch) => {
+            let scratch = scratch.to_string_lossy();
+            let (readable, writable) = root::instead(design.sandbox, &scratch);
+            landlock::restrict(&readable, &writable, executable.opened())
+        }
+    }
+}
+
+/// The folders in memory, for the runner to see how much is in them.
+fn files() -> Vec<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let open = |path| std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path);
+    [SCRATCH, "/tmp"].into_iter().filter_map(|path| open(path).ok()).map(OwnedFd::from).collect()
 }
 
 /// Asks for SIGKILL at the runner's death. Whether that has come before is told by the leash: a shim does not see its parent.
-fn end_with_the_runner() {
+pub(super) fn end_with_the_runner() {
     // SAFETY: plain integers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
 }
 
 /// Lets go of what belongs to the runner: its socket, its fence, its signals, and the worker's standard error.
-fn close_all_but(plan: &Plan<'_>, ends: &Ends) {
-    let own = [plan.stdin, ends.says.as_raw_fd(), ends.leash.as_raw_fd()];
-    let mut kept: Vec<RawFd> = plan.outputs.iter().copied().chain(own).collect();
+pub(super) fn close_all_but(kept: &mut [RawFd]) {
     kept.sort_unstable();
     let mut from = 0;
-    for fd in kept.into_iter().chain([RawFd::MAX]) {
+    for fd in kept.iter().copied().chain([RawFd::MAX]) {
         if fd > from {
             // SAFETY: nothing of this process uses them any more.
             unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };
@@ -238,11 +268,34 @@ fn leave() -> ! {
     unsafe { libc::_exit(SHIM) }
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: room for two descriptors, which nobody else owns.
     unsafe {
         sys::check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC))?;
         Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_shim_says_is_understood() {
+        let again = |word: Word| Word::read(&word.write());
+        assert!(matches!(again(Word::Begun), Some(Word::Begun)));
+        let no = || io::Error::from_raw_os_error(libc::EPERM);
+        for layer in Layer::ALL {
+            let heard = again(Word::Refused(layer, no(), "x".repeat(300)));
+            let Some(Word::Refused(again, error, what)) = heard else { panic!("{layer:?}") };
+            assert_eq!((again, error.raw_os_error(), what.len()), (layer, Some(libc::EPERM), LONGEST - 5));
+        }
+        for step in [Step::Clone, Step::Setup, Step::Chdir, Step::Exec] {
+            assert!(matches!(again(Word::Step(step, no())), Some(Word::Step(again, _)) if again == step));
+        }
+        for nonsense in [&b""[..], b"\0", b"\xff\0\0\0\0", b"\x40"] {
+            assert!(Word::read(nonsense).is_none());
+        }
     }
 }

@@ -1,0 +1,272 @@
+//! The way out of a sandbox that may reach a few places: a proxy that connects to those and to no other.
+//!
+//! It is a fork of the runner, outside of the sandbox but without its privileges, and ends with the attempt. What it listens at is inside:
+//! the shim makes that socket in the network of the sandbox, and hands it over. Names are looked up here, so that the sandbox needs nobody
+//! to ask; and an address of the host's own network is not connected to, whatever name leads there, unless that address is listed.
+
+mod request;
+
+use std::{
+    ffi::CString,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use raddle_core::spec::{Network, network::Place};
+
+use self::request::Wanted;
+use super::{
+    filter::{self, Sockets},
+    ids, landlock, shim,
+};
+use crate::sys;
+
+/// Where programs in the sandbox find it. Nobody else is there who could have the port.
+const PORT: u16 = 3128;
+/// The longest head of a request.
+const LONGEST: usize = 16 * 1024;
+/// How long a program may take to say what it wants, and a place to answer at all.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections at a time, each of which is two threads. Whoever wants more waits for one to end.
+const MOST: usize = 64;
+
+/// A proxy that waits for what it is to listen at.
+pub(super) struct Proxy {
+    pub(super) pid: u32,
+    /// The shim's end of the way to it.
+    door: OwnedFd,
+}
+
+/// The variables that lead programs to it.
+pub(super) fn environment(network: &Network) -> Vec<CString> {
+    if network.places().is_empty() {
+        return Vec::new();
+    }
+    // What a program serves to itself is not for the proxy. An address that is listed means the host's.
+    let listed: Vec<_> =
+        network.places().iter().filter_map(Place::address).map(|address| address.to_string()).collect();
+    let own = ["localhost", "127.0.0.1", "::1"].into_iter().filter(|own| !listed.iter().any(|listed| listed == own));
+    let own = own.collect::<Vec<_>>().join(",");
+    let at = format!("http://{}:{PORT}", Ipv4Addr::LOCALHOST);
+    let pairs = [("HTTP_PROXY", &at), ("HTTPS_PROXY", &at), ("NO_PROXY", &own)];
+    let both =
+        pairs.iter().flat_map(|(name, value)| [format!("{name}={value}"), format!("{}={value}", name.to_lowercase())]);
+    both.filter_map(|variable| CString::new(variable).ok()).collect()
+}
+
+impl Proxy {
+    /// Forks one. The runner has one thread, so the child is a whole process.
+    pub(super) fn fork(network: &Network) -> io::Result<Self> {
+        let (door, theirs) = sys::seqpacket_pair()?;
+        // SAFETY: getpid cannot fail; the child of a process with one thread is a whole one, and never returns from here.
+        let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };
+        match sys::check(pid)? {
+            0 => {
+                drop(door);
+                live(parent, &theirs, network);
+                // SAFETY: ends the process without running what the runner has registered for its own end.
+                unsafe { libc::_exit(0) }
+            }
+            pid => Ok(Self { pid: pid as u32, door }),
+        }
+    }
+
+    /// What the shim keeps open.
+    pub(super) fn door(&self) -> BorrowedFd<'_> {
+        self.door.as_fd()
+    }
+
+    /// Ends it before it was of use.
+    pub(super) fn discard(self) {
+        sys::kill(self.pid, libc::SIGKILL);
+        // SAFETY: a child that is dead, or about to be: its parent may wait for it.
+        unsafe { libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// Makes what a proxy listens at, in the network of this process, and hands it over.
+pub(super) fn open(door: BorrowedFd<'_>) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, PORT))?;
+    sys::send_with(door, b"L", &[listener.as_fd()])
+}
+
+/// The proxy's part. It reads what nobody trusts, and so has no more than it needs.
+fn live(parent: i32, door: &OwnedFd, network: &Network) {
+    // SAFETY: plain integers.
+    unsafe {
+        libc::setpgid(0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        // What a panic would say is nothing for the worker's log: the runner's standard input is empty, and so is this.
+        libc::dup2(0, 2);
+        shim::close_all_but(&mut [0, 1, 2, door.as_raw_fd()]);
+    }
+    let bound = || {
+        if sys::is_root() {
+            ids::become_nobody()?;
+            // Whoever changes its user loses what it had asked for.
+            shim::end_with_the_runner();
+        }
+        ids::give_up_privileges()
+    };
+    // SAFETY: getppid cannot fail. The parent may have died before its death was asked about.
+    if bound().is_err() || unsafe { libc::getppid() } != parent {
+        return;
+    }
+    // The sandbox has these too, or may do without; what is here is a second lock.
+    let _ = landlock::restrict(&["/"], &[], None);
+    let _ = filter::install(Sockets::Usual);
+    let listener = match sys::receive_with(door.as_fd(), 1) {
+        Ok((_, mut passed)) => passed.pop().map(TcpListener::from),
+        Err(_) => None,
+    };
+    if let Some(listener) = listener {
+        serve(&listener, &Arc::new(network.clone()));
+    }
+}
+
+fn serve(listener: &TcpListener, network: &Arc<Network>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    for client in listener.incoming() {
+        let Ok(client) = client else {
+            // No descriptor is to be had; a connection that ends gives one back.
+            thread::sleep(Duration::from_millis(50));
+            continue;
+        };
+        while open.load(Ordering::Acquire) >= MOST {
+            thread::sleep(Duration::from_millis(5));
+        }
+        open.fetch_add(1, Ordering::AcqRel);
+        let (network, open) = (Arc::clone(network), Arc::clone(&open));
+        // It ends with its connection, or with the process.
+        let started = thread::Builder::new().spawn({
+            let open = Arc::clone(&open);
+            move || {
+                let _ = attend(client, &network);
+                open.fetch_sub(1, Ordering::AcqRel);
+            }
+        });
+        if started.is_err() {
+            open.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// One connection, from what is asked for to its end.
+fn attend(mut client: TcpStream, network: &Network) -> io::Result<()> {
+    let (head, rest) = read_head(&mut client)?;
+    let answer = |mut client: TcpStream, status: &str, why: &str| {
+        let (length, why) = (why.len() + 9, format!("raddle: {why}\n"));
+        write!(
+            client,
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{why}"
+        )
+    };
+    let wanted = match std::str::from_utf8(&head).map_err(|_| "it is no text").and_then(request::parse) {
+        Ok(wanted) => wanted,
+        Err(why) => return answer(client, "400 Bad Request", &format!("the request is not understood: {why}")),
+    };
+    let (Wanted::Tunnel(place) | Wanted::Forward(place, _)) = &wanted;
+    let mut there = match reach(place, network) {
+        Ok(there) => there,
+        Err(Unreached::Forbidden(why)) => return answer(client, "403 Forbidden", &why),
+        Err(Unreached::Failed(error)) => return answer(client, "502 Bad Gateway", &format!("{place}: {error}")),
+    };
+    match wanted {
+        Wanted::Tunnel(_) => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?,
+        Wanted::Forward(_, head) => there.write_all(head.as_bytes())?,
+    }
+    there.write_all(&rest)?;
+    join(client, there)
+}
+
+/// What a program says first, up to the empty line, and what it has said beyond that.
+fn read_head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let until = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    let mut part = [0; 2048];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || head.len() > LONGEST {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
+        let n = client.read(&mut part)?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&part[..n]);
+        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
+            let rest = head.split_off(end + 4);
+            client.set_read_timeout(None)?;
+            return Ok((head, rest));
+        }
+    }
+}
+
+/// Why there is no connection.
+enum Unreached {
+    Forbidden(String),
+    Failed(io::Error),
+}
+
+fn reach(place: &Place, network: &Network) -> Result<TcpStream, Unreached> {
+    if !network.lists(place) {
+        return Err(Unreached::Forbidden(format!("{place} is not in the network of this task")));
+    }
+    let found = (place.host(), place.port()).to_socket_addrs().map_err(Unreached::Failed)?;
+    let (admitted, others): (Vec<SocketAddr>, Vec<_>) = found.partition(|address| network.admits(*address));
+    if admitted.is_empty() && !others.is_empty() {
+        let why = "leads into the network of the host: list the address itself, if that is meant";
+        return Err(Unreached::Forbidden(format!("{place} {why}")));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
+    for address in admitted {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(there) => return Ok(there),
+            Err(error) => last = error,
+        }
+    }
+    Err(Unreached::Failed(last))
+}
+
+/// Passes on what either says, until both have ended.
+fn join(client: TcpStream, there: TcpStream) -> io::Result<()> {
+    let (from, to) = (client.try_clone()?, there.try_clone()?);
+    let out = thread::Builder::new().spawn(move || pass(from, to))?;
+    pass(there, client);
+    let _ = out.join();
+    Ok(())
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    if io::copy(&mut from, &mut to).is_err() {
+        // Nobody listens there any more: then nothing more is to be said here either.
+        let _ = from.shutdown(Shutdown::Both);
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_led_to_it_and_not_when_they_mean_themselves() {
+        assert_eq!(environment(&Network::None), Vec::<CString>::new());
+        assert_eq!(environment(&Network::Host), Vec::<CString>::new());
+        let of = |network: &str| environment(&network.parse().unwrap());
+        let named = of("example.org:443");
+        for variable in [c"HTTPS_PROXY=http://127.0.0.1:3128", c"no_proxy=localhost,127.0.0.1,::1"] {
+            assert!(named.contains(&variable.into()), "{named:?}");
+        }
+        assert!(of("127.0.0.1:80").contains(&c"NO_PROXY=localhost,::1".into()));
+    }
+}

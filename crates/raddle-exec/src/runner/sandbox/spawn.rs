@@ -1,0 +1,183 @@
+//! The runner's side of a sandbox: starting the shim, hearing what has come of it, and doing without what the system refuses where the
+//! task says so.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    ptr,
+    time::Duration,
+};
+
+use raddle_core::spec::Network;
+
+use super::{
+    super::{
+        child::{Plan, Resource, Stack, Step},
+        program::Executable,
+    },
+    FOLDERS, Files, Lacks, Layer, NotBegun, Refused, ids,
+    proxy::Proxy,
+    scratch::Scratch,
+    shim::{self, Design, Ends, GO, Witness, Word},
+};
+use crate::{message::Sandbox, sys};
+
+/// No system takes so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A command that has begun.
+pub(in super::super) struct Spawned {
+    /// The shim, whose group the command is in.
+    pub(in super::super) pid: u32,
+    pub(in super::super) witness: Witness,
+    /// The process of the proxy, if there is one.
+    pub(in super::super) proxy: Option<u32>,
+    /// What it does without.
+    pub(in super::super) lacks: Vec<Refused>,
+    /// What it keeps in files in memory.
+    pub(in super::super) files: Files,
+    /// Where it writes, if that is on the host. Removed with this.
+    _scratch: Option<Scratch>,
+}
+
+/// Starts a command in a sandbox.
+pub(in super::super) fn spawn(
+    stack: &mut Stack,
+    plan: &Plan<'_>,
+    executable: &Executable,
+    sandbox: &Sandbox,
+) -> Result<Spawned, NotBegun> {
+    let (mut lacks, mut refusals) = (Lacks::default(), Vec::new());
+    loop {
+        match spawn_without(lacks, stack, plan, executable, sandbox) {
+            Err(NotBegun::Refused(refused)) if sandbox.fallback && lacks.add(refused.layer) => refusals.push(refused),
+            Err(not_begun) => return Err(not_begun),
+            Ok(spawned) => return Ok(Spawned { lacks: refusals, ..spawned }),
+        }
+    }
+}
+
+fn spawn_without(
+    lacks: Lacks,
+    stack: &mut Stack,
+    plan: &Plan<'_>,
+    executable: &Executable,
+    sandbox: &Sandbox,
+) -> Result<Spawned, NotBegun> {
+    let starved = |error| NotBegun::Step(Step::Clone, error);
+    let scratch =
+        lacks.namespaces.then(Scratch::new).transpose().map_err(|error| NotBegun::Step(Step::Setup, error))?;
+    // Without a network of its own there is nobody to listen for, and no way to say what is reached: then it is nothing.
+    let proxied = matches!(sandbox.network, Network::Only(_)) && !lacks.namespaces;
+    let proxy = proxied.then(|| Proxy::fork(&sandbox.network)).transpose().map_err(starved)?;
+    let moved = scratch.as_ref().map(|scratch| moved(plan.envp, scratch));
+    // Without a user of its own all processes of the worker's user would count.
+    let counted = |limit: &&(Resource, u64)| !lacks.namespaces || limit.0 != libc::RLIMIT_NPROC;
+    let rlimits: Vec<_> = plan.rlimits.iter().filter(counted).copied().collect();
+    let envp = moved.as_ref().map_or(plan.envp, |(pointers, _)| pointers);
+    let plan = Plan { envp, rlimits: &rlimits, ..*plan };
+    let design = Design {
+        sandbox,
+        lacks,
+        // Asked before: in a user namespace nobody is root.
+        is_root: sys::is_root(),
+        door: proxy.as_ref().map(Proxy::door),
+        scratch: scratch.as_ref().map(Scratch::path),
+    };
+    match start(stack, &plan, executable, &design) {
+        Ok((pid, witness, files)) => {
+            let proxy = proxy.map(|proxy| proxy.pid);
+            Ok(Spawned { pid, witness, proxy, lacks: Vec::new(), files, _scratch: scratch })
+        }
+        Err(not_begun) => {
+            proxy.into_iter().for_each(Proxy::discard);
+            Err(not_begun)
+        }
+    }
+}
+
+/// The environment of a command whose folder is on the host.
+fn moved(envp: &[*const c_char], scratch: &Scratch) -> (Vec<*const c_char>, Vec<CString>) {
+    use std::os::unix::ffi::OsStrExt;
+    let named = |name: &&str| [name.as_bytes(), b"=", scratch.path().as_os_str().as_bytes()].concat();
+    let own: Vec<CString> = FOLDERS.iter().filter_map(|name| CString::new(named(name)).ok()).collect();
+    let usual = super::ENVIRONMENT;
+    let replaced = |variable: &*const c_char| {
+        // SAFETY: the plan's variables are C strings that outlive it, and a null pointer at the end.
+        let text = if variable.is_null() { c"" } else { unsafe { CStr::from_ptr(*variable) } };
+        let name = |text: &CStr| text.to_bytes().split(|b| *b == b'=').next().map(<[u8]>::to_vec);
+        // What the task has set itself is not ours to change.
+        let own = own.iter().find(|own| usual.contains(&text) && name(own) == name(text));
+        own.map_or(*variable, |own| own.as_ptr())
+    };
+    (envp.iter().map(replaced).collect(), own)
+}
+
+/// Forks the shim, and listens to it.
+fn start(
+    stack: &mut Stack,
+    plan: &Plan<'_>,
+    executable: &Executable,
+    design: &Design<'_>,
+) -> Result<(u32, Witness, Files), NotBegun> {
+    let starved = |error| NotBegun::Step(Step::Clone, error);
+    let (ours, theirs) = sys::seqpacket_pair().map_err(starved)?;
+    let (leash, held) = shim::pipe().map_err(starved)?;
+    ids::hand_over(plan.outputs.iter().copied().chain([plan.stdin]));
+    let flags = design.namespaces() | libc::SIGCHLD;
+    // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    match sys::check(pid as i32) {
+        Ok(0) => {
+            drop(held);
+            shim::live(stack, plan, executable, &Ends { says: theirs, leash }, design)
+        }
+        Ok(pid) => {
+            drop(theirs);
+            let pid = pid as u32;
+            let named = if design.lacks.namespaces { Ok(()) } else { ids::name(pid) };
+            let named = named.map_err(Layer::Ids.refused("its names")).map_err(NotBegun::Refused);
+            let begun = named.and_then(|()| {
+                let _ = sys::write_some(held.as_fd(), &[GO]);
+                listen(&ours)
+            });
+            match begun {
+                Ok(files) => {
+                    sys::set_nonblocking(ours.as_fd()).map_err(starved)?;
+                    Ok((pid, Witness(ours), files))
+                }
+                Err(not_begun) => {
+                    sys::kill(pid, libc::SIGKILL);
+                    // SAFETY: a child that is dead, or about to be: its parent may wait for it.
+                    unsafe { libc::waitpid(pid as i32, ptr::null_mut(), 0) };
+                    Err(not_begun)
+                }
+            }
+        }
+        Err(error) if is_refusal(&error) && !design.lacks.namespaces => {
+            Err(NotBegun::Refused(Layer::Namespaces.refused("clone")(error)))
+        }
+        Err(error) => Err(starved(error)),
+    }
+}
+
+/// Whether the system does not give namespaces at all, and not just now.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSPC | libc::EINVAL | libc::ENOSYS | libc::EUSERS))
+}
+
+/// What the shim says first.
+fn listen(socket: &OwnedFd) -> Result<Files, NotBegun> {
+    let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    let heard = sys::poll(&mut fds, Some(PATIENCE))
+        .and_then(|()| if fds[0].revents == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
+        .and_then(|()| sys::receive_with(socket.as_fd(), shim::LONGEST));
+    let (said, passed) = heard.map_err(|error| NotBegun::Step(Step::Setup, error))?;
+    match Word::read(&said) {
+        Some(Word::Begun) => Ok(Files(passed)),
+        Some(Word::Refused(layer, error, what)) => Err(NotBegun::Refused(Refused { layer, what, error })),
+        Some(Word::Step(step, error)) => Err(NotBegun::Step(step, error)),
+        None => Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun"))),
+    }
+}

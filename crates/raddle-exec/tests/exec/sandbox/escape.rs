@@ -1,0 +1,113 @@
+//! Ways out that go by names, files and sockets.
+
+use std::{
+    io::Read,
+    os::unix::net::{SocketAddr, UnixListener},
+    os::{linux::net::SocketAddrExt, unix::fs::PermissionsExt},
+    path::PathBuf,
+};
+
+use super::{CALL, boxed, rigs, sh, stdout};
+
+/// A broker is reached by a socket, by its path or by a name that has none.
+#[tokio::test]
+async fn the_workers_sockets_are_not_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = folder.path().join("broker.sock");
+    let by_path = UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+    let name = format!("raddle-test-{}", std::process::id());
+    let by_name = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    for listener in [&by_path, &by_name] {
+        listener.set_nonblocking(true).unwrap();
+    }
+    let script = format!(
+        "import socket\nfor at in ['{}', '\\0{name}']:\n  \
+           s = socket.socket(socket.AF_UNIX)\n  \
+           try: s.connect(at); print('reached', at)\n  \
+           except OSError: pass\nprint('end')",
+        path.display()
+    );
+    for mut rig in rigs().await {
+        let request = boxed(rig.command(&["python3", "-c", &script]));
+        assert_eq!(stdout(&rig.run(&request).await), "end\n");
+        rig.finish().await;
+    }
+    assert!(by_path.accept().is_err() && by_name.accept().is_err());
+}
+
+/// The loader tells of itself if it was asked to, unless it begins a program with the rights of another user.
+#[tokio::test]
+async fn setuid_programs_give_nothing() {
+    let is_setuid = |path: &PathBuf| {
+        let dynamic = || {
+            let mut head = [0; 4096];
+            let mut file = std::fs::File::open(path).ok()?;
+            let n = file.read(&mut head).ok()?;
+            head[..n].windows(3).any(|part| part == b"ld-").then_some(())
+        };
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o4000 != 0)
+            && dynamic().is_some()
+    };
+    let programs: Vec<_> =
+        std::fs::read_dir("/usr/bin").unwrap().flatten().map(|entry| entry.path()).filter(is_setuid).collect();
+    assert!(!programs.is_empty(), "every system has one");
+    for mut rig in rigs().await {
+        for program in &programs {
+            let tries = format!(
+                "LD_SHOW_AUXV=1 {} --version < /dev/null 2>&1 | grep -E '^AT_(SECURE|EUID):'",
+                program.display()
+            );
+            let said = stdout(&sh(&mut rig, &tries).await);
+            let said: Vec<&str> = said.split_whitespace().collect();
+            assert_eq!(said, ["AT_EUID:", "1000", "AT_SECURE:", "0"], "{}", program.display());
+        }
+        // Nor can it make one, or be somebody else.
+        let own =
+            "cp /usr/bin/id .; chmod 4755 id; ./id -u; chown 0 id 2>/dev/null && echo given; ls -n id | cut -d' ' -f3";
+        assert_eq!(stdout(&sh(&mut rig, own).await), "1000\n1000\n");
+        let others = "import os\nfor to in (0, 65534):\n  try: os.setuid(to); print('is', to)\n  except OSError: pass\nprint('end')";
+        let request = boxed(rig.command(&["python3", "-c", others]));
+        assert_eq!(stdout(&rig.run(&request).await), "end\n");
+        rig.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn no_descriptor_and_no_link_leads_out() {
+    for mut rig in rigs().await {
+        // Its three, and the one that lists them.
+        assert_eq!(stdout(&sh(&mut rig, "ls /proc/self/fd | wc -l").await), "4\n");
+        let links = "for at in /proc/self/root /proc/self/cwd/.. /proc/1/root /proc/1/cwd /proc/thread-self/root /proc/self/task/*/root; do \
+                     ls -d $at/root $at/home $at/var 2>/dev/null; done; true";
+        assert_eq!(stdout(&sh(&mut rig, links).await), "");
+        let up = "cd /scratch; ln -s ../../../../../.. up; ls -d up/root up/home 2>/dev/null; \
+                  ln -s /proc/1/root/etc/shadow shadow; cat shadow 2>/dev/null; mkdir -p a/b; cd a/b; ls -d ../../../../root 2>/dev/null; true";
+        assert_eq!(stdout(&sh(&mut rig, up).await), "");
+        let kernel = "for at in /proc/sys/kernel/core_pattern /proc/sysrq-trigger /proc/self/mem /proc/1/mem /proc/kmsg /sys/kernel; do \
+                      [ $at = /proc/self/mem ] || { [ -e $at ] && (: > $at) 2>/dev/null && echo $at; }; done; true";
+        assert_eq!(stdout(&sh(&mut rig, kernel).await), "");
+        // The handles of files do without names.
+        let by_handle = format!("{CALL}print(call({}, -100, 0, 0))", libc::SYS_open_by_handle_at);
+        let request = boxed(rig.command(&["python3", "-c", &by_handle]));
+        assert_eq!(stdout(&rig.run(&request).await), "Operation not permitted\n");
+        rig.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_personality_is_told_and_not_changed() {
+    for mut rig in rigs().await {
+        let tries = format!(
+            "{CALL}print([call({0}, what) for what in (0xffffffff, 0, 0x40000)], [call({1}, family, 1, 0, 0) for family in (2, 30)])",
+            libc::SYS_personality,
+            libc::SYS_socketpair
+        );
+        let request = boxed(rig.command(&["python3", "-c", &tries]));
+        let no_family = "Address family not supported by protocol";
+        let said = format!("['done', 'done', 'Operation not permitted'] ['{no_family}', '{no_family}']\n");
+        assert_eq!(stdout(&rig.run(&request).await), said);
+        rig.finish().await;
+    }
+}

@@ -1,0 +1,97 @@
+//! How far a task is kept apart from its host: what it asks for, and what its worker asks of every task.
+//!
+//! A worker with a minimum is for tasks that nobody trusts, and so it does not trust what their specs say in their own favour either.
+
+use raddle_core::{
+    Exit, Spec,
+    spec::{Isolation, Network, network::is_public},
+};
+use raddle_exec::Sandbox;
+
+/// Why a text names nothing that a worker can ask of every task.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' cannot be asked of every task: say 'process' or 'sandbox'")]
+pub struct NoMinimum(String);
+
+/// What a worker can ask of every task.
+pub fn minimum(text: &str) -> Result<Isolation, NoMinimum> {
+    let least = [Isolation::Process, Isolation::Sandbox].into_iter().find(|isolation| isolation.as_str() == text);
+    least.ok_or_else(|| NoMinimum(text.to_owned()))
+}
+
+/// The place of a task.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A process like any other.
+    Open,
+    /// A sandbox, as the task asks for.
+    Asked(Sandbox),
+    /// A sandbox, because its worker asks for it. The task knows nothing of that: what it says of folders is about its host.
+    Raised(Sandbox),
+}
+
+/// Where a task runs on a worker that keeps all tasks apart by `least`. The error says how it ends without having begun.
+pub(super) fn of(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
+    let refused = |message: &str| Err(Exit::SpawnFailed { message: message.into() });
+    match spec.isolation.max(least) {
+        Isolation::Process => Ok(Place::Open),
+        Isolation::Sandbox if spec.isolation < Isolation::Sandbox => Ok(Place::Raised(Sandbox::default())),
+        Isolation::Sandbox => {
+            let mut sandbox =
+                Sandbox { network: spec.network.clone(), fallback: spec.isolation_fallback, folder: None };
+            if least == Isolation::Sandbox {
+                sandbox.fallback = false;
+                if sandbox.network == Network::Host {
+                    return refused("this worker lets no task into its host's network: list the places it needs");
+                }
+                let is_inside = |address| !is_public(address);
+                if sandbox.network.places().iter().filter_map(|place| place.address()).any(is_inside) {
+                    return refused("this worker lets no task into its host's network: list none of its addresses");
+                }
+            }
+            Ok(Place::Asked(sandbox))
+        }
+        // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
+        _ => refused("this worker cannot isolate it as asked"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(isolation: Isolation, fallback: bool, network: &str) -> Spec {
+        let network = network.parse().unwrap();
+        Spec { isolation, isolation_fallback: fallback, network, ..Spec::command(["true"]) }
+    }
+
+    #[test]
+    fn a_task_gets_what_it_asks_for() {
+        let place = |spec: &Spec| of(spec, Isolation::Process);
+        assert_eq!(place(&spec(Isolation::Process, false, "none")), Ok(Place::Open));
+        let asked = Sandbox { network: Network::Host, fallback: true, folder: None };
+        assert_eq!(place(&spec(Isolation::Sandbox, true, "host")), Ok(Place::Asked(asked)));
+        assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+    }
+
+    #[test]
+    fn a_minimum_raises_what_is_below_and_concedes_nothing() {
+        let place = |spec: &Spec| of(spec, Isolation::Sandbox);
+        assert_eq!(place(&spec(Isolation::Process, false, "none")), Ok(Place::Raised(Sandbox::default())));
+        let whole = Sandbox { network: "example.org:443".parse().unwrap(), fallback: false, folder: None };
+        assert_eq!(place(&spec(Isolation::Sandbox, true, "example.org:443")), Ok(Place::Asked(whole)));
+        for network in ["host", "127.0.0.1:6379", "example.org:443,[::1]:80"] {
+            let refused = place(&spec(Isolation::Sandbox, false, network)).unwrap_err().to_string();
+            assert!(refused.contains("its host's network"), "{refused}");
+        }
+        assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+    }
+
+    #[test]
+    fn what_can_be_asked_of_every_task_is_named() {
+        assert_eq!((minimum("process"), minimum("sandbox")), (Ok(Isolation::Process), Ok(Isolation::Sandbox)));
+        for text in ["", "docker", "Sandbox", "vm"] {
+            assert!(minimum(text).unwrap_err().to_string().contains("say 'process' or 'sandbox'"));
+        }
+    }
+}
