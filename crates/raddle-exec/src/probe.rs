@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use raddle_core::{Exit, Limits, Tid};
 
 use crate::{
-    Notice, Program, Request, Runner, RunnerOptions, Sandbox,
+    Notice, Program, Request, Runner, RunnerOptions, Sandbox, Stream,
     cgroup::{self, Controllers, Delegation},
 };
 
@@ -47,17 +47,24 @@ pub async fn sandbox(options: &RunnerOptions) -> Probe {
             timeout: Some(PROBE_TIMEOUT),
             limits: Limits::default(),
             grace: Duration::ZERO,
-            sandbox: Some(Sandbox::default()),
+            sandbox: Some(Sandbox { fallback: true, ..Sandbox::default() }),
         };
         runner.start(&request).await.map_err(|error| error.to_string())?;
+        let mut said = Vec::new();
         let exit = loop {
-            if let Notice::Done(done) = runner.next().await.map_err(|error| error.to_string())? {
-                break done.exit;
+            match runner.next().await.map_err(|error| error.to_string())? {
+                Notice::Done(done) => {
+                    said.extend(done.stderr);
+                    break done.exit;
+                }
+                Notice::Output { stream: Stream::Stderr, bytes } => said.extend(bytes),
+                _ => {}
             }
         };
         runner.close().await;
         match exit {
-            Exit::Code { code: 0 } => Ok(()),
+            Exit::Code { code: 0 } if said.is_empty() => Ok(()),
+            Exit::Code { code: 0 } => Err(lacking(&String::from_utf8_lossy(&said))),
             Exit::SpawnFailed { message } => Err(message),
             other => Err(format!("{other:?}")),
         }
@@ -69,6 +76,13 @@ pub async fn sandbox(options: &RunnerOptions) -> Probe {
             bad(name, detail, Some(fix))
         }
     }
+}
+
+/// Which layers are lacking, as the attempt has said: a line for each.
+fn lacking(said: &str) -> String {
+    let refusal = |line: &'_ str| line.strip_prefix("raddle: ")?.split(';').next().map(str::to_owned);
+    let refusals: Vec<String> = said.lines().filter_map(refusal).collect();
+    format!("{}; the other layers hold", refusals.join("; "))
 }
 
 fn limits() -> Probe {
@@ -148,6 +162,13 @@ mod tests {
         for probe in super::all() {
             assert!(!probe.detail.is_empty(), "{}", probe.name);
         }
+    }
+
+    #[test]
+    fn each_lacking_layer_is_named() {
+        let said = "raddle: this system refuses the sandbox landlock (its rules): no; it runs without\nraddle: and more: no; so";
+        let shown = "this system refuses the sandbox landlock (its rules): no; and more: no; the other layers hold";
+        assert_eq!(super::lacking(said), shown);
     }
 
     #[test]

@@ -25,9 +25,9 @@ pub(crate) enum SpawnerCommand {
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
 max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation; and what a
-container may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks, seccomp. Flags and
-environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a second one makes
-them give that back, a third one kills.")]
+container may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks,
+seccomp. Flags and environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish
+what they run, a second one makes them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
     /// A file that says what to keep
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]

@@ -214,7 +214,7 @@ impl Reason {
             Self::Paused => format!("let it go on with 'raddle task resume {tid}'"),
             Self::NotInThisVersion { .. } => {
                 format!(
-                    "be rid of it with 'raddle task kill {tid}'; commands with the isolation 'process' or 'sandbox' can be run"
+                    "be rid of it with 'raddle task kill {tid}'; what has the isolation 'process' or 'sandbox' can be run"
                 )
             }
             Self::NoWorker => "start one with 'raddle worker start'".into(),

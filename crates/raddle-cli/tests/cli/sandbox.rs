@@ -1,6 +1,16 @@
 //! Tasks in a sandbox, from the command line to the result.
 
-use crate::world::World;
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    thread,
+};
+
+use serde_json::json;
+
+use crate::world::{World, until};
 
 #[test]
 fn a_sandboxed_command_sees_nothing_of_the_host() {
@@ -37,4 +47,122 @@ fn the_doctor_says_whether_it_holds() {
     let world = World::new();
     let report = world.raddle(["doctor"]).ok().text().to_owned();
     assert!(report.contains("sandbox") && report.contains("all layers hold"), "{report}");
+}
+
+/// A program that says which of the host's things it sees.
+const LOOK: &str = "id -u; pwd; ls -d /root 2>/dev/null; true";
+
+#[test]
+fn a_spec_says_what_is_reached_and_what_may_be_lacking() {
+    let world = World::new();
+    let words =
+        ["--isolation", "sandbox", "--isolation-fallback", "--network", "Example.org:443,[::1]:80", "--", "true"];
+    let tid = world.submit(&words);
+    let spec = world.task(&tid)["spec"].clone();
+    assert_eq!(
+        (&spec["isolation_fallback"], &spec["network"]),
+        (&json!(true), &json!(["example.org:443", "[::1]:80"]))
+    );
+    for (flags, said) in [
+        (&["--network", "host"][..], "'network': means nothing without the isolation 'sandbox'"),
+        (&["--isolation-fallback"], "'isolation_fallback': means nothing without the isolation 'sandbox'"),
+        (&["--isolation", "sandbox", "--network", "example.org"], "write HOST:PORT"),
+        (&["--isolation", "sandbox", "--network", ""], "write HOST:PORT"),
+    ] {
+        world.raddle([&["submit"], flags, &["--", "true"]].concat()).code(2).says(said);
+    }
+}
+
+#[test]
+fn a_listed_place_is_reached_and_no_other() {
+    let world = World::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+        }
+    });
+    let fetch = |network: &str| {
+        let script =
+            format!("import urllib.request\nprint(urllib.request.urlopen('http://{address}/').read().decode())");
+        world.raddle(["run", "--isolation", "sandbox", "--network", network, "--", "python3", "-c", &script])
+    };
+    assert_eq!(fetch(&address.to_string()).ok().text(), "hello\n");
+    assert_eq!(fetch("host").ok().text(), "hello\n");
+    fetch("none").code(1);
+    fetch("127.0.0.1:1").code(1).says("403");
+}
+
+/// On a system without user namespaces, which is one in which as many are allowed as there are.
+#[test]
+fn where_the_system_refuses_a_layer_the_task_is_refused_unless_it_says_otherwise() {
+    let world = World::new();
+    let script = "raddle run --isolation sandbox -- echo ran; echo code $?
+                  raddle run --isolation sandbox --isolation-fallback -- sh -c 'pwd; id -u; cat secret'; echo code $?
+                  raddle doctor | grep -c 'namespaces of its own (clone).*the other layers hold'";
+    world.file("secret", "the secret");
+    let refusing = "echo 0 > /proc/sys/user/max_user_namespaces && exec bash inner.sh";
+    world.file("inner.sh", script);
+    let ran = world.bash(&format!("exec unshare --user --map-root-user sh -c '{refusing}'"));
+    let lines = ran.lines();
+    assert_eq!(lines[0], "code 125", "{ran:?}");
+    assert!(lines[1].contains("raddle-scratch-") && !fs::exists(lines[1]).unwrap(), "{ran:?}");
+    assert_eq!(lines[3..], ["code 1", "1"], "{ran:?}");
+    let refused = "this system refuses the sandbox namespaces of its own (clone)";
+    assert_eq!(ran.stderr.matches(refused).count(), 2, "{}", ran.stderr);
+    assert!(ran.stderr.contains("it runs without, as isolation_fallback says"), "{}", ran.stderr);
+    assert!(!ran.text().contains("the secret"), "{ran:?}");
+}
+
+#[test]
+fn a_worker_may_demand_a_sandbox_for_every_task() {
+    let world = World::new();
+    world.raddle(["worker", "start", "--min-isolation", "docker"]).code(2).says("say 'process' or 'sandbox'");
+    world.worker(&["--min-isolation", "sandbox"]);
+    let tid = world.submit(&["--", "sh", "-c", LOOK]);
+    world.until_state(&tid, "completed");
+    assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
+    assert!(world.task(&tid)["spec"].get("isolation").is_none(), "what was submitted stays as it was");
+    // Nor can it ask for more than others.
+    for network in ["host", "127.0.0.1:6379"] {
+        let tid = world.submit(&["--isolation", "sandbox", "--network", network, "--", "true"]);
+        world.until_state(&tid, "failed");
+        let message = world.task(&tid)["report"]["exit"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("lets no task into its host's network"), "{message}");
+    }
+}
+
+#[test]
+fn the_environment_demands_it_too_and_a_spawner_passes_it_on() {
+    let world = World::new();
+    world.bash("WORKER_MIN_ISOLATION=sandbox raddle worker start --once").ok();
+    let tid = world.submit(&["--", "sh", "-c", LOOK]);
+    world.until_state(&tid, "completed");
+    assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
+    world.file("spawner.toml", "[spawner]\nwarm_pool = 1\nmin_isolation = 'sandbox'\n");
+    let spawner = world.start(["spawner", "run", "--config", "spawner.toml"]);
+    until("it has said its id", || spawner.stdout().trim().len() == 19);
+    let tid = world.submit(&["--", "sh", "-c", LOOK]);
+    world.until_state(&tid, "completed");
+    assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+}
+
+#[test]
+fn a_handler_runs_in_a_sandbox_with_its_folder() {
+    let world = World::new();
+    fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(world.path().join("handlers")).unwrap();
+    let script = "#!/bin/sh\nread task; touch new 2>/dev/null && echo written >&2; echo \"{\\\"result\\\": [\\\"$(pwd)\\\", $(id -u)]}\"\n";
+    let program = world.file("handlers/look.sh", script);
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+    world.file("handlers/look.handler.toml", "name = 'look'\ncommand = ['./look.sh']\n");
+    world.worker(&["--handlers", "handlers"]);
+    let tid = world.submit(&["--isolation", "sandbox", "--handler", "look"]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    assert_eq!(world.task(&tid)["report"]["value"], json!(["/handler", 1000]));
+    assert!(!world.path().join("handlers/new").exists());
 }

@@ -74,6 +74,25 @@ fn each_call_runs_in_a_process_of_its_own() {
     assert_eq!(pids.len(), 3);
 }
 
+/// In a sandbox the first process is the shim, and numbers begin with it.
+fn is_inside(pids: &str) -> bool {
+    pids.lines().count() == 3 && pids.lines().all(|pid| pid.parse::<u32>().is_ok_and(|pid| pid < 10))
+}
+
+#[test]
+fn routines_run_in_a_sandbox() {
+    let world = World::new(&["--min-isolation", "sandbox"]);
+    assert_eq!(world.says("mirror"), "2 1");
+    assert!(is_inside(&world.says("pids")), "{}", world.says("pids"));
+    assert!(world.fails("explode").contains("bang"));
+}
+
+#[test]
+fn a_spawner_of_the_program_keeps_them_in_a_sandbox() {
+    let world = World::with(&["spawner", "run", "--warm-pool", "1", "--min-isolation", "sandbox", "--quiet"]);
+    assert!(is_inside(&world.says("pids")), "{}", world.says("pids"));
+}
+
 #[test]
 fn a_spawner_of_the_program_keeps_workers_of_the_program() {
     let world = World::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);

@@ -165,12 +165,12 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     close_all_but(&mut plan.outputs.iter().copied().chain(own).collect::<Vec<_>>());
     // SAFETY: plain integers. What the shim has open or in memory is nothing for the command, which is the same user.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
-    let become_it = match (design.lacks.namespaces, design.is_root) {
-        (false, is_root) => ids::become_it(is_root),
-        (true, true) => ids::become_nobody(),
-        (true, false) => Ok(()),
-    };
-    become_it.map_err(Layer::Ids.refused("become it"))?;
+    if !design.lacks.namespaces {
+        ids::become_it(design.is_root).map_err(Layer::Ids.refused("become it"))?;
+    } else if design.is_root {
+        // In a container without other users root cannot be another. It has lost what makes it root all the same, below.
+        let _ = ids::become_nobody();
+    }
     // Whoever changes its user loses what it had asked for.
     end_with_the_runner();
     let mut leash = [libc::pollfd { fd: ends.leash.as_raw_fd(), events: 0, revents: 0 }];
