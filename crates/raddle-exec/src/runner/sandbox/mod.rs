@@ -31,6 +31,7 @@ use std::{ffi::CString, fmt, io};
 
 pub(super) use limits::{Files, bounded, rlimits};
 pub(super) use root::shows;
+pub(crate) use scratch::sweep_scratch;
 pub(super) use spawn::{Spawned, spawn};
 
 use super::child::Step;

@@ -60,6 +60,11 @@ impl Drop for Scratch {
     }
 }
 
+/// Removes what runners have left that were killed, among temporary files.
+pub(crate) fn sweep_scratch() {
+    sweep(&std::env::temp_dir());
+}
+
 /// Removes what runners have left that were killed.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

@@ -1,12 +1,12 @@
 //! Systems that refuse a layer: without a word of the task it is refused too, and with one it runs with the rest.
 
-use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt};
+use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
 use raddle_core::Exit;
 use raddle_exec::{Request, Sandbox};
 
 use super::{boxed, rigs_under, stdout};
-use crate::support::code;
+use crate::support::{code, until};
 
 fn lenient(request: Request) -> Request {
     Request { sandbox: Some(Sandbox { fallback: true, ..Sandbox::default() }), ..request }
@@ -97,4 +97,73 @@ async fn without_namespaces_files_and_network_are_kept_from_it_all_the_same() {
     }
     let own = std::process::id().to_string();
     assert!(!scratches().iter().any(|name| name.contains(&own)), "{:?}", scratches());
+}
+
+/// Tries to get at one thing each, and says what it got.
+const TRIES: &str = "import ctypes, os, socket, sys\n\
+    libc = ctypes.CDLL(None)\n\
+    secret, port, pid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])\n\
+    def got(what, deed):\n  \
+      try: deed(); print(what)\n  \
+      except OSError: pass\n\
+    got('file', lambda: open(secret).read())\n\
+    got('write', lambda: open(secret + '.new', 'w'))\n\
+    got('network', lambda: socket.create_connection(('127.0.0.1', port), timeout=5))\n\
+    got('process', lambda: os.stat('/proc/%d' % pid))\n\
+    got('keys', lambda: libc.syscall(250, 0, -3, 0) >= 0 or os.stat('/none'))\n";
+
+/// What keeps each thing from a command is the layer that it is said to be: without it, it is had.
+#[tokio::test]
+async fn each_layer_keeps_something_away_that_is_had_without() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "the secret").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let own = std::process::id().to_string();
+    for (refused, had) in [
+        ("", ""),
+        ("filter", "keys "),
+        ("landlock", ""),
+        ("namespaces", "process "),
+        ("namespaces,landlock", "file write process "),
+        ("namespaces,filter", "network process keys "),
+        ("namespaces,landlock,filter", "file write network process keys "),
+    ] {
+        let words = if refused.is_empty() { String::new() } else { format!("refusing {refused}") };
+        for mut rig in rigs_under(&words).await {
+            let argv = ["/usr/bin/python3", "-c", TRIES, secret.to_str().unwrap(), &port, &own];
+            let ran = rig.run(&lenient(rig.command(&argv))).await;
+            assert_eq!(stdout(&ran).replace('\n', " "), had, "without {refused}");
+            rig.finish().await;
+        }
+        let _ = fs::remove_file(folder.path().join("secret.new"));
+    }
+}
+
+/// Only what a killed runner cannot remove is left to the worker.
+#[tokio::test]
+async fn a_killed_runner_leaves_its_folder_to_the_worker() {
+    for mut rig in rigs_under("refusing namespaces").await {
+        let request = lenient(rig.sh("echo x > file; pwd; exec sleep 300"));
+        rig.start(&request).await;
+        rig.started().await;
+        let scratch = loop {
+            let raddle_exec::Notice::Output { stream: raddle_exec::Stream::Stdout, bytes } = rig.next().await.unwrap()
+            else {
+                continue;
+            };
+            break String::from_utf8(bytes).unwrap().trim().to_owned();
+        };
+        assert!(fs::exists(format!("{scratch}/file")).unwrap());
+        assert!(Command::new("kill").args(["-9", &rig.runner.pid().to_string()]).status().unwrap().success());
+        assert!(rig.next().await.is_err());
+        until("the command is gone", || rig.left().is_empty()).await;
+        rig.finish().await;
+        // Nobody is an orphan here, whose parent is not this process.
+        raddle_exec::reap_orphans(&raddle_exec::children());
+        // Whoever else sweeps at this moment may have come first, and not be done.
+        until("the folder is gone", || !fs::exists(&scratch).unwrap()).await;
+    }
 }
