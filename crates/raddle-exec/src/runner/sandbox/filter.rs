@@ -101,6 +101,9 @@ const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
 /// Personalities that can be asked for: to be told one's own, and to be a program of Linux. Others take protections away.
 const PERSONALITIES: [u32; 2] = [u32::MAX, 0];
 
+/// System V shared memory stays when nobody has it mapped. Of segments of this size there can be 256 MiB.
+const LARGEST_SEGMENT: u32 = 64 * 1024;
+
 /// Which sockets can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sockets {
@@ -150,6 +153,9 @@ fn program(sockets: Sockets) -> Vec<sock_filter> {
     calls.extend([
         // Its flags are in memory, where no filter sees them. Whoever is told that there is no such call uses the older one.
         (libc::SYS_clone3 as u32, vec![refuse(libc::ENOSYS)]),
+        // Memory that no process has mapped is counted by nobody. Whoever is told that there is no such call uses a file in /tmp.
+        (libc::SYS_memfd_create as u32, vec![refuse(libc::ENOSYS)]),
+        (libc::SYS_shmget as u32, if_no_larger(1, LARGEST_SEGMENT, libc::ENOMEM)),
         (libc::SYS_clone as u32, unless_set(NAMESPACES as u32)),
         (libc::SYS_ioctl as u32, unless_one_of(1, &INTO_TERMINALS)),
         (libc::SYS_socket as u32, if_one_of(0, &families, libc::EAFNOSUPPORT)),
@@ -190,6 +196,19 @@ fn either(nth: u32, these: &[u32], others: sock_filter, then: sock_filter) -> Ve
     [load(argument(nth))].into_iter().chain(tests).chain([others, then]).collect()
 }
 
+/// Allows a call whose argument is not larger.
+fn if_no_larger(nth: u32, largest: u32, errno: i32) -> Vec<sock_filter> {
+    let (low, high) = (argument(nth), argument(nth) + 4);
+    vec![
+        load(high),
+        jump(BPF_JEQ, 0, 0, 2),
+        load(low),
+        jump(BPF_JGE, largest + 1, 0, 1),
+        refuse(errno),
+        give(SECCOMP_RET_ALLOW),
+    ]
+}
+
 /// Refuses a call whose first argument has one of these bits.
 fn unless_set(bits: u32) -> Vec<sock_filter> {
     vec![load(argument(0)), jump(BPF_JSET, bits, 0, 1), refuse(libc::EPERM), give(SECCOMP_RET_ALLOW)]
@@ -224,6 +243,11 @@ mod tests {
 
     /// What the kernel would answer.
     fn answer_of(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2]) -> u32 {
+        answer_with(rules, arch, number, arguments, 0)
+    }
+
+    /// The same, where the upper halves of arguments are these.
+    fn answer_with(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2], high: u32) -> u32 {
         let (mut at, mut held) = (0, 0);
         loop {
             let rule = rules[at];
@@ -235,6 +259,7 @@ mod tests {
                 held = match rule.k {
                     NUMBER => number,
                     ARCH => arch,
+                    offset if offset % 8 == 4 => high,
                     offset => arguments[((offset - 16) / 8) as usize],
                 };
                 continue;
@@ -271,7 +296,8 @@ mod tests {
         assert_eq!(call(libc::SYS_clone, [libc::SYS_socket as u32, 0]), SECCOMP_RET_ALLOW);
         // Nothing is looked at that is not named above.
         let named = |number: &c_long| {
-            let with_arguments = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_ioctl, libc::SYS_socket];
+            let with_arguments =
+                [libc::SYS_clone, libc::SYS_clone3, libc::SYS_ioctl, libc::SYS_socket, libc::SYS_memfd_create];
             REFUSED.contains(number) || with_arguments.contains(number)
         };
         for number in
@@ -286,6 +312,13 @@ mod tests {
         assert_eq!(call(libc::SYS_clone, [libc::CLONE_NEWUSER as u32 | 17, 0]), EPERM);
         assert_eq!(call(libc::SYS_clone, [libc::CLONE_NEWNET as u32, 0]), EPERM);
         assert_eq!(call(libc::SYS_ioctl, [0, libc::TIOCSTI as u32]), EPERM);
+        let segment = |size: u32, high: u32| {
+            let number = libc::SYS_shmget as u32;
+            answer_with(&program(Sockets::Usual), ARCHITECTURE, number, [0, size], high)
+        };
+        let too_large = SECCOMP_RET_ERRNO | libc::ENOMEM as u32;
+        assert_eq!([segment(56, 0), segment(LARGEST_SEGMENT, 0)], [SECCOMP_RET_ALLOW; 2]);
+        assert_eq!([segment(LARGEST_SEGMENT + 1, 0), segment(u32::MAX, 0), segment(56, 1)], [too_large; 3]);
         let family = |family: i32| call(libc::SYS_socket, [family as u32, 0]);
         assert_eq!(FAMILIES.map(family), [SECCOMP_RET_ALLOW; 3]);
         assert_eq!([libc::AF_VSOCK, libc::AF_PACKET, libc::AF_NETLINK].map(family), [NO_FAMILY; 3]);

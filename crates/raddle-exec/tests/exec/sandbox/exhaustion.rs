@@ -8,8 +8,16 @@ use raddle_exec::Request;
 use super::{boxed, rigs, sh, stdout};
 use crate::support::code;
 
-/// Calls the kernel for a file that is in no folder, and fills it.
-const MEMFD: &str = "import os\nfd = os.memfd_create('x')\nblock = bytes(1 << 20)\nwhile True: os.write(fd, block)";
+/// Asks for memory that stays when nobody has it mapped: files that are in no folder, and segments.
+const UNMAPPED: &str = "import ctypes, os, sys\n\
+    libc = ctypes.CDLL(None, use_errno=True)\n\
+    try: os.memfd_create('x'); print('a file')\n\
+    except OSError as e: print(e.strerror)\n\
+    for size in (56, 1 << 16, 1 << 20, 1 << 32):\n  \
+      got = libc.shmget(0, ctypes.c_size_t(size), 0o1600)\n  \
+      print('a segment' if got >= 0 else os.strerror(ctypes.get_errno()))\n";
+/// Fills a file as far as it goes.
+const FILL: &str = "import os\nwith open('x', 'wb') as f: f.truncate(300 << 20)";
 
 #[tokio::test]
 async fn disk_is_bounded() {
@@ -21,7 +29,7 @@ async fn disk_is_bounded() {
         let made: u32 =
             stdout(&sh(&mut rig, &format!("sh -c '{counts}' 2>/dev/null || true")).await).trim().parse().unwrap_or(0);
         assert!(made < 20_000, "{made} files");
-        let request = boxed(rig.command(&["python3", "-c", MEMFD]));
+        let request = boxed(rig.command(&["python3", "-c", FILL]));
         let ran = rig.run(&request).await;
         assert_eq!(ran.done.exit, code(1));
         assert!(String::from_utf8_lossy(&ran.stderr).contains("File too large"), "{ran:?}");
@@ -41,6 +49,10 @@ async fn memory_is_bounded_and_files_in_memory_count() {
         let keeps = "dd if=/dev/zero of=/scratch/much bs=1M count=150 2>/dev/null; sleep 60";
         let request = Request { limits, timeout: Some(Duration::from_secs(30)), ..boxed(rig.sh(keeps)) };
         assert_eq!(rig.run(&request).await.done.exit, Exit::OutOfMemory);
+        let request = boxed(rig.command(&["python3", "-c", UNMAPPED]));
+        let no_memory = "Cannot allocate memory\n";
+        let said = format!("Function not implemented\na segment\na segment\n{no_memory}{no_memory}");
+        assert_eq!(stdout(&rig.run(&request).await), said);
         rig.finish().await;
     }
 }

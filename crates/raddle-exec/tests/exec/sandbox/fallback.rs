@@ -158,7 +158,8 @@ async fn a_killed_runner_leaves_its_folder_to_the_worker() {
         };
         assert!(fs::exists(format!("{scratch}/file")).unwrap());
         assert!(Command::new("kill").args(["-9", &rig.runner.pid().to_string()]).status().unwrap().success());
-        assert!(rig.next().await.is_err());
+        // What lacks may have been said after what it wrote.
+        while rig.next().await.is_ok() {}
         until("the command is gone", || rig.left().is_empty()).await;
         rig.finish().await;
         // Nobody is an orphan here, whose parent is not this process.
