@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// How long an answer is remembered. Longer than any call goes on.
-pub(super) const REMEMBERED: Duration = Duration::from_secs(600);
+/// How long an answer is remembered at least, after its call was given up by the most patient.
+const REMEMBERED: Duration = Duration::from_secs(600);
 /// How often one node of a cluster may name another before one of them is right.
 const REDIRECTS: u32 = 5;
 
@@ -145,11 +145,15 @@ impl Link {
     ) -> Result<Value> {
         let slot = self.take_slot();
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
-        let place = format!("{:016x}:{slot}", self.client);
+        let remembered = self.patience.saturating_add(REMEMBERED).as_secs();
+        let place = format!("{:016x}:{slot}:{remembered}", self.client);
         let eval = self.eval(script, keys, [place, number], args);
         let answer = self.ask(Request::Eval(&eval), sure).await;
-        // Not reached when the caller has gone: the call may still be under way, and its slot must not be used by another.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+        // Not when the caller has gone, or nobody knows what became of the call: it may still be under way, and its slot must not be
+        // used by another.
+        if !matches!(answer, Err(Error::Unreachable { .. } | Error::Unanswered { .. } | Error::Unconfirmed { .. })) {
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+        }
         answer
     }
 
@@ -208,6 +212,11 @@ impl Link {
                         (Error::Unreachable { place, reason, .. }, Some(what)) if may_be_done => {
                             Error::Unanswered { place, what: what.into(), reason }
                         }
+                        // Refused this time, which says nothing about the time before.
+                        (error, Some(what)) if may_be_done => {
+                            let (place, reason) = (self.target.place(), error.to_string());
+                            Error::Unanswered { place, what: what.into(), reason }
+                        }
                         (error, _) => error,
                     });
                 }
@@ -224,9 +233,11 @@ impl Link {
                 let sent = if eval.script.tells {
                     // A server writes first to whom it had nothing to say until last: with an answer of ours under way before the script
                     // runs, those that the script tells something are not kept waiting until we have been woken.
+                    // What becomes of the PING itself is nobody's concern.
                     let mut pipe = redis::pipe();
-                    pipe.cmd("PING").ignore().add_command(command);
-                    pipe.query_async::<(Value,)>(&mut connection).await.map(|(answer,)| answer)
+                    pipe.ignore_errors().cmd("PING").add_command(command);
+                    let answers = pipe.query_async::<Vec<Value>>(&mut connection).await;
+                    answers.and_then(|mut answers| answers.pop().unwrap_or_default().extract_error())
                 } else {
                     command.query_async::<Value>(&mut connection).await
                 };

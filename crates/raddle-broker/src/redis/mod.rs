@@ -54,11 +54,14 @@ use crate::{
 use bell::{Bell, Wait};
 use hand::Hand;
 use keys::{Keys, Part, Topic};
-use link::Link;
+use link::{Link, random};
 use reader::Readers;
 use target::Target;
 
 pub use url::Address;
+
+/// How many handles are opened for one that forgets old answers.
+const FORGETS_ONE_IN: u64 = 64;
 
 /// A broker on a Redis server.
 pub struct Redis {
@@ -83,7 +86,12 @@ impl Redis {
         let keys = Arc::new(Keys::new(&address.namespace));
         let target = Target::new(address)?;
         let link = Link::open(target, Arc::clone(&keys)).await?;
-        Ok(Self { core: Arc::new(Core::new(link, keys)) })
+        let redis = Self { core: Arc::new(Core::new(link, keys)) };
+        // Where no worker stays that would do it, those that come and go do.
+        if random().is_multiple_of(FORGETS_ONE_IN) {
+            redis.forget_answers().await;
+        }
+        Ok(redis)
     }
 
     fn link(&self) -> &Link {

@@ -4,7 +4,7 @@ use raddle_core::Tid;
 
 use super::{
     Redis,
-    link::{REMEMBERED, Sure},
+    link::Sure,
     script,
     value::{arg, list, micros, number, text, tids},
 };
@@ -15,7 +15,6 @@ const AT_ONCE: u32 = 500;
 
 impl Redis {
     pub(super) async fn purge_expired(&self) -> Result<Purged> {
-        self.forget_answers().await?;
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
         let now = self.link().pipe(pipe).await?.pop().map_or(0, micros) / 1000;
@@ -43,14 +42,15 @@ impl Redis {
         let removed = self.link().change(&script::PURGE, keys, args, Sure::Done).await?;
         Ok(Purged { tasks: list(removed).into_iter().next().map_or(0, number) })
     }
+
     /// Removes what calls were answered so long ago that none of them can be under way.
-    async fn forget_answers(&self) -> Result<()> {
+    pub(super) async fn forget_answers(&self) {
         let mut cursor = "0".to_owned();
         loop {
-            let args = vec![arg(&cursor), arg(REMEMBERED.as_secs())];
-            cursor = text(self.link().look(&script::FORGET, Vec::new(), args).await?);
-            if cursor == "0" {
-                return Ok(());
+            match self.link().look(&script::FORGET, Vec::new(), vec![arg(&cursor)]).await.map(text) {
+                Ok(next) if next != "0" => cursor = next,
+                Ok(_) => return,
+                Err(error) => return tracing::debug!(%error, "old answers were not removed"),
             }
         }
     }

@@ -170,7 +170,9 @@ impl Tasks for Redis {
     }
 
     async fn purge(&self) -> Result<Purged> {
-        self.purge_expired().await
+        let purged = self.purge_expired().await;
+        self.forget_answers().await;
+        purged
     }
 
     async fn health(&self) -> Result<Health> {

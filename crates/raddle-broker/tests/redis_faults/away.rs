@@ -243,22 +243,44 @@ async fn a_lost_answer_changes_nothing_twice() {
     assert_eq!(summary.stale_writes, 0);
 }
 
+/// What a connection that was given up had still on its way may arrive after all, when its call was made again and others after it.
+#[tokio::test]
+async fn a_call_that_is_over_is_not_made_again() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let fields = server.ask(&["HKEYS", "raddle:{x}:meta"]);
+    let slot = fields.split_whitespace().find(|field| field.contains(":1:")).unwrap();
+    // As if call number 2^54 had been answered since.
+    server.ask(&["HSET", "raddle:{x}:meta", slot, "\0\0\0\0\0\0\u{50}\u{43}\0\0\0\0\0\0\0\u{40}\u{1}"]);
+    let error = broker.submit(vec![task("two")]).await.unwrap_err();
+    assert!(error.to_string().contains("a call that is over"), "{error}");
+    assert_eq!(server.ask(&["HLEN", "raddle:{x}:spec"]), ":1");
+}
+
 /// What calls were answered is kept for those that may ask again, and for no longer.
 #[tokio::test]
 async fn answers_are_forgotten_when_nobody_can_ask_for_them_again() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
-    let old = |n: u32| format!("00000000000000aa:{n}");
+    let old = |n: u32| format!("00000000000000aa:{n}:600");
     let is_kept = |name: &str| server.ask(&["HEXISTS", "raddle:{x}:meta", name]) == ":1";
-    for n in 0..2_000 {
-        server.ask(&["HSET", "raddle:{x}:meta", &old(n), "7 1700000000 \u{1}"]);
+    // Call number 2, in the second 2.
+    let said = "\0\0\0\0\0\0\0\u{40}\0\0\0\0\0\0\0\u{40}\u{1}";
+    for n in 0..1_000 {
+        server.ask(&["HSET", "raddle:{x}:meta", &old(n), said]);
     }
-    server.ask(&["HSET", "raddle:{x}:meta", "00000000000000bb:1", "7 9700000000 \u{1}"]);
+    server.ask(&["HSET", "raddle:{x}:meta", "00000000000000bb:1:9999999999", said]);
     broker.submit(vec![task("one")]).await.unwrap();
     broker.purge().await.unwrap();
-    assert!((0..2_000).all(|n| !is_kept(&old(n))));
-    assert!(is_kept("00000000000000bb:1"), "it was just given");
+    assert!((0..1_000).all(|n| !is_kept(&old(n))));
+    assert!(is_kept("00000000000000bb:1:9999999999"), "its caller is patient");
     assert!(is_kept("clock") && is_kept("run"), "what is no answer stays");
+    let answers = server.ask(&["HKEYS", "raddle:{x}:meta"]).matches(":1:").count();
+    assert_eq!(answers, 2, "the submission's, and the patient one's");
+    server.ask(&["HSET", "raddle:{x}:meta", &old(1), said]);
+    broker.purge().await.unwrap();
+    assert!(is_kept(&old(1)), "looked for each minute, and not more often");
     assert_eq!(server.ask(&["KEYS", "*once*"]), "*0");
 }
 

@@ -131,3 +131,43 @@ async fn a_task_is_not_handed_past_those_that_stand_in_line() {
     let tids: Vec<Tid> = claims.iter().map(|claim| claim.fence.tid).collect();
     assert_eq!(tids, [before[0].tid(), before[1].tid(), tid]);
 }
+
+/// Carried out, and the answer lost: sent again, it is not carried out again. With scripts that the server has forgotten, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_whose_answer_is_lost_happens_once() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.port).await;
+    let submitter = open(&format!("redis://127.0.0.1:{}?namespace=x", proxy.port)).await.unwrap();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    open_partition(&server, &broker, worker).await;
+    for flushed in [false, true, false] {
+        let waiting = waits(&server, &broker, worker).await;
+        if flushed {
+            server.ask(&["SCRIPT", "FLUSH"]);
+        } else {
+            proxy.cut_next_answer();
+        }
+        let tid = submitter.submit(vec![task("alone")]).await.unwrap()[0].tid();
+        assert!(proxy.has_cut());
+        let claims = waiting.await.unwrap();
+        assert_eq!((claims.len(), claims[0].fence.tid, claims[0].fence.attempt), (1, tid, 1));
+        broker.finish(vec![success(claims[0].fence)]).await.unwrap();
+    }
+    assert_eq!(broker.summary().await.unwrap().states, [(State::Completed, 4)].into());
+}
+
+/// The word that goes ahead of it is not the submission, and what is said to it is no answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_that_may_not_ping_may_submit() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "me", "on", ">geheim", "~*", "&*", "+@all", "-ping"]);
+    let submitter = open(&format!("redis://me:geheim@127.0.0.1:{}?namespace=x", server.port)).await.unwrap();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    open_partition(&server, &broker, worker).await;
+    let waiting = waits(&server, &broker, worker).await;
+    let tid = submitter.submit(vec![task("alone")]).await.unwrap()[0].tid();
+    assert!(record(&server, tid).contains(" h "), "{}", record(&server, tid));
+    assert_eq!(waiting.await.unwrap()[0].fence.tid, tid);
+}

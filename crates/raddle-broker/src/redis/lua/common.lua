@@ -9,9 +9,13 @@ local SPAWNING, RUNNING, COMPLETED, STALE = '1', '2', '3', '13'
 
 -- A call whose answer was lost is sent again under the same number, and gets the answer of the first time. It is kept beside the clock,
 -- because a key of its own with a time to live costs as much as three fields.
+-- Within a slot numbers only grow: what comes under a smaller one was given up long ago, and sent again since.
 local clock, said = unpack(call('HMGET', META, 'clock', ARGV[2]))
-if said and string.sub(said, 1, #ARGV[3] + 1) == ARGV[3] .. ' ' then
-  return cmsgpack.unpack(string.match(said, '^%d+ %d+ (.*)$'))
+local number = tonumber(ARGV[3])
+if said then
+  local last = struct.unpack('<d', said)
+  if last == number then return cmsgpack.unpack(string.sub(said, 17)) end
+  if last > number then return redis.error_reply('RADDLE a call that is over was made again') end
 end
 
 -- The clock. Numbers are doubles here, exact up to 2^53: an id is kept as its slot of 4096 ns and a counter. As bytes, which take a tenth of
@@ -321,7 +325,7 @@ local function answer(reply, remembered)
   end
   if ARGV[2] ~= '' then
     changed[#changed + 1] = ARGV[2]
-    changed[#changed + 1] = ARGV[3] .. ' ' .. time[1] .. ' ' .. cmsgpack.pack(remembered or reply)
+    changed[#changed + 1] = struct.pack('<dd', number, sec) .. cmsgpack.pack(remembered or reply)
   end
   if #changed > 0 then call('HSET', META, unpack(changed)) end
   return reply

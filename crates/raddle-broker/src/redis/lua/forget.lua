@@ -1,11 +1,19 @@
--- Forgets answers that nobody will ask for again, a portion of them. ARGV: where to go on, and for how many seconds they are kept. Answers
--- where to go on after this.
-local found = call('HSCAN', META, ARGV[FIRST], 'COUNT', '500')
-local old, oldest = {}, sec - tonumber(ARGV[FIRST + 1])
+-- Forgets answers that nobody will ask for again, a portion of them. ARGV: where to go on. Answers where to go on after this; not more often
+-- than each minute, whoever asks.
+local from, EVERY = ARGV[FIRST], 60
+if from == '0' then
+  if sec - tonumber(call('HGET', META, 'forgot') or 0) < EVERY then return '0' end
+  call('HSET', META, 'forgot', time[1])
+end
+local found = call('HSCAN', META, from, 'COUNT', '100')
+local old = {}
 for i = 1, #found[2], 2 do
-  local name, said_at = found[2][i], string.match(found[2][i + 1], '^%d+ (%d+) ')
-  -- Only the names of answers have a colon.
-  if said_at and string.find(name, ':', 1, true) and tonumber(said_at) < oldest then old[#old + 1] = name end
+  -- The name of an answer ends with how long it is kept, in seconds.
+  local name, kept = found[2][i], string.match(found[2][i], '^%x+:%d+:(%d+)$')
+  if kept then
+    local _, said_at = struct.unpack('<dd', found[2][i + 1])
+    if sec - said_at > tonumber(kept) then old[#old + 1] = name end
+  end
 end
 if #old > 0 then call_many('HDEL', META, old) end
 return found[1]
