@@ -201,6 +201,9 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
         // Already the leader of a session: then there is nothing to leave.
         let _ = raddle_exec::setsid_self();
     }
+    if let Listener::Spawner = listener {
+        read_oneself();
+    }
     let broker = context.broker_of_worker().await?;
     let mut interrupts = Interrupts::catch()?;
     let serve = serve_at(args)?;
@@ -259,6 +262,15 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
     Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
+}
+
+/// Has this program in memory, all of it, before a task comes. In a container nothing else has done that: its files are its own, and each
+/// page that a task is the first to need would be asked of the engine's file system.
+fn read_oneself() {
+    let Ok(mut program) = File::open(PROGRAM) else { return };
+    let mut piece = vec![0; 256 << 10];
+    // What cannot be read is read when it is needed.
+    while matches!(program.read(&mut piece), Ok(1..)) {}
 }
 
 /// Goes on with what a worker runs whose spawner was killed, in the worker's own process. Without a broker, or when others have the task by
