@@ -69,12 +69,14 @@ pub enum WorkerStatus {
     Paused = 1,
     /// Finishing what it has.
     Draining = 2,
+    /// It would launch workers for tasks, and those cannot start at present.
+    Braking = 3,
 }
 
 impl WorkerEntry {
     /// Whether the worker would take a task with this spec now.
     pub fn would_take(&self, spec: &Spec) -> bool {
-        self.status == WorkerStatus::Active && self.info.can_take(spec)
+        self.status.takes() && self.info.can_take(spec)
     }
 }
 
@@ -101,8 +103,14 @@ impl WorkerStatus {
         match number {
             1 => Self::Paused,
             2 => Self::Draining,
+            3 => Self::Braking,
             _ => Self::Active,
         }
+    }
+
+    /// Whether tasks can be left to it. To one that brakes they can: it tries again, and where its workers run is where they are meant to run.
+    pub fn takes(self) -> bool {
+        matches!(self, Self::Active | Self::Braking)
     }
 
     /// The name, as in JSON.
@@ -111,6 +119,7 @@ impl WorkerStatus {
             Self::Active => "active",
             Self::Paused => "paused",
             Self::Draining => "draining",
+            Self::Braking => "braking",
         }
     }
 }

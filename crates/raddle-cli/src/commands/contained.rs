@@ -129,6 +129,9 @@ fn env(start: &StartArgs, config: &Config, url: String) -> Vec<(String, String)>
     if !config.caps.is_empty() {
         env.push(("WORKER_CAPS".to_owned(), config.caps.to_string()));
     }
+    if let Some(least) = start.min_isolation {
+        env.push(("WORKER_MIN_ISOLATION".to_owned(), least.as_str().to_owned()));
+    }
     if let Some(plugins) = &start.plugins {
         env.push(("WORKER_PLUGINS".to_owned(), plugins.join(",")));
     }

@@ -84,6 +84,8 @@ enum Reason {
     WorkersNotTaking { statuses: Vec<WorkerStatus> },
     /// A worker is launched for it, and for so many before it.
     Launched { ahead: u64 },
+    /// A worker would be launched for it, if any could start.
+    NotLaunched { spawners: Vec<Tid> },
     /// Others are to be run first, by so many able workers.
     Behind { ahead: u64, able: u64, busy: bool },
     /// It is next.
@@ -142,7 +144,7 @@ impl Reason {
             let nearest = serving.iter().map(lacks).min_by_key(Vec::len);
             return Self::MissingCapabilities { missing: nearest.unwrap_or_default() };
         }
-        let active = able.iter().map(|worker| **worker).filter(|worker| worker.status == WorkerStatus::Active);
+        let active = able.iter().map(|worker| **worker).filter(|worker| worker.status.takes());
         let taking: Vec<&WorkerEntry> = active.collect();
         if taking.is_empty() {
             return Self::WorkersNotTaking { statuses: able.iter().map(|worker| worker.status).collect() };
@@ -151,7 +153,11 @@ impl Reason {
             taking.into_iter().partition(|worker| worker.info.launches());
         let busy = taking.iter().all(|worker| worker.load >= 1.0);
         if busy && !spawners.is_empty() {
-            return Self::Launched { ahead };
+            let brakes = |worker: &&WorkerEntry| worker.status == WorkerStatus::Braking;
+            return match spawners.iter().all(brakes) && taking.is_empty() {
+                true => Self::NotLaunched { spawners: spawners.iter().map(|spawner| spawner.tid).collect() },
+                false => Self::Launched { ahead },
+            };
         }
         let able = taking.len() as u64;
         if ahead > 0 { Self::Behind { ahead, able, busy } } else { Self::Next { able, busy } }
@@ -188,6 +194,9 @@ impl Reason {
                 let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
                 format!("waits: the workers that could take it are {}", statuses.join(", "))
             }
+            Self::NotLaunched { .. } => {
+                "waits: the spawner that would launch a worker for it cannot, and tries again".into()
+            }
             Self::Launched { ahead: 0 } => "is next: a spawner launches a worker for it".into(),
             Self::Launched { ahead } => {
                 format!("waits behind {}: a spawner launches workers for them", format::count(*ahead, "other"))
@@ -222,6 +231,13 @@ impl Reason {
             Self::MissingCapabilities { .. } => {
                 let caps: Vec<&str> = task.spec.requires.iter().collect();
                 format!("start one with 'raddle worker start --caps {}'", caps.join(","))
+            }
+            Self::NotLaunched { spawners } => {
+                let tids: Vec<String> = spawners.iter().map(ToString::to_string).collect();
+                format!(
+                    "why is in the log of {}, and in raddle_spawner_launch_failures_total of its metrics",
+                    tids.join(", ")
+                )
             }
             Self::WorkersNotTaking { .. } => "let them go on with 'raddle task resume', or start another".into(),
             Self::Running { .. }
@@ -333,6 +349,10 @@ mod tests {
         let idle = worker("gpu,docker", &["default"], Active);
         assert_eq!(text(&[spawner(Active), idle], 0), "is next: a worker is about to take it");
         assert_eq!(reason(&task, &[spawner(Paused)], 0), Reason::WorkersNotTaking { statuses: vec![Paused] });
+        let stuck = spawner(WorkerStatus::Braking);
+        let not_launched = Reason::NotLaunched { spawners: vec![stuck.tid] };
+        assert_eq!(reason(&task, std::slice::from_ref(&stuck), 0), not_launched);
+        assert_eq!(reason(&task, &[stuck, spawner(Active)], 0), Reason::Launched { ahead: 0 }, "another can");
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(super) fn or_uncaught(deed: impl FnOnce() -> Outcome) -> Outcome {
     panic::catch_unwind(AssertUnwindSafe(deed)).unwrap_or(Ok(UNCAUGHT))
 }
 
+/// The number of a process that has a container to itself.
+const FIRST: u32 = 1;
 /// How long the background process may take to say its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -201,7 +203,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
         // Already the leader of a session: then there is nothing to leave.
         let _ = raddle_exec::setsid_self();
     }
-    if let Listener::Spawner = listener {
+    if std::process::id() == FIRST {
         read_oneself();
     }
     let broker = context.broker_of_worker().await?;

@@ -229,6 +229,11 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
     let address =
         first["metrics"].as_str().unwrap().trim_start_matches("http://").trim_end_matches("/metrics").replace(':', "/");
     let get = format!("exec 3<>/dev/tcp/{address}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
+    let tid = world.submit(&["--cwd", "/tmp", "--", "true"]);
+    until("that is explained", || {
+        let explained = world.raddle(["task", "explain", &tid]).ok().text().to_owned();
+        explained.contains("cannot, and tries again") && explained.contains(first["tid"].as_str().unwrap())
+    });
     let page = world.bash(&get).ok().text().to_owned();
     let line = page.lines().find(|line| line.contains(&format!("launch_failures_total{{reason=\"{metric}\"}}")));
     assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
@@ -281,10 +286,11 @@ fn what_is_asked_for_is_a_container_that_may_do_nothing() {
     let table = "[spawner]\n[spawner.container]\nmemory_mb=32\ncpus=0.25\npids=99\ntmp_mb=8\ngpus='all'\nnetworks=['a','b']\n\
                  seccomp='profile.json'\n";
     world.file("spawner.toml", table);
-    let spawner = spawner(&world, &engine, "--config spawner.toml");
+    let spawner = spawner(&world, &engine, "--config spawner.toml --min-isolation sandbox");
     until("it was asked", || engine.count("POST /containers/create") == 1);
     let asked = engine.asked("POST /containers/create")[0].body.clone();
     let host = &asked["HostConfig"];
+    assert!(asked["Env"].as_array().unwrap().contains(&json!("WORKER_MIN_ISOLATION=sandbox")), "{}", asked["Env"]);
     assert_eq!(host["SecurityOpt"][0], "no-new-privileges:true");
     assert_eq!(host["SecurityOpt"][1], r#"seccomp={"defaultAction":"SCMP_ACT_ERRNO","syscalls":[]}"#);
     assert_eq!((&host["Memory"], &host["MemorySwap"]), (&json!(32 << 20), &json!(32 << 20)));

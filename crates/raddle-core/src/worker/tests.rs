@@ -29,14 +29,14 @@ proptest! {
 
 #[test]
 fn statuses_have_the_same_name_everywhere() {
-    for status in [WorkerStatus::Active, WorkerStatus::Paused, WorkerStatus::Draining] {
+    for status in [WorkerStatus::Active, WorkerStatus::Paused, WorkerStatus::Draining, WorkerStatus::Braking] {
         assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
     }
 }
 
 #[test]
 fn a_status_is_found_by_its_number() {
-    for status in [WorkerStatus::Active, WorkerStatus::Paused, WorkerStatus::Draining] {
+    for status in [WorkerStatus::Active, WorkerStatus::Paused, WorkerStatus::Draining, WorkerStatus::Braking] {
         assert_eq!(WorkerStatus::from_u8(status as u8), status);
     }
     assert_eq!(WorkerStatus::from_u8(u8::MAX), WorkerStatus::Active);

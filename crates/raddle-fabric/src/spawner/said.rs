@@ -9,12 +9,6 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// Whether it has said who it is.
-    #[cfg(feature = "docker")]
-    pub(super) fn is_ready(&self) -> bool {
-        self.is_ready
-    }
-
     /// What a line of it means.
     pub(super) fn line(&mut self, of: &Id, line: &str) -> Option<News> {
         if self.is_ready {

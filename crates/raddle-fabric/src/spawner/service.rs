@@ -479,6 +479,7 @@ impl Service {
         vitals.spawned.store(self.roster.total(), std::sync::atomic::Ordering::Relaxed);
         vitals.set_status(match self.stop.stage() {
             Stage::Running if self.paused => WorkerStatus::Paused,
+            Stage::Running if self.brake.is_on() => WorkerStatus::Braking,
             Stage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         });

@@ -77,6 +77,7 @@ pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orde
                 id: &id,
                 since,
                 stops: false,
+                is_ready: false,
                 said: Said::default(),
                 out: Line::default(),
                 err: Line::default(),
@@ -151,6 +152,8 @@ struct Watch<'a> {
     /// It is to stop, once it hears that: process 1 of a container feels no signal that it has not asked for, and a worker asks for it
     /// before it says who it is.
     stops: bool,
+    /// It has said who it is.
+    is_ready: bool,
     said: Said,
     out: Line,
     err: Line,
@@ -171,7 +174,7 @@ impl Watch<'_> {
                 word = words.next() => match word {
                     Some(Ok(word)) => {
                         self.hear(&word);
-                        if self.stops && self.said.is_ready() {
+                        if self.stops && self.is_ready {
                             self.stops = false;
                             self.obey(Order::Stop).await;
                         }
@@ -191,10 +194,10 @@ impl Watch<'_> {
                     }
                 },
                 Some(order) = orders.recv() => match order {
-                    Order::Stop if !self.said.is_ready() => self.stops = true,
+                    Order::Stop if !self.is_ready => self.stops = true,
                     order => self.obey(order).await,
                 },
-                () = &mut late, if ready_by.is_some() && !self.said.is_ready() => {
+                () = &mut late, if ready_by.is_some() && !self.is_ready => {
                     self.obey(Order::Remove).await;
                     let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
                     let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
@@ -207,9 +210,10 @@ impl Watch<'_> {
     fn hear(&mut self, word: &LogOutput) {
         match word {
             LogOutput::StdOut { message } => {
-                let Self { yard, id, said, out, .. } = self;
+                let Self { yard, id, said, out, is_ready, .. } = self;
                 out.take(message, |line| {
                     if let Some(news) = said.line(id, &String::from_utf8_lossy(line)) {
+                        *is_ready = true;
                         let _ = yard.tell.send(((*id).clone(), news));
                     }
                 });
