@@ -91,7 +91,8 @@ impl Watch {
         if self.procs.is_some_and(|most| refused || own().map(|process| process.threads).sum::<u64>() > most) {
             return Verdict::Over(Exit::Limit { limit: LimitKind::MaxProcs });
         }
-        let files = boxed.filter(|_| self.memory.is_some()).map_or(0, |boxed| boxed.files.bytes());
+        let inside = alive().map(|process| process.pid).next();
+        let files = boxed.filter(|_| self.memory.is_some()).map_or(0, |boxed| boxed.files.bytes(inside));
         let mut used = rss + files;
         if let Some(most) = self.memory
             && used > most

@@ -1,10 +1,14 @@
 //! What a command in a sandbox may use if its task does not say: nobody trusts it, so it does not get the whole machine.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::{
+    cell::OnceCell,
+    fs::File,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+};
 
 use raddle_core::Limits;
 
-use super::super::child::Resource;
+use super::{super::child::Resource, SCRATCH};
 
 /// Memory, what it keeps in `/scratch` and `/tmp` included.
 const MEMORY_MB: u64 = 1024;
@@ -16,8 +20,13 @@ const FDS: u64 = 1024;
 const FILE: u64 = 256 << 20;
 
 /// Files in memory, which no process has in its own.
-#[derive(Debug, Default)]
-pub(in super::super) struct Files(pub(super) Vec<OwnedFd>);
+#[derive(Debug)]
+pub(in super::super) struct Files {
+    /// The folders that they are in, looked for when somebody first asks: most tasks are over before.
+    folders: OnceCell<Vec<File>>,
+    /// There are none where there is no root of its own.
+    are_there: bool,
+}
 
 /// The limits of a task, and where it names none those of a sandbox.
 pub(in super::super) fn bounded(limits: &Limits) -> Limits {
@@ -35,13 +44,31 @@ pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
 }
 
 impl Files {
-    /// How much memory they take.
-    pub(in super::super) fn bytes(&self) -> u64 {
-        self.0.iter().map(used).sum()
+    pub(super) fn new(are_there: bool) -> Self {
+        Self { folders: OnceCell::new(), are_there }
+    }
+
+    /// How much memory they take, as a process inside sees them.
+    pub(in super::super) fn bytes(&self, inside: Option<u32>) -> u64 {
+        let Some(pid) = inside.filter(|_| self.are_there) else { return 0 };
+        // A process that ends meanwhile shows nothing; the next that is looked at will.
+        if self.folders.get().is_none()
+            && let Some(folders) = open(pid)
+        {
+            let _ = self.folders.set(folders);
+        }
+        self.folders.get().map_or(0, |folders| folders.iter().map(used).sum())
     }
 }
 
-fn used(folder: &OwnedFd) -> u64 {
+/// The folders as this process sees them. It cannot have put others in their place: its root cannot be written.
+fn open(pid: u32) -> Option<Vec<File>> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let open = |path: &str| File::options().read(true).custom_flags(flags).open(format!("/proc/{pid}/root{path}")).ok();
+    Some(vec![open(SCRATCH)?, open("/tmp")?])
+}
+
+fn used(folder: &File) -> u64 {
     // SAFETY: plain data, for which zeros are a value, and a place for the result.
     let (done, found) = unsafe {
         let mut found: libc::statfs = std::mem::zeroed();

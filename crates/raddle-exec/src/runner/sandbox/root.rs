@@ -4,11 +4,8 @@
 use std::{
     ffi::{CStr, CString},
     fs, io,
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{PermissionsExt, symlink},
-    },
-    path::Path,
+    os::unix::{ffi::OsStrExt, fs::symlink},
+    path::{Path, PathBuf},
     ptr,
 };
 
@@ -67,40 +64,39 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
         std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
     }
     let stage = Path::new(STAGE);
-    let at = |path: &str| stage.join(path.trim_start_matches('/'));
-    let owner = ids::INSIDE;
+    let at = |path: &str| within(stage, path);
     // SAFETY: a plain integer. What is made here is for another user, whatever the worker keeps to itself.
     unsafe { libc::umask(0o022) };
     step("keep mounts to itself", mount("none", "/", None, libc::MS_REC | libc::MS_PRIVATE, None))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     step("a folder in memory", mount("tmpfs", STAGE, Some("tmpfs"), flags, Some(OF_ROOT)))?;
-    for path in SYSTEM {
-        match fs::read_link(path) {
-            Ok(link) => step(path, symlink(link, at(path)))?,
-            Err(_) if Path::new(path).is_dir() => {
-                step(path, fs::create_dir(at(path)))?;
-                step(path, show(path, &at(path), READ_ONLY | NO_SUID | NO_DEVICES))?;
-            }
-            Err(_) => {}
-        }
-    }
+    step("folders", folders(stage))?;
+    step("the system's folders", system(stage))?;
     step("/etc", settings(stage, sandbox.network == Network::Host))?;
-    step("/dev", devices(stage))?;
+    if sandbox.folder.is_some() {
+        step(HANDLER, fs::create_dir(at(HANDLER)).and_then(|()| show(".", &at(HANDLER))))?;
+    }
+    // All of it at once, before anything is there that can be written.
+    step(
+        "a root that cannot be written",
+        set_attributes(stage, libc::AT_RECURSIVE as u32, READ_ONLY | NO_SUID | NO_DEVICES),
+    )?;
+    for path in DEVICES {
+        step(path, show(path, &at(path)))?;
+    }
+    let owner = ids::INSIDE;
     for (path, options) in [(SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")), ("/tmp", OF_TMP.to_owned())] {
-        step(path, fs::create_dir(at(path)))?;
         step(path, mount("tmpfs", at(path), Some("tmpfs"), flags, Some(&options)))?;
     }
-    if sandbox.folder.is_some() {
-        step(HANDLER, fs::create_dir(at(HANDLER)))?;
-        step(HANDLER, show(".", &at(HANDLER), READ_ONLY | NO_SUID | NO_DEVICES))?;
-    }
-    step("/proc", fs::create_dir(at("/proc")))?;
     let flags = flags | libc::MS_NOEXEC;
     step("/proc", mount("proc", at("/proc"), Some("proc"), flags, Some("subset=pid,hidepid=invisible")))?;
     step("change the root", change_root(stage))?;
-    step("a root that cannot be written", set_attributes(Path::new("/"), 0, READ_ONLY))?;
     let begin = if sandbox.folder.is_some() { HANDLER } else { SCRATCH };
     Ok(step(begin, std::env::set_current_dir(begin))?)
+}
+
+fn within(stage: &Path, path: &str) -> PathBuf {
+    stage.join(path.trim_start_matches('/'))
 }
 
 fn step(what: &str, outcome: io::Result<()>) -> Result<(), Refused> {
@@ -108,50 +104,53 @@ fn step(what: &str, outcome: io::Result<()>) -> Result<(), Refused> {
 }
 
 /// Makes a folder or file of the host seen inside.
-fn show(path: &str, at: &Path, attributes: u64) -> io::Result<()> {
-    mount(path, at, None, libc::MS_BIND | libc::MS_REC, None)?;
-    set_attributes(at, libc::AT_RECURSIVE as u32, attributes)
+fn show(path: &str, at: &Path) -> io::Result<()> {
+    mount(path, at, None, libc::MS_BIND | libc::MS_REC, None)
+}
+
+/// What is mounted on later, and links.
+fn folders(stage: &Path) -> io::Result<()> {
+    for path in [SCRATCH, "/tmp", "/proc", "/dev", "/etc"] {
+        fs::create_dir(within(stage, path))?;
+    }
+    DEVICES.iter().try_for_each(|path| fs::write(within(stage, path), ""))?;
+    LINKS.iter().try_for_each(|(target, link)| symlink(target, stage.join(link)))
+}
+
+fn system(stage: &Path) -> io::Result<()> {
+    for path in SYSTEM {
+        let at = within(stage, path);
+        match fs::read_link(path) {
+            Ok(link) => symlink(link, at)?,
+            Err(_) if Path::new(path).is_dir() => {
+                fs::create_dir(&at)?;
+                show(path, &at)?;
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
-    let etc = stage.join("etc");
-    fs::create_dir(&etc)?;
     for path in SETTINGS.into_iter().chain(NAMES.into_iter().filter(|_| has_names)) {
-        let at = stage.join(path.trim_start_matches('/'));
+        let at = within(stage, path);
         match fs::metadata(path) {
             Ok(found) if found.is_dir() => fs::create_dir_all(&at)?,
             Ok(_) => fs::write(&at, "")?,
             Err(_) => continue,
         }
-        show(path, &at, READ_ONLY | NO_SUID | NO_DEVICES)?;
+        show(path, &at)?;
     }
     let user = ids::INSIDE;
-    for (name, text) in [
+    let hosts = (!has_names).then(|| ("hosts", "127.0.0.1 localhost\n::1 localhost\n".to_owned()));
+    let sources = if has_names { "files dns" } else { "files" };
+    let own = [
         ("passwd", format!("sandbox:x:{user}:{user}::{SCRATCH}:/bin/sh\n")),
         ("group", format!("sandbox:x:{user}:\n")),
-        ("hosts", "127.0.0.1 localhost\n::1 localhost\n".into()),
-        (
-            "nsswitch.conf",
-            format!("passwd: files\ngroup: files\nhosts: files{}\n", if has_names { " dns" } else { "" }),
-        ),
-    ] {
-        if has_names && name == "hosts" {
-            continue;
-        }
-        fs::write(etc.join(name), text)?;
-        fs::set_permissions(etc.join(name), fs::Permissions::from_mode(0o644))?;
-    }
-    Ok(())
-}
-
-fn devices(stage: &Path) -> io::Result<()> {
-    fs::create_dir(stage.join("dev"))?;
-    for path in DEVICES {
-        let at = stage.join(path.trim_start_matches('/'));
-        fs::write(&at, "")?;
-        show(path, &at, NO_SUID)?;
-    }
-    LINKS.iter().try_for_each(|(target, link)| symlink(target, stage.join(link)))
+        ("nsswitch.conf", format!("passwd: files\ngroup: files\nhosts: {sources}\n")),
+    ];
+    own.into_iter().chain(hosts).try_for_each(|(name, text)| fs::write(stage.join("etc").join(name), text))
 }
 
 /// Makes `stage` the root, and lets go of the one before.

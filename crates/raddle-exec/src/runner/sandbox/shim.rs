@@ -134,13 +134,7 @@ pub(super) fn live(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, 
         Ok(command) => command,
         Err((step, error)) => fail(Word::Step(step, error)),
     };
-    let files = if design.lacks.namespaces { Vec::new() } else { files() };
-    let passed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    if sys::send_with(says, &Word::Begun.write(), &passed).is_err() {
-        leave();
-    }
-    drop(passed);
-    drop(files);
+    let _ = sys::write_some(says, &Word::Begun.write());
     let _ = sys::write_some(says, &wait_for(command).to_le_bytes());
     leave()
 }
@@ -219,13 +213,6 @@ fn restrict(design: &Design<'_>, executable: &Executable) -> io::Result<()> {
             landlock::restrict(&readable, &writable, executable.opened())
         }
     }
-}
-
-/// The folders in memory, for the runner to see how much is in them.
-fn files() -> Vec<OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let open = |path| std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path);
-    [SCRATCH, "/tmp"].into_iter().filter_map(|path| open(path).ok()).map(OwnedFd::from).collect()
 }
 
 /// Asks for SIGKILL at the runner's death. Whether that has come before is told by the leash: a shim does not see its parent.

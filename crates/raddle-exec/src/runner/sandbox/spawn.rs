@@ -86,7 +86,8 @@ fn spawn_without(
         scratch: scratch.as_ref().map(Scratch::path),
     };
     match start(stack, &plan, executable, &design) {
-        Ok((pid, witness, files)) => {
+        Ok((pid, witness)) => {
+            let files = Files::new(!lacks.namespaces);
             let proxy = proxy.map(|proxy| proxy.pid);
             Ok(Spawned { pid, witness, proxy, lacks: Vec::new(), files, _scratch: scratch })
         }
@@ -120,7 +121,7 @@ fn start(
     plan: &Plan<'_>,
     executable: &Executable,
     design: &Design<'_>,
-) -> Result<(u32, Witness, Files), NotBegun> {
+) -> Result<(u32, Witness), NotBegun> {
     let starved = |error| NotBegun::Step(Step::Clone, error);
     let (ours, theirs) = sys::seqpacket_pair().map_err(starved)?;
     let (leash, held) = shim::pipe().map_err(starved)?;
@@ -143,9 +144,9 @@ fn start(
                 listen(&ours)
             });
             match begun {
-                Ok(files) => {
+                Ok(()) => {
                     sys::set_nonblocking(ours.as_fd()).map_err(starved)?;
-                    Ok((pid, Witness(ours), files))
+                    Ok((pid, Witness(ours)))
                 }
                 Err(not_begun) => {
                     sys::kill(pid, libc::SIGKILL);
@@ -168,14 +169,15 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// What the shim says first.
-fn listen(socket: &OwnedFd) -> Result<Files, NotBegun> {
+fn listen(socket: &OwnedFd) -> Result<(), NotBegun> {
     let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    let heard = sys::poll(&mut fds, Some(PATIENCE))
+    let mut said = Vec::new();
+    sys::poll(&mut fds, Some(PATIENCE))
         .and_then(|()| if fds[0].revents == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
-        .and_then(|()| sys::receive_with(socket.as_fd(), shim::LONGEST));
-    let (said, passed) = heard.map_err(|error| NotBegun::Step(Step::Setup, error))?;
+        .and_then(|()| sys::read_some(socket.as_fd(), &mut said, shim::LONGEST))
+        .map_err(|error| NotBegun::Step(Step::Setup, error))?;
     match Word::read(&said) {
-        Some(Word::Begun) => Ok(Files(passed)),
+        Some(Word::Begun) => Ok(()),
         Some(Word::Refused(layer, error, what)) => Err(NotBegun::Refused(Refused { layer, what, error })),
         Some(Word::Step(step, error)) => Err(NotBegun::Step(step, error)),
         None => Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun"))),
