@@ -16,7 +16,7 @@ use super::{
         child::{Plan, Resource, Stack, Step},
         program::Executable,
     },
-    FOLDERS, Files, Lacks, Layer, NotBegun, Refused, ids,
+    FOLDERS, Files, Lacks, Layer, NotBegun, Refused, filter, ids,
     proxy::Proxy,
     scratch::Scratch,
     shim::{self, Design, Ends, GO, Witness, Word},
@@ -48,6 +48,7 @@ pub(in super::super) fn spawn(
     executable: &Executable,
     sandbox: &Sandbox,
 ) -> Result<Spawned, NotBegun> {
+    filter::prepare();
     let (mut lacks, mut refusals) = (Lacks::default(), Vec::new());
     loop {
         match spawn_without(lacks, stack, plan, executable, sandbox) {
