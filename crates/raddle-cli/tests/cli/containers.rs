@@ -7,6 +7,7 @@ use std::{
     cell::RefCell,
     collections::BTreeSet,
     fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
     os::unix::fs::MetadataExt,
     path::Path,
     process::{Command, Output},
@@ -17,7 +18,13 @@ use serde_json::Value;
 
 use crate::world::{Started, World, until};
 
-const REPOSITORY: &str = "raddle-test";
+/// What images of tests are called, and in which folder they were built: another checkout on this machine has its own.
+fn repository() -> String {
+    let mut folder = DefaultHasher::new();
+    env!("CARGO_TARGET_TMPDIR").hash(&mut folder);
+    format!("raddle-test-{:08x}", folder.finish() as u32)
+}
+
 /// What tasks run there.
 const COMMANDS: [&str; 3] = ["sh", "sleep", "cat"];
 
@@ -51,7 +58,8 @@ fn image() -> Option<String> {
     }
     let program = Path::new(env!("CARGO_BIN_EXE_raddle"));
     let found = program.metadata().unwrap();
-    let tag = format!("{REPOSITORY}:{:x}-{:x}-{:x}", found.ino(), found.mtime(), found.mtime_nsec());
+    let repository = repository();
+    let tag = format!("{repository}:{:x}-{:x}-{:x}", found.ino(), found.mtime(), found.mtime_nsec());
     // Others may be about to build the same: they wait here, and find it.
     let lock = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("image.lock")).unwrap();
     lock.lock().unwrap();
@@ -59,7 +67,7 @@ fn image() -> Option<String> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/docker/build.sh");
         let built = Command::new(script).arg(program).arg(&tag).args(COMMANDS).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        for old in said(&["images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY]).lines() {
+        for old in said(&["images", "--format", "{{.Repository}}:{{.Tag}}", &repository]).lines() {
             if old != tag {
                 docker(&["rmi", old]);
             }
