@@ -174,12 +174,6 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
     let worker = start::options(context, &model.start, None, None)?;
     let mut watched = Watched::start(&args.metrics, "spawner").await?;
     let broker = watched.observed(context.broker_of_worker().await?);
-    let mut options = Options {
-        name: args.name.clone(),
-        socket: socket.clone(),
-        book: watched.book.clone(),
-        ..Options::new(config, worker)
-    };
     #[cfg(feature = "docker")]
     let mut hatch = None;
     let launcher: Box<dyn Launcher> = match means {
@@ -193,10 +187,17 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
             hatch = contained.hatch.take();
             if let Some(hatch) = &hatch {
                 hatch.open()?;
-                options.guest = hatch.guest();
             }
             Box::new(contained.launcher())
         }
+    };
+    let options = Options {
+        name: args.name.clone(),
+        socket: socket.clone(),
+        #[cfg(feature = "docker")]
+        guest: hatch.as_ref().and_then(Hatch::guest),
+        book: watched.book.clone(),
+        ..Options::new(config, worker)
     };
     let mut interrupts = Interrupts::catch()?;
     let metrics_url = watched.url();
