@@ -47,6 +47,6 @@ pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use message::{Done, HANDLER, Notice, Order, Program, Request, Sandbox, Stream};
 pub use orphans::{SUSPEND, become_subreaper, children, is_ignored, reap_orphans, setsid_self, stop_self, terminate};
 pub use prefork::Prefork;
-pub use runner::{Call, Legacy, Newborn, Succession, runner_main_if_asked};
+pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
 pub use sys::{close_on_exec, survive_file_limit};
 pub use zygote::{Milestone, Nursery, Told, Zygote};

@@ -25,7 +25,7 @@ pub(crate) struct Proc {
     pub(crate) ppid: u32,
     /// Its process group.
     group: u32,
-    /// Ended, and not waited for.
+    /// Ended with all its threads, and not waited for.
     pub(crate) zombie: bool,
     /// At least one: as for the kernel, a process counts until it is waited for.
     pub(crate) threads: u64,
@@ -190,7 +190,18 @@ fn children_of_thread(pid: u32, tid: u32) -> io::Result<Vec<u32>> {
 }
 
 pub(crate) fn read(pid: u32) -> Option<Proc> {
-    parse(&slurp(&format!("/proc/{pid}/stat")).ok()?)
+    let mut process = parse(&slurp(&format!("/proc/{pid}/stat")).ok()?)?;
+    // Its first thread has ended, and shows nothing of what the others hold.
+    if process.rss_pages == 0 && process.threads > 1 {
+        process.rss_pages = rss_of_threads(pid);
+    }
+    Some(process)
+}
+
+fn rss_of_threads(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let rss = threads.filter_map(|thread| Some(parse(&slurp(thread.path().join("stat").to_str()?).ok()?)?.rss_pages));
+    rss.max().unwrap_or(0)
 }
 
 /// Reads a file of /proc, which says that it is empty: std would begin with tiny reads.
@@ -208,13 +219,15 @@ fn parse(stat: &[u8]) -> Option<Proc> {
     let fields: Vec<&str> = std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().collect();
     // Counted as proc(5) does, where the state is field 3.
     let field = |n: usize| fields.get(n - 3)?.parse::<i64>().ok().map(|n| n.max(0) as u64);
+    let threads = field(20)?.max(1);
     Some(Proc {
         pid,
         ppid: field(4)? as u32,
         group: field(5)? as u32,
-        zombie: matches!(*fields.first()?, "Z" | "X"),
+        // The state is that of the first thread, which may end before the others.
+        zombie: matches!(*fields.first()?, "Z" | "X") && threads == 1,
         cpu_ticks: field(14)? + field(15)? + field(16)? + field(17)?,
-        threads: field(20)?.max(1),
+        threads,
         start_ticks: field(22)?,
         rss_pages: field(24)?,
     })
@@ -241,6 +254,35 @@ mod tests {
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"42 (x"), None);
         assert_eq!(parse(b""), None);
+    }
+
+    /// Whoever lets its first thread end must not get out of sight with the others.
+    #[test]
+    fn a_process_whose_first_thread_has_ended_is_alive() {
+        const SCRIPT: &str = "import ctypes, threading, time, os
+def stay():
+    held = b'x' * (64 << 20)
+    print('up', flush=True)
+    time.sleep(60)
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).syscall(60, 0)";
+        let mut python = std::process::Command::new("python3")
+            .args(["-c", SCRIPT])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Read::read_exact(python.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let state = || fs::read_to_string(format!("/proc/{}/stat", python.id())).unwrap();
+        while !state().contains(") Z ") {
+            assert!(std::time::Instant::now() < until, "its first thread ends");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let found = direct_children(std::process::id()).into_iter().find(|process| process.pid == python.id()).unwrap();
+        assert!(!found.zombie && found.threads == 2);
+        assert!(found.rss_pages > (60 << 20) / 4096, "{found:?}");
+        signal([&found], libc::SIGKILL);
+        python.wait().unwrap();
     }
 
     #[test]

@@ -152,7 +152,7 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
+    let [a, b, c, d] = address.octets();
     let reserved = match (a, b) {
         // This network, the host itself, and what is not given out or has many readers.
         (0 | 10 | 127 | 224.., _) => true,
@@ -160,6 +160,8 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         (100, 64..=127) | (169, 254) | (172, 16..=31) | (192, 168) | (198, 18 | 19) => true,
         (192, 0) => c == 0 || c == 2,
         (198, 51) => c == 100,
+        // What a provider serves its guests' agents at.
+        (168, 63) => (c, d) == (129, 16),
         (203, 0) => c == 113,
         _ => false,
     };

@@ -47,6 +47,7 @@ use crate::{
 };
 
 pub use self::function::Call;
+pub use self::sandbox::capped;
 pub(crate) use self::sandbox::sweep_scratch;
 pub(crate) use self::settings::{ARGUMENT, NOT_SET_UP, arguments};
 pub(crate) use self::ward::Nest;

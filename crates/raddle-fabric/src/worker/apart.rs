@@ -3,7 +3,7 @@
 //! A worker with a minimum is for tasks that nobody trusts, and so it does not trust what their specs say in their own favour either.
 
 use raddle_core::{
-    Exit, Spec,
+    Exit, Limits, Spec,
     spec::{Isolation, Network, network::is_public},
 };
 use raddle_exec::Sandbox;
@@ -56,6 +56,11 @@ pub(super) fn of(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
     }
 }
 
+/// What a task may use there. One that is not trusted may lower what sandboxes have, and not raise it.
+pub(super) fn limits(spec: &Spec, least: Isolation) -> Limits {
+    if least == Isolation::Process { spec.limits.clone() } else { raddle_exec::capped(&spec.limits) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +77,15 @@ mod tests {
         let asked = Sandbox { network: Network::Host, fallback: true, folder: None };
         assert_eq!(place(&spec(Isolation::Sandbox, true, "host")), Ok(Place::Asked(asked)));
         assert!(place(&spec(Isolation::Docker, false, "none")).is_err());
+    }
+
+    #[test]
+    fn a_minimum_lets_no_task_raise_its_own_limits() {
+        let greedy = Limits { memory_mb: Some(100_000), max_procs: Some(100_000), max_fds: Some(4), cpu_percent: None };
+        let spec = Spec { limits: greedy.clone(), ..Spec::command(["true"]) };
+        assert_eq!(limits(&spec, Isolation::Process), greedy);
+        let capped = limits(&spec, Isolation::Sandbox);
+        assert_eq!((capped.memory_mb, capped.max_procs, capped.max_fds), (Some(1024), Some(256), Some(4)));
     }
 
     #[test]

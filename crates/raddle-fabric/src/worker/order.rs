@@ -45,7 +45,7 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         cwd,
         stdin: None,
         timeout: spec.timeout.map(|timeout| timeout.0),
-        limits: spec.limits.clone(),
+        limits: apart::limits(&spec, equipment.min_isolation),
         grace: equipment.grace,
         sandbox,
     };

@@ -98,6 +98,8 @@ const NAMESPACES: i32 = libc::CLONE_NEWUSER
 const INTO_TERMINALS: [u32; 2] = [libc::TIOCSTI as u32, 0x541c];
 /// Families of sockets that a namespace keeps inside. Others reach past it.
 const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+/// The usual one of a family; ICMP, TCP, UDP, and ICMP for IPv6.
+const PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
 /// Personalities that can be asked for: to be told one's own, and to be a program of Linux. Others take protections away.
 const PERSONALITIES: [u32; 2] = [u32::MAX, 0];
 
@@ -164,9 +166,12 @@ fn program(sockets: Sockets) -> Vec<sock_filter> {
         // Memory that no process has mapped is counted by nobody. Whoever is told that there is no such call uses a file in /tmp.
         (libc::SYS_memfd_create as u32, vec![refuse(libc::ENOSYS)]),
         (libc::SYS_shmget as u32, if_no_larger(1, LARGEST_SEGMENT, libc::ENOMEM)),
+        // What queues and semaphores take is the kernel's memory.
+        (libc::SYS_msgget as u32, vec![refuse(libc::ENOSYS)]),
+        (libc::SYS_semget as u32, vec![refuse(libc::ENOSYS)]),
         (libc::SYS_clone as u32, unless_set(NAMESPACES as u32)),
         (libc::SYS_ioctl as u32, unless_one_of(1, &INTO_TERMINALS)),
-        (libc::SYS_socket as u32, if_one_of(0, &families, libc::EAFNOSUPPORT)),
+        (libc::SYS_socket as u32, sockets_of(&families)),
         (libc::SYS_socketpair as u32, if_one_of(0, &[libc::AF_UNIX as u32], libc::EAFNOSUPPORT)),
         (libc::SYS_personality as u32, if_one_of(0, &PERSONALITIES, libc::EPERM)),
     ]);
@@ -192,6 +197,15 @@ fn search(calls: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
 /// Allows a call whose argument is one of these.
 fn if_one_of(nth: u32, allowed: &[u32], errno: i32) -> Vec<sock_filter> {
     either(nth, allowed, refuse(errno), give(SECCOMP_RET_ALLOW))
+}
+
+/// Allows sockets of these families, and of the protocols that every kernel has: for another it would load a module.
+fn sockets_of(families: &[u32]) -> Vec<sock_filter> {
+    let mut rules = either(2, &PROTOCOLS, refuse(libc::EPROTONOSUPPORT), give(SECCOMP_RET_ALLOW));
+    // Where it would be allowed, the family is looked at.
+    rules.pop();
+    rules.extend(if_one_of(0, families, libc::EAFNOSUPPORT));
+    rules
 }
 
 /// Refuses a call whose argument is one of these.
@@ -256,6 +270,10 @@ mod tests {
 
     /// The same, where the upper halves of arguments are these.
     fn answer_with(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2], high: u32) -> u32 {
+        run(rules, arch, number, arguments, 0, high)
+    }
+
+    fn run(rules: &[sock_filter], arch: u32, number: u32, arguments: [u32; 2], third: u32, high: u32) -> u32 {
         let (mut at, mut held) = (0, 0);
         loop {
             let rule = rules[at];
@@ -268,7 +286,7 @@ mod tests {
                     NUMBER => number,
                     ARCH => arch,
                     offset if offset % 8 == 4 => high,
-                    offset => arguments[((offset - 16) / 8) as usize],
+                    offset => arguments.get(((offset - 16) / 8) as usize).copied().unwrap_or(third),
                 };
                 continue;
             } else if code == BPF_JMP | BPF_JEQ | BPF_K {
@@ -285,6 +303,21 @@ mod tests {
 
     fn call(number: c_long, arguments: [u32; 2]) -> u32 {
         answer(ARCHITECTURE, number as u32, arguments)
+    }
+
+    #[test]
+    fn protocols_that_a_kernel_would_have_to_load_are_refused() {
+        let rules = program(Sockets::Usual);
+        let protocol = |third| run(&rules, ARCHITECTURE, libc::SYS_socket as u32, [libc::AF_INET as u32, 1], third, 0);
+        assert_eq!(PROTOCOLS.map(protocol), [SECCOMP_RET_ALLOW; 5]);
+        let refused = SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+        assert_eq!([132, 136, 262, 33].map(protocol), [refused; 4], "SCTP, UDP-Lite, MPTCP, DCCP");
+    }
+
+    #[test]
+    fn memory_that_only_the_kernel_holds_is_not_to_be_had() {
+        let absent = SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+        assert_eq!([libc::SYS_msgget, libc::SYS_semget].map(|number| call(number, [0, 1])), [absent; 2]);
     }
 
     #[test]
@@ -308,9 +341,8 @@ mod tests {
                 [libc::SYS_clone, libc::SYS_clone3, libc::SYS_ioctl, libc::SYS_socket, libc::SYS_memfd_create];
             REFUSED.contains(number) || with_arguments.contains(number)
         };
-        for number in
-            (0..600).filter(|number| !named(number) && ![libc::SYS_socketpair, libc::SYS_personality].contains(number))
-        {
+        let others = [libc::SYS_socketpair, libc::SYS_personality, libc::SYS_msgget, libc::SYS_semget];
+        for number in (0..600).filter(|number| !named(number) && !others.contains(number)) {
             assert_eq!(call(number, [7, 7]), SECCOMP_RET_ALLOW, "{number}");
         }
     }

@@ -57,8 +57,16 @@ pub(super) fn is_ours(user: u32) -> bool {
 pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
     if sys::is_root() {
         for fd in fds {
-            // SAFETY: plain integers. A device, as the empty input is, belongs to everybody already.
-            unsafe { libc::fchown(fd, NOBODY, NOBODY) };
+            // SAFETY: plain data, for which zeros are a value, and a place for the result.
+            let kind = unsafe {
+                let mut found: libc::stat = std::mem::zeroed();
+                if libc::fstat(fd, &raw mut found) == 0 { found.st_mode & libc::S_IFMT } else { 0 }
+            };
+            // A device, as the empty input is, is the host's own: its owner may take it away from all others.
+            if kind != libc::S_IFCHR {
+                // SAFETY: plain integers.
+                unsafe { libc::fchown(fd, NOBODY, NOBODY) };
+            }
         }
     }
 }

@@ -38,6 +38,17 @@ pub(in super::super) fn bounded(limits: &Limits) -> Limits {
     }
 }
 
+/// The same for a task that is not trusted with its own limits: it may lower them, and not raise them.
+pub fn capped(limits: &Limits) -> Limits {
+    let least = |own: Option<u64>, usual: u64| Some(own.map_or(usual, |own| own.min(usual)));
+    Limits {
+        memory_mb: least(limits.memory_mb, MEMORY_MB),
+        cpu_percent: limits.cpu_percent,
+        max_fds: least(limits.max_fds, FDS),
+        max_procs: least(limits.max_procs, PROCS),
+    }
+}
+
 /// What each process holds by itself, besides what all attempts do: the size of files, and that nothing is left of one that crashes.
 pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
     [(libc::RLIMIT_FSIZE, FILE), (libc::RLIMIT_CORE, 0)]

@@ -29,6 +29,7 @@ mod spawn;
 
 use std::{ffi::CString, fmt, io};
 
+pub use limits::capped;
 pub(super) use limits::{Files, bounded, rlimits};
 pub(super) use root::shows;
 pub(crate) use scratch::sweep_scratch;

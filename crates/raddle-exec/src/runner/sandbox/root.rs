@@ -42,9 +42,11 @@ const READ_ONLY: u64 = 0x1;
 const NO_SUID: u64 = 0x2;
 const NO_DEVICES: u64 = 0x4;
 
-/// Whether a program at this path is to be seen inside.
+/// Whether a program at this path is to be seen inside. Asked of the host's files, before there is a root: so nothing that leads elsewhere.
 pub(in super::super) fn shows(path: &[u8]) -> bool {
-    SYSTEM.iter().any(|folder| path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.starts_with(b"/")))
+    let is_straight = path.split(|b| *b == b'/').skip(1).all(|part| !matches!(part, b"" | b"." | b".."));
+    is_straight
+        && SYSTEM.iter().any(|folder| path.strip_prefix(folder.as_bytes()).is_some_and(|rest| rest.starts_with(b"/")))
 }
 
 /// What may be read, and what may be written besides, where there is no root of its own: as near to one as the host's files come. What

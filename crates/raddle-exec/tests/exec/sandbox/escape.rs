@@ -3,7 +3,10 @@
 use std::{
     io::Read,
     os::unix::net::{SocketAddr, UnixListener},
-    os::{linux::net::SocketAddrExt, unix::fs::PermissionsExt},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::fs::{MetadataExt, PermissionsExt},
+    },
     path::PathBuf,
 };
 
@@ -109,5 +112,38 @@ async fn a_personality_is_told_and_not_changed() {
         let said = format!("['done', 'done', 'Operation not permitted'] ['{no_family}', '{no_family}']\n");
         assert_eq!(stdout(&rig.run(&request).await), said);
         rig.finish().await;
+    }
+}
+
+/// They are the host's own, for all its users, though a command reads from one when it is given nothing.
+#[tokio::test]
+async fn the_hosts_devices_stay_the_hosts() {
+    let owners = || {
+        ["/dev/null", "/dev/zero", "/dev/urandom"].map(|path| {
+            let found = std::fs::metadata(path).unwrap();
+            (found.uid(), found.gid(), found.mode())
+        })
+    };
+    let before = owners();
+    for mut rig in rigs().await {
+        let request = boxed(rig.command(&["sh", "-c", "touch -c -d @1 /dev/null /dev/stdin; true"]));
+        rig.run(&request).await;
+        rig.finish().await;
+        assert_eq!(owners(), before);
+    }
+}
+
+/// A search for a program must not tell what there is on the host.
+#[tokio::test]
+async fn a_search_does_not_look_at_the_hosts_files() {
+    for mut rig in rigs().await {
+        let mut said = Vec::new();
+        for name in ["shadow", "no-such-file"] {
+            let mut request = boxed(rig.command(&[name]));
+            request.env.push(("PATH".into(), "/usr/../etc:/usr/./../etc:/usr//../etc".into()));
+            said.push(format!("{:?}", rig.run(&request).await.done.exit).replace(name, ""));
+        }
+        rig.finish().await;
+        assert_eq!(said[0], said[1]);
     }
 }

@@ -9,7 +9,7 @@ mod request;
 use std::{
     ffi::CString,
     io::{self, Read, Write},
-    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -222,7 +222,11 @@ fn reach(place: &Place, network: &Network) -> Result<TcpStream, Unreached> {
         return Err(Unreached::Forbidden(format!("{place} is not in the network of this task")));
     }
     let found = (place.host(), place.port()).to_socket_addrs().map_err(Unreached::Failed)?;
-    let (admitted, others): (Vec<SocketAddr>, Vec<_>) = found.partition(|address| network.admits(*address));
+    let is_meant = |address: &SocketAddr| {
+        Place::new(&address.ip().to_string(), address.port()).is_ok_and(|own| network.lists(&own))
+    };
+    let (admitted, others): (Vec<SocketAddr>, Vec<_>) =
+        found.partition(|address| network.admits(*address) && (is_meant(address) || !is_own(*address)));
     if admitted.is_empty() && !others.is_empty() {
         let why = "leads into the network of the host: list the address itself, if that is meant";
         return Err(Unreached::Forbidden(format!("{place} {why}")));
@@ -235,6 +239,16 @@ fn reach(place: &Place, network: &Network) -> Result<TcpStream, Unreached> {
         }
     }
     Err(Unreached::Failed(last))
+}
+
+/// Whether an address is one of this host's own: what goes there passes by whatever guards the host from outside. Nothing is sent to find out.
+fn is_own(address: SocketAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(address)?;
+        socket.local_addr()
+    });
+    from.is_ok_and(|from| from.ip() == address.ip())
 }
 
 /// Passes on what either says, until both have ended.
