@@ -13,6 +13,8 @@ const SCRIPT: &str = "deploy/docker/build.sh";
 pub(crate) struct Options {
     release: bool,
     tag: String,
+    /// What the program is built with besides what is usual.
+    features: String,
     /// Commands of this machine that are put in, too.
     with: Vec<String>,
 }
@@ -20,13 +22,14 @@ pub(crate) struct Options {
 impl Options {
     /// Reads the arguments after `image`.
     pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        let mut options = Self { release: true, tag: TAG.into(), with: Vec::new() };
+        let mut options = Self { release: true, tag: TAG.into(), features: String::new(), with: Vec::new() };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a value"));
             match arg.as_str() {
                 "--debug" => options.release = false,
                 "--tag" => options.tag = value()?,
+                "--features" => options.features = value()?,
                 "--with" => options.with.push(value()?),
                 other => return Err(format!("unknown option '{other}'")),
             }
@@ -37,7 +40,8 @@ impl Options {
 
 /// Builds the program, and then the image.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    match built(&["-p", "raddle-cli", "--bin", "raddle"], "raddle", options.release) {
+    let program = ["-p", "raddle-cli", "--bin", "raddle", "--features", &options.features];
+    match built(&program, "raddle", options.release) {
         Ok(program) => become_program(Command::new(SCRIPT).arg(program).arg(&options.tag).args(&options.with)),
         Err(code) => code,
     }
@@ -53,10 +57,14 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        assert_eq!(parse(&[]), Ok(Options { release: true, tag: "raddle".into(), with: vec![] }));
-        let options = parse(&["--debug", "--with", "sh", "--tag", "mine:1", "--with", "sleep"]);
+        assert_eq!(
+            parse(&[]),
+            Ok(Options { release: true, tag: "raddle".into(), features: String::new(), with: vec![] })
+        );
+        let options =
+            parse(&["--debug", "--with", "sh", "--tag", "mine:1", "--with", "sleep", "--features", "kubernetes"]);
         let with = vec!["sh".to_owned(), "sleep".to_owned()];
-        assert_eq!(options, Ok(Options { release: false, tag: "mine:1".into(), with }));
+        assert_eq!(options, Ok(Options { release: false, tag: "mine:1".into(), features: "kubernetes".into(), with }));
         assert!(parse(&["--with"]).is_err());
         assert!(parse(&["--push"]).is_err_and(|error| error.contains("'--push'")));
     }

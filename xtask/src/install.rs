@@ -6,13 +6,14 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 24] = [
+const PROGRAMS: [(&str, &str); 25] = [
     ("bash", "bash"),
     ("mkfifo", "coreutils"),
     // With its engine, which has to run.
     ("docker", "docker.io"),
     ("xargs", "findutils"),
     ("jq", "jq"),
+    ("kubectl", "kubernetes-client"),
     ("awk", "mawk"),
     ("mount", "mount"),
     ("umount", "mount"),

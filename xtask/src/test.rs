@@ -11,8 +11,8 @@ use crate::{
     install, step,
 };
 
-/// What the tests of this package need on top of what it needs to run them.
-const FEATURES: &str = "xtask/chaos";
+/// What the tests of this package need on top of what it needs to run them, and what is off unless somebody asks for it.
+const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes";
 /// A short campaign: half a minute of breaking and settling.
 const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
@@ -67,7 +67,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         ]),
     );
     if !options.quick {
-        let mut doc = step::cargo(&["doc", "--workspace", "--no-deps", "--locked"]);
+        let mut doc = step::cargo(&["doc", "--workspace", "--no-deps", "--locked", "--features", FEATURES]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
         run.step("documentation", doc);
     }
@@ -92,9 +92,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let shown = if options.quick {
         Count::default()
     } else {
-        count::libtest(
-            &run.step("doctests", step::cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"])),
-        )
+        // With the same features, so that nothing is built another time.
+        let doctests = ["test", "--doc", "--workspace", "--locked", "--no-fail-fast", "--features", FEATURES];
+        count::libtest(&run.step("doctests", step::cargo(&doctests)))
     };
     let broken = if options.quick || options.filter.is_some() { Count::default() } else { chaos(&mut run) };
     run.close(tested + shown + broken)

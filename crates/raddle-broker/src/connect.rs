@@ -77,6 +77,17 @@ impl Url {
     }
 }
 
+impl Url {
+    /// Whether a password is in it.
+    pub fn has_password(&self) -> bool {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(address) => address.has_password(),
+            _ => false,
+        }
+    }
+}
+
 impl FromStr for Url {
     type Err = ParseUrlError;
 

@@ -97,6 +97,11 @@ impl Address {
         !matches!(self.place, Place::Unix(_))
     }
 
+    /// Whether a password is in it.
+    pub(crate) fn has_password(&self) -> bool {
+        self.password.is_some()
+    }
+
     fn new(place: Place) -> Self {
         let namespace = DEFAULT_NAMESPACE.into();
         let whole = Password(String::new());

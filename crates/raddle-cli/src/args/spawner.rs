@@ -24,10 +24,12 @@ pub(crate) enum SpawnerCommand {
   raddle spawner run --launcher docker --worker-image raddle
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
-max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation; and what a
+max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation; what a
 container may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks,
-seccomp. Flags and environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish
-what they run, a second one makes them give that back, a third one kills.")]
+seccomp; and what a cluster is asked for in a table [spawner.kubernetes]: namespace, server,
+ca_file, token_file, queue_secret, queue_secret_key, template, start_within, grace. Flags and
+environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a
+second one makes them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
     /// A file that says what to keep
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
@@ -56,7 +58,7 @@ pub(crate) struct SpawnerArgs {
     /// With --warm-pool auto, the share of tasks that are to find an idle worker; else 0.99
     #[arg(long, value_name = "SHARE")]
     pub(crate) hit_target: Option<f64>,
-    /// How workers are started: 'process', or 'docker' for containers
+    /// How workers are started: 'process', 'docker' for containers, or 'kubernetes' for pods
     #[arg(long, value_name = "HOW")]
     pub(crate) launcher: Option<Launch>,
     /// The image of workers in containers, whose entrypoint is this program
@@ -100,6 +102,7 @@ impl SpawnerArgs {
             worker_image: self.worker_image.clone(),
             container: None,
             min_isolation: self.min_isolation.clone(),
+            kubernetes: None,
         }
     }
 }

@@ -15,7 +15,10 @@ use raddle_fabric::spawner::{
 };
 use rustix::process::{getegid, geteuid};
 
-use super::start::{QUEUE_URL, WARM};
+use super::{
+    one_shot::{self, TO_STDOUT},
+    start::QUEUE_URL,
+};
 use crate::{
     args::{Global, StartArgs},
     error::{Failure, Outcome},
@@ -49,7 +52,6 @@ const LONGEST_SOCKET: usize = 107;
 const FOLDER_MODE: u32 = 0o700;
 /// No seccomp profile is nearly as long.
 const LONGEST_PROFILE: u64 = 1 << 20;
-const LOG: &str = "RADDLE_LOG";
 
 impl Contained {
     /// For workers like these on this broker. `base` is where paths in the file count from.
@@ -85,8 +87,8 @@ impl Contained {
         let model = Model {
             image: config.worker_image.clone().unwrap_or_default(),
             class,
-            args: args(global, start),
-            env: env(start, config, url),
+            args: one_shot::args(global, start),
+            env: [(QUEUE_URL.to_owned(), url)].into_iter().chain(one_shot::env(start, config, TO_STDOUT)).collect(),
             labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>(),
             user,
             seccomp: config.container.seccomp.as_ref().map(|path| profile(&base.join(path))).transpose()?,
@@ -99,44 +101,6 @@ impl Contained {
     pub(super) fn launcher(self) -> Containers {
         Containers::new(self.engine, self.model)
     }
-}
-
-/// What the program in the image is told. Nothing in it is secret: everybody on the machine can read it.
-fn args(global: &Global, start: &StartArgs) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
-    let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
-    say(&["worker", "start", "--no-detach", "--name", &start.name, "--queues", &start.queues.join(",")]);
-    say(&["--log-format", start.log.log_format.as_str()]);
-    if let Some(folder) = &start.handlers {
-        say(&["--handlers", &folder.to_string_lossy()]);
-    }
-    // That each has run one task and left is no news.
-    match global.verbose {
-        0 => say(&["--quiet"]),
-        times => (0..times).for_each(|_| say(&["--verbose"])),
-    }
-    words
-}
-
-/// The environment of a one-shot worker.
-fn env(start: &StartArgs, config: &Config, url: String) -> Vec<(String, String)> {
-    let mut env = vec![
-        (QUEUE_URL.to_owned(), url),
-        ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
-        ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.as_secs_f64().to_string()),
-        (WARM.to_owned(), "1".to_owned()),
-    ];
-    if !config.caps.is_empty() {
-        env.push(("WORKER_CAPS".to_owned(), config.caps.to_string()));
-    }
-    if let Some(least) = start.min_isolation {
-        env.push(("WORKER_MIN_ISOLATION".to_owned(), least.as_str().to_owned()));
-    }
-    if let Some(plugins) = &start.plugins {
-        env.push(("WORKER_PLUGINS".to_owned(), plugins.join(",")));
-    }
-    env.extend(std::env::var(LOG).ok().map(|filter| (LOG.to_owned(), filter)));
-    env
 }
 
 /// A seccomp profile, as the engine takes it.

@@ -1,5 +1,7 @@
 //! One file per command. Each asks the libraries and shows what they say.
 
+#[cfg(feature = "kubernetes")]
+mod clustered;
 mod completions;
 #[cfg(feature = "docker")]
 mod contained;
@@ -11,6 +13,8 @@ mod interrupt;
 mod list;
 mod logs;
 mod metrics;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod one_shot;
 mod orphans;
 mod queue;
 mod recover;

@@ -17,6 +17,8 @@ use raddle_fabric::{
 };
 use serde_json::json;
 
+#[cfg(feature = "kubernetes")]
+use super::clustered::Clustered;
 #[cfg(feature = "docker")]
 use super::contained::{Contained, Hatch};
 use super::{
@@ -50,6 +52,12 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
         Launch::Process => processes(global, args, &context, &config, start, call)?,
         #[cfg(feature = "docker")]
         Launch::Docker => containers(global, args, &context, &config, start, &base)?,
+        #[cfg(feature = "kubernetes")]
+        Launch::Kubernetes => {
+            let clustered = Clustered::plan(global, args, &context.project, &config, &start, &base)?;
+            let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
+            Launching { model, socket: None, means: Means::Pods(Box::new(clustered)) }
+        }
         other => return Err(Failure::Usage(format!("this program was built without the launcher '{other}'"))),
     };
     block_on(keep(&context, args, config, launching))
@@ -68,6 +76,8 @@ enum Means {
     Template(Template),
     #[cfg(feature = "docker")]
     Containers(Box<Contained>),
+    #[cfg(feature = "kubernetes")]
+    Pods(Box<Clustered>),
 }
 
 /// What its workers are like.
@@ -190,6 +200,8 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
             }
             Box::new(contained.launcher())
         }
+        #[cfg(feature = "kubernetes")]
+        Means::Pods(clustered) => Box::new(clustered.launcher()),
     };
     let options = Options {
         name: args.name.clone(),

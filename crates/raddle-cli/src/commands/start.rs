@@ -6,7 +6,7 @@
 use std::{
     ffi::OsString,
     fs::{File, OpenOptions, Permissions},
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     os::unix::{
         fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
         process::CommandExt,
@@ -38,7 +38,8 @@ use crate::{
 pub(super) const PROGRAM: &str = "/proc/self/exe";
 /// Tells the background process that it is one. Commands never see variables that begin like this.
 const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
-/// Tells a worker that a spawner listens to its standard output: for its id, and for the word that it has its task.
+/// Tells a worker that a spawner listens, on its standard output or, if this is the path of a file, there: for its id, and for the word that it
+/// has its task.
 pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 /// Where tasks look for their broker.
 pub(super) const QUEUE_URL: &str = "QUEUE_URL";
@@ -182,21 +183,38 @@ enum Listener {
     Starter,
     /// A spawner, on standard output.
     Spawner,
+    /// A spawner, in a file that it reads when the worker has ended.
+    Reader(PathBuf),
 }
 
 impl Listener {
-    /// A spawner that is gone need not be told.
-    fn begun(&self) {
+    fn of_environment() -> Self {
+        match std::env::var_os(WARM).map(PathBuf::from) {
+            None => Self::Starter,
+            Some(path) if path.is_absolute() => Self::Reader(path),
+            Some(_) => Self::Spawner,
+        }
+    }
+
+    /// Says a line to a spawner. One that is gone need not be told.
+    fn say(&self, line: &str) {
         match self {
             Self::Starter => {}
-            Self::Spawner => _ = output::line("begun"),
+            Self::Spawner => drop(output::line(line)),
+            Self::Reader(path) => {
+                // The file is there before the worker is. Where it is not, nobody reads it.
+                let file = OpenOptions::new().append(true).open(path);
+                if let Err(error) = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes())) {
+                    output::complain(&format!("what this worker does cannot be noted in {}: {error}", path.display()));
+                }
+            }
         }
     }
 }
 
 /// Works in this process until it is told to stop.
 pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
-    let listener = if std::env::var_os(WARM).is_some() { Listener::Spawner } else { Listener::Starter };
+    let listener = Listener::of_environment();
     let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
     let is_detached = std::env::var_os(DETACHED).is_some();
     if is_detached {
@@ -222,8 +240,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     let tid = worker.tid();
     match &listener {
         Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
-        // It may be gone, and then need not be told.
-        Listener::Spawner => drop(output::line(tid.to_string())),
+        Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
     }
     let shutdown = Shutdown::new();
     let mut begun = worker.begun();
@@ -234,7 +251,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
             ended = &mut working => break ended,
             _ = begun.changed(), if tells => {
                 tells = false;
-                listener.begun();
+                listener.say("begun");
             }
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");

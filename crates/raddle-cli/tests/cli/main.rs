@@ -4,6 +4,8 @@
 
 mod agent;
 mod bad_input;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 #[cfg(feature = "docker")]
 mod containers;
 mod control;
@@ -15,6 +17,10 @@ mod engine;
 mod faults;
 mod handlers;
 mod help;
+#[cfg(feature = "kubernetes")]
+mod kubectl;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod log;
 mod metrics;
 mod orphans;

@@ -17,7 +17,7 @@ use serde_json::Value;
 const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(5);
 /// Marks every process of a world, whatever folder it goes to.
-const MARK: &str = "WORLD";
+pub(crate) const MARK: &str = "WORLD";
 
 /// A folder with the program in it.
 pub(crate) struct World {

@@ -8,7 +8,10 @@ use raddle_core::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-use super::allowance::{Allowance, AllowanceLayer};
+use super::{
+    allowance::{Allowance, AllowanceLayer},
+    cluster::{Cluster, ClusterLayer},
+};
 use crate::worker::minimum;
 
 /// What one source says of a spawner: a file, or flags and environment. What it leaves open is for the next to say.
@@ -41,6 +44,8 @@ pub struct Layer {
     pub container: Option<AllowanceLayer>,
     /// How far the workers keep every task apart, at least.
     pub min_isolation: Option<String>,
+    /// What a Kubernetes cluster is asked for.
+    pub kubernetes: Option<ClusterLayer>,
 }
 
 /// How many workers to have ahead of demand.
@@ -61,6 +66,8 @@ pub enum Launch {
     Process,
     /// As containers of a Docker engine.
     Docker,
+    /// As pods of a Kubernetes cluster.
+    Kubernetes,
 }
 
 /// What a spawner is to be like.
@@ -89,6 +96,8 @@ pub struct Config {
     pub worker_image: Option<String>,
     /// What a container may use.
     pub container: Allowance,
+    /// What a Kubernetes cluster is asked for.
+    pub kubernetes: Cluster,
     /// How workers are started.
     pub launcher: Launch,
     /// How far the workers keep every task apart, at least.
@@ -151,6 +160,7 @@ impl Layer {
             worker_image: self.worker_image.or(below.worker_image),
             container: self.container.or(below.container),
             min_isolation: self.min_isolation.or(below.min_isolation),
+            kubernetes: self.kubernetes.or(below.kubernetes),
         }
     }
 
@@ -207,6 +217,8 @@ impl Layer {
         }
         let container = self.container.unwrap_or_default().settle();
         let container = container.map_err(|(key, reason)| error_at(format!("spawner.container.{key}"), reason))?;
+        let kubernetes = self.kubernetes.unwrap_or_default().settle();
+        let kubernetes = kubernetes.map_err(|(key, reason)| error_at(format!("spawner.kubernetes.{key}"), reason))?;
         Ok(Config {
             queue_url: self.queue_url,
             caps,
@@ -221,6 +233,7 @@ impl Layer {
             worker_image,
             container,
             min_isolation: least.map_err(|error| error_at("spawner.min_isolation", error))?,
+            kubernetes,
         })
     }
 }
@@ -283,8 +296,9 @@ impl std::str::FromStr for Launch {
         match text {
             "process" => Ok(Self::Process),
             "docker" => Ok(Self::Docker),
+            "kubernetes" => Ok(Self::Kubernetes),
             _ => Err(format!(
-                "there is no launcher '{text}': 'process' starts workers on this machine, 'docker' in containers"
+                "there is no launcher '{text}': 'process' starts workers on this machine, 'docker' in containers, 'kubernetes' in pods"
             )),
         }
     }
@@ -295,6 +309,7 @@ impl fmt::Display for Launch {
         f.write_str(match self {
             Self::Process => "process",
             Self::Docker => "docker",
+            Self::Kubernetes => "kubernetes",
         })
     }
 }
@@ -390,6 +405,17 @@ mod tests {
                 "not the name of a network",
             ),
             ("[spawner.container]\nseccomp = 'unconfined'", "spawner.container.seccomp", "without a filter"),
+            ("launcher = 'kubernetes'", "spawner.worker_image", "no image is named"),
+            ("[spawner.kubernetes]\nnamespaces = 'a'", "spawner.kubernetes.namespaces", "unknown field"),
+            ("[spawner.kubernetes]\nnamespace = 'a/b'", "spawner.kubernetes.namespace", "not the name of a namespace"),
+            ("[spawner.kubernetes]\nqueue_secret = 'redis://:x@y'", "spawner.kubernetes.queue_secret", "give its name"),
+            ("[spawner.kubernetes]\nqueue_secret_key = ''", "spawner.kubernetes.queue_secret_key", "not the key"),
+            (
+                "[spawner.kubernetes]\nstart_within = 0",
+                "spawner.kubernetes.start_within",
+                "between a second and a week",
+            ),
+            ("[spawner.kubernetes]\ngrace = '169h'", "spawner.kubernetes.grace", "between a second and a week"),
         ] {
             let error = read(&format!("[spawner]\n{line}")).unwrap_err();
             assert!(error.contains(&format!("'{key}'")) && error.contains(words), "{line}: {error}");

@@ -3,7 +3,7 @@
 use std::{fmt, io, sync::Arc};
 
 use async_trait::async_trait;
-use raddle_core::{Tid, worker::WorkerInfo};
+use raddle_core::{Tid, WorkerEntry, worker::WorkerInfo};
 
 /// A worker that was launched, as its launcher names it: a process by its number, what runs elsewhere by its name there. No two that live
 /// have the same.
@@ -33,6 +33,8 @@ pub enum Gone {
     Signal(i32),
     /// For want of memory: it had used up what it was allowed.
     OutOfMemory,
+    /// The machine that it was on has put it out.
+    Evicted,
     /// Nobody can say how.
     Untold,
 }
@@ -89,6 +91,11 @@ pub trait Launcher: Send {
     /// Who of those that are registered is one that a launcher like this has started, this or another, and its id if so.
     fn recognise(&self, info: &WorkerInfo) -> Option<Id>;
 
+    /// Is shown who is registered, whenever the spawner looks. A launcher to which workers say nothing themselves has its news from here.
+    fn look_at(&mut self, registry: &[WorkerEntry]) {
+        let _ = registry;
+    }
+
     /// Takes charge of workers that spawners have left which are gone, and says which: from then on there is news of them as of its own.
     /// `alive` are the other spawners that are not gone. A launcher that can be told nothing of workers which it has not started itself takes
     /// none; they are found in the registry.
@@ -142,6 +149,12 @@ impl LaunchError {
     pub fn new(obstacle: Obstacle, reason: impl Into<String>) -> Self {
         Self { obstacle, reason: reason.into() }
     }
+
+    /// The same, and what was said before.
+    #[cfg(feature = "kubernetes")]
+    pub(super) fn with(self, before: &str) -> Self {
+        Self { reason: format!("{} (before that: {before})", self.reason), ..self }
+    }
 }
 
 /// What the system says of a process that it does not start.
@@ -192,6 +205,7 @@ impl fmt::Display for Gone {
             Self::Code(code) => write!(f, "exited with {code}"),
             Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
             Self::OutOfMemory => f.write_str("was ended for want of memory"),
+            Self::Evicted => f.write_str("was put out by the machine that it was on"),
             Self::Untold => f.write_str("ended, and nobody can say how"),
         }
     }

@@ -10,13 +10,13 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `config.rs`, `allowance.rs` | `spawner.toml`, flags and environment; what a container may use |
+//! | `config.rs`, `allowance.rs`, `cluster.rs` | `spawner.toml`, flags and environment; what a container may use, and a cluster is asked for |
 //! | `plan.rs` | how many workers to launch |
 //! | `auto.rs` | how large a warm pool has to be |
 //! | `brake.rs` | what is done about workers that die before they are ready |
 //! | `roster.rs` | the workers that are known |
 //! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
-//! | `docker/` | starting workers as containers |
+//! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
 //! | `said.rs` | what a worker says on its standard output |
 //! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
 //! | `life.rs`, `line.rs` | registered, at work, gone; what hangs on its id |
@@ -27,10 +27,15 @@
 mod allowance;
 mod auto;
 mod brake;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod class;
+mod cluster;
 mod config;
 #[cfg(feature = "docker")]
 pub mod docker;
 mod forked;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod launcher;
 mod life;
 mod line;
@@ -42,6 +47,9 @@ mod service;
 mod stopping;
 
 pub use allowance::{Allowance, AllowanceLayer, Gpus};
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+pub use class::Class;
+pub use cluster::{Cluster, ClusterLayer};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
 pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, Tell};

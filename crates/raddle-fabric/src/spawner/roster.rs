@@ -214,7 +214,8 @@ impl Roster {
     }
 }
 
-fn is_busy(entry: &WorkerEntry) -> bool {
+/// Whether a worker has a task, or had one.
+pub(super) fn is_busy(entry: &WorkerEntry) -> bool {
     entry.load > 0.0 || entry.spawned_count > 0
 }
 

@@ -341,6 +341,7 @@ impl Service {
                     tracing::warn!(worker = %id, "another spawner has left it, and it is not registered: it is ended");
                     self.launcher.discard(&id);
                 }
+                self.launcher.look_at(&entries);
             }
             Err(error) => self.tolerate(error, "the registry cannot be read")?,
         }

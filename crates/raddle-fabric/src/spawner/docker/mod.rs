@@ -3,7 +3,6 @@
 //! | file | what |
 //! | --- | --- |
 //! | `hardened.rs` | **what a container may do**: from an allowance to the engine's words for it. Pure |
-//! | `class.rs` | which containers belong together, and what they are called. Pure |
 //! | `engine.rs` | the engine: calls, and what their failures mean |
 //! | `containers.rs` | the launcher: starting, taking charge of what another has left, passing orders on |
 //! | `watch.rs` | one container, from its start to its end |
@@ -11,13 +10,13 @@
 //! A container is removed by the engine when it ends, whoever is there to see it. So nothing is left of a spawner that was killed, and how a
 //! container ended is asked of the engine's events and not of the container.
 
-mod class;
 mod containers;
 mod engine;
 mod hardened;
 mod watch;
 
-pub use class::Class;
 pub use containers::{Containers, Model};
 pub use engine::{Engine, Standing};
 pub use hardened::{Mount, hardened};
+
+pub use super::Class;

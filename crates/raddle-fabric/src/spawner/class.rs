@@ -1,4 +1,4 @@
-//! Which containers belong together, and what they are called. Pure.
+//! Which containers, or pods, belong together, and what they are called. Pure.
 
 use raddle_core::CapSet;
 
@@ -27,12 +27,12 @@ impl Class {
     }
 
     /// The name of a container of this class; its host name, too, by which it is found in the registry.
-    pub(super) fn container(&self, number: u32) -> String {
+    pub(in crate::spawner) fn container(&self, number: u32) -> String {
         format!("{PREFIX}{}-{number:08x}", self.0)
     }
 
     /// Whether this is the name of such a container.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(in crate::spawner) fn has(&self, name: &str) -> bool {
         let number = || name.strip_prefix(PREFIX)?.strip_prefix(self.as_str())?.strip_prefix('-');
         number().is_some_and(|number| number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit()))
     }

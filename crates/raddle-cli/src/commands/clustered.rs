@@ -1,0 +1,113 @@
+//! How workers in pods are told to be workers, and how they reach the broker.
+
+use std::{fs, path::Path};
+
+use raddle_fabric::spawner::{
+    Allowance, Class, Config, Gpus,
+    kubernetes::{Access, Model, Overlay, Pods, Queue, TERMINATION_LOG},
+};
+
+use super::one_shot;
+use crate::{
+    args::{Global, SpawnerArgs, StartArgs},
+    error::{Failure, Outcome},
+    project::Project,
+};
+
+/// What it takes to start workers in pods.
+pub(super) struct Clustered {
+    access: Access,
+    model: Model,
+}
+
+/// No template is nearly as long.
+const LONGEST_TEMPLATE: u64 = 1 << 20;
+
+impl Clustered {
+    /// For workers like these on this broker. `base` is where paths in the file count from.
+    pub(super) fn plan(
+        global: &Global,
+        args: &SpawnerArgs,
+        project: &Project,
+        config: &Config,
+        start: &StartArgs,
+        base: &Path,
+    ) -> Outcome<Self> {
+        refuse_what_a_pod_cannot_have(args, config)?;
+        let queue = queue(project, config)?;
+        let overlay = config.kubernetes.template.as_ref().map(|path| template(&base.join(path))).transpose()?;
+        let model = Model {
+            image: config.worker_image.clone().unwrap_or_default(),
+            class: Class::new(&project.url.to_string(), &config.caps, &config.queues),
+            args: one_shot::args(global, start),
+            env: one_shot::env(start, config, TERMINATION_LOG),
+            queue,
+            annotations: vec![
+                ("raddle.caps".into(), config.caps.to_string()),
+                ("raddle.queues".into(), config.queues.join(",")),
+            ],
+            allowance: config.container.clone(),
+            grace: config.kubernetes.grace,
+            start_within: config.kubernetes.start_within,
+            overlay: overlay.unwrap_or_default(),
+        };
+        let access = Access::find(&config.kubernetes, base).map_err(Failure::Usage)?;
+        Ok(Self { access, model })
+    }
+
+    pub(super) fn launcher(self) -> Pods {
+        Pods::new(self.access, self.model)
+    }
+}
+
+/// What holds for containers of one machine, and not for pods. To pass over it would be to promise what is not kept.
+fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome<()> {
+    let Allowance { gpus, networks, seccomp, .. } = &config.container;
+    let wrong = if args.serve.is_some() {
+        "--serve is not for pods: they do not see this machine's files"
+    } else if args.handlers.is_some() {
+        "--handlers is not for pods: they do not see this machine's files; put the handlers into the image, and name their folder in \
+         a template"
+    } else if !networks.is_empty() {
+        "at 'spawner.container.networks': pods are all in the network of their cluster: a NetworkPolicy says what they reach"
+    } else if seccomp.is_some() {
+        "at 'spawner.container.seccomp': pods have the filter of their node: a template may name another of its node's"
+    } else if *gpus == Some(Gpus::All) {
+        "at 'spawner.container.gpus': a cluster has no word for all of them: give a number"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Usage(wrong.into()))
+}
+
+/// How a worker finds the queue. A pod's spec is no place for a password: whoever may look at pods reads it.
+fn queue(project: &Project, config: &Config) -> Outcome<Queue> {
+    if let Some((name, key)) = config.kubernetes.queue_secret.clone() {
+        return Ok(Queue::Secret { name, key });
+    }
+    if !project.url.is_on_network() {
+        let reason = format!(
+            "the broker {} is on this machine, and pods are not: use one that they can reach, as redis://",
+            project.url
+        );
+        return Err(Failure::Usage(reason));
+    }
+    if project.url.has_password() {
+        let reason = "at 'spawner.kubernetes.queue_secret': the queue URL holds a password, which has no place in a pod: put it into a \
+                      Secret ('kubectl create secret generic raddle-queue --from-file=QUEUE_URL=FILE') and give its name";
+        return Err(Failure::Usage(reason.into()));
+    }
+    Ok(Queue::Open(project.url.secret().map_or_else(|| project.url.to_string(), str::to_owned)))
+}
+
+fn template(path: &Path) -> Outcome<Overlay> {
+    let wrong = |reason: &dyn std::fmt::Display| {
+        Failure::Usage(format!("at 'spawner.kubernetes.template': {}: {reason}", path.display()))
+    };
+    let found = fs::metadata(path).map_err(|error| wrong(&error))?;
+    if !found.is_file() || found.len() > LONGEST_TEMPLATE {
+        return Err(wrong(&"it is not a file, or too long for a template"));
+    }
+    let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    Overlay::read(&text).map_err(|error| wrong(&error))
+}

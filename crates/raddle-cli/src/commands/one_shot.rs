@@ -1,0 +1,48 @@
+//! What a one-shot worker that is started elsewhere is told.
+
+use raddle_fabric::spawner::Config;
+
+use super::start::WARM;
+use crate::args::{Global, StartArgs};
+
+/// That its spawner listens to its standard output.
+#[cfg(feature = "docker")]
+pub(super) const TO_STDOUT: &str = "1";
+const LOG: &str = "RADDLE_LOG";
+
+/// What the program in the image is told. Nothing in it is secret: everybody on the machine can read it.
+pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
+    say(&["worker", "start", "--no-detach", "--name", &start.name, "--queues", &start.queues.join(",")]);
+    say(&["--log-format", start.log.log_format.as_str()]);
+    if let Some(folder) = &start.handlers {
+        say(&["--handlers", &folder.to_string_lossy()]);
+    }
+    // That each has run one task and left is no news.
+    match global.verbose {
+        0 => say(&["--quiet"]),
+        times => (0..times).for_each(|_| say(&["--verbose"])),
+    }
+    words
+}
+
+/// Its environment, but for the queue URL. `listener` is where its spawner listens.
+pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(String, String)> {
+    let mut env = vec![
+        ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
+        ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.as_secs_f64().to_string()),
+        (WARM.to_owned(), listener.to_owned()),
+    ];
+    if !config.caps.is_empty() {
+        env.push(("WORKER_CAPS".to_owned(), config.caps.to_string()));
+    }
+    if let Some(plugins) = &start.plugins {
+        env.push(("WORKER_PLUGINS".to_owned(), plugins.join(",")));
+    }
+    if let Some(least) = start.min_isolation {
+        env.push(("WORKER_MIN_ISOLATION".to_owned(), least.as_str().to_owned()));
+    }
+    env.extend(std::env::var(LOG).ok().map(|filter| (LOG.to_owned(), filter)));
+    env
+}

@@ -1,0 +1,401 @@
+//! `raddle spawner` with workers in pods: of a small cluster on loopback, in which each pod is a process with a host name of its own.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, Mishap, pending, waiting},
+    kubectl::is_kept,
+    metrics::scrape,
+    world::{Started, World, until},
+};
+
+/// A world whose broker is a Redis server on loopback, and a cluster beside it.
+struct Site {
+    cluster: Cluster,
+    server: Option<Started>,
+    url: String,
+    world: World,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With this password.
+    fn with(password: &str) -> Self {
+        let world = World::new();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let server = format!(
+            "exec setpriv --pdeathsig KILL redis-server --bind 127.0.0.1 --port {port} --dir $PWD --appendonly yes --save '' \
+             --requirepass '{password}' >server.log"
+        );
+        let server = Some(world.start_bash(&server));
+        let user = if password.is_empty() { String::new() } else { format!(":{password}@") };
+        let url = format!("redis://{user}127.0.0.1:{port}?namespace=pods");
+        world.file("raddle.toml", format!("queue_url = '{url}'\n"));
+        until("it answers", || world.raddle(["status"]).code == 0);
+        Self { cluster: Cluster::new(&world), server, url, world }
+    }
+
+    /// Writes a `spawner.toml`, with these lines in its table for the cluster.
+    fn configure(&self, lines: &str) {
+        let server = self.cluster.url();
+        self.world.file(
+            "spawner.toml",
+            format!(
+                "[spawner]\nlauncher = 'kubernetes'\nworker_image = 'some/image:1'\nwarm_pool = 2\nmax_workers = 6\npoll_ms = 100\n\
+                 [spawner.kubernetes]\nserver = '{server}'\nnamespace = 'work'\n{lines}\n"
+            ),
+        );
+    }
+
+    fn spawner(&self) -> Started {
+        let spawner = self.world.start(["spawner", "run", "--config", "spawner.toml"]);
+        until("it has said its id", || {
+            assert!(!spawner.stderr().contains("raddle: "), "{}", spawner.stderr());
+            spawner.stdout().trim().len() == 19
+        });
+        spawner
+    }
+
+    fn workers(&self) -> Vec<Value> {
+        let list = self.world.raddle(["worker", "list", "--json"]).ok().json();
+        list.as_array().unwrap().iter().filter(|worker| worker["type"] == "one-shot").cloned().collect()
+    }
+
+    fn until_warm(&self, count: usize) {
+        until("they are warm", || self.workers().len() == count);
+    }
+
+    fn lines(&self, file: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.world.path().join(file)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn wait(&self, tids: &str) {
+        self.world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    }
+
+    /// Asks the spawner to stop, and sees that nothing is left.
+    fn stop(&self, spawner: Started) -> crate::world::Ran {
+        spawner.signal(libc::SIGTERM);
+        let ran = spawner.finish().ok();
+        assert_eq!(self.cluster.pods(), [] as [Value; 0], "{}", ran.stderr);
+        ran
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // Workers of a test that has failed may be left, and have to find their broker to be told.
+        let _ = self.world.raddle(["worker", "stop", "--all", "--kill", "--quiet"]);
+        if let Some(server) = self.server.take() {
+            server.signal(libc::SIGKILL);
+            server.finish();
+        }
+        // Nothing is there any more that the end of the world could ask.
+        let _ = fs::remove_file(self.world.path().join("raddle.toml"));
+    }
+}
+
+const HOST: &str = "cat /proc/sys/kernel/hostname >> hosts";
+
+#[test]
+fn ten_tasks_are_ten_pods_made_and_gone() {
+    let site = Site::new();
+    site.configure("");
+    let spawner = site.spawner();
+    site.until_warm(2);
+    let tids = site.world.submit(&["--array", "1-10", "--", "sh", "-c", HOST]);
+    site.wait(&tids);
+    let hosts = site.lines("hosts");
+    let hosts: BTreeSet<&str> = hosts.iter().map(String::as_str).collect();
+    assert_eq!(hosts.len(), 10, "each task had a pod of its own");
+    until("two are warm again, and the others removed", || {
+        let pods = site.cluster.pods();
+        pods.len() == 2 && pods.iter().all(|pod| !hosts.contains(pod["metadata"]["name"].as_str().unwrap()))
+    });
+    let made = site.cluster.calls("create");
+    let tid = spawner.stdout().trim().to_owned();
+    for pod in &made {
+        assert_eq!(pod["metadata"]["labels"]["raddle.spawner"], tid.as_str());
+        assert_eq!(pod["spec"]["restartPolicy"], "Never");
+        assert!(pod["metadata"].get("ownerReferences").is_none(), "workers outlive their spawner");
+    }
+    is_kept("env", &["NO=thing"], &made[0]);
+    site.stop(spawner).says("launched ");
+}
+
+#[test]
+fn a_busy_or_forgetful_server_is_borne_with() {
+    let site = Site::new();
+    site.configure("");
+    // Too many at once, then a name that is taken, then an answer that is lost, then a server that is away.
+    site.cluster.mishap("create", Mishap::Refused(429, "TooManyRequests", Some(1)));
+    site.cluster.mishap("create", Mishap::Refused(409, "AlreadyExists", None));
+    site.cluster.mishap("create", Mishap::Unanswered);
+    site.cluster.mishap("create", Mishap::Refused(503, "ServiceUnavailable", None));
+    let begun = Instant::now();
+    let spawner = site.spawner();
+    site.until_warm(2);
+    let names: Vec<Value> = site.cluster.calls("create").iter().map(|pod| pod["metadata"]["name"].clone()).collect();
+    let different: BTreeSet<String> = names.iter().map(Value::to_string).collect();
+    assert_eq!((names.len(), different.len()), (6, 3), "one name was taken, and all else tried again: {names:?}");
+    assert!(begun.elapsed() >= Duration::from_secs(1), "the server wanted to be left alone for a second");
+    // Two tasks end while nobody looks: once the watch is cut, once its moment is forgotten.
+    for forgets in [false, true] {
+        let tids = site.world.submit(&[
+            "--array",
+            "1-2",
+            "--",
+            "sh",
+            "-c",
+            "echo >> begun; while ! test -e go; do sleep 0.02; done",
+        ]);
+        until("they run", || site.lines("begun").len() == 2);
+        until("others are warm", || site.workers().len() == 4);
+        site.cluster.mishap("watch", Mishap::Refused(500, "InternalError", None));
+        if forgets {
+            site.cluster.forget()
+        } else {
+            site.cluster.hang_up()
+        }
+        site.world.file("go", "");
+        site.wait(&tids);
+        until("they are removed", || site.cluster.pods().len() == 2);
+        let _ = fs::remove_file(site.world.path().join("go"));
+        let _ = fs::remove_file(site.world.path().join("begun"));
+    }
+    assert!(site.cluster.calls("list").len() >= 3, "it has asked anew for all there are");
+    let ran = site.stop(spawner);
+    assert!(!ran.stderr.contains("no worker can be launched"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_killed_spawner_loses_nothing_and_the_next_takes_charge_of_its_pods() {
+    let site = Site::new();
+    site.configure("");
+    let first = site.spawner();
+    let wait = "echo {} >> begun; while ! test -e go; do sleep 0.02; done; echo {} >> ran";
+    let tids = site.world.submit(&["--array", "1-8", "--", "sh", "-c", wait]);
+    until("six run, which is all there may be", || site.lines("begun").len() == 6);
+    first.signal(libc::SIGKILL);
+    assert_eq!(first.finish().code, 128 + libc::SIGKILL);
+    let pods = site.cluster.pods().len();
+    assert_eq!(pods, 6, "they go on without it");
+    let next = site.spawner();
+    let tid = next.stdout().trim().to_owned();
+    // The lease of the first runs out meanwhile, and that is when its pods are taken over. Two more tasks wait.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(site.cluster.calls("create").len(), 6, "those that live are counted: {}", next.stderr());
+    site.world.file("go", "");
+    site.wait(&tids);
+    let mut ran = site.lines("ran");
+    ran.sort();
+    assert_eq!(ran, ["1", "2", "3", "4", "5", "6", "7", "8"], "each ran once");
+    assert_eq!(site.lines("begun").len(), 8);
+    until("the pods of the first are removed, and two of its own are warm", || {
+        let pods = site.cluster.pods();
+        pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["labels"]["raddle.spawner"] == tid.as_str())
+    });
+    site.stop(next);
+}
+
+#[test]
+fn what_a_dead_spawner_has_left_unfinished_is_removed() {
+    let site = Site::new();
+    site.configure("");
+    // One that will never be a worker, for it waits for a node, and one that ends while nobody is there.
+    site.cluster.next_pods(1, &pending());
+    let first = site.spawner();
+    site.until_warm(1);
+    first.signal(libc::SIGKILL);
+    first.finish();
+    let pods = site.cluster.pods();
+    let runs = pods.iter().find(|pod| pod["status"]["phase"] == "Running").unwrap();
+    site.cluster.kill(runs["metadata"]["name"].as_str().unwrap(), "Error");
+    let next = site.spawner();
+    let tid = next.stdout().trim().to_owned();
+    until("they are removed, and two of its own are warm", || {
+        let pods = site.cluster.pods();
+        pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["labels"]["raddle.spawner"] == tid.as_str())
+    });
+    site.stop(next);
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_named_and_not_asked_for_without_end() {
+    let site = Site::new();
+    site.configure("");
+    site.cluster.next_pods(3, &waiting("ImagePullBackOff", "Back-off pulling image"));
+    let spawner =
+        site.world.start(["spawner", "run", "--config", "spawner.toml", "--json", "--metrics-addr", "127.0.0.1:0"]);
+    until("it says so", || spawner.stderr().contains("the image 'some/image:1' cannot be had (ImagePullBackOff)"));
+    let text = spawner.stderr();
+    assert!(text.contains("no worker can be launched: tried again in 0.5 s"), "{text}");
+    let metrics = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
+    assert!(scrape(&metrics).get("raddle_spawner_launch_failures_total{reason=\"image\"}").unwrap() >= 1.0);
+    // The image is there by now.
+    site.until_warm(2);
+    until("what was stuck is removed", || site.cluster.pods().len() == 2);
+    assert!(site.cluster.calls("create").len() <= 6, "{}", spawner.stderr());
+    site.stop(spawner);
+}
+
+#[test]
+fn how_a_pod_ended_is_told_and_its_task_run_again() {
+    let site = Site::new();
+    site.configure("");
+    let spawner = site.spawner();
+    for (number, (reason, words)) in
+        [("OOMKilled", "was ended for want of memory"), ("Evicted", "was put out by the machine that it was on")]
+            .into_iter()
+            .enumerate()
+    {
+        let script = "cat /proc/sys/kernel/hostname >> hosts; test $RADDLE_ATTEMPT != 1 || sleep 600";
+        let tid = site.world.submit(&["--", "sh", "-c", script]);
+        until("it runs", || site.lines("hosts").len() == 2 * number + 1);
+        site.cluster.kill(site.lines("hosts").last().unwrap(), reason);
+        site.wait(&tid);
+        assert_eq!(site.lines("hosts").len(), 2 * number + 2, "it ran again, elsewhere");
+        until("it is told", || spawner.stderr().contains(words));
+    }
+    until("they are removed", || site.cluster.pods().len() == 2);
+    site.stop(spawner);
+}
+
+#[test]
+fn what_a_spawner_may_not_do_is_said_with_what_it_needs() {
+    let site = Site::new();
+    site.configure("");
+    site.cluster.mishap("create", Mishap::Refused(403, "Forbidden", None));
+    let spawner = site.spawner();
+    until("it says so", || spawner.stderr().contains("needs to create, list, watch and delete pods"));
+    site.until_warm(2);
+    site.stop(spawner);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named_and_does_not_hold_up_a_stop() {
+    let site = Site::new();
+    site.configure("");
+    let config = fs::read_to_string(site.world.path().join("spawner.toml")).unwrap();
+    site.world.file("spawner.toml", config.replace(&site.cluster.url(), "http://127.0.0.1:9"));
+    let spawner = site.spawner();
+    until("it says so", || spawner.stderr().contains("the API server at 127.0.0.1:9 cannot be reached"));
+    site.stop(spawner);
+}
+
+#[test]
+fn a_pod_for_which_there_is_no_room_is_given_up() {
+    let site = Site::new();
+    site.configure("start_within = '1s'");
+    let refused = json!([{ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu" }]);
+    site.cluster.next_pods(2, &json!({ "phase": "Pending", "conditions": refused }));
+    let spawner = site.spawner();
+    let words = "a pod did not run within 1 s: no node takes it: 0/3 nodes are available: 3 Insufficient cpu";
+    until("it says so", || spawner.stderr().contains(words));
+    site.until_warm(2);
+    until("what had no room is removed", || site.cluster.pods().len() == 2);
+    site.stop(spawner);
+}
+
+#[test]
+fn a_task_that_runs_is_finished_before_its_pod_goes() {
+    let site = Site::new();
+    site.configure("");
+    let spawner = site.spawner();
+    let tid =
+        site.world.submit(&["--", "sh", "-c", "echo >> begun; while ! test -e go; do sleep 0.02; done; echo >> ran"]);
+    until("it runs", || site.lines("begun").len() == 1);
+    until("others are warm", || site.workers().len() == 3);
+    // One that waits for a node when all is over has nothing to finish.
+    site.cluster.next_pods(1, &pending());
+    let more = site.world.submit(&["--", "sh", "-c", "true"]);
+    site.wait(&more);
+    until("it waits", || site.cluster.pods().iter().any(|pod| pod["status"]["phase"] == "Pending"));
+    spawner.signal(libc::SIGTERM);
+    until("the idle ones are gone", || site.cluster.pods().len() == 1);
+    site.world.file("go", "");
+    let ran = spawner.finish().ok();
+    assert_eq!(site.world.task(&tid)["state"], "completed");
+    assert_eq!((site.lines("ran").len(), site.cluster.pods().len()), (1, 0), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("die before they are ready"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_second_stop_gives_back_what_runs() {
+    let site = Site::new();
+    site.configure("");
+    let spawner = site.spawner();
+    let tid = site.world.submit(&["--", "sh", "-c", "echo >> begun; exec sleep 600"]);
+    until("it runs", || site.lines("begun").len() == 1);
+    until("others are warm", || site.workers().len() == 3);
+    spawner.signal(libc::SIGTERM);
+    until("the idle ones are gone", || site.cluster.pods().len() == 1);
+    spawner.signal(libc::SIGTERM);
+    spawner.finish().ok();
+    assert_eq!(site.cluster.pods().len(), 0);
+    assert_eq!(site.world.task(&tid)["state"], "created", "it waits for another");
+    let graces: BTreeSet<String> =
+        site.cluster.calls("delete").iter().map(|options| options["gracePeriodSeconds"].to_string()).collect();
+    assert!(
+        graces.contains("null") && graces.contains("20"),
+        "as long as the pod's spec says, and then less: {graces:?}"
+    );
+}
+
+#[test]
+fn a_password_is_in_a_secret_and_nowhere_else() {
+    let site = Site::with("geheim");
+    site.configure("");
+    let plain = site.world.raddle(["spawner", "run", "--config", "spawner.toml"]).code(2);
+    plain.says("spawner.kubernetes.queue_secret").says("kubectl create secret");
+    site.configure("queue_secret = 'raddle-queue'\ntemplate = 'worker.yaml'");
+    site.world.file("worker.yaml", "metadata: {labels: {team: ml}}\nspec: {nodeSelector: {disk: fast}}\n");
+    let spawner = site.spawner();
+    until("it is missed", || spawner.stderr().contains("secret \"raddle-queue\" not found"));
+    site.cluster.secret("raddle-queue", "QUEUE_URL", &site.url);
+    site.until_warm(2);
+    let tid = site.world.submit(&["--", "sh", "-c", HOST]);
+    site.wait(&tid);
+    let made = site.cluster.calls("create");
+    assert!(!json!(made).to_string().contains("geheim"));
+    assert_eq!(made[0]["metadata"]["labels"]["team"], "ml");
+    assert_eq!(made[0]["spec"]["nodeSelector"]["disk"], "fast");
+    is_kept("env", &["NO=thing"], &made[0]);
+    let ran = site.stop(spawner);
+    assert!(!ran.stderr.contains("geheim"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_pods_cannot_have_is_refused_before_anything_is_started() {
+    let world = World::new();
+    let kubernetes = "[spawner.kubernetes]\nserver = 'http://127.0.0.1:9'\n";
+    for (queue, lines, flags, words) in [
+        ("sqlite:x.db", kubernetes, "", "pods are not"),
+        ("redis://broker", "", "", "kubectl proxy"),
+        ("redis://broker", "[spawner.kubernetes]\nserver = 'http://10.0.0.1'", "", "use https"),
+        ("redis://broker", "[spawner.container]\nnetworks = ['a']\n", "", "NetworkPolicy"),
+        ("redis://broker", "[spawner.container]\ngpus = 'all'\n", "", "give a number"),
+        ("redis://broker", kubernetes, "--serve=x.sock", "--serve is not for pods"),
+        ("redis://broker", kubernetes, "--handlers=.", "--handlers is not for pods"),
+        ("redis://broker", "[spawner.kubernetes]\ntemplate = 'none.yaml'\n", "", "none.yaml"),
+        ("redis://broker", "[spawner.kubernetes]\ntemplate = 'bad.yaml'\n", "", "at 'spec.hostNetwork'"),
+    ] {
+        world.file("bad.yaml", "spec: {hostNetwork: true}\n");
+        let head = format!("[spawner]\nqueue_url = '{queue}'\nlauncher = 'kubernetes'\nworker_image = 'x'\n");
+        world.file("spawner.toml", format!("{head}{lines}"));
+        let args = ["spawner", "run", "--config", "spawner.toml", flags];
+        world.raddle(args.into_iter().filter(|arg| !arg.is_empty())).code(2).says(words);
+    }
+}

@@ -1,0 +1,194 @@
+//! Where the API server is, and whom it takes us for.
+
+use std::{
+    env, fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+
+use super::super::Cluster;
+
+/// Where the API server is, and whom it takes us for.
+#[derive(Clone)]
+pub struct Access {
+    pub(super) server: Server,
+    /// Read anew for every call: a cluster gives out tokens for an hour, and writes the next in time.
+    token: Option<PathBuf>,
+    pub(super) namespace: String,
+}
+
+#[derive(Clone)]
+pub(super) struct Server {
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// Whom to trust, and the name that it must have, unless it is spoken to in plain.
+    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+}
+
+/// Where a pod finds what it needs to speak to its cluster.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const HOST: &str = "KUBERNETES_SERVICE_HOST";
+const PORT: &str = "KUBERNETES_SERVICE_PORT";
+const DEFAULT_NAMESPACE: &str = "default";
+/// No token is nearly as long.
+const LONGEST_TOKEN: usize = 64 << 10;
+
+impl Access {
+    /// As the configuration says, or as a pod of the cluster. Paths in it count from `base`. The error is the key, and what is wrong.
+    pub fn find(cluster: &Cluster, base: &Path) -> Result<Self, String> {
+        let account = Path::new(ACCOUNT);
+        let given = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
+        let (url, ca, token) = match &cluster.server {
+            Some(url) => (url.clone(), given(&cluster.ca_file), given(&cluster.token_file)),
+            None => (
+                in_cluster()?,
+                Some(given(&cluster.ca_file).unwrap_or_else(|| account.join("ca.crt"))),
+                Some(given(&cluster.token_file).unwrap_or_else(|| account.join("token"))),
+            ),
+        };
+        let own = || fs::read_to_string(account.join("namespace")).ok().filter(|_| cluster.server.is_none());
+        let own = || own().map(|name| name.trim().to_owned()).filter(|name| is_label(name));
+        let namespace = cluster.namespace.clone().or_else(own).unwrap_or_else(|| DEFAULT_NAMESPACE.into());
+        Ok(Self { server: Server::parse(&url, ca.as_deref(), token.is_some())?, token, namespace })
+    }
+
+    /// What the API server knows us by, if we are to say it.
+    pub(super) fn token(&self) -> io::Result<Option<String>> {
+        let Some(path) = &self.token else { return Ok(None) };
+        let wrong = |reason: &str| io::Error::other(format!("the token in {}: {reason}", path.display()));
+        let token = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
+        let token = token.trim();
+        if token.is_empty() || token.len() > LONGEST_TOKEN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(wrong("there is none"));
+        }
+        Ok(Some(token.to_owned()))
+    }
+}
+
+fn in_cluster() -> Result<String, String> {
+    let var = |name| env::var(name).ok().filter(|value| !value.is_empty());
+    match (var(HOST), var(PORT)) {
+        (Some(host), port) => {
+            let host = if host.contains(':') { format!("[{host}]") } else { host };
+            Ok(format!("https://{host}:{}", port.unwrap_or_else(|| "443".into())))
+        }
+        _ => Err("at 'spawner.kubernetes.server': this is no pod of a cluster, and no API server is named: 'kubectl proxy' makes \
+                  one at http://127.0.0.1:8001"
+            .into()),
+    }
+}
+
+fn is_label(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 63 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+impl Server {
+    fn parse(url: &str, ca: Option<&Path>, has_token: bool) -> Result<Self, String> {
+        let wrong = |reason: &str| format!("at 'spawner.kubernetes.server': {reason}");
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it is no URL: give https://HOST:PORT"))?;
+        let authority = rest.strip_suffix('/').unwrap_or(rest);
+        if authority.contains(['/', '?', '#', '@']) {
+            return Err(wrong("give https://HOST:PORT and nothing else; what we are known by is in token_file"));
+        }
+        let (host, port) = split(authority).ok_or_else(|| wrong("it names no host and port"))?;
+        let tls = match scheme {
+            "https" => Some(trust(&host, ca)?),
+            "http" if has_token => return Err(wrong("a token is not sent in plain: use https")),
+            "http" if is_loopback(&host) => None,
+            "http" => return Err(wrong("http is for a server on this machine, as 'kubectl proxy' is: use https")),
+            _ => return Err(wrong("it is no URL: give https://HOST:PORT")),
+        };
+        let port = port.unwrap_or(if tls.is_some() { 443 } else { 80 });
+        Ok(Self { host, port, tls })
+    }
+
+    /// As the header `Host` has it.
+    pub(super) fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+fn split(authority: &str) -> Option<(String, Option<u16>)> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(rest) => {
+            let (host, port) = rest.split_once(']')?;
+            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+        }
+        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+    };
+    let port = port.map(str::parse).transpose().ok()?;
+    (!host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic())).then(|| (host.to_owned(), port))
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Trust in a server that the certificate in this file vouches for, and nobody else.
+fn trust(host: &str, ca: Option<&Path>) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
+    let wrong = |reason: &dyn std::fmt::Display| format!("at 'spawner.kubernetes.ca_file': {reason}");
+    let path = ca.ok_or_else(|| wrong(&"it is needed to know the server by"))?;
+    let wrong_file = |reason: &dyn std::fmt::Display| wrong(&format_args!("{}: {reason}", path.display()));
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong_file(&error))? {
+        roots.add(certificate.map_err(|error| wrong_file(&error))?).map_err(|error| wrong_file(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(wrong_file(&"there is no certificate in it"));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(|error| wrong(&error))?.with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned());
+    let name = name.map_err(|_| "at 'spawner.kubernetes.server': it names no host".to_owned())?;
+    Ok((Arc::new(config), name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_spoken_to_in_plain_on_this_machine_alone() {
+        let parse =
+            |url| Server::parse(url, None, false).map(|server| server.authority()).map_err(|error| error.to_string());
+        assert_eq!(parse("http://127.0.0.1:8001").unwrap(), "127.0.0.1:8001");
+        assert_eq!(parse("http://[::1]:8001/").unwrap(), "[::1]:8001");
+        assert_eq!(parse("http://localhost").unwrap(), "localhost:80");
+        for (url, words) in [
+            ("http://10.0.0.1:6443", "use https"),
+            ("https://10.0.0.1:6443", "ca_file"),
+            ("https://me:secret@host", "token_file"),
+            ("http://localhost:port", "host and port"),
+            ("http://", "host and port"),
+            ("ftp://localhost", "https://HOST:PORT"),
+            ("localhost:8001", "https://HOST:PORT"),
+        ] {
+            let error = parse(url).unwrap_err();
+            assert!(error.contains(words) && !error.contains("secret"), "{url}: {error}");
+        }
+        assert!(Server::parse("http://localhost", None, true).is_err_and(|error| error.contains("in plain")));
+    }
+
+    #[test]
+    fn a_token_is_read_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let cluster = Cluster { server: Some("http://localhost".into()), ..Cluster::default() };
+        let access = Access { token: Some(path.clone()), ..Access::find(&cluster, folder.path()).unwrap() };
+        assert!(access.token().is_err());
+        fs::write(&path, "one\n").unwrap();
+        assert_eq!(access.token().unwrap().as_deref(), Some("one"));
+        fs::write(&path, "two").unwrap();
+        assert_eq!(access.token().unwrap().as_deref(), Some("two"));
+        fs::write(&path, "a\r\nX: y").unwrap();
+        assert!(access.token().is_err_and(|error| !error.to_string().contains("X:")));
+    }
+}

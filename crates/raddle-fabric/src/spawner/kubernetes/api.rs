@@ -1,0 +1,191 @@
+//! The calls that are needed: create, list, watch and delete pods.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::Method;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{
+    access::Access,
+    fault::{Fault, tame},
+    http::{self, Answer, Status},
+    pod::Pod,
+};
+
+/// The API server, as far as pods of one class are concerned.
+#[derive(Clone)]
+pub(super) struct Api {
+    access: Access,
+    /// The label that they have, as a query has it.
+    selector: String,
+}
+
+/// All pods there are, and the moment that this is true of.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) pods: Vec<Pod>,
+    pub(super) version: String,
+}
+
+/// What happens to pods, as it happens.
+pub(super) struct Following {
+    answer: Answer,
+    access: Access,
+    rest: Vec<u8>,
+}
+
+/// One thing that happens.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A pod is there, or is not as it was.
+    Seen(Pod),
+    /// A pod was removed; this is the last that was known of it.
+    Removed(Pod),
+    /// Nothing, up to this moment.
+    Nothing(String),
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    object: Value,
+}
+
+#[derive(Deserialize)]
+struct PodList {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(default)]
+    items: Vec<Pod>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+}
+
+/// After how long the server ends what is followed, for us to ask anew: a connection that has died unseen is missed then.
+const FOLLOW_SECS: u64 = 60;
+const BEYOND: Duration = Duration::from_secs(15);
+/// No pod is nearly as long.
+const LONGEST_LINE: usize = 8 << 20;
+
+impl Api {
+    /// For pods with this label.
+    pub(super) fn new(access: Access, label: (&str, &str)) -> Self {
+        let (key, value) = label;
+        Self { access, selector: format!("labelSelector={key}%3D{value}") }
+    }
+
+    fn pods(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods", self.access.namespace)
+    }
+
+    pub(super) async fn create(&self, pod: &Value) -> Result<(), Fault> {
+        http::ask(&self.access, Method::POST, &self.pods(), Some(pod)).await.map(drop)
+    }
+
+    pub(super) async fn list(&self) -> Result<Listing, Fault> {
+        let path = format!("{}?{}", self.pods(), self.selector);
+        let body = http::ask(&self.access, Method::GET, &path, None).await?;
+        let PodList { metadata, items } = read(&self.access, &body)?;
+        Ok(Listing { pods: items, version: metadata.resource_version })
+    }
+
+    /// Follows what happens after the moment `version`.
+    pub(super) async fn follow(&self, version: &str) -> Result<Following, Fault> {
+        let path = format!(
+            "{}?{}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={FOLLOW_SECS}",
+            self.pods(),
+            self.selector,
+            encode(version)
+        );
+        let answer = http::open(&self.access, Method::GET, &path, None).await?;
+        Ok(Following { answer, access: self.access.clone(), rest: Vec::new() })
+    }
+
+    /// Removes a pod; what runs in it may take so long, or as long as its spec says. One that is not there is no error.
+    pub(super) async fn delete(&self, name: &str, grace: Option<u32>) -> Result<(), Fault> {
+        let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
+        if let Some(secs) = grace {
+            options["gracePeriodSeconds"] = secs.into();
+        }
+        let path = format!("{}/{name}", self.pods());
+        match http::ask(&self.access, Method::DELETE, &path, Some(&options)).await {
+            Err(fault) if fault.is_absent() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+}
+
+impl Following {
+    /// The next that happens. `None` when the server has had enough.
+    pub(super) async fn next(&mut self) -> Result<Option<Change>, Fault> {
+        loop {
+            while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=end).collect();
+                if let Some(change) = self.read(&line)? {
+                    return Ok(Some(change));
+                }
+            }
+            if self.rest.len() > LONGEST_LINE {
+                return Err(http::unreachable(&self.access, &"what it says has no end"));
+            }
+            let patience = Duration::from_secs(FOLLOW_SECS) + BEYOND;
+            let frame = timeout(patience, self.answer.body.frame()).await;
+            let frame = frame.map_err(|_| http::unreachable(&self.access, &"it has fallen silent"))?;
+            match frame {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(http::unreachable(&self.access, &error)),
+                Some(Ok(frame)) => {
+                    if let Some(bytes) = frame.data_ref() {
+                        self.rest.extend_from_slice(bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// `None` for what is of no concern.
+    fn read(&self, line: &[u8]) -> Result<Option<Change>, Fault> {
+        if line.trim_ascii().is_empty() {
+            return Ok(None);
+        }
+        let Line { kind, object } = read(&self.access, line)?;
+        Ok(match kind.as_str() {
+            "ADDED" | "MODIFIED" => Some(Change::Seen(pod(&self.access, object)?)),
+            "DELETED" => Some(Change::Removed(pod(&self.access, object)?)),
+            "BOOKMARK" => Some(Change::Nothing(pod(&self.access, object)?.metadata.resource_version)),
+            "ERROR" => {
+                let Status { code, reason, message } = serde_json::from_value(object).unwrap_or_default();
+                let (reason, message) = (tame(&reason), tame(&message));
+                return Err(Fault::Refused { status: code, reason, message, retry_after: None });
+            }
+            _ => None,
+        })
+    }
+}
+
+fn pod(access: &Access, object: Value) -> Result<Pod, Fault> {
+    serde_json::from_value(object).map_err(|error| garbled(access, &error))
+}
+
+fn read<T: DeserializeOwned>(access: &Access, body: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(body).map_err(|error| garbled(access, &error))
+}
+
+/// What is not understood is as good as no answer.
+fn garbled(access: &Access, error: &serde_json::Error) -> Fault {
+    http::unreachable(access, &format_args!("its answer is not understood ({error})"))
+}
+
+/// A moment is whatever the server says it is.
+fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

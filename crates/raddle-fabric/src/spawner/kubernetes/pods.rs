@@ -1,0 +1,570 @@
+//! The launcher: what is known of each pod, and what is told of it.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    future::pending,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use raddle_core::{Tid, WorkerEntry, worker::WorkerInfo};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    access::Access,
+    api::Api,
+    create::{create, name, remove},
+    pod::{Fate, Over, Pod, Word},
+    template::{CLASS, Model},
+    watch,
+};
+use crate::spawner::{
+    launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Tell},
+    roster::is_busy,
+};
+
+/// Starts pods.
+pub struct Pods {
+    yard: Arc<Yard>,
+    members: HashMap<Id, Member>,
+    /// The worker in each pod: what is launched under one name may have to take another.
+    names: HashMap<String, Id>,
+    /// The spawners that we are, or were.
+    ours: HashSet<Tid>,
+    events: mpsc::UnboundedReceiver<Event>,
+    news: VecDeque<(Id, News)>,
+    watching: JoinHandle<()>,
+}
+
+/// What all that deal with pods share.
+pub(super) struct Yard {
+    pub(super) api: Api,
+    pub(super) model: Model,
+    /// Few at a time: the server has other clients, and throttles who asks for much at once.
+    pub(super) turns: Semaphore,
+    /// As many as pods change, and they are dealt with at once: the channel needs no bound.
+    tell: mpsc::UnboundedSender<Event>,
+}
+
+/// What happens.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The name of a pod was taken: it gets this one.
+    Renamed { id: Id, name: String },
+    /// A pod was made.
+    Created { id: Id, at: Instant },
+    /// It was not, and will not be.
+    NotCreated { id: Id, error: LaunchError },
+    /// These are all there were at a moment after this.
+    Listed { pods: Vec<Pod>, asked_at: Instant },
+    /// One is there, or is not as it was.
+    Seen(Pod),
+    /// One is there no more.
+    Removed(Pod),
+    /// What was over is removed, and can be told.
+    Cleared { id: Id, news: News },
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    origin: Origin,
+    /// When it was certain that it was there.
+    created_at: Option<Instant>,
+    runs_since: Option<Instant>,
+    /// What it waits for.
+    why: Option<String>,
+    is_ready: bool,
+    has_begun: bool,
+    /// How it was asked to leave, if it was.
+    asked: Option<Farewell>,
+    /// It is over, and being removed.
+    is_over: bool,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Launched { at: Instant },
+    Inherited,
+}
+
+/// How a pod is asked to leave.
+#[derive(Clone, Copy, Debug)]
+enum Farewell {
+    /// Its worker may finish what it runs, as long as the pod's spec allows.
+    InTime,
+    /// Its worker has so many seconds to give it back.
+    Within(u32),
+}
+
+const AT_A_TIME: usize = 8;
+/// How long the worker of a pod that runs may take to be registered. What is no worker, and does not end either, is not kept.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How long a worker may take to give back what it runs, when it is told a second time, and when the spawner will not wait any more.
+const GIVE_BACK: u32 = 20;
+const GIVE_BACK_NOW: u32 = 3;
+/// The least for which a node is waited for to say that nothing runs any more.
+const AT_ONCE: u32 = 1;
+/// For what does not run.
+const IS_OVER: u32 = 0;
+
+impl Pods {
+    /// A launcher that has started nothing yet, and follows what pods of its class there are.
+    pub fn new(access: Access, model: Model) -> Self {
+        let (tell, events) = mpsc::unbounded_channel();
+        let api = Api::new(access, (CLASS, model.class.as_str()));
+        let yard = Arc::new(Yard { api, model, turns: Semaphore::new(AT_A_TIME), tell });
+        // It ends with the launcher.
+        let watching = tokio::spawn(watch::follow(Arc::clone(&yard)));
+        Self {
+            yard,
+            members: HashMap::new(),
+            names: HashMap::new(),
+            ours: HashSet::new(),
+            events,
+            news: VecDeque::new(),
+            watching,
+        }
+    }
+
+    fn enter(&mut self, id: &Id, name: &str, origin: Origin) {
+        let created_at = matches!(origin, Origin::Inherited).then(Instant::now);
+        self.names.insert(name.to_owned(), id.clone());
+        self.members.insert(id.clone(), Member::new(name, origin, created_at));
+    }
+
+    // -- what happens
+
+    fn heed(&mut self, event: Event) {
+        match event {
+            Event::Renamed { id, name } => {
+                if let Some(member) = self.members.get_mut(&id) {
+                    self.names.remove(&std::mem::replace(&mut member.name, name.clone()));
+                    self.names.insert(name, id);
+                }
+            }
+            Event::Created { id, at } => {
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.created_at = Some(at);
+                    if let Some(farewell) = member.asked {
+                        self.yard.dismiss(&member.name, farewell);
+                    }
+                }
+            }
+            Event::NotCreated { id, error } => self.leave(&id, News::Failed(error)),
+            Event::Listed { pods, asked_at } => self.listed(pods, asked_at),
+            Event::Seen(pod) => self.seen(&pod),
+            Event::Removed(pod) => self.removed(&pod),
+            Event::Cleared { id, news } => self.leave(&id, news),
+        }
+    }
+
+    /// Nothing more is told of it.
+    fn leave(&mut self, id: &Id, news: News) {
+        if let Some(member) = self.members.remove(id) {
+            self.names.remove(&member.name);
+            self.news.push_back((id.clone(), news));
+        }
+    }
+
+    fn listed(&mut self, pods: Vec<Pod>, asked_at: Instant) {
+        let there: HashSet<&str> = pods.iter().map(|pod| pod.metadata.name.as_str()).collect();
+        let is_missing = |member: &Member| {
+            !member.is_over
+                && member.created_at.is_some_and(|at| at < asked_at)
+                && !there.contains(member.name.as_str())
+        };
+        let missing = self.members.iter().filter(|(_, member)| is_missing(member));
+        let missing: Vec<(Id, Gone)> = missing.map(|(id, member)| (id.clone(), member.left(Gone::Untold))).collect();
+        for (id, gone) in missing {
+            self.leave(&id, News::Gone(gone));
+        }
+        pods.iter().for_each(|pod| self.seen(pod));
+    }
+
+    fn seen(&mut self, pod: &Pod) {
+        let name = pod.metadata.name.as_str();
+        let Some(id) = self.names.get(name).cloned() else {
+            if pod.spawner().is_some_and(|spawner| self.ours.contains(&spawner)) && !pod.is_leaving() {
+                // Its launch was given up when no answer came, and it was made all the same.
+                self.yard.dismiss(name, Farewell::InTime);
+            }
+            return;
+        };
+        let Some(member) = self.members.get_mut(&id).filter(|member| !member.is_over) else { return };
+        match pod.fate() {
+            Fate::Waits(why) => member.waits(why),
+            Fate::Runs => drop(member.runs_since.get_or_insert_with(Instant::now)),
+            Fate::Stuck(error) => {
+                let error = member.why.as_ref().map_or(error.clone(), |why| error.with(why));
+                self.clear(&id, News::Failed(error), AT_ONCE);
+            }
+            Fate::Over(over) => {
+                let gone = self.hear(&id, over);
+                self.clear(&id, News::Gone(gone), IS_OVER);
+            }
+        }
+    }
+
+    fn removed(&mut self, pod: &Pod) {
+        let Some(id) = self.names.get(pod.metadata.name.as_str()).cloned() else { return };
+        let Some(member) = self.members.get(&id).filter(|member| !member.is_over) else { return };
+        let gone = match pod.fate() {
+            Fate::Over(over) => self.hear(&id, over),
+            _ => member.left(Gone::Untold),
+        };
+        self.leave(&id, News::Gone(gone));
+    }
+
+    /// What its worker has left word of, as far as it was not seen already. Returns how it ended.
+    fn hear(&mut self, id: &Id, Over { gone, word }: Over) -> Gone {
+        let Some(member) = self.members.get_mut(id) else { return gone };
+        match word {
+            Word::Worked { tid, begun } => self.news.extend(member.is_at(tid, begun).map(|news| (id.clone(), news))),
+            Word::Else(said) if !said.is_empty() => {
+                tracing::warn!(worker = %id, said, "what a pod said last");
+            }
+            Word::Else(_) => {}
+        }
+        member.left(gone)
+    }
+
+    /// Removes what is over before that is told: a spawner that leaves then leaves nothing behind.
+    fn clear(&mut self, id: &Id, news: News, grace: u32) {
+        let Some(member) = self.members.get_mut(id) else { return };
+        member.is_over = true;
+        let (yard, id, name) = (Arc::clone(&self.yard), id.clone(), member.name.clone());
+        // It ends when the pod is removed, or with the process.
+        tokio::spawn(async move {
+            remove(&yard, &name, Some(grace)).await;
+            yard.tell(Event::Cleared { id, news });
+        });
+    }
+
+    // -- what does not happen
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.members.values().filter_map(|member| member.runs_by(&self.yard.model)).min()
+    }
+
+    fn give_up(&mut self, now: Instant, deadline: fn(&Member, &Model) -> Option<Instant>) {
+        let model = &self.yard.model;
+        let late = self.members.iter().filter(|(_, member)| deadline(member, model).is_some_and(|by| by <= now));
+        let late: Vec<(Id, LaunchError)> = late.map(|(id, member)| (id.clone(), member.too_late(model))).collect();
+        for (id, error) in late {
+            self.clear(&id, News::Failed(error), AT_ONCE);
+        }
+    }
+}
+
+impl Yard {
+    pub(super) fn tell(&self, event: Event) {
+        // Refused only when the launcher is gone.
+        let _ = self.tell.send(event);
+    }
+
+    fn dismiss(self: &Arc<Self>, name: &str, farewell: Farewell) {
+        let (yard, name) = (Arc::clone(self), name.to_owned());
+        let grace = match farewell {
+            Farewell::InTime => None,
+            Farewell::Within(secs) => Some(secs),
+        };
+        // It ends when the server has taken note, or with the process.
+        tokio::spawn(async move { remove(&yard, &name, grace).await });
+    }
+}
+
+impl Member {
+    fn new(name: &str, origin: Origin, created_at: Option<Instant>) -> Self {
+        Self {
+            name: name.into(),
+            origin,
+            created_at,
+            runs_since: None,
+            why: None,
+            is_ready: false,
+            has_begun: false,
+            asked: None,
+            is_over: false,
+        }
+    }
+
+    /// Its worker is known by this id, and has a task or not. Returns what of that is new.
+    fn is_at(&mut self, tid: Tid, begun: bool) -> impl Iterator<Item = News> + use<> {
+        let ready = (!std::mem::replace(&mut self.is_ready, true)).then_some(News::Ready(tid));
+        let begun = (begun && !std::mem::replace(&mut self.has_begun, true)).then_some(News::Begun);
+        [ready, begun].into_iter().flatten()
+    }
+
+    /// Whether it would not feel that it is asked to leave in time: a worker feels no SIGTERM before it is ready, and a node sends but one.
+    fn is_deaf(&self) -> bool {
+        self.runs_since.is_some() && !self.is_ready && matches!(self.asked, Some(Farewell::InTime))
+    }
+
+    fn waits(&mut self, why: Option<String>) {
+        if let Some(why) = why
+            && self.why.as_ref() != Some(&why)
+        {
+            tracing::warn!(pod = self.name, why, "a pod waits");
+            self.why = Some(why);
+        }
+    }
+
+    /// How it ended, as it is told: one that was asked to leave before it was a worker has done so.
+    fn left(&self, gone: Gone) -> Gone {
+        if self.asked.is_some() && !self.is_ready { Gone::Code(0) } else { gone }
+    }
+
+    /// By when it has to run. What another has left is watched by the registry.
+    fn runs_by(&self, model: &Model) -> Option<Instant> {
+        match self.origin {
+            Origin::Launched { at } if self.created_at.is_some() && self.runs_since.is_none() && !self.is_over => {
+                Some(at + model.start_within)
+            }
+            _ => None,
+        }
+    }
+
+    /// By when the registry has to show it. That counts only when somebody looks: nobody does while the broker is away.
+    fn ready_by(&self, _: &Model) -> Option<Instant> {
+        match (&self.origin, self.runs_since) {
+            (Origin::Launched { .. }, Some(since)) if !self.is_ready && !self.is_over => Some(since + READY_WITHIN),
+            _ => None,
+        }
+    }
+
+    fn too_late(&self, model: &Model) -> LaunchError {
+        if self.runs_since.is_some() {
+            let (image, secs) = (&model.image, READY_WITHIN.as_secs());
+            let reason = format!(
+                "a pod of the image '{image}' was no worker within {secs} s: is its entrypoint this program, and does it reach the broker?"
+            );
+            return LaunchError::new(Obstacle::Image, reason);
+        }
+        let secs = model.start_within.as_secs();
+        let why = self.why.as_deref().unwrap_or("its node has not begun");
+        LaunchError::new(Obstacle::Starved, format!("a pod did not run within {secs} s: {why}"))
+    }
+}
+
+#[async_trait]
+impl Launcher for Pods {
+    async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
+        let name = name(&self.yard.model.class);
+        let id = Id::named(&name);
+        self.ours.insert(spawner);
+        self.enter(&id, &name, Origin::Launched { at: Instant::now() });
+        // It ends when the pod is made, or cannot be.
+        tokio::spawn(create(Arc::clone(&self.yard), id.clone(), name, spawner));
+        Ok(id)
+    }
+
+    fn recognise(&self, info: &WorkerInfo) -> Option<Id> {
+        let known = self.names.get(&info.host).cloned();
+        known.or_else(|| self.yard.model.class.has(&info.host).then(|| Id::named(&info.host)))
+    }
+
+    fn look_at(&mut self, registry: &[WorkerEntry]) {
+        for entry in registry {
+            let Some(id) = self.names.get(&entry.info.host) else { continue };
+            let Some(member) = self.members.get_mut(id) else { continue };
+            let was_deaf = member.is_deaf();
+            self.news.extend(member.is_at(entry.tid, is_busy(entry)).map(|news| (id.clone(), news)));
+            if let Some(farewell) = member.asked.filter(|_| was_deaf) {
+                self.yard.dismiss(&member.name, farewell);
+            }
+        }
+        self.give_up(Instant::now(), Member::ready_by);
+    }
+
+    async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<Id>, LaunchError> {
+        let listing = self.yard.api.list().await.map_err(|fault| LaunchError::from(&fault))?;
+        let mut taken = Vec::new();
+        for pod in listing.pods {
+            let name = pod.metadata.name.as_str();
+            let is_alive = |spawner: Tid| alive.contains(&spawner) || self.ours.contains(&spawner);
+            // Labels can be put on anything.
+            if !self.yard.model.class.has(name) || self.names.contains_key(name) || pod.spawner().is_some_and(is_alive)
+            {
+                continue;
+            }
+            if let Fate::Stuck(_) | Fate::Over(_) = pod.fate() {
+                // It ended while nobody was there: nobody waits to be told.
+                tracing::info!(pod = name, "removed a pod that another spawner has left");
+                self.yard.dismiss(name, Farewell::Within(IS_OVER));
+                continue;
+            }
+            let id = Id::named(name);
+            self.enter(&id, name, Origin::Inherited);
+            self.seen(&pod);
+            taken.push(id);
+        }
+        Ok(taken)
+    }
+
+    async fn next(&mut self) -> (Id, News) {
+        loop {
+            if let Some(news) = self.news.pop_front() {
+                return news;
+            }
+            let deadline = self.next_deadline();
+            let late = async {
+                match deadline {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                event = self.events.recv() => self.heed(event.expect("the other end is ours")),
+                () = late => self.give_up(Instant::now(), Member::runs_by),
+            }
+        }
+    }
+
+    fn tell(&mut self, what: Tell) {
+        for member in self.members.values_mut().filter(|member| !member.is_over) {
+            let farewell = match what {
+                // A node passes on one SIGTERM, and another when it is given less time.
+                Tell::Stop if member.asked.is_none() && member.runs_since.is_some() => Farewell::InTime,
+                Tell::Stop => Farewell::Within(GIVE_BACK),
+                Tell::GiveBack => Farewell::Within(GIVE_BACK_NOW),
+                Tell::Kill => Farewell::Within(AT_ONCE),
+            };
+            member.asked = Some(farewell);
+            // One that is not there yet is told when it is, and one that is deaf when it is not any more.
+            if member.created_at.is_some() && !member.is_deaf() {
+                self.yard.dismiss(&member.name, farewell);
+            }
+        }
+    }
+
+    fn discard(&mut self, id: &Id) {
+        if let Some(member) = self.members.get_mut(id).filter(|member| !member.is_over) {
+            member.asked = Some(Farewell::Within(AT_ONCE));
+            self.yard.dismiss(&member.name, Farewell::Within(AT_ONCE));
+        }
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use jiff::Timestamp;
+    use raddle_core::worker::WorkerStatus;
+    use serde_json::json;
+
+    use super::{
+        super::{super::Cluster, template::tests::model},
+        *,
+    };
+
+    /// A launcher whose API server is not there.
+    fn pods() -> Pods {
+        let cluster = Cluster { server: Some("http://127.0.0.1:9".into()), ..Cluster::default() };
+        Pods::new(Access::find(&cluster, Path::new("/")).unwrap(), model())
+    }
+
+    fn tid(number: u64) -> Tid {
+        Tid::from_u64(1_700_000_000_000_000_000 + number).unwrap()
+    }
+
+    fn entry(host: &str, load: f64) -> WorkerEntry {
+        let info = WorkerInfo {
+            name: "worker".into(),
+            kind: "one-shot".into(),
+            capabilities: "cpu".parse().unwrap(),
+            queues: vec!["default".into()],
+            concurrency: 1,
+            pid: 1,
+            host: host.into(),
+        };
+        let (status, started_at) = (WorkerStatus::Active, Timestamp::UNIX_EPOCH);
+        WorkerEntry { tid: tid(7), info, status, load, spawned_count: 0, started_at, queue: String::new() }
+    }
+
+    fn ended(name: &str, message: &str) -> Pod {
+        let state = json!({ "terminated": { "exitCode": 0, "message": message } });
+        let status = json!({ "phase": "Succeeded", "containerStatuses": [{ "name": "worker", "state": state }] });
+        serde_json::from_value(json!({ "metadata": { "name": name }, "status": status })).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_list_lacks_is_gone_if_it_was_there_before_that_was_asked_for() {
+        let mut pods = pods();
+        let (old, new) = (pods.launch(tid(1)).await.unwrap(), pods.launch(tid(1)).await.unwrap());
+        let unmade = pods.launch(tid(1)).await.unwrap();
+        let asked_at = Instant::now() + Duration::from_secs(1);
+        pods.heed(Event::Created { id: old.clone(), at: asked_at - Duration::from_millis(1) });
+        pods.heed(Event::Created { id: new.clone(), at: asked_at + Duration::from_millis(1) });
+        pods.heed(Event::Listed { pods: Vec::new(), asked_at });
+        assert_eq!(pods.news, [(old, News::Gone(Gone::Untold))]);
+        assert!(pods.members.contains_key(&new) && pods.members.contains_key(&unmade));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_runs_and_is_no_worker_is_given_up_when_the_registry_does_not_show_it() {
+        let mut pods = pods();
+        let (one, two) = (pods.launch(tid(1)).await.unwrap(), pods.launch(tid(1)).await.unwrap());
+        for id in [&one, &two] {
+            pods.heed(Event::Created { id: id.clone(), at: Instant::now() });
+            let state = json!({ "running": {} });
+            let status = json!({ "phase": "Running", "containerStatuses": [{ "name": "worker", "state": state }] });
+            let pod = json!({ "metadata": { "name": id.as_str() }, "status": status });
+            pods.heed(Event::Seen(serde_json::from_value(pod).unwrap()));
+        }
+        assert_eq!(pods.next_deadline(), None, "nobody has looked");
+        tokio::time::advance(READY_WITHIN).await;
+        pods.look_at(&[entry(one.as_str(), 0.0)]);
+        assert!(!pods.members[&one].is_over && pods.members[&two].is_over);
+    }
+
+    #[tokio::test]
+    async fn one_that_runs_is_asked_to_leave_when_it_can_hear_it() {
+        let mut pods = pods();
+        let (runs, waits) = (pods.launch(tid(1)).await.unwrap(), pods.launch(tid(1)).await.unwrap());
+        pods.members.get_mut(&runs).unwrap().runs_since = Some(Instant::now());
+        pods.tell(Tell::Stop);
+        assert!(pods.members[&runs].is_deaf() && !pods.members[&waits].is_deaf());
+        assert!(matches!(pods.members[&waits].asked, Some(Farewell::Within(GIVE_BACK))), "it has no task yet");
+        pods.look_at(&[entry(runs.as_str(), 1.0)]);
+        assert!(!pods.members[&runs].is_deaf());
+        assert!(matches!(pods.members[&runs].asked, Some(Farewell::InTime)), "it has one");
+    }
+
+    #[tokio::test]
+    async fn what_the_registry_shows_and_the_last_word_says_is_told_once() {
+        let mut pods = pods();
+        let (one, two) = (pods.launch(tid(1)).await.unwrap(), pods.launch(tid(1)).await.unwrap());
+        // The name was taken: its worker is found under another, and is the same.
+        pods.heed(Event::Renamed { id: one.clone(), name: "raddle-other".into() });
+        assert_eq!(pods.recognise(&entry("raddle-other", 0.0).info), Some(one.clone()));
+        for load in [0.0, 0.0, 1.0, 1.0] {
+            pods.look_at(&[entry("raddle-other", load), entry("elsewhere", load)]);
+        }
+        pods.heed(Event::Removed(ended("raddle-other", &format!("{}\nbegun\n", tid(7)))));
+        // It came and went between two looks.
+        pods.heed(Event::Removed(ended(two.as_str(), &format!("{}\nbegun\n", tid(8)))));
+        let expected = [
+            (one.clone(), News::Ready(tid(7))),
+            (one.clone(), News::Begun),
+            (one, News::Gone(Gone::Code(0))),
+            (two.clone(), News::Ready(tid(8))),
+            (two.clone(), News::Begun),
+            (two, News::Gone(Gone::Code(0))),
+        ];
+        assert_eq!(pods.news, expected);
+        assert!(pods.members.is_empty() && pods.names.is_empty());
+    }
+}
