@@ -22,6 +22,8 @@ mod kubectl;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod log;
+#[cfg(feature = "kubernetes")]
+mod manifests;
 mod metrics;
 mod orphans;
 mod queue;
