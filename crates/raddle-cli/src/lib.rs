@@ -22,10 +22,19 @@ mod tid;
 mod trust;
 mod worker;
 
+/// Whether a program that was started with this argument is to call [`run`], though nobody has typed it.
+pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
+    argument == raddle_fabric::contained::LEASH
+}
+
 /// Runs the command line of this process, and returns its exit code. To be called while there is one thread, by a program whose runners
 /// know the functions of `call`.
 pub fn run(call: Option<raddle_exec::Call>) -> u8 {
     raddle_exec::title::init();
+    #[cfg(feature = "docker")]
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {
+        return raddle_fabric::contained::leash_main();
+    }
     let cli = match args::Cli::read() {
         Ok(cli) => cli,
         Err(error) => {

@@ -31,8 +31,8 @@ const LEAVE: u8 = 4;
 const NAME: u8 = 5;
 const KEPT: u8 = 6;
 const STARTED: u8 = 16;
-const STDOUT: u8 = 17;
-const STDERR: u8 = 18;
+pub(crate) const STDOUT: u8 = 17;
+pub(crate) const STDERR: u8 = 18;
 const DONE: u8 = 19;
 const REPLY: u8 = 20;
 const ASKED: u8 = 21;
@@ -271,7 +271,7 @@ fn done(payload: &[u8]) -> Result<Done, Malformed> {
     })
 }
 
-fn put(out: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn put(out: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.extend([kind, 0, 0, 0, 0]);
     payload(out);
@@ -279,17 +279,17 @@ fn put(out: &mut Vec<u8>, kind: u8, payload: impl FnOnce(&mut Vec<u8>)) {
     out[at + 1..at + HEADER].copy_from_slice(&len.to_le_bytes());
 }
 
-fn put_raw(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+pub(crate) fn put_raw(out: &mut Vec<u8>, kind: u8, payload: &[u8]) {
     put(out, kind, |out| out.extend_from_slice(payload));
 }
 
-fn put_structure(out: &mut Vec<u8>, value: &impl Serialize) {
+pub(crate) fn put_structure(out: &mut Vec<u8>, value: &impl Serialize) {
     out.push(VERSION);
     // With names: `Exit` is an enum with an inner tag, which the compact form cannot tell from a tuple.
     rmp_serde::encode::write_named(out, value).expect("our own structures are writable to memory");
 }
 
-fn structure<T: serde::de::DeserializeOwned>(kind: u8, bytes: &[u8]) -> Result<T, Malformed> {
+pub(crate) fn structure<T: serde::de::DeserializeOwned>(kind: u8, bytes: &[u8]) -> Result<T, Malformed> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => Ok(rmp_serde::from_slice(rest)?),
         Some((&other, _)) => Err(Malformed::Version(other)),
@@ -297,7 +297,7 @@ fn structure<T: serde::de::DeserializeOwned>(kind: u8, bytes: &[u8]) -> Result<T
     }
 }
 
-fn take<T>(
+pub(crate) fn take<T>(
     buf: &mut Vec<u8>,
     max: usize,
     parse: impl FnOnce(u8, &[u8]) -> Result<T, Malformed>,

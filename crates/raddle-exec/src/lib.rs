@@ -27,6 +27,7 @@
 //! This crate knows nothing of queues, brokers or retries.
 
 pub mod cgroup;
+pub mod contained;
 mod fence;
 mod frame;
 mod handle;

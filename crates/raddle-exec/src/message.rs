@@ -56,6 +56,9 @@ pub enum Program {
     /// A function of the runner's own program, by the name that its [`crate::Call`] knows. It runs in a process forked from the runner,
     /// which has nothing in it but what every run begins with.
     Function(String),
+    /// The runner's own program with these arguments, which keeps the command somewhere else. It answers with how that ended
+    /// ([`Stream::Reply`]), and is paused by SIGTSTP, so that it can pause what it keeps.
+    Keeper(Vec<String>),
 }
 
 /// An order about the attempt that is running. One that comes when nothing runs is ignored: it crossed the attempt's end.

@@ -3,6 +3,7 @@
 //! Nothing here knows which engine the broker is, and nothing here runs a target itself: attempts run in processes of their
 //! own, through `raddle-exec`.
 
+pub mod contained;
 pub mod handler;
 pub mod metrics;
 #[cfg(feature = "otlp")]
@@ -12,4 +13,4 @@ pub mod spawner;
 pub mod wait;
 pub mod worker;
 
-pub use worker::{Ended, LastAttempt, Options, SANDBOX, Shutdown, Standstill, Worker};
+pub use worker::{DOCKER, Ended, LastAttempt, Options, SANDBOX, Shutdown, Standstill, Worker};

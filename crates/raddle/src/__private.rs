@@ -21,7 +21,10 @@ pub fn enter() {
         process::exit(125);
     }
     #[cfg(feature = "worker")]
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == "worker" || argument == "spawner") {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|argument| argument == "worker" || argument == "spawner" || raddle_cli::is_internal(&argument))
+    {
         process::exit(raddle_cli::run(Some(raddle_fabric::routine::call)).into());
     }
 }

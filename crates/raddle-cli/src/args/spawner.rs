@@ -24,10 +24,10 @@ pub(crate) enum SpawnerCommand {
   raddle spawner run --launcher docker --worker-image raddle
 
 spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_pool, max_parallel,
-max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation; what a
-container may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb, gpus, networks,
-seccomp; and what a cluster is asked for in a table [spawner.kubernetes]: namespace, server,
-ca_file, token_file, queue_secret, queue_secret_key, template, start_within, grace. Flags and
+max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation, task_image;
+what a container of a worker may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb,
+gpus, networks, seccomp; and what a cluster is asked for in a table [spawner.kubernetes]: namespace,
+server, ca_file, token_file, queue_secret, queue_secret_key, template, start_within, grace. Flags and
 environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a
 second one makes them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
@@ -64,9 +64,12 @@ pub(crate) struct SpawnerArgs {
     /// The image of workers in containers, whose entrypoint is this program
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
-    /// Keep every task at least so far apart, whatever its own isolation: 'process' or 'sandbox'
+    /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION")]
     pub(crate) min_isolation: Option<String>,
+    /// Have the workers run tasks with the isolation 'docker', each in a container of this image
+    #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]
+    pub(crate) task_image: Option<String>,
     /// A folder of handlers for the workers
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
@@ -103,6 +106,7 @@ impl SpawnerArgs {
             container: None,
             min_isolation: self.min_isolation.clone(),
             kubernetes: None,
+            task_image: self.task_image.clone(),
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) enum WorkerCommand {
   raddle worker start --no-detach --idle-exit 0
                                          work off what waits, and leave
   raddle worker start --once             take one task, run it, leave
+  raddle worker start --task-image debian
+                                         take tasks with the isolation 'docker', too
   raddle worker start --serve work.sock  then: raddle --queue-url unix:work.sock status
 
 A detached worker logs to .raddle/worker-<tid>.log. A first SIGTERM or Ctrl-C lets it finish what
@@ -64,9 +66,12 @@ pub(crate) struct StartArgs {
     /// Of the handlers there are, only these
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
     pub(crate) plugins: Option<Vec<String>>,
-    /// Keep every task at least so far apart, whatever its own isolation: 'process' or 'sandbox'
+    /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = least)]
     pub(crate) min_isolation: Option<Isolation>,
+    /// Run tasks with the isolation 'docker', each in a container of this image
+    #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]
+    pub(crate) task_image: Option<String>,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use raddle_broker::Broker;
 use raddle_core::{EventKind, State, TaskView, Tid, WorkerEntry, tid::TidArg, worker::WorkerStatus};
-use raddle_fabric::SANDBOX;
+use raddle_fabric::{DOCKER, SANDBOX};
 use serde::Serialize;
 use serde_json::json;
 
@@ -74,6 +74,8 @@ enum Reason {
     },
     /// It needs what only Raddle itself can give to a worker, and no live one was given.
     NotInThisVersion { needs: Vec<String> },
+    /// It needs a container, and no live worker has an image for one.
+    NoTaskImage,
     /// Nobody is there.
     NoWorker,
     /// Nobody serves its queue.
@@ -122,10 +124,13 @@ impl Reason {
         let needs = task.spec.needs();
         let given = |tag: &&str| workers.iter().any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag));
         // A sandbox is what every worker has: without one, it is the worker that is missing.
-        let never = needs.implied().filter(|tag| *tag != SANDBOX && !given(tag));
+        let never = needs.implied().filter(|tag| ![SANDBOX, DOCKER].contains(tag) && !given(tag));
         let never: Vec<String> = never.map(str::to_owned).collect();
         if !never.is_empty() {
             return Self::NotInThisVersion { needs: never };
+        }
+        if needs.implied().any(|tag| tag == DOCKER && !given(&tag)) {
+            return Self::NoTaskImage;
         }
         // Those for one task alone serve no queue at all.
         let resident: Vec<_> = workers.iter().filter(|worker| !worker.info.queues.is_empty()).collect();
@@ -185,6 +190,7 @@ impl Reason {
             Self::NotInThisVersion { needs } => {
                 format!("waits: it needs {}, and no worker that can do this is in this version", needs.join(" and "))
             }
+            Self::NoTaskImage => "waits: it is to run in a container, and no live worker has an image for that".into(),
             Self::NoWorker => "waits: no worker is alive".into(),
             Self::NoWorkerForQueue { queue } => format!("waits: no live worker serves the queue '{queue}'"),
             Self::MissingCapabilities { missing } => {
@@ -226,6 +232,7 @@ impl Reason {
                     "be rid of it with 'raddle task kill {tid}'; what has the isolation 'process' or 'sandbox' can be run"
                 )
             }
+            Self::NoTaskImage => "start one with 'raddle worker start --task-image IMAGE'".into(),
             Self::NoWorker => "start one with 'raddle worker start'".into(),
             Self::NoWorkerForQueue { queue } => format!("start one with 'raddle worker start --queues {queue}'"),
             Self::MissingCapabilities { .. } => {
@@ -356,15 +363,15 @@ mod tests {
     }
 
     #[test]
-    fn what_no_worker_of_this_version_can_do_is_said_whoever_is_there() {
+    fn an_image_that_nobody_has_is_missed_whoever_is_there() {
         let mut task = task();
         task.spec.isolation = raddle_core::spec::Isolation::Docker;
         let able = worker("gpu,docker", &["default"], WorkerStatus::Active);
         for workers in [&[][..], std::slice::from_ref(&able)] {
             let reason = reason(&task, workers, 0);
-            assert_eq!(reason, Reason::NotInThisVersion { needs: vec!["@docker".into()] });
-            assert!(reason.text(&task, None).contains("no worker that can do this is in this version"));
-            assert!(!reason.hint(&task, None).unwrap().contains("--caps"));
+            assert_eq!(reason, Reason::NoTaskImage);
+            assert!(reason.text(&task, None).contains("no live worker has an image"));
+            assert!(reason.hint(&task, None).unwrap().contains("--task-image"));
         }
         task.spec.isolation = raddle_core::spec::Isolation::Sandbox;
         assert_eq!(reason(&task, &[], 0), Reason::NoWorker);

@@ -182,6 +182,11 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
 async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
     let Launching { model, socket, means } = launching;
     let worker = start::options(context, &model.start, None, None)?;
+    #[cfg(feature = "docker")]
+    let _looking = worker.task_image.clone().map(|image| {
+        // Once for all its workers. It ends by itself, or with the process.
+        tokio::spawn(async move { raddle_fabric::contained::look_around(&image).await })
+    });
     let mut watched = Watched::start(&args.metrics, "spawner").await?;
     let broker = watched.observed(context.broker_of_worker().await?);
     #[cfg(feature = "docker")]
@@ -266,6 +271,7 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         handlers: args.handlers.as_ref().map(|folder| std::path::absolute(folder).unwrap_or_else(|_| folder.clone())),
         plugins: args.plugins.clone(),
         min_isolation: Some(config.min_isolation),
+        task_image: config.task_image.clone(),
         metrics: MetricsArgs::default(),
         log: args.log,
         name: "worker".into(),

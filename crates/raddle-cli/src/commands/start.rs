@@ -20,7 +20,7 @@ use std::{
 };
 
 use raddle_broker::{Url, agent::Serving, connect};
-use raddle_core::Tid;
+use raddle_core::{Tid, spec::Isolation};
 use raddle_exec::{Legacy, Prefork};
 use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
@@ -130,6 +130,9 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     }
     if let Some(least) = args.min_isolation {
         say(&["--min-isolation", least.as_str()]);
+    }
+    if let Some(image) = &args.task_image {
+        say(&["--task-image", image]);
     }
     if let Some(plugins) = &args.plugins {
         say(&["--plugins", &plugins.join(",")]);
@@ -343,11 +346,26 @@ pub(super) fn options(
         max_uptime: args.max_uptime.map(|uptime| uptime.0),
         env: url.into_iter().collect(),
         min_isolation: args.min_isolation.unwrap_or_default(),
+        task_image: task_image(args)?,
         grouped: context.is_warm(),
         prefork,
         ..kind
     };
     Ok(options.offering(&routines, plugins))
+}
+
+/// What tasks are run in, if there is something for it.
+fn task_image(args: &StartArgs) -> Outcome<Option<String>> {
+    let image = args.task_image.clone().filter(|image| !image.trim().is_empty());
+    match &image {
+        Some(_) if !cfg!(feature = "docker") => {
+            Err(Failure::Usage("this program was built without 'docker', and runs no tasks in containers".into()))
+        }
+        None if args.min_isolation == Some(Isolation::Docker) => Err(Failure::Usage(
+            "--min-isolation docker runs every task in a container: name an image for them with --task-image".into(),
+        )),
+        _ => Ok(image),
+    }
 }
 
 /// Says the id, and turns to the log where nobody will be reading.

@@ -84,6 +84,10 @@ impl<'a> Attempt<'a> {
         let mut captures = vec![open(Stream::Stdout)?, open(Stream::Stderr)?];
         let call = match &start.program {
             Program::Command(_) => None,
+            Program::Keeper(_) => {
+                captures.push(open(Stream::Reply)?);
+                None
+            }
             Program::Function(name) => {
                 captures.push(open(Stream::Reply)?);
                 Some((runner.call.ok_or_else(|| no_functions(name))?, name))

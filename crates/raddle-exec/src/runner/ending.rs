@@ -11,7 +11,7 @@ use super::{
     watch::Verdict,
 };
 use crate::{
-    message::Order,
+    message::{Order, Program},
     sys::{self, Wait},
     tree,
 };
@@ -33,7 +33,11 @@ impl Attempt<'_> {
             Order::Kill => self.kill(runner, Exit::Killed, now),
             Order::Pause if self.stop.stage() == Stage::Running && self.paused_at.is_none() => {
                 self.paused_at = Some(now);
-                tree::freeze(self.runner_pid);
+                match self.start.program {
+                    // What it keeps is not below it.
+                    Program::Keeper(_) => sys::kill(self.pid, libc::SIGTSTP),
+                    _ => drop(tree::freeze(self.runner_pid)),
+                }
                 runner.show(self.start, "paused");
             }
             Order::Resume if self.paused_at.is_some() => {

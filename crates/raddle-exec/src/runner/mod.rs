@@ -9,6 +9,7 @@ mod child;
 mod control;
 mod ending;
 mod function;
+mod init;
 mod program;
 mod sandbox;
 mod settings;
@@ -40,6 +41,7 @@ use self::{
 };
 use crate::{
     cgroup::Delegation,
+    contained::INIT,
     fence::FencePage,
     frame::{self, MAX_STDIN, Start, ToRunner},
     message::Done,
@@ -76,7 +78,7 @@ pub(crate) struct Runner {
 /// An attempt to run, and its input.
 type Work = (Box<Start>, Option<Vec<u8>>);
 
-/// Runs a runner, or a function in a sandbox, and exits, if that is what this process was started for; else returns at once.
+/// Runs a runner, a function in a sandbox, or process 1 of a container, and exits, if that is what this process was started for; else returns at once.
 ///
 /// To be called first thing in `main`, before threads exist and before arguments are parsed. A program that has functions of its own for
 /// tasks to run gives the one that calls them.
@@ -89,6 +91,8 @@ pub fn runner_main_if_asked(call: Option<Call>) {
             let name = arguments.next().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             process::exit(function::main(call, &name))
         }
+        // Process 1 is nothing else. Any process may call itself so, and then finds nobody who leads it.
+        Some(argument) if argument == INIT => process::exit(init::main()),
         _ => return,
     }
     let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);

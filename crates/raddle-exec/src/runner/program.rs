@@ -22,6 +22,8 @@ use crate::{frame::Start, message::Program, sys};
 const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
 /// This very program, also when another has taken its place on the disk.
 const PROGRAM: &str = "/proc/self/exe";
+/// What this program is called where it keeps a command somewhere else, until it gives itself a title.
+const KEEPER: &str = "raddle";
 /// Where a shell looks when there is no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -71,13 +73,16 @@ impl Executable {
 
     /// This very program, which is to call a function of its own and nothing else.
     fn function(name: &str) -> Result<Self, Exit> {
+        Self::own(&[name, settings::FUNCTION, name])
+    }
+
+    /// This very program with these arguments, the first of which is what it is called.
+    fn own(words: &[&str]) -> Result<Self, Exit> {
         let unusable = |error: io::Error| failed(format!("this program cannot be opened to run it anew: {error}"));
         let file = fs::File::open(PROGRAM).map_err(unusable)?;
         // Out of the way of those that a process is given.
         let opened = Some(sys::dup_above(file.as_fd(), 10).map_err(unusable)?);
-        let words = [name, settings::FUNCTION, name];
-        let argv =
-            words.iter().map(|word| c_string(word, || "the function's name".into())).collect::<Result<_, _>>()?;
+        let argv = words.iter().map(|word| c_string(word, || "its name".into())).collect::<Result<_, _>>()?;
         Ok(Self { path: c"".into(), argv, opened })
     }
 
@@ -107,6 +112,10 @@ impl Prepared {
             Program::Command(argv) => {
                 Some(Executable::find(argv, &env, start.cwd.as_deref(), start.sandbox.is_some())?)
             }
+            Program::Keeper(args) => {
+                let words: Vec<&str> = [KEEPER].into_iter().chain(args.iter().map(String::as_str)).collect();
+                Some(Executable::own(&words)?)
+            }
             Program::Function(name) if start.sandbox.is_some() => Some(Executable::function(name)?),
             // Looked at here, because what a function does in its own process cannot be told from what it does wrong.
             Program::Function(_) => match start.cwd.as_deref().and_then(unusable_folder) {
@@ -127,6 +136,7 @@ impl Prepared {
         let name = match &start.program {
             Program::Command(argv) => argv.first().map_or("", String::as_str),
             Program::Function(name) => name,
+            Program::Keeper(_) => KEEPER,
         };
         match step {
             Step::Clone => Exit::Starved { message: format!("the system refused a process: {error}") },

@@ -46,6 +46,8 @@ pub struct Layer {
     pub min_isolation: Option<String>,
     /// What a Kubernetes cluster is asked for.
     pub kubernetes: Option<ClusterLayer>,
+    /// The image of containers that the workers run tasks in.
+    pub task_image: Option<String>,
 }
 
 /// How many workers to have ahead of demand.
@@ -102,6 +104,8 @@ pub struct Config {
     pub launcher: Launch,
     /// How far the workers keep every task apart, at least.
     pub min_isolation: Isolation,
+    /// The image of containers that the workers run tasks in.
+    pub task_image: Option<String>,
 }
 
 /// Why this is no spawner.
@@ -161,6 +165,7 @@ impl Layer {
             container: self.container.or(below.container),
             min_isolation: self.min_isolation.or(below.min_isolation),
             kubernetes: self.kubernetes.or(below.kubernetes),
+            task_image: self.task_image.or(below.task_image),
         }
     }
 
@@ -215,6 +220,16 @@ impl Layer {
                 "the launcher starts containers, and no image is named for them: 'cargo xtask image' builds one";
             return Err(error_at("spawner.worker_image", reason));
         }
+        let least = least.map_err(|error| error_at("spawner.min_isolation", error))?;
+        let task_image = self.task_image.filter(|image| !image.trim().is_empty());
+        if task_image.is_some() && launcher != Launch::Process {
+            let reason = "workers in containers have no engine to run tasks in: use the launcher 'process'";
+            return Err(error_at("spawner.task_image", reason));
+        }
+        if task_image.is_none() && least == Isolation::Docker {
+            let reason = "'docker' runs every task in a container: name an image for them with task_image";
+            return Err(error_at("spawner.min_isolation", reason));
+        }
         let container = self.container.unwrap_or_default().settle();
         let container = container.map_err(|(key, reason)| error_at(format!("spawner.container.{key}"), reason))?;
         let kubernetes = self.kubernetes.unwrap_or_default().settle();
@@ -232,8 +247,9 @@ impl Layer {
             launcher,
             worker_image,
             container,
-            min_isolation: least.map_err(|error| error_at("spawner.min_isolation", error))?,
             kubernetes,
+            min_isolation: least,
+            task_image,
         })
     }
 }
@@ -384,7 +400,9 @@ mod tests {
             ("hit_target = 1.0", "spawner.hit_target", "between 0 and 1"),
             ("idle_timeout = 0", "spawner.idle_timeout", "give a time"),
             ("idle_timeout = 'soon'", "spawner.idle_timeout", "not a duration"),
-            ("min_isolation = 'docker'", "spawner.min_isolation", "say 'process' or 'sandbox'"),
+            ("min_isolation = 'vm'", "spawner.min_isolation", "say 'process', 'sandbox' or 'docker'"),
+            ("min_isolation = 'docker'", "spawner.min_isolation", "task_image"),
+            ("launcher = 'docker'\nworker_image = 'x'\ntask_image = 'x'", "spawner.task_image", "launcher 'process'"),
             ("launcher = 'rocket'", "spawner.launcher", "no launcher 'rocket'"),
             ("launcher = 'docker'", "spawner.worker_image", "no image is named"),
             ("launcher = 'docker'\nworker_image = ' '", "spawner.worker_image", "no image is named"),

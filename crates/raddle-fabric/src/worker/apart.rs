@@ -3,19 +3,20 @@
 //! A worker with a minimum is for tasks that nobody trusts, and so it does not trust what their specs say in their own favour either.
 
 use raddle_core::{
-    Exit, Limits, Spec,
+    Exit, Limits, Spec, Target,
     spec::{Isolation, Network, network::is_public},
 };
 use raddle_exec::Sandbox;
 
 /// Why a text names nothing that a worker can ask of every task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' cannot be asked of every task: say 'process' or 'sandbox'")]
+#[error("'{0}' cannot be asked of every task: say 'process', 'sandbox' or 'docker'")]
 pub struct NoMinimum(String);
 
 /// What a worker can ask of every task.
 pub fn minimum(text: &str) -> Result<Isolation, NoMinimum> {
-    let least = [Isolation::Process, Isolation::Sandbox].into_iter().find(|isolation| isolation.as_str() == text);
+    let all = [Isolation::Process, Isolation::Sandbox, Isolation::Docker];
+    let least = all.into_iter().find(|isolation| isolation.as_str() == text);
     least.ok_or_else(|| NoMinimum(text.to_owned()))
 }
 
@@ -28,10 +29,16 @@ pub(super) enum Place {
     Asked(Sandbox),
     /// A sandbox, because its worker asks for it. The task knows nothing of that: what it says of folders is about its host.
     Raised(Sandbox),
+    /// A container.
+    Contained {
+        /// Whether it is in its host's network, or in none.
+        is_in_host_network: bool,
+    },
 }
 
-/// Where a task runs on a worker that keeps all tasks apart by `least`. The error says how it ends without having begun.
-pub(super) fn of(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
+/// Where a task runs on a worker that keeps all tasks apart by `least`, and has an image for containers or not. The error says how it ends
+/// without having begun.
+pub(super) fn of(spec: &Spec, least: Isolation, has_image: bool) -> Result<Place, Exit> {
     let refused = |message: &str| Err(Exit::SpawnFailed { message: message.into() });
     match spec.isolation.max(least) {
         Isolation::Process => Ok(Place::Open),
@@ -51,6 +58,7 @@ pub(super) fn of(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
             }
             Ok(Place::Asked(sandbox))
         }
+        Isolation::Docker if has_image => contained(spec, least),
         // Such a task is not claimed by a worker that does not offer it; whatever brought it here, it must not run without.
         _ => refused("this worker cannot isolate it as asked"),
     }
@@ -59,6 +67,24 @@ pub(super) fn of(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
 /// What a task may use there. One that is not trusted may lower what sandboxes have, and not raise it.
 pub(super) fn limits(spec: &Spec, least: Isolation) -> Limits {
     if least == Isolation::Process { spec.limits.clone() } else { raddle_exec::capped(&spec.limits) }
+}
+
+/// The place of a task that runs in a container.
+fn contained(spec: &Spec, least: Isolation) -> Result<Place, Exit> {
+    let refused = |message: &str| Err(Exit::SpawnFailed { message: message.into() });
+    if !matches!(spec.target, Target::Command(_)) {
+        return refused("only commands run in containers: give a routine or handler the isolation 'sandbox'");
+    }
+    // Whoever asks for less does not know that it has another root here, and sends the folder that it is in.
+    if spec.isolation > Isolation::Process && spec.cwd.is_some() {
+        return refused("a container has a folder of its own, and sees no other: leave out cwd");
+    }
+    match &spec.network {
+        Network::None => Ok(Place::Contained { is_in_host_network: false }),
+        Network::Host if least == Isolation::Process => Ok(Place::Contained { is_in_host_network: true }),
+        Network::Host => refused("this worker lets no task into its host's network"),
+        _ => refused("a container reaches its host's network or none: the isolation 'sandbox' knows lists of places"),
+    }
 }
 
 #[cfg(test)]
@@ -72,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_task_gets_what_it_asks_for() {
-        let place = |spec: &Spec| of(spec, Isolation::Process);
+        let place = |spec: &Spec| of(spec, Isolation::Process, false);
         assert_eq!(place(&spec(Isolation::Process, false, "none")), Ok(Place::Open));
         let asked = Sandbox { network: Network::Host, fallback: true, folder: None };
         assert_eq!(place(&spec(Isolation::Sandbox, true, "host")), Ok(Place::Asked(asked)));
@@ -90,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_minimum_raises_what_is_below_and_concedes_nothing() {
-        let place = |spec: &Spec| of(spec, Isolation::Sandbox);
+        let place = |spec: &Spec| of(spec, Isolation::Sandbox, false);
         assert_eq!(place(&spec(Isolation::Process, false, "none")), Ok(Place::Raised(Sandbox::default())));
         let whole = Sandbox { network: "example.org:443".parse().unwrap(), fallback: false, folder: None };
         assert_eq!(place(&spec(Isolation::Sandbox, true, "example.org:443")), Ok(Place::Asked(whole)));
@@ -102,10 +128,29 @@ mod tests {
     }
 
     #[test]
+    fn a_container_is_there_where_an_image_is() {
+        let place = |spec: &Spec, least| of(spec, least, true);
+        let (none, host) =
+            (Place::Contained { is_in_host_network: false }, Place::Contained { is_in_host_network: true });
+        let asked = |network| spec(Isolation::Docker, false, network);
+        assert_eq!(place(&asked("none"), Isolation::Process).as_ref(), Ok(&none));
+        assert_eq!(place(&asked("host"), Isolation::Process), Ok(host));
+        assert!(place(&asked("host"), Isolation::Sandbox).unwrap_err().to_string().contains("its host's network"));
+        assert!(place(&asked("example.org:443"), Isolation::Process).unwrap_err().to_string().contains("'sandbox'"));
+        let cwd = |isolation| Spec { cwd: Some("/x".into()), ..spec(isolation, false, "none") };
+        assert!(place(&cwd(Isolation::Docker), Isolation::Process).unwrap_err().to_string().contains("cwd"));
+        assert_eq!(place(&cwd(Isolation::Process), Isolation::Docker).as_ref(), Ok(&none), "it is raised");
+        assert_eq!(place(&spec(Isolation::Sandbox, true, "none"), Isolation::Docker), Ok(none));
+        let routine = Spec { isolation: Isolation::Docker, ..Spec::new(Target::Routine("r".into())) };
+        assert!(place(&routine, Isolation::Process).unwrap_err().to_string().contains("only commands"));
+    }
+
+    #[test]
     fn what_can_be_asked_of_every_task_is_named() {
         assert_eq!((minimum("process"), minimum("sandbox")), (Ok(Isolation::Process), Ok(Isolation::Sandbox)));
-        for text in ["", "docker", "Sandbox", "vm"] {
-            assert!(minimum(text).unwrap_err().to_string().contains("say 'process' or 'sandbox'"));
+        assert_eq!(minimum("docker"), Ok(Isolation::Docker));
+        for text in ["", "Docker", "Sandbox", "vm"] {
+            assert!(minimum(text).unwrap_err().to_string().contains("say 'process', 'sandbox' or 'docker'"));
         }
     }
 }

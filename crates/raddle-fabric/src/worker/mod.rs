@@ -40,6 +40,6 @@ pub(crate) mod words;
 pub use apart::{NoMinimum, minimum};
 pub use life::{EndReason, Ended, LastAttempt, Worker};
 pub(crate) use options::this_host;
-pub use options::{ONE_SHOT, Options, SANDBOX};
+pub use options::{DOCKER, ONE_SHOT, Options, SANDBOX};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

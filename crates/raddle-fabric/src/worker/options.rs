@@ -40,6 +40,9 @@ pub struct Options {
     pub env: BTreeMap<String, String>,
     /// How far it keeps every task apart, at least. One that asks for less is given this.
     pub min_isolation: Isolation,
+    /// What it makes containers from, for tasks that are to run in one of their own. Without it, and without a Docker engine, it takes none.
+    /// The program that runners are started from has to be a leash as well: [`crate::contained::LEASH`].
+    pub task_image: Option<String>,
     /// The handlers it has.
     pub plugins: Arc<Plugins>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
@@ -61,6 +64,8 @@ pub const ONE_SHOT: &str = "one-shot";
 const GRACE: Duration = Duration::from_secs(5);
 /// What a task needs that is to run in a sandbox.
 pub const SANDBOX: &str = "@sandbox";
+/// What a task needs that is to run in a container.
+pub const DOCKER: &str = "@docker";
 /// As long as a server on another machine may be away: whoever started the one started the other.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
@@ -93,6 +98,7 @@ impl Options {
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
             min_isolation: Isolation::Process,
+            task_image: None,
             plugins: Arc::default(),
             runner: "/proc/self/exe".into(),
             grouped: false,
@@ -100,9 +106,11 @@ impl Options {
         }
     }
 
-    /// Offers these routines and handlers to tasks, and a sandbox, which every worker has.
+    /// Offers these routines and handlers to tasks; a sandbox, which every worker has; and containers, if there is an image for them.
     pub fn offering(mut self, routines: &Routines, plugins: Plugins) -> Self {
-        for tag in routines.names().map(routine_tag).chain(plugins.tags()).chain([SANDBOX.into()]) {
+        let containers = self.task_image.is_some().then(|| DOCKER.to_owned());
+        let apart = [SANDBOX.to_owned()].into_iter().chain(containers);
+        for tag in routines.names().map(routine_tag).chain(plugins.tags()).chain(apart) {
             // A name that is no label has no task either.
             let _ = self.caps.insert(&tag);
         }

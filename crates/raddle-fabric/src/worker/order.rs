@@ -4,38 +4,46 @@ use std::collections::BTreeMap;
 
 use raddle_broker::Fence;
 use raddle_core::{
-    Exit, Job, Spec, Target, Trace,
+    Exit, Job, Limits, Spec, Target, Trace,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
     trace::{TRACEPARENT, TRACESTATE},
 };
-use raddle_exec::{HANDLER, Program, Request, Sandbox, Stream};
+use raddle_exec::{HANDLER, Program, Request, Sandbox, Stream, contained::Begin};
 
 use super::{
     apart::{self, Place},
     slot::Equipment,
 };
-use crate::handler::Way;
+use crate::{
+    contained::{Charge, LEASH},
+    handler::Way,
+};
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
 pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
-    let (sandbox, cwd) = match apart::of(&spec, equipment.min_isolation)? {
-        Place::Open => (None, spec.cwd.clone()),
-        Place::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),
-        Place::Raised(sandbox) => (Some(sandbox), None),
-    };
-    let sandboxed = sandbox.is_some();
+    let place = apart::of(&spec, equipment.min_isolation, equipment.task_image.is_some())?;
+    let is_apart = place != Place::Open;
     // What the worker has for its tasks is not for those that it does not trust.
-    let mut vars = if sandboxed { BTreeMap::new() } else { equipment.env.clone() };
+    let mut vars = if is_apart { BTreeMap::new() } else { equipment.env.clone() };
     // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
     let Trace { parent, state } = spec.trace(fence.tid, fence.attempt);
     vars.insert(TRACEPARENT.into(), parent.to_string());
-    if state.is_some() || (!sandboxed && std::env::var_os(TRACESTATE).is_some()) {
+    if state.is_some() || (!is_apart && std::env::var_os(TRACESTATE).is_some()) {
         vars.insert(TRACESTATE.into(), state.map_or_else(String::new, |state| state.to_string()));
     }
     vars.extend(spec.env.clone());
     let mut env: Vec<(String, String)> = vars.into_iter().collect();
     env.push((TID_VARIABLE.into(), fence.tid.to_string()));
     env.push((ATTEMPT_VARIABLE.into(), fence.attempt.to_string()));
+    let (sandbox, cwd) = match place {
+        Place::Open => (None, spec.cwd.clone()),
+        Place::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),
+        Place::Raised(sandbox) => (Some(sandbox), None),
+        Place::Contained { is_in_host_network } => {
+            let image = equipment.task_image.clone().unwrap_or_default();
+            return contained(equipment, fence, spec, env, image, is_in_host_network);
+        }
+    };
     let mut request = Request {
         tid: fence.tid,
         attempt: fence.attempt,
@@ -80,6 +88,45 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
     let job = Job::new(fence.tid, fence.attempt, spec);
     request.stdin = Some(serde_json::to_vec(&job).map_err(|error| failed(error.to_string()))?);
     Ok((request, Some(answers)))
+}
+
+/// What to run where a container is to be kept: a leash, which is told the rest.
+fn contained(
+    equipment: &Equipment,
+    fence: Fence,
+    spec: Spec,
+    env: Vec<(String, String)>,
+    image: String,
+    is_in_host_network: bool,
+) -> Result<(Request, Option<Stream>), Exit> {
+    let name = spec.display_name().to_owned();
+    let Target::Command(argv) = spec.target else { return Err(failed("only commands run in containers".into())) };
+    let input = spec.stdin.map(String::into_bytes);
+    let begin = Begin { argv, env, has_input: input.is_some() };
+    let charge = Charge {
+        tid: fence.tid,
+        attempt: fence.attempt,
+        name: name.clone(),
+        image,
+        is_in_host_network,
+        limits: spec.limits,
+        begin,
+    };
+    let request = Request {
+        tid: fence.tid,
+        attempt: fence.attempt,
+        name,
+        program: Program::Keeper(vec![LEASH.into()]),
+        env: Vec::new(),
+        cwd: None,
+        stdin: Some(charge.with_input(input).map_err(|error| failed(error.to_string()))?),
+        timeout: spec.timeout.map(|timeout| timeout.0),
+        // They are the container's.
+        limits: Limits::default(),
+        grace: equipment.grace,
+        sandbox: None,
+    };
+    Ok((request, None))
 }
 
 /// Has a sandbox show the folder of a handler, and its program called by its name there.

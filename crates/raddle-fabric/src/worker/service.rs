@@ -51,6 +51,9 @@ pub(super) struct Service {
     listener: JoinHandle<()>,
     claiming: Option<Claiming>,
     purging: Option<JoinHandle<()>>,
+    /// Looks for what others have left in the engine.
+    #[cfg(feature = "docker")]
+    looking: Option<JoinHandle<()>>,
     pulse: Beats,
     vitals: Arc<Vitals>,
     begun: watch::Sender<u64>,
@@ -102,6 +105,7 @@ impl Service {
             grace: options.grace,
             env: options.env.clone(),
             min_isolation: options.min_isolation,
+            task_image: options.task_image.clone(),
             caps: options.caps.clone(),
             plugins: Arc::clone(&options.plugins),
             said: Mutex::default(),
@@ -128,6 +132,11 @@ impl Service {
             listener: tokio::spawn(listen(Arc::clone(broker), *tid, say)),
             claiming: None,
             purging: None,
+            #[cfg(feature = "docker")]
+            // Who speaks for wards has done so once for all.
+            looking: options.task_image.clone().filter(|_| options.ward().is_none()).map(|image| {
+                tokio::spawn(async move { crate::contained::look_around(&image).await })
+            }),
             pulse,
             vitals,
             begun: begun.clone(),
@@ -274,6 +283,10 @@ impl Service {
         self.listener.abort();
         if let Some(purging) = self.purging {
             purging.abort();
+        }
+        #[cfg(feature = "docker")]
+        if let Some(looking) = self.looking {
+            looking.abort();
         }
         for fence in self.core.open() {
             hand::log!(error, fence, reason = "there was no time left", "{GIVEN_UP}");

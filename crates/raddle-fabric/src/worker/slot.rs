@@ -10,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
 use raddle_core::{CapSet, Exit, Report, handler::NoHandler, spec::Isolation};
-use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Request, Runner, RunnerGone, RunnerOptions};
+use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Program, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     order,
     reporter::Reporter,
 };
-use crate::handler::Plugins;
+use crate::{contained, handler::Plugins};
 
 /// What every slot of a worker needs.
 pub(super) struct Equipment {
@@ -42,6 +42,8 @@ pub(super) struct Equipment {
     pub(super) env: BTreeMap<String, String>,
     /// How far every task is kept apart, at least.
     pub(super) min_isolation: Isolation,
+    /// What containers of tasks are made from.
+    pub(super) task_image: Option<String>,
     /// The capabilities of the worker, and its handlers.
     pub(super) caps: CapSet,
     pub(super) plugins: Arc<Plugins>,
@@ -58,11 +60,16 @@ impl Equipment {
     /// The end of an attempt that no handler here may run. Said once: such tasks come again and again.
     pub(super) fn unfit(&self, none: &NoHandler) -> Exit {
         let message = none.to_string();
+        self.give_back(&message);
+        Exit::Unfit { message }
+    }
+
+    /// Says why tasks are given back.
+    fn give_back(&self, message: &str) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() < REASONS && said.insert(message.clone()) {
+        if said.len() < REASONS && said.insert(message.to_owned()) {
             tracing::warn!("tasks are given back: {message}");
         }
-        Exit::Unfit { message }
     }
 }
 
@@ -98,7 +105,17 @@ impl Slot {
     pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         let task = tokio::spawn(
-            Occupant { number, equipment, news, runner: None, leaving: None, reporter: OnceLock::new() }.run(queue),
+            Occupant {
+                number,
+                equipment,
+                news,
+                runner: None,
+                leaving: None,
+                reporter: OnceLock::new(),
+                #[cfg(feature = "docker")]
+                sweeping: None,
+            }
+            .run(queue),
         );
         Self { jobs, task }
     }
@@ -130,6 +147,9 @@ struct Occupant {
     leaving: Option<JoinHandle<()>>,
     /// Started with the first word of progress.
     reporter: OnceLock<Reporter>,
+    /// Looking for what a leash that was killed has left. It is waited for.
+    #[cfg(feature = "docker")]
+    sweeping: Option<JoinHandle<()>>,
 }
 
 impl Occupant {
@@ -147,6 +167,10 @@ impl Occupant {
         if let Some(leaving) = self.leaving {
             let _ = leaving.await;
         }
+        #[cfg(feature = "docker")]
+        if let Some(sweeping) = self.sweeping {
+            let _ = sweeping.await;
+        }
     }
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
@@ -157,18 +181,23 @@ impl Occupant {
         };
         let logged = self.equipment.resumed.unwrap_or_default();
         let mut conversation = answers_on.map(|on| Conversation::new(on, logged));
+        let mut answer = matches!(request.program, Program::Keeper(_)).then(Vec::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
                 return ended(fence, Exit::Starved { message: format!("no process could be started for it: {error}") });
             }
         };
-        match self.watch(&mut runner, &request, fence, queue, &mut conversation).await {
-            Ok(done) => {
+        match self.watch(&mut runner, &request, fence, queue, &mut conversation, &mut answer).await {
+            Ok(mut done) => {
                 if self.equipment.one_shot && !self.equipment.is_ward {
                     self.leaving = Some(tokio::spawn(runner.close()));
                 } else {
                     self.runner = Some(runner);
+                }
+                if let Some(mut answer) = answer {
+                    answer.append(&mut done.reply);
+                    self.judge(&mut done, &answer);
                 }
                 finish(fence, *done, conversation)
             }
@@ -187,6 +216,19 @@ impl Occupant {
                 let _ = tokio::task::spawn_blocking(move || raddle_exec::reap_orphans(&keep)).await;
                 ended(fence, Exit::Killed)
             }
+        }
+    }
+
+    /// What has become of a container, whose leash gave this answer.
+    fn judge(&mut self, done: &mut Done, answer: &[u8]) {
+        contained::judge(done, answer);
+        #[cfg(feature = "docker")]
+        if answer.is_empty() {
+            // It was killed, and may have just asked for a container.
+            self.sweeping = Some(tokio::spawn(contained::sweep()));
+        }
+        if let Exit::Unfit { message } = &done.exit {
+            self.equipment.give_back(message);
         }
     }
 
@@ -219,6 +261,7 @@ impl Occupant {
         fence: Fence,
         queue: &mut mpsc::UnboundedReceiver<Job>,
         conversation: &mut Option<Conversation>,
+        answer: &mut Option<Vec<u8>>,
     ) -> Result<Box<Done>, RunnerGone> {
         if self.equipment.resumed.is_none() {
             runner.start(request).await?;
@@ -236,6 +279,10 @@ impl Occupant {
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
                     Notice::Asked => self.tell(fence, What::Asked),
+                    Notice::Output { stream: raddle_exec::Stream::Reply, bytes } if answer.is_some() => {
+                        // Not known to anybody else until the attempt is over, and so not kept.
+                        answer.iter_mut().for_each(|answer| answer.extend_from_slice(&bytes));
+                    }
                     Notice::Output { stream, bytes } => {
                         match conversation {
                         Some(with) if with.is_on(stream) => {
@@ -254,7 +301,7 @@ impl Occupant {
                         }
                         _ => orders.obey_while(store(broker, fence, stream, bytes), fence, runner).await?,
                     }
-                    if conversation.as_ref().is_none_or(Conversation::is_between_lines) {
+                    if conversation.as_ref().is_none_or(Conversation::is_between_lines) && answer.as_ref().is_none_or(Vec::is_empty) {
                         runner.keep(conversation.as_ref().map_or(0, Conversation::logged)).await?;
                     }
                     },

@@ -29,9 +29,16 @@ pub struct Standing {
     pub filters: bool,
 }
 
+/// What is known of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Image {
+    /// The folders that containers of it have on the engine's disk, unless they are given others.
+    pub(crate) volumes: Vec<String>,
+}
+
 /// What has become of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     Runs,
     Gone(Gone),
 }
@@ -79,12 +86,12 @@ impl Engine {
         ask.await.map_err(|error| self.fault(&error, ""))
     }
 
-    pub(super) fn client(&self) -> Result<Docker, Error> {
+    pub(crate) fn client(&self) -> Result<Docker, Error> {
         Docker::connect_with_unix(&self.socket.to_string_lossy(), PATIENCE, API_DEFAULT_VERSION)
     }
 
     /// Removes a container, whatever it does. One that is not there is no error.
-    pub(super) async fn remove(&self, container: &str) -> Result<(), Error> {
+    pub(crate) async fn remove(&self, container: &str) -> Result<(), Error> {
         let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
         match self.client()?.remove_container(container, Some(options)).await {
             Err(error) if is_absent(&error) || is_in_the_way(&error) => Ok(()),
@@ -92,8 +99,25 @@ impl Engine {
         }
     }
 
+    /// What is known of an image.
+    pub(crate) async fn image(&self, name: &str) -> Result<Image, LaunchError> {
+        match async { self.client()?.inspect_image(name).await }.await {
+            Ok(found) => {
+                let volumes = found.config.and_then(|config| config.volumes).unwrap_or_default();
+                Ok(Image { volumes: volumes.into_iter().collect() })
+            }
+            Err(error) if is_absent(&error) => {
+                let reason = format!(
+                    "there is no image '{name}' here, which this worker runs tasks in: 'docker pull {name}' gets it, if a registry has it"
+                );
+                Err(LaunchError::new(Obstacle::Image, reason))
+            }
+            Err(error) => Err(self.fault(&error, name)),
+        }
+    }
+
     /// What has become of a container that says nothing any more, and was not there before `since`.
-    pub(super) async fn fate(&self, container: &str, since: &str) -> Result<Fate, Error> {
+    pub(crate) async fn fate(&self, container: &str, since: &str) -> Result<Fate, Error> {
         let filters = HashMap::from([("container", vec![container]), ("event", vec!["die", "oom"])]);
         let options = EventsOptionsBuilder::default().since(since).filters(&filters).build();
         let mut events = std::pin::pin!(self.client()?.events(Some(options)));
@@ -132,7 +156,7 @@ impl Engine {
     }
 
     /// What a failure means for a launch from this image.
-    pub(super) fn fault(&self, error: &Error, image: &str) -> LaunchError {
+    pub(crate) fn fault(&self, error: &Error, image: &str) -> LaunchError {
         let socket = self.socket.display();
         match error {
             Error::SocketNotFoundError(_) => LaunchError::new(
@@ -204,12 +228,12 @@ fn ended(code: Option<i64>, starved: bool) -> Gone {
     }
 }
 
-pub(super) fn is_absent(error: &Error) -> bool {
+pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 404, .. })
 }
 
 /// Whether a container is in a state in which that cannot be done, or is being removed already.
-pub(super) fn is_in_the_way(error: &Error) -> bool {
+pub(crate) fn is_in_the_way(error: &Error) -> bool {
     matches!(error, Error::DockerResponseServerError { status_code: 409, .. })
 }
 

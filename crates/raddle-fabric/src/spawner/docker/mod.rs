@@ -17,6 +17,7 @@ mod watch;
 
 pub use containers::{Containers, Model};
 pub use engine::{Engine, Standing};
+pub(crate) use engine::{Fate, is_absent, is_in_the_way};
 pub use hardened::{Mount, hardened};
 
 pub use super::Class;

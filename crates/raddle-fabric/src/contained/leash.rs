@@ -1,0 +1,219 @@
+//! The leash: makes a container for one attempt, and is over when that is gone.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    time::Duration,
+};
+
+use bollard::{
+    errors::Error,
+    query_parameters::{
+        AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions, StartContainerOptions,
+    },
+};
+use raddle_core::{Exit, Usage, title};
+use raddle_exec::contained::{Ended, SILENCE};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{
+    Charge, body,
+    mark::Mark,
+    program::Program,
+    sweep,
+    talk::{self, Input, Signals},
+};
+use crate::spawner::{
+    Gone, LaunchError, Obstacle,
+    docker::{Engine, Fate, is_absent, is_in_the_way},
+};
+
+/// Where the answer goes.
+const ANSWER: &str = "/proc/self/fd/3";
+/// How long the engine may take to remove a container that has ended by itself.
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Keeps the command that it is told of on standard input, and answers how that ended. Returns the exit code, which tells nothing.
+pub fn main() -> u8 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let exit = match runtime {
+        Ok(runtime) => runtime.block_on(keep()),
+        Err(error) => Err(starved(&error)),
+    };
+    let ended = exit.unwrap_or_else(|exit| Ended { exit, usage: Usage::default() });
+    let answered = File::options().write(true).open(ANSWER).and_then(|mut answer| {
+        serde_json::to_writer(&answer, &ended)?;
+        answer.flush()
+    });
+    if let Err(error) = answered {
+        let _ = writeln!(io::stderr(), "raddle: cannot keep a container, which only a worker can ask for: {error}");
+        return 125;
+    }
+    0
+}
+
+async fn keep() -> Result<Ended, Exit> {
+    let mut signals = Signals::catch().map_err(|error| starved(&error))?;
+    let (charge, input) = talk::listen().map_err(|error| starved(&error))?;
+    raddle_exec::title::set(&title::format(charge.tid, &charge.name, "contained"));
+    let engine = Engine::of_environment().map_err(unfit)?;
+    let name = body::name(&charge);
+    let since = since();
+    let kept = run(&engine, &name, &charge, input, &mut signals);
+    let kept = if charge.attempt > 1 {
+        // Whoever ran it before may have been killed.
+        let (kept, swept) = tokio::join!(kept, sweep::now());
+        drop(swept);
+        kept
+    } else {
+        kept.await
+    };
+    match kept? {
+        Some(ended) => {
+            until_removed(&engine, &name).await;
+            Ok(ended)
+        }
+        None => Err(untold(&engine, &name, &since).await),
+    }
+}
+
+/// Makes a container and has it run the command. Nothing is left of one that cannot be started.
+async fn run(
+    engine: &Engine,
+    name: &str,
+    charge: &Charge,
+    input: Input,
+    signals: &mut Signals,
+) -> Result<Option<Ended>, Exit> {
+    let fault = |error: Error| unfit(engine.fault(&error, &charge.image));
+    let image = engine.image(&charge.image).await.map_err(unfit)?;
+    let program = Program::find().map_err(|error| starved(&error))?;
+    let mark = Mark::of_this_process().map_err(|error| starved(&error))?;
+    let docker = engine.client().map_err(fault)?;
+    let options = CreateContainerOptionsBuilder::default().name(name).build();
+    let body = body::body(charge, program.path(), &mark, &image.volumes);
+    match docker.create_container(Some(options), body).await {
+        Ok(_) => {}
+        // The next attempt has another name.
+        Err(error) if is_in_the_way(&error) => {
+            return Err(Exit::Unfit { message: engine.fault(&error, &charge.image).to_string() });
+        }
+        Err(error) => return Err(fault(error)),
+    }
+    let talked = async {
+        let options =
+            AttachContainerOptionsBuilder::default().stream(true).stdin(true).stdout(true).stderr(true).build();
+        let attached = docker.attach_container(name, Some(options)).await?;
+        let start = async {
+            docker.start_container(name, None::<StartContainerOptions>).await?;
+            // It has been opened.
+            drop(program);
+            Ok(())
+        };
+        talk::talk(attached, charge, input, signals, start).await
+    };
+    match talked.await {
+        Ok(ended) => Ok(ended),
+        Err(error) => {
+            let _ = engine.remove(name).await;
+            Err(not_started(engine.fault(&error, &charge.image), &charge.image))
+        }
+    }
+}
+
+/// The engine removes what has ended; this makes sure of it.
+async fn until_removed(engine: &Engine, name: &str) {
+    let give_up = Instant::now() + REMOVED_WITHIN;
+    let gone = async {
+        while engine.has(name).await {
+            sleep(LOOK).await;
+        }
+    };
+    if timeout_at(give_up, gone).await.is_err() {
+        let _ = engine.remove(name).await;
+    }
+}
+
+/// How an attempt ends whose container has not said how: somebody has ended it from outside, or the engine has ended.
+async fn untold(engine: &Engine, name: &str, since: &str) -> Exit {
+    // By then process 1 has missed its leash, also if it runs without an engine.
+    let give_up = Instant::now() + SILENCE;
+    loop {
+        let gone = match engine.fate(name, since).await {
+            Ok(Fate::Gone(Gone::OutOfMemory)) => return Exit::OutOfMemory,
+            Ok(Fate::Gone(gone)) => Ok(gone),
+            Ok(Fate::Runs) => engine.remove(name).await.map(|()| Gone::Untold),
+            Err(error) => Err(error),
+        };
+        match gone {
+            Ok(gone) => {
+                until_removed(engine, name).await;
+                return Exit::Lost { message: format!("its container {gone}") };
+            }
+            Err(_) if Instant::now() < give_up => sleep(PAUSE).await,
+            Err(error) => {
+                let message = format!("its container was lost: {}", engine.fault(&error, ""));
+                return Exit::Lost { message };
+            }
+        }
+    }
+}
+
+/// What an engine that does not do as it is asked means for the task: another worker may have a better one, or this one later; but an image
+/// that is not there is not there the next time either.
+fn unfit(error: LaunchError) -> Exit {
+    let message = error.to_string();
+    match error.obstacle {
+        Obstacle::Unreachable | Obstacle::Denied | Obstacle::DiskFull | Obstacle::Starved => Exit::Unfit { message },
+        _ => Exit::SpawnFailed { message },
+    }
+}
+
+fn not_started(error: LaunchError, image: &str) -> Exit {
+    match error.obstacle {
+        Obstacle::Image => Exit::SpawnFailed {
+            message: format!(
+                "the program of this worker is process 1 of its containers, and cannot be run in one of the image '{image}': it has to be \
+                 linked statically, and for the same processor ({error})"
+            ),
+        },
+        _ => unfit(error),
+    }
+}
+
+fn starved(error: &io::Error) -> Exit {
+    Exit::Starved { message: format!("no container could be asked for: {error}") }
+}
+
+/// A moment before now, as the engine takes it.
+fn since() -> String {
+    (jiff::Timestamp::now().as_second() - 1).to_string()
+}
+
+impl Engine {
+    /// Whether there is a container of this name. An engine that does not answer is asked again.
+    async fn has(&self, name: &str) -> bool {
+        let found = async { self.client()?.inspect_container(name, None::<InspectContainerOptions>).await };
+        !matches!(found.await, Err(error) if is_absent(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_mended_by_waiting_is_a_failure() {
+        let exit = |obstacle| unfit(LaunchError::new(obstacle, "so"));
+        for passing in [Obstacle::Unreachable, Obstacle::Denied, Obstacle::DiskFull] {
+            assert_eq!(exit(passing), Exit::Unfit { message: "so".into() });
+        }
+        for lasting in [Obstacle::Image, Obstacle::Refused] {
+            assert_eq!(exit(lasting), Exit::SpawnFailed { message: "so".into() });
+        }
+        let Exit::SpawnFailed { message } = not_started(LaunchError::new(Obstacle::Image, "so"), "x") else { panic!() };
+        assert!(message.contains("'x'") && message.contains("statically"), "{message}");
+    }
+}
