@@ -31,7 +31,7 @@ pub(super) async fn doctor(context: &Context) -> Outcome {
     let sandbox = probe::sandbox(&RunnerOptions::default()).await;
     findings.push(Finding::probed("isolation", sandbox));
     #[cfg(feature = "docker")]
-    findings.push(engine().await);
+    findings.extend([engine().await, contained().await]);
     let sound = findings.iter().all(|finding| finding.ok || !finding.vital);
     show(context, health.as_ref(), &findings, sound)?;
     Ok(if sound { 0 } else { TASK_FAILED })
@@ -137,6 +137,29 @@ async fn engine() -> Finding {
         Err(error) => (error.to_string(), None),
     };
     Finding { area, name: name.into(), ok: false, vital: false, detail, fix }
+}
+
+/// Whether tasks can be run in containers, as far as that is known without a worker that says of what image.
+#[cfg(feature = "docker")]
+async fn contained() -> Finding {
+    use raddle_fabric::spawner::docker::Engine;
+
+    let (area, name) = ("isolation", "docker");
+    let image = std::env::var("WORKER_TASK_IMAGE").ok().filter(|image| !image.is_empty());
+    let Some(image) = image else {
+        let detail = "for workers with --task-image, or WORKER_TASK_IMAGE, which is not set here";
+        return Finding::fine(area, name, detail.into());
+    };
+    let found = match Engine::of_environment() {
+        Ok(engine) => engine.image(&image).await,
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(_) => Finding::fine(area, name, format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says")),
+        Err(error) => {
+            Finding { area, name: name.into(), ok: false, vital: false, detail: error.to_string(), fix: None }
+        }
+    }
 }
 
 fn show(context: &Context, health: Option<&Health>, findings: &[Finding], sound: bool) -> Outcome<()> {

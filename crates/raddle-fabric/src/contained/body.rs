@@ -6,7 +6,7 @@ use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount as EngineMount, MountTmpfsOptions,
     MountType, ResourcesUlimits,
 };
-use raddle_core::Limits;
+use raddle_core::{Limits, Tid};
 use raddle_exec::contained::INIT;
 
 use super::{Charge, mark};
@@ -39,8 +39,8 @@ const MIB: i64 = 1 << 20;
 const HOST_NETWORK: &str = "host";
 
 /// The name of its container: of one attempt there is one.
-pub(super) fn name(charge: &Charge) -> String {
-    format!("raddle-{}-{}", charge.tid, charge.attempt)
+pub(super) fn name(tid: Tid, attempt: u32) -> String {
+    format!("raddle-{tid}-{attempt}")
 }
 
 /// A container for this attempt, whose process 1 is `program`. `volumes` are the folders that its image would have on the engine's disk.
@@ -145,6 +145,6 @@ mod tests {
         let volume = &host.mounts.as_ref().unwrap()[1];
         assert_eq!((volume.typ, volume.target.as_deref()), (Some(MountType::TMPFS), Some("/data")));
         assert!(!format!("{body:?}{host:?}").contains("hidden"));
-        assert_eq!(name(&charge()), "raddle-1794800817069096960-2");
+        assert_eq!(name(charge().tid, 2), "raddle-1794800817069096960-2");
     }
 }

@@ -59,7 +59,7 @@ async fn keep() -> Result<Ended, Exit> {
     let (charge, input) = talk::listen().map_err(|error| starved(&error))?;
     raddle_exec::title::set(&title::format(charge.tid, &charge.name, "contained"));
     let engine = Engine::of_environment().map_err(unfit)?;
-    let name = body::name(&charge);
+    let name = body::name(charge.tid, charge.attempt);
     let since = since();
     let kept = run(&engine, &name, &charge, input, &mut signals);
     let kept = if charge.attempt > 1 {
@@ -72,7 +72,7 @@ async fn keep() -> Result<Ended, Exit> {
     };
     match kept? {
         Some(ended) => {
-            until_removed(&engine, &name).await;
+            engine.until_removed(&name).await;
             Ok(ended)
         }
         None => Err(untold(&engine, &name, &since).await),
@@ -123,19 +123,6 @@ async fn run(
     }
 }
 
-/// The engine removes what has ended; this makes sure of it.
-async fn until_removed(engine: &Engine, name: &str) {
-    let give_up = Instant::now() + REMOVED_WITHIN;
-    let gone = async {
-        while engine.has(name).await {
-            sleep(LOOK).await;
-        }
-    };
-    if timeout_at(give_up, gone).await.is_err() {
-        let _ = engine.remove(name).await;
-    }
-}
-
 /// How an attempt ends whose container has not said how: somebody has ended it from outside, or the engine has ended.
 async fn untold(engine: &Engine, name: &str, since: &str) -> Exit {
     // By then process 1 has missed its leash, also if it runs without an engine.
@@ -149,7 +136,7 @@ async fn untold(engine: &Engine, name: &str, since: &str) -> Exit {
         };
         match gone {
             Ok(gone) => {
-                until_removed(engine, name).await;
+                engine.until_removed(name).await;
                 return Exit::Lost { message: format!("its container {gone}") };
             }
             Err(_) if Instant::now() < give_up => sleep(PAUSE).await,
@@ -193,6 +180,19 @@ fn since() -> String {
 }
 
 impl Engine {
+    /// Waits for a container to be removed, as the engine does with what has ended, and removes it if that takes long.
+    pub(super) async fn until_removed(&self, name: &str) {
+        let give_up = Instant::now() + REMOVED_WITHIN;
+        let gone = async {
+            while self.has(name).await {
+                sleep(LOOK).await;
+            }
+        };
+        if timeout_at(give_up, gone).await.is_err() {
+            let _ = self.remove(name).await;
+        }
+    }
+
     /// Whether there is a container of this name. An engine that does not answer is asked again.
     async fn has(&self, name: &str) -> bool {
         let found = async { self.client()?.inspect_container(name, None::<InspectContainerOptions>).await };

@@ -39,7 +39,7 @@ pub use leash::main as leash_main;
 #[cfg(feature = "docker")]
 pub use sweep::look_around;
 #[cfg(feature = "docker")]
-pub(crate) use sweep::sweep;
+pub(crate) use sweep::{end, sweep};
 pub(crate) use verdict::judge;
 
 /// The first argument of a leash. A program whose workers have a task image calls `leash_main` when it is started with it.

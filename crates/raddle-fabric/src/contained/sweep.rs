@@ -7,16 +7,40 @@ use std::{collections::HashMap, io, time::Duration};
 
 use bollard::{models::ContainerSummary, query_parameters::ListContainersOptionsBuilder};
 
-use super::{body::LEASHED, mark::Mark, program};
+use raddle_broker::Fence;
+use tokio::time::{sleep, timeout};
+
+use super::{
+    body::{self, LEASHED},
+    mark::Mark,
+    program,
+};
 use crate::spawner::{LaunchError, docker::Engine};
 
 /// An engine may have been asked for a container by a leash that is dead, and make it now.
 const STILL_BEING_MADE: Duration = Duration::from_secs(2);
 
+/// How long the end of an attempt waits for that of its container.
+const ENDED_WITHIN: Duration = Duration::from_secs(5);
+
 /// Removes what was left when a leash was killed.
 pub(crate) async fn sweep() {
-    tokio::time::sleep(STILL_BEING_MADE).await;
+    sleep(STILL_BEING_MADE).await;
     report(now().await);
+}
+
+/// Ends the container of an attempt whose leash was killed. It ends by itself; but the attempt is not over before it has.
+pub(crate) async fn end(fence: Fence) {
+    let ended = async {
+        if let Ok(engine) = Engine::of_environment() {
+            let name = body::name(fence.tid, fence.attempt);
+            if engine.remove(&name).await.is_ok() {
+                engine.until_removed(&name).await;
+            }
+        }
+    };
+    // An engine that does not answer cannot be waited for: its container misses its leash all the same.
+    let _ = timeout(ENDED_WITHIN, ended).await;
 }
 
 /// What a worker does first: looks whether tasks can be run in containers of this image, says so if not, and removes what others have left.

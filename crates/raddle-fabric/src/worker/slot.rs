@@ -181,7 +181,8 @@ impl Occupant {
         };
         let logged = self.equipment.resumed.unwrap_or_default();
         let mut conversation = answers_on.map(|on| Conversation::new(on, logged));
-        let mut answer = matches!(request.program, Program::Keeper(_)).then(Vec::new);
+        let is_contained = matches!(request.program, Program::Keeper(_));
+        let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
             Ok(runner) => runner,
             Err(error) => {
@@ -197,39 +198,57 @@ impl Occupant {
                 }
                 if let Some(mut answer) = answer {
                     answer.append(&mut done.reply);
-                    self.judge(&mut done, &answer);
+                    self.judge(&mut done, &answer, fence).await;
                 }
                 finish(fence, *done, conversation)
+            }
+            // Its leash was killed with it.
+            Err(gone) if is_contained && !gone.never_began() => {
+                self.unleashed(fence).await;
+                self.forsaken(fence, &gone, runner).await
             }
             Err(gone) if gone.never_began() => {
                 ended(fence, Exit::Starved { message: "the system gave its runner less than a process needs".into() })
             }
-            Err(gone) if self.equipment.is_ward => {
-                tracing::warn!(tid = %fence.tid, %gone, "the worker was killed: its task is taken back");
-                ended(fence, Exit::Lost { message: "its worker was killed".into() })
-            }
-            Err(gone) => {
-                hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");
-                drop(runner);
-                // What the command had started was adopted by this process when the runner died.
-                let keep = Arc::clone(&self.equipment.strangers);
-                let _ = tokio::task::spawn_blocking(move || raddle_exec::reap_orphans(&keep)).await;
-                ended(fence, Exit::Killed)
-            }
+            Err(gone) => self.forsaken(fence, &gone, runner).await,
         }
     }
 
+    /// The end of an attempt whose runner was killed.
+    async fn forsaken(&self, fence: Fence, gone: &RunnerGone, runner: Runner) -> Finish {
+        if self.equipment.is_ward {
+            tracing::warn!(tid = %fence.tid, %gone, "the worker was killed: its task is taken back");
+            return ended(fence, Exit::Lost { message: "its worker was killed".into() });
+        }
+        hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");
+        drop(runner);
+        // What the command had started was adopted by this process when the runner died.
+        let keep = Arc::clone(&self.equipment.strangers);
+        let _ = tokio::task::spawn_blocking(move || raddle_exec::reap_orphans(&keep)).await;
+        ended(fence, Exit::Killed)
+    }
+
     /// What has become of a container, whose leash gave this answer.
-    fn judge(&mut self, done: &mut Done, answer: &[u8]) {
+    async fn judge(&mut self, done: &mut Done, answer: &[u8], fence: Fence) {
         contained::judge(done, answer);
-        #[cfg(feature = "docker")]
         if answer.is_empty() {
-            // It was killed, and may have just asked for a container.
-            self.sweeping = Some(tokio::spawn(contained::sweep()));
+            self.unleashed(fence).await;
         }
         if let Exit::Unfit { message } = &done.exit {
             self.equipment.give_back(message);
         }
+    }
+
+    /// A leash was killed, and may have just asked for a container, or have one that is about to end.
+    #[cfg_attr(not(feature = "docker"), expect(clippy::unused_async, reason = "then there is no leash"))]
+    async fn unleashed(&mut self, fence: Fence) {
+        #[cfg(feature = "docker")]
+        {
+            contained::end(fence).await;
+            self.sweeping = Some(tokio::spawn(contained::sweep()));
+        }
+        #[cfg(not(feature = "docker"))]
+        let _ = fence;
     }
 
     /// The runner, started or started anew: one may have been killed while it had nothing to do.

@@ -31,9 +31,10 @@ pub struct Standing {
 
 /// What is known of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Image {
+#[non_exhaustive]
+pub struct Image {
     /// The folders that containers of it have on the engine's disk, unless they are given others.
-    pub(crate) volumes: Vec<String>,
+    pub volumes: Vec<String>,
 }
 
 /// What has become of a container.
@@ -99,8 +100,8 @@ impl Engine {
         }
     }
 
-    /// What is known of an image.
-    pub(crate) async fn image(&self, name: &str) -> Result<Image, LaunchError> {
+    /// What is known of an image that tasks are to be run in.
+    pub async fn image(&self, name: &str) -> Result<Image, LaunchError> {
         match async { self.client()?.inspect_image(name).await }.await {
             Ok(found) => {
                 let volumes = found.config.and_then(|config| config.volumes).unwrap_or_default();

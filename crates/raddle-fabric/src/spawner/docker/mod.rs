@@ -16,7 +16,7 @@ mod hardened;
 mod watch;
 
 pub use containers::{Containers, Model};
-pub use engine::{Engine, Standing};
+pub use engine::{Engine, Image, Standing};
 pub(crate) use engine::{Fate, is_absent, is_in_the_way};
 pub use hardened::{Mount, hardened};
 
