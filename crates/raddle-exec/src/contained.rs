@@ -35,6 +35,8 @@ pub struct Begin {
     pub env: Vec<(String, String)>,
     /// Whether there is standard input for it.
     pub has_input: bool,
+    /// The open files of each of its processes.
+    pub max_fds: u64,
 }
 
 /// What a leash says.
@@ -155,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_is_said_is_understood_however_it_is_cut() {
-        let begin = Begin { argv: vec!["sh".into()], env: vec![("A".into(), "1".into())], has_input: true };
+        let begin = Begin { argv: vec!["sh".into()], env: vec![("A".into(), "1".into())], has_input: true, max_fds: 9 };
         let said = [
             ToInit::Begin(Box::new(begin)),
             ToInit::Input(b"in\xff".to_vec()),

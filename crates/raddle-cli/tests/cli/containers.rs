@@ -28,13 +28,13 @@ fn repository() -> String {
 /// What tasks run there.
 const COMMANDS: [&str; 3] = ["sh", "sleep", "cat"];
 
-fn docker(args: &[&str]) -> Output {
+pub(crate) fn docker(args: &[&str]) -> Output {
     Command::new("docker").args(args).output().unwrap()
 }
 
 /// What a call of Docker's own command says.
 #[track_caller]
-fn said(args: &[&str]) -> String {
+pub(crate) fn said(args: &[&str]) -> String {
     let output = docker(args);
     assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
@@ -52,7 +52,7 @@ fn has_engine() -> bool {
 }
 
 /// The image of the program that is tested, or `None` without an engine.
-fn image() -> Option<String> {
+pub(crate) fn image() -> Option<String> {
     if !has_engine() {
         return None;
     }
@@ -170,7 +170,7 @@ fn end(spawner: Started) {
     spawner.finish().ok();
 }
 
-fn inspect(name: &str) -> Value {
+pub(crate) fn inspect(name: &str) -> Value {
     serde_json::from_str::<Value>(&said(&["inspect", name])).unwrap()[0].take()
 }
 

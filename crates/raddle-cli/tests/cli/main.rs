@@ -7,6 +7,9 @@ mod bad_input;
 #[cfg(feature = "kubernetes")]
 mod cluster;
 #[cfg(feature = "docker")]
+#[cfg(feature = "docker")]
+mod contained;
+#[cfg(feature = "docker")]
 mod containers;
 mod control;
 mod database;

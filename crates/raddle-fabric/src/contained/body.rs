@@ -28,7 +28,6 @@ const FOLDER: &str = "/tmp";
 /// As in a sandbox, where the task does not say.
 const MEMORY_MB: u64 = 1024;
 const PROCS: u64 = 256;
-const FDS: u64 = 1024;
 const TMP_MB: u64 = 256;
 const TMP_FILES: u64 = 65_536;
 /// What process 1 is.
@@ -68,7 +67,7 @@ pub(super) fn body(charge: &Charge, program: &Path, leash: &mark::Mark, volumes:
 }
 
 fn host(charge: &Charge, program: &Path, volumes: &[String]) -> HostConfig {
-    let Limits { memory_mb, cpu_percent, max_fds, max_procs } = charge.limits;
+    let Limits { memory_mb, cpu_percent, max_procs, .. } = charge.limits;
     let procs = max_procs.unwrap_or(PROCS).saturating_add(OURS);
     let allowance = Allowance {
         memory_mb: memory_mb.unwrap_or(MEMORY_MB),
@@ -85,9 +84,6 @@ fn host(charge: &Charge, program: &Path, volumes: &[String]) -> HostConfig {
     let tmp = format!("rw,exec,nosuid,nodev,size={TMP_MB}m,nr_inodes={TMP_FILES},mode=1777");
     host.tmpfs = Some(HashMap::from([(FOLDER.into(), tmp)]));
     host.mounts.get_or_insert_default().extend(volumes.iter().map(|path| in_memory(path)));
-    let fds = i64::try_from(max_fds.unwrap_or(FDS)).unwrap_or(i64::MAX);
-    let files = ResourcesUlimits { name: Some("nofile".into()), soft: Some(fds), hard: Some(fds) };
-    host.ulimits.get_or_insert_default().push(files);
     // All that is said is heard by the leash, and by nobody else.
     host.log_config = Some(HostConfigLogConfig { typ: Some("none".into()), config: None });
     host
@@ -141,7 +137,6 @@ mod tests {
         assert_eq!((host.memory, host.nano_cpus), (Some(64 << 20), Some(500_000_000)));
         assert_eq!(host.pids_limit, Some(u32::MAX.into()));
         assert_eq!(host.network_mode.as_deref(), Some("host"));
-        assert!(host.ulimits.as_ref().unwrap().iter().any(|limit| limit.hard == Some(9)));
         let volume = &host.mounts.as_ref().unwrap()[1];
         assert_eq!((volume.typ, volume.target.as_deref()), (Some(MountType::TMPFS), Some("/data")));
         assert!(!format!("{body:?}{host:?}").contains("hidden"));

@@ -66,7 +66,12 @@ pub(super) mod tests {
             image: "some/image:1".into(),
             is_in_host_network: false,
             limits: Limits::default(),
-            begin: Begin { argv: vec!["sh".into()], env: vec![("KEY".into(), "hidden".into())], has_input: true },
+            begin: Begin {
+                argv: vec!["sh".into()],
+                env: vec![("KEY".into(), "hidden".into())],
+                has_input: true,
+                max_fds: 9,
+            },
         }
     }
 

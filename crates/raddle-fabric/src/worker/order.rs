@@ -19,6 +19,9 @@ use crate::{
     handler::Way,
 };
 
+/// The open files of each process in a container, as in a sandbox, where the task does not say.
+const MAX_FDS: u64 = 1024;
+
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
 pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
     let place = apart::of(&spec, equipment.min_isolation, equipment.task_image.is_some())?;
@@ -102,7 +105,7 @@ fn contained(
     let name = spec.display_name().to_owned();
     let Target::Command(argv) = spec.target else { return Err(failed("only commands run in containers".into())) };
     let input = spec.stdin.map(String::into_bytes);
-    let begin = Begin { argv, env, has_input: input.is_some() };
+    let begin = Begin { argv, env, has_input: input.is_some(), max_fds: spec.limits.max_fds.unwrap_or(MAX_FDS) };
     let charge = Charge {
         tid: fence.tid,
         attempt: fence.attempt,

@@ -168,7 +168,8 @@ impl Init {
             cwd: None,
             stdin: reader.as_ref().map_or(self.null.as_raw_fd(), AsRawFd::as_raw_fd),
             outputs: &captures.iter().map(Capture::command_end).collect::<Vec<_>>(),
-            rlimits: &[],
+            // Not asked of the engine, which would bound itself by it while it makes the container.
+            rlimits: &[(libc::RLIMIT_NOFILE, begin.max_fds)],
             cgroup: None,
             leads: true,
         };
