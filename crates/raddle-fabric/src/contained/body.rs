@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount as EngineMount, MountTmpfsOptions,
-    MountType, ResourcesUlimits,
+    MountType,
 };
 use raddle_core::{Limits, Tid};
 use raddle_exec::contained::INIT;

@@ -1,6 +1,7 @@
 //! What a leash is told on its standard input: a length, what to run and how, and then the input of the command itself. Not as arguments or
 //! environment, where others could read it and the system would bound it.
 
+#[cfg(any(feature = "docker", test))]
 use std::io::{self, Read};
 
 use raddle_core::{Limits, Tid};
@@ -27,6 +28,7 @@ pub(crate) struct Charge {
 }
 
 /// As long as what a runner can be told.
+#[cfg(any(feature = "docker", test))]
 const LONGEST: u32 = 16 << 20;
 
 impl Charge {
@@ -40,7 +42,7 @@ impl Charge {
     }
 
     /// Reads it, and leaves the input of the command.
-    #[cfg_attr(not(feature = "docker"), expect(dead_code, reason = "only a leash reads it"))]
+    #[cfg(any(feature = "docker", test))]
     pub(crate) fn read(from: &mut impl Read) -> io::Result<Self> {
         let mut len = [0; 4];
         from.read_exact(&mut len)?;

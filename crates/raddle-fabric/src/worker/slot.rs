@@ -240,7 +240,6 @@ impl Occupant {
     }
 
     /// A leash was killed, and may have just asked for a container, or have one that is about to end.
-    #[cfg_attr(not(feature = "docker"), expect(clippy::unused_async, reason = "then there is no leash"))]
     async fn unleashed(&mut self, fence: Fence) {
         #[cfg(feature = "docker")]
         {

@@ -129,7 +129,7 @@ impl Init {
             match self.next()? {
                 Some(ToInit::Begin(begin)) => return Ok(*begin),
                 Some(_) => {}
-                None => _ = self.wait(&mut [], None)?,
+                None => self.wait(&mut [], None)?,
             }
         }
     }
