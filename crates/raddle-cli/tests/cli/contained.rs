@@ -321,6 +321,7 @@ fn an_image_or_an_engine_that_is_missing_is_named() {
     let task = bay.world.task(&tid);
     assert_eq!((&task["state"], &task["failures"]), (&"created".into(), &0.into()), "it is charged nothing");
     // Another worker has one.
+    bay.world.raddle(["worker", "stop", "--all", "--quiet"]).ok();
     bay.worker(&[]);
     assert_eq!(bay.wait(&tid)["state"], "completed");
     bay.assert_clean();

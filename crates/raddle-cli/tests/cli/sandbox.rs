@@ -119,7 +119,7 @@ fn where_the_system_refuses_a_layer_the_task_is_refused_unless_it_says_otherwise
 #[test]
 fn a_worker_may_demand_a_sandbox_for_every_task() {
     let world = World::new();
-    world.raddle(["worker", "start", "--min-isolation", "docker"]).code(2).says("say 'process' or 'sandbox'");
+    world.raddle(["worker", "start", "--min-isolation", "vm"]).code(2).says("say 'process', 'sandbox' or 'docker'");
     world.worker(&["--min-isolation", "sandbox"]);
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
     world.until_state(&tid, "completed");
