@@ -1,9 +1,17 @@
 //! Tasks in containers of the real Docker engine: isolation `docker`.
 
-use std::{cell::RefCell, collections::BTreeSet};
+mod gate;
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    io::{Read, Write},
+    process::{Command, Stdio},
+};
 
 use serde_json::Value;
 
+use self::gate::Gate;
 use crate::{
     containers::{docker, image, inspect, said},
     world::{Ran, Started, World, until},
@@ -37,6 +45,11 @@ impl Bay {
 
     fn worker(&self, flags: &[&str]) -> String {
         self.world.worker(&[&["--task-image", &self.image], flags].concat())
+    }
+
+    /// A worker that reaches the engine through a gate.
+    fn worker_behind(&self, gate: &Gate) {
+        self.world.bash(&format!("DOCKER_HOST={} raddle worker start --task-image {}", gate.host(), self.image)).ok();
     }
 
     /// The process of the one worker there is.
@@ -295,6 +308,95 @@ fn what_was_made_and_never_started_is_removed_by_the_next_worker() {
     assert!(is_there(&foreign), "labels can be put on anything");
     said(&["rm", &foreign]);
     bay.assert_clean();
+}
+
+#[test]
+fn a_container_that_was_made_and_not_started_is_removed_when_its_leash_is_killed() {
+    let Some(bay) = Bay::new() else { return };
+    let gate = Gate::new(&bay.world.path().join("gate.sock"));
+    gate.keep_starts();
+    bay.worker_behind(&gate);
+    let made = |attempt: u32, tid: &str| {
+        let name = format!("raddle-{tid}-{attempt}");
+        until("it is made", || bay.containers(tid).contains(&name));
+        assert_eq!(inspect(&name)["State"]["Status"], "created");
+    };
+    // By the worker, which has seen that.
+    let tid = bay.submit("echo here");
+    made(1, &tid);
+    kill(bay.process(&tid, "contained"));
+    until("it is removed", || !bay.containers(&tid).contains(&format!("raddle-{tid}-1")));
+    // By the next one, when nobody has seen it.
+    made(2, &tid);
+    let all = [bay.worker_pid(), bay.process(&tid, "running"), bay.process(&tid, "contained")];
+    all.into_iter().for_each(kill);
+    until("they are gone", || bay.world.processes().is_empty());
+    bay.worker(&[]);
+    let task = bay.wait(&tid);
+    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &3.into()));
+    bay.gone(&tid);
+    bay.assert_clean();
+}
+
+#[test]
+fn an_engine_that_is_gone_while_a_task_runs_costs_the_task_an_attempt() {
+    let Some(bay) = Bay::new() else { return };
+    let gate = Gate::new(&bay.world.path().join("gate.sock"));
+    bay.worker_behind(&gate);
+    let tid = bay.begun(STAYS);
+    gate.shut();
+    // Nobody holds it any more.
+    bay.gone(&tid);
+    assert_eq!(bay.world.task(&tid)["attempt"], 1, "what has become of it is not known yet");
+    gate.open();
+    let task = bay.wait(&tid);
+    assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
+    bay.assert_clean();
+}
+
+/// Tells process 1 to run `sleep`, in a container with these flags, and returns what it says.
+fn told_to_begin(image: &str, flags: &[&str]) -> String {
+    // A frame of its own kind with its length, and in it a version and a map of four.
+    let begin = b"\x01\x84\xa4argv\x91\xa5sleep\xa3env\x90\xa9has_input\xc2\xa7max_fds\x40";
+    let frame = [&[32][..], &(begin.len() as u32).to_le_bytes(), begin].concat();
+    let program = format!("{}:/.raddle:ro", env!("CARGO_BIN_EXE_raddle"));
+    let usual = ["run", "--interactive", "--rm", "--network", "none", "--volume", &program, "--entrypoint", "/.raddle"];
+    let mut docker = Command::new("docker")
+        .args(usual)
+        .args(flags)
+        .args([image, "__init"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Open until it has answered: its end would be that of process 1.
+    let mut stdin = docker.stdin.take().unwrap();
+    stdin.write_all(&frame).unwrap();
+    let mut said = Vec::new();
+    docker.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    drop(stdin);
+    docker.wait().unwrap();
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[test]
+fn nothing_is_run_in_a_container_that_lacks_a_layer() {
+    let Some(image) = image() else { return };
+    let (user, root) = (["--user", "65532:65532"], ["--user", "0:0"]);
+    let (privileges, unfiltered) = (["--security-opt", "no-new-privileges"], ["--security-opt", "seccomp=unconfined"]);
+    let capabilities = ["--cap-drop", "ALL"];
+    // With all layers it gets as far as looking for the program.
+    let nowhere = ["--env", "PATH=/nowhere"];
+    for (flags, reason) in [
+        (&[user, privileges, capabilities][..], "command not found"),
+        (&[user, privileges], "with the loss of all capabilities"),
+        (&[user, capabilities], "with no-new-privileges"),
+        (&[root, privileges, capabilities], "with a user that is not root"),
+        (&[user, privileges, capabilities, unfiltered], "with a seccomp filter"),
+    ] {
+        let said = told_to_begin(&image, &[flags.concat(), nowhere.to_vec()].concat());
+        assert!(said.contains(reason), "{flags:?}: {said:?}");
+    }
 }
 
 #[test]
