@@ -102,19 +102,12 @@ fn contained(
     image: String,
     is_in_host_network: bool,
 ) -> Result<(Request, Option<Stream>), Exit> {
-    let name = spec.display_name().to_owned();
+    let (name, limits) = (spec.display_name().to_owned(), apart::limits(&spec, equipment.min_isolation));
     let Target::Command(argv) = spec.target else { return Err(failed("only commands run in containers".into())) };
     let input = spec.stdin.map(String::into_bytes);
-    let begin = Begin { argv, env, has_input: input.is_some(), max_fds: spec.limits.max_fds.unwrap_or(MAX_FDS) };
-    let charge = Charge {
-        tid: fence.tid,
-        attempt: fence.attempt,
-        name: name.clone(),
-        image,
-        is_in_host_network,
-        limits: spec.limits,
-        begin,
-    };
+    let begin = Begin { argv, env, has_input: input.is_some(), max_fds: limits.max_fds.unwrap_or(MAX_FDS) };
+    let charge =
+        Charge { tid: fence.tid, attempt: fence.attempt, name: name.clone(), image, is_in_host_network, limits, begin };
     let request = Request {
         tid: fence.tid,
         attempt: fence.attempt,
