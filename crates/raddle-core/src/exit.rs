@@ -67,9 +67,9 @@ pub enum Exit {
         /// What was wrong.
         message: String,
     },
-    /// The worker has no handler that may run it. It goes back, and is charged nothing.
+    /// The worker has no handler that may run it, or cannot reach the engine that it is to run in. It goes back, and is charged nothing.
     Unfit {
-        /// Why none may.
+        /// Why it may not.
         message: String,
     },
     /// The system gave its worker no process, descriptor or memory to begin it with. It goes back, and is charged nothing.

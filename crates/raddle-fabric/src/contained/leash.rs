@@ -32,26 +32,30 @@ use crate::spawner::{
 const ANSWER: &str = "/proc/self/fd/3";
 /// How long the engine may take to remove a container that has ended by itself.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
+const NOT_ASKED: u8 = 125;
 const LOOK: Duration = Duration::from_millis(10);
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// Keeps the command that it is told of on standard input, and answers how that ended. Returns the exit code, which tells nothing.
 pub fn main() -> u8 {
+    // Who has not been given it by a runner is nobody to run anything for.
+    let mut answer = match File::options().write(true).open(ANSWER) {
+        Ok(answer) => answer,
+        Err(error) => return complain(&error),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let exit = match runtime {
         Ok(runtime) => runtime.block_on(keep()),
         Err(error) => Err(starved(&error)),
     };
     let ended = exit.unwrap_or_else(|exit| Ended { exit, usage: Usage::default() });
-    let answered = File::options().write(true).open(ANSWER).and_then(|mut answer| {
-        serde_json::to_writer(&answer, &ended)?;
-        answer.flush()
-    });
-    if let Err(error) = answered {
-        let _ = writeln!(io::stderr(), "raddle: cannot keep a container, which only a worker can ask for: {error}");
-        return 125;
-    }
-    0
+    let answered = serde_json::to_vec(&ended).map_err(io::Error::from).and_then(|said| answer.write_all(&said));
+    answered.map_or_else(|error| complain(&error), |()| 0)
+}
+
+fn complain(error: &io::Error) -> u8 {
+    let _ = writeln!(io::stderr(), "raddle: cannot keep a container, which only a worker can ask for: {error}");
+    NOT_ASKED
 }
 
 async fn keep() -> Result<Ended, Exit> {

@@ -61,6 +61,8 @@ struct Command {
     status: Option<i32>,
     /// How the attempt ends if that is not the command's own doing.
     cause: Option<Exit>,
+    /// When to look whether it has run into a bound.
+    look_at: Duration,
     usage: Usage,
     captures: Vec<Capture>,
     feed: Option<Feed>,
@@ -178,7 +180,8 @@ impl Init {
         let spawned = child::spawn(&mut stack, &plan, executable);
         stand_in_line(LAST_TO_GO);
         let pid = spawned.map_err(|(step, error)| prepared.failure(&start, step, &error))?;
-        Ok(Command { pid, status: None, cause: None, usage: Usage::default(), captures, feed })
+        let (look_at, usage) = (sys::now() + LOOK, Usage::default());
+        Ok(Command { pid, status: None, cause: None, look_at, usage, captures, feed })
     }
 
     /// Waits for something to happen to the command, and takes it in.
@@ -215,7 +218,8 @@ impl Init {
         for capture in &mut command.captures {
             capture.send_if_due(now, &mut self.outgoing);
         }
-        if command.cause.is_none() && command.status.is_none() {
+        if command.cause.is_none() && command.status.is_none() && command.look_at <= now {
+            command.look_at = now + LOOK;
             command.cause = bounds::exceeded();
             if command.cause.is_some() {
                 everybody(libc::SIGKILL);
