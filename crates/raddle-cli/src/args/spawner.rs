@@ -27,9 +27,9 @@ spawner.toml has these keys in a table [spawner]: queue_url, caps, queues, warm_
 max_workers, poll_ms, idle_timeout, hit_target, launcher, worker_image, min_isolation, task_image;
 what a container of a worker may use in a table [spawner.container]: memory_mb, cpus, pids, tmp_mb,
 gpus, networks, seccomp; and what a cluster is asked for in a table [spawner.kubernetes]: namespace,
-server, ca_file, token_file, queue_secret, queue_secret_key, template, start_within, grace. Flags and
-environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run, a
-second one makes them give that back, a third one kills.")]
+server, ca_file, token_file, queue_secret, queue_secret_key, template, start_within, grace. Flags
+and environment win over the file. A first SIGTERM or Ctrl-C lets the workers finish what they run,
+a second one makes them give that back, a third one kills.")]
 pub(crate) struct SpawnerArgs {
     /// A file that says what to keep
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
