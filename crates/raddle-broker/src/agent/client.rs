@@ -114,7 +114,7 @@ impl Remote {
     /// Gives back what this worker was given by an agent that could not tell it.
     async fn settle(&self, owner: Tid) -> Result<()> {
         let Some(_settling) = self.claims.settling() else { return Ok(()) };
-        let suspects = self.tasks(Claims::suspects()).await?;
+        let suspects: Vec<TaskView> = self.ask(Call::Unbegun(owner)).await?;
         let fence = |task: TaskView| (Fence { tid: task.tid, attempt: task.attempt }, task.worker);
         let lost = self.claims.lost(owner, suspects.into_iter().map(fence));
         if !lost.is_empty() {

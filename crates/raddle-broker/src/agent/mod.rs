@@ -8,6 +8,7 @@
 //! | `wire.rs` | frames on their way in and out, in a form that can be interrupted anywhere |
 //! | `socket.rs` | the socket file, and who may be at the other end |
 //! | `server.rs`, `session.rs`, `perform.rs` | [`Agent`]: connections; one connection; one call |
+//! | `guests.rs` | what is left of a call for workers in containers, which are not trusted |
 //! | `serving.rs` | [`Serving`]: an agent beside what else its process does |
 //! | `client.rs`, `link.rs` | [`Remote`]: the traits; one connection |
 //! | `direct.rs` | the engine itself, for a client that is to go on without the agent |
@@ -26,6 +27,7 @@
 mod claims;
 mod client;
 mod direct;
+mod guests;
 mod heart;
 mod link;
 mod perform;
@@ -37,5 +39,6 @@ mod socket;
 mod wire;
 
 pub use client::Remote;
+pub use guests::Guests;
 pub use server::{Agent, Options};
 pub use serving::Serving;

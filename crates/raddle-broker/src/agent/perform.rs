@@ -9,7 +9,10 @@ use raddle_core::{Tid, tid::TidArg, worker::Beat};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::protocol::{Bytes, Call, DONE, FAILED, HEADER, MAX_ANSWER, frame};
+use super::{
+    claims::Claims,
+    protocol::{Bytes, Call, DONE, FAILED, HEADER, MAX_ANSWER, frame},
+};
 use crate::{Broker, Claim, Error, Heart, Pulse, Release, Result};
 
 /// A call's answer, ready to be written.
@@ -64,6 +67,11 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         Call::Resubmit(tid) => answer(id, &broker.resubmit(tid).await),
         Call::Task(tid) => answer(id, &broker.task(tid).await),
         Call::Tasks(filter) => answer(id, &broker.tasks(filter).await),
+        Call::Unbegun(owner) => {
+            let mut tasks = broker.tasks(Claims::suspects()).await;
+            tasks.iter_mut().for_each(|tasks| tasks.retain(|task| task.worker == Some(owner)));
+            answer(id, &tasks)
+        }
         Call::Complete(digits) => answer(
             id,
             &match digits.parse() {

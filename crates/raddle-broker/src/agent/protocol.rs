@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use raddle_core::{
     Control, QueueName, Tid,
+    queue_name::Port,
     worker::{Beat, WorkerInfo},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -24,7 +25,7 @@ use crate::request::{
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 3;
+pub(super) const VERSION: u8 = 4;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -111,6 +112,8 @@ pub(super) enum Call {
     Resubmit(Tid),
     Task(Tid),
     Tasks(TaskFilter),
+    /// The tasks that this worker has claimed, and that have not begun.
+    Unbegun(Tid),
     /// The ten digits, as text.
     Complete(String),
     AheadOf(Tid),
@@ -191,6 +194,54 @@ impl Call {
             Self::Put { .. } => Some("has stored a message"),
             Self::Take { .. } | Self::Shift { .. } => Some("has taken messages"),
             _ => None,
+        }
+    }
+
+    /// Whether a worker needs it for itself and the one task that it has: all that a client is given which may be the task. Every call is named
+    /// here, so that a new one is thought about.
+    pub(super) fn is_for_guests(&self) -> bool {
+        match self {
+            Self::Sync
+            | Self::Started(_)
+            | Self::Paused { .. }
+            | Self::Progress { .. }
+            | Self::Finish(_)
+            | Self::Release(_)
+            | Self::Controls { .. }
+            | Self::Task(_)
+            // To find what it was given by an agent that could not tell it.
+            | Self::Unbegun(_)
+            | Self::Register { .. }
+            | Self::Deregister { .. }
+            | Self::Beat { .. }
+            | Self::AppendOutput { .. } => true,
+            // By name, a task is given out whatever its queue is.
+            Self::Claim(request) => request.only.is_none(),
+            // Answers to control words.
+            Self::Put { queue, .. } => matches!(queue, QueueName::Task(_, Port::CtrlOut)),
+            Self::Submit(_)
+            | Self::SubmitOwn(_)
+            | Self::Reclaim
+            | Self::Control { .. }
+            | Self::Resubmit(_)
+            | Self::Tasks(_)
+            | Self::Complete(_)
+            | Self::AheadOf(_)
+            | Self::Waiting(_)
+            | Self::Demand
+            | Self::Summary
+            | Self::Purge
+            | Self::Health
+            | Self::RegisterOwn { .. }
+            | Self::Workers
+            | Self::Take { .. }
+            | Self::Look(_)
+            | Self::Shift { .. }
+            | Self::Depths
+            | Self::Clear(_)
+            | Self::Events { .. }
+            | Self::ReadOutput { .. }
+            | Self::Follow { .. } => false,
         }
     }
 
@@ -352,6 +403,52 @@ mod tests {
         assert!(check_greeting(&GREETING).is_ok());
         assert!(matches!(check_greeting(b"raddle\n\x09"), Err(Malformed::Version(9))));
         assert!(matches!(check_greeting(b"GET / HT"), Err(Malformed::Foreign)));
+    }
+
+    #[test]
+    fn guests_are_given_what_a_worker_needs_for_itself() {
+        let put = |queue: &str| Call::Put { queue: queue.parse().unwrap(), bodies: vec![] };
+        let claim = |only| {
+            let (caps, queues) = (CapSet::new(), vec!["default".into()]);
+            Call::Claim(ClaimRequest { owner: tid(), caps, queues, only, max: 1, wait: Duration::ZERO })
+        };
+        let (worker, wait, ttl) = (tid(), Duration::ZERO, Duration::from_secs(3));
+        let fence = Fence { tid: tid(), attempt: 1 };
+        let needed = [
+            claim(None),
+            Call::Started(vec![]),
+            Call::Finish(vec![]),
+            Call::Release(vec![]),
+            Call::AppendOutput { fence, stream: Stream::Stdout, bytes: Bytes(vec![]) },
+            Call::Beat { worker, ttl, beat: Beat::default() },
+            Call::Controls { owner: worker, wait },
+            Call::Deregister { worker, failure: None },
+            Call::Unbegun(worker),
+            put(&format!("T{worker}.ctrl_out")),
+        ];
+        for call in needed {
+            assert!(call.is_for_guests(), "{call:?}");
+        }
+        let message: Control = "kill".parse().unwrap();
+        let refused = [
+            claim(Some(tid())),
+            Call::Submit(vec![]),
+            Call::Resubmit(tid()),
+            Call::Control { tid: tid(), message },
+            Call::Tasks(TaskFilter::default()),
+            Call::Workers,
+            Call::Purge,
+            Call::Depths,
+            Call::Clear("jobs".parse().unwrap()),
+            Call::Events { after: 0, tid: None, max: 1, wait },
+            Call::ReadOutput { fence, stream: Stream::Stdout, offset: 0, max: 1 },
+            put("jobs"),
+            put(&format!("T{worker}.ctrl_in")),
+            put("raddle.workers.control"),
+        ];
+        for call in refused {
+            assert!(!call.is_for_guests(), "{call:?}");
+        }
     }
 
     #[test]

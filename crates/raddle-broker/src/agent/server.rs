@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{
+    guests::Guests,
     perform::Returns,
     protocol::MAX_REQUEST,
     session::{Session, refuse},
@@ -18,15 +19,15 @@ use super::{
 use crate::{Broker, Error, Release, Result};
 
 /// How much an agent takes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// How many connections at a time. A worker has two, one of them for its lease; whoever comes after that is told to come later.
     pub connections: u32,
     /// How many calls at a time on each connection. Clients wait before they exceed it.
     pub in_flight: u32,
-    /// Another user who is served, besides its own and root: then the socket is that user's, which only root can make it.
-    pub guest: Option<u32>,
+    /// Whom it is for, if it is for workers that are not trusted. Otherwise it serves its own user and root, with all there is.
+    pub guests: Option<Arc<Guests>>,
 }
 
 /// Serves a broker at a socket. See the [module](super) for what holds.
@@ -58,14 +59,19 @@ const RETURN_PAUSE: Duration = Duration::from_millis(250);
 
 impl Default for Options {
     fn default() -> Self {
-        Self { connections: 4096, in_flight: 1024, guest: None }
+        Self { connections: 4096, in_flight: 1024, guests: None }
     }
 }
 
 impl Options {
-    /// Serves this user, too.
-    pub fn with_guest(self, uid: Option<u32>) -> Self {
-        Self { guest: uid, ..self }
+    /// The other user who is served.
+    fn guest(&self) -> Option<u32> {
+        self.guests.as_ref()?.uid
+    }
+
+    /// Serves these alone.
+    pub fn with_guests(self, guests: Option<Guests>) -> Self {
+        Self { guests: guests.map(Arc::new), ..self }
     }
 }
 
@@ -77,7 +83,7 @@ impl Agent {
 
     /// As [`bind`](Self::bind), with bounds of one's own.
     pub async fn bind_with(path: &Path, broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let (listener, bound) = socket::bind(path, options.guest).await?;
+        let (listener, bound) = socket::bind(path, options.guest()).await?;
         let refuse = |error: io::Error| Error::Socket { path: path.into(), reason: error.to_string() };
         let listener = UnixListener::from_std(listener).map_err(refuse)?;
         let (returns, returned) = mpsc::unbounded_channel();
@@ -140,7 +146,7 @@ fn admit(stream: &UnixStream, options: &Options, sessions: usize) -> Option<i32>
         }
     };
     let (pid, uid) = (peer.pid().unwrap_or(0), peer.uid());
-    if !socket::may_ask(uid) && options.guest != Some(uid) {
+    if !socket::may_ask(uid) && options.guest() != Some(uid) {
         tracing::warn!(pid, uid, "a client was refused: it is another user's");
         refuse(stream, "it serves its own user and root alone");
         return None;

@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    guests::Guest,
     perform::{Answer, Chest, Taken, answer, perform},
     protocol::{
         CALL, CANCEL, CANCELLED, Call, GREETING, MAX_REQUEST, Malformed, REFUSED, WELCOME, Welcome, bare,
@@ -48,6 +49,8 @@ pub(super) struct Session {
     /// The same, by the id of their task.
     ids: HashMap<task::Id, u64>,
     chest: Chest,
+    /// The client, if it is not trusted.
+    guest: Option<Arc<Guest>>,
 }
 
 struct Running {
@@ -73,6 +76,7 @@ pub(super) fn refuse(stream: &UnixStream, reason: &str) {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let inbox = Inbox::new(MAX_REQUEST, Some(Arc::clone(&shared.budget)));
+        let guest = shared.options.guests.clone().map(|guests| Arc::new(Guest::new(guests)));
         Self {
             shared,
             inbox,
@@ -83,6 +87,7 @@ impl Session {
             busy: 0,
             ids: HashMap::new(),
             chest: Chest::default(),
+            guest,
         }
     }
 
@@ -197,9 +202,12 @@ impl Session {
         let waits = !call.wait().is_zero();
         self.busy += usize::from(!waits);
         let (broker, returns) = (Arc::clone(&self.shared.broker), self.shared.returns.clone());
-        let doing = perform(broker, call, id, Arc::clone(&self.chest), returns);
+        let (chest, guest) = (Arc::clone(&self.chest), self.guest.clone());
         let abort = self.running.spawn(async move {
-            let answer = doing.await;
+            let answer = match guest {
+                Some(guest) => guest.perform(broker, call, id, chest, returns).await,
+                None => perform(broker, call, id, chest, returns).await,
+            };
             drop(room);
             answer
         });

@@ -5,6 +5,7 @@
 mod calls;
 mod direct;
 mod engines;
+mod guests;
 mod helper;
 mod hostile;
 mod many;

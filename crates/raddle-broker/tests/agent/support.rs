@@ -63,7 +63,7 @@ impl Served {
         self.resume_with(engine, Options::default());
     }
 
-    fn resume_with(&mut self, engine: Engine, options: Options) {
+    pub(crate) fn resume_with(&mut self, engine: Engine, options: Options) {
         let (path, url) = (self.socket(), self.url(engine));
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = std::sync::mpsc::channel();

@@ -8,10 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_broker::Url;
-use raddle_fabric::spawner::{
-    Config,
-    docker::{Class, Containers, Engine, Model, Mount},
+use raddle_broker::{Url, agent::Guests};
+use raddle_fabric::{
+    spawner::{
+        Config,
+        docker::{Class, Containers, Engine, Model, Mount},
+    },
+    worker,
 };
 use rustix::process::{getegid, geteuid};
 
@@ -137,8 +140,13 @@ impl Hatch {
         self.folder.join(SOCKET)
     }
 
+    /// What those may ask for who come there. In a container, that may be a task.
+    pub(super) fn guests(&self, worker: &worker::Options) -> Guests {
+        Guests::new(worker.caps.clone(), worker.queues.clone()).of_user(self.guest())
+    }
+
     /// The user who is served besides our own.
-    pub(super) fn guest(&self) -> Option<u32> {
+    fn guest(&self) -> Option<u32> {
         (self.uid != geteuid().as_raw()).then_some(self.uid)
     }
 

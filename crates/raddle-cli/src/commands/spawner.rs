@@ -212,7 +212,7 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         name: args.name.clone(),
         socket: socket.clone(),
         #[cfg(feature = "docker")]
-        guest: hatch.as_ref().and_then(Hatch::guest),
+        guests: hatch.as_ref().map(|hatch| hatch.guests(&worker)),
         book: watched.book.clone(),
         ..Options::new(config, worker)
     };

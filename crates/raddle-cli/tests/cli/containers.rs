@@ -220,6 +220,25 @@ fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
     yard.assert_clean();
 }
 
+/// A task has what its worker has, and so the socket.
+#[test]
+fn a_task_in_a_container_submits_nothing() {
+    let Some(yard) = Yard::new() else { return };
+    let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "2"]);
+    yard.warm(1);
+    let script = "for c in 'submit --cwd /tmp -- true' 'task list' 'worker list' 'queue list'; do \
+                  QUEUE_URL=unix:/run/raddle/agent.sock /usr/local/bin/raddle $c 2>&1; echo $?; done";
+    let tids = yard.submit(1, script);
+    yard.wait(&tids);
+    let logs = yard.world.raddle(["logs", &tids[0]]).ok().text().to_owned();
+    assert_eq!(logs.matches("it serves workers in containers").count(), 4, "{logs}");
+    assert!(!logs.lines().any(|line| line == "0"), "{logs}");
+    let tasks = yard.world.raddle(["task", "list", "--json"]).ok().json();
+    assert_eq!(tasks.as_array().unwrap().len(), 1, "{tasks}");
+    end(spawner);
+    yard.assert_clean();
+}
+
 fn uid() -> u32 {
     // SAFETY: no effects.
     unsafe { libc::geteuid() }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use raddle_broker::{
     Broker, Error, Result,
-    agent::{self, Serving},
+    agent::{self, Guests, Serving},
 };
 use raddle_core::{Tid, worker::WorkerInfo};
 use raddle_exec::FencePage;
@@ -27,8 +27,8 @@ pub struct Options {
     pub worker: worker::Options,
     /// Where it serves the broker to its workers, if it does.
     pub socket: Option<PathBuf>,
-    /// The user that its workers are, if it is not its own.
-    pub guest: Option<u32>,
+    /// What its workers may do there, if they are not trusted.
+    pub guests: Option<Guests>,
     /// Where account is kept of how they end, if anybody wants to know. What they do is seen by the broker it is given, if that is an
     /// [`Observed`](crate::metrics::Observed).
     pub book: Option<Arc<Book>>,
@@ -94,7 +94,7 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 impl Options {
     /// A spawner like this, which serves nobody yet.
     pub fn new(config: Config, worker: worker::Options) -> Self {
-        Self { name: KIND.into(), config, worker, socket: None, guest: None, book: None, lease: LEASE }
+        Self { name: KIND.into(), config, worker, socket: None, guests: None, book: None, lease: LEASE }
     }
 
     /// What its workers take can be left to it. It runs nothing itself.
@@ -108,7 +108,7 @@ impl Spawner {
     pub async fn register(broker: Arc<dyn Broker>, options: Options, launcher: Box<dyn Launcher>) -> Result<Self> {
         let serving = match &options.socket {
             Some(path) => {
-                let serving = agent::Options::default().with_guest(options.guest);
+                let serving = agent::Options::default().with_guests(options.guests.clone());
                 Some(Serving::start_with(path, Arc::clone(&broker), serving).await?)
             }
             None => None,

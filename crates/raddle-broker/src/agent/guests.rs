@@ -1,0 +1,229 @@
+//! Connections of workers that are not trusted: in a container, whoever is at the socket may be the task and not its worker. So each is given
+//! what a one-shot worker needs for itself, and nothing else. Which calls that are is said by [`Call::is_for_guests`]; here is for whom they may
+//! be made.
+//!
+//! Nobody proves who he is: containers of a spawner are the same user. Who finds the id of another one-shot worker of the same queues can speak
+//! for that. Lists, where such ids could be read, are no calls for guests.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use raddle_core::{
+    CapSet, QueueName, TaskView, Tid,
+    worker::{WorkerEntry, WorkerInfo},
+};
+
+use super::{
+    perform::{Answer, Chest, Returns, answer, perform},
+    protocol::Call,
+};
+use crate::{Broker, Error, Fence, Result};
+
+/// Whom a socket is for that serves guests alone: one-shot workers of these queues, with no more than these capabilities. Everybody who comes is
+/// one, also the user who serves: that may be the one that the containers have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Guests {
+    /// The user that they are, if that is another than the one who serves: then the socket is that user's, which only root can make it.
+    pub uid: Option<u32>,
+    /// What they may offer. What else they do is left out.
+    pub caps: CapSet,
+    /// The queues that they may serve.
+    pub queues: Vec<String>,
+}
+
+/// A connection of one.
+#[derive(Debug)]
+pub(super) struct Guest {
+    guests: Arc<Guests>,
+    /// The worker it was last found to speak for, which need not be looked up again.
+    worker: Mutex<Option<Tid>>,
+}
+
+/// What a worker for one task says that it is.
+const ONE_SHOT: &str = "one-shot";
+/// What is leased for longer would stay with a worker that is gone. Workers ask for seconds.
+const LONGEST_LEASE: Duration = Duration::from_secs(60);
+
+impl Guests {
+    /// Workers that serve these queues, and offer no more than this.
+    pub fn new(caps: CapSet, queues: Vec<String>) -> Self {
+        Self { uid: None, caps, queues }
+    }
+
+    /// They are another user.
+    pub fn of_user(self, uid: Option<u32>) -> Self {
+        Self { uid, ..self }
+    }
+
+    fn serve(&self, queues: &[String]) -> Result<()> {
+        match queues.iter().find(|queue| !self.queues.contains(queue)) {
+            Some(queue) => Err(refused(&format!("the queue '{queue}' is not one of its workers'"))),
+            None => Ok(()),
+        }
+    }
+
+    /// What they may offer of this. A container may have a handler that the spawner has not.
+    fn offered(&self, caps: &CapSet) -> CapSet {
+        let mut both = CapSet::new();
+        for tag in caps.iter().filter(|tag| self.caps.iter().any(|own| own == *tag)) {
+            both.insert(tag).expect("it is in a set already");
+        }
+        both
+    }
+
+    /// What a worker may register as.
+    fn register(&self, info: WorkerInfo) -> Result<WorkerInfo> {
+        if info.kind != ONE_SHOT || info.concurrency != 1 {
+            return Err(refused("workers there are for one task each"));
+        }
+        self.serve(&info.queues)?;
+        Ok(WorkerInfo { capabilities: self.offered(&info.capabilities), ..info })
+    }
+
+    fn may_be(&self, worker: &WorkerEntry) -> bool {
+        worker.info.kind == ONE_SHOT && self.serve(&worker.info.queues).is_ok()
+    }
+
+    fn may_see(&self, task: &TaskView) -> bool {
+        !task.spec.is_service() && self.queues.contains(&task.spec.queue)
+    }
+}
+
+impl Guest {
+    pub(super) fn new(guests: Arc<Guests>) -> Self {
+        Self { guests, worker: Mutex::default() }
+    }
+
+    /// Does what was asked for, if it is for guests.
+    pub(super) async fn perform(
+        &self,
+        broker: Arc<dyn Broker>,
+        call: Call,
+        id: u64,
+        chest: Chest,
+        returns: Returns,
+    ) -> Answer {
+        let plain = |frame| Answer { frame, taken: None };
+        match self.admit(&*broker, call).await {
+            Err(error) => plain(answer::<()>(id, &Err(error))),
+            Ok(Call::Register { info, ttl }) => {
+                let registered = broker.register(info, ttl).await;
+                registered.iter().for_each(|worker| self.speaks_for(*worker));
+                plain(answer(id, &registered))
+            }
+            Ok(call) => perform(broker, call, id, chest, returns).await,
+        }
+    }
+
+    /// The call as it may be made.
+    async fn admit(&self, broker: &dyn Broker, call: Call) -> Result<Call> {
+        if !call.is_for_guests() {
+            return Err(refused("this is nothing that a worker needs for its task"));
+        }
+        self.check_all(broker, fences(&call)).await?;
+        match call {
+            Call::Register { info, ttl } => {
+                check_lease(ttl)?;
+                return Ok(Call::Register { info: self.guests.register(info)?, ttl });
+            }
+            Call::Claim(mut request) => {
+                self.guests.serve(&request.queues)?;
+                self.check_worker(broker, request.owner).await?;
+                request.caps = self.guests.offered(&request.caps);
+                request.max = request.max.min(1);
+                return Ok(Call::Claim(request));
+            }
+            Call::Beat { worker, ttl, .. } => {
+                check_lease(ttl)?;
+                self.check_worker(broker, worker).await?;
+            }
+            Call::Controls { owner: worker, .. } | Call::Deregister { worker, .. } | Call::Unbegun(worker) => {
+                self.check_worker(broker, worker).await?;
+            }
+            // Answers to control words, for the worker or for its task.
+            Call::Put { queue: QueueName::Task(of, _), .. } => match broker.task(of).await? {
+                Some(task) if !task.spec.is_service() => self.check_owner(broker, &task).await?,
+                _ if self.is_known(broker, of).await? == Some(true) => {}
+                _ => return Err(foreign()),
+            },
+            Call::Task(tid) => match broker.task(tid).await? {
+                Some(task) if !self.guests.may_see(&task) => return Err(refused("the task is in another queue")),
+                _ => {}
+            },
+            _ => {}
+        }
+        Ok(call)
+    }
+
+    /// Whether calls may be made for this worker. For one that is not there they may: it is told so by the broker.
+    async fn check_worker(&self, broker: &dyn Broker, worker: Tid) -> Result<()> {
+        self.is_known(broker, worker).await?.map_or(Ok(()), |is_one| if is_one { Ok(()) } else { Err(foreign()) })
+    }
+
+    /// Whether the worker is one of theirs, if it is there.
+    async fn is_known(&self, broker: &dyn Broker, worker: Tid) -> Result<Option<bool>> {
+        if *self.worker.lock().unwrap_or_else(PoisonError::into_inner) == Some(worker) {
+            return Ok(Some(true));
+        }
+        let found = broker.workers().await?.into_iter().find(|entry| entry.tid == worker);
+        let is_one = found.map(|entry| self.guests.may_be(&entry));
+        if is_one == Some(true) {
+            self.speaks_for(worker);
+        }
+        Ok(is_one)
+    }
+
+    fn speaks_for(&self, worker: Tid) {
+        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
+    }
+
+    async fn check_all(&self, broker: &dyn Broker, fences: Vec<Fence>) -> Result<()> {
+        for fence in fences {
+            // What is not there, the broker refuses; an attempt that is not yet there could be another's in a moment.
+            match broker.task(fence.tid).await? {
+                Some(task) if task.spec.is_service() || fence.attempt > task.attempt => return Err(foreign()),
+                Some(task) if fence.attempt == task.attempt => self.check_owner(broker, &task).await?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one of their workers has the task, or had it last.
+    async fn check_owner(&self, broker: &dyn Broker, task: &TaskView) -> Result<()> {
+        match task.worker {
+            Some(worker) if self.is_known(broker, worker).await? == Some(true) => Ok(()),
+            _ => Err(foreign()),
+        }
+    }
+}
+
+/// The attempts of which the call tells something.
+fn fences(call: &Call) -> Vec<Fence> {
+    match call {
+        Call::Started(batch) => batch.iter().map(|started| started.fence).collect(),
+        Call::Finish(batch) => batch.iter().map(|finish| finish.fence).collect(),
+        Call::Release(batch) => batch.iter().map(|release| release.fence).collect(),
+        Call::Paused { fence, .. } | Call::Progress { fence, .. } | Call::AppendOutput { fence, .. } => vec![*fence],
+        _ => Vec::new(),
+    }
+}
+
+fn check_lease(ttl: Duration) -> Result<()> {
+    if ttl <= LONGEST_LEASE {
+        return Ok(());
+    }
+    Err(refused(&format!("a lease there is for {} s at most", LONGEST_LEASE.as_secs())))
+}
+
+fn foreign() -> Error {
+    refused("the worker, or the task, is not one of theirs")
+}
+
+fn refused(why: &str) -> Error {
+    let reason = format!("it serves workers in containers, with what they need for themselves: {why}");
+    Error::AgentRefused { path: "this socket".into(), reason }
+}

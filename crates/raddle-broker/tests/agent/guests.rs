@@ -1,0 +1,191 @@
+//! Clients that are not trusted: a task in a container has the socket of its worker.
+
+use std::{sync::Arc, time::Duration};
+
+use raddle_broker::{
+    Broker, ClaimRequest, Error, Fence, Pulse, Release, Result, Started, Stream, Submit, TaskFilter, Verdict,
+    agent::{Guests, Options},
+    conformance, connect,
+};
+use raddle_core::{
+    Exit, QueueName, Spec, State, Tid,
+    queue_name::Port,
+    worker::{Beat, WorkerInfo},
+};
+
+use crate::support::*;
+
+/// As long as workers have it, and longer than a case takes.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// A socket for guests, and the broker behind it, as others have it.
+async fn hosted() -> (Served, Arc<dyn Broker>) {
+    let mut served = Served::start_with(Engine::Sqlite, options());
+    let url = served.url(Engine::Sqlite);
+    (served, connect(&url).await.unwrap())
+}
+
+fn options() -> Options {
+    let guests = Guests::new("cpu".parse().unwrap(), vec!["default".into()]);
+    Options::default().with_guests(Some(guests))
+}
+
+fn one_shot() -> WorkerInfo {
+    let capabilities = "cpu".parse().unwrap();
+    WorkerInfo { kind: "one-shot".into(), concurrency: 1, capabilities, ..info() }
+}
+
+fn spec(queue: &str) -> Spec {
+    Spec { queue: queue.into(), ..Spec::command(["true"]) }
+}
+
+async fn submit_to(broker: &dyn Broker, spec: Spec) -> Tid {
+    broker.submit(vec![Submit::new(spec)]).await.unwrap()[0].tid()
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, what: &str) {
+    let error = outcome.expect_err(what);
+    assert!(matches!(error, Error::AgentRefused { .. }) && !error.is_retryable(), "{what}: {error}");
+    assert!(error.to_string().contains("it serves workers in containers"), "{what}: {error}");
+}
+
+#[tokio::test]
+async fn a_guest_that_is_a_worker_works() {
+    let (served, host) = hosted().await;
+    let guest = remote(served.path()).await;
+    let owner = guest.register(one_shot(), LEASE).await.unwrap();
+    assert!(matches!(guest.heart(owner, LEASE).beat(Beat::default()), Ok(Pulse::Alive(_))));
+    let tid = submit(&*host).await;
+    let fence = guest.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    assert_eq!(fence, Fence { tid, attempt: 1 });
+    guest.started(vec![Started { fence, pid: Some(7) }]).await.unwrap();
+    guest.append_output(fence, Stream::Stdout, b"out".to_vec()).await.unwrap();
+    host.control(tid, "status".parse().unwrap()).await.unwrap();
+    assert_eq!(guest.controls(owner, SOON).await.unwrap()[0].tid, tid);
+    for of in [tid, owner] {
+        guest.put(&QueueName::Task(of, Port::CtrlOut), vec!["{}".into()]).await.unwrap();
+    }
+    let end = || vec![conformance::finish(fence, Exit::Code { code: 0 })];
+    assert_eq!(guest.finish(end()).await.unwrap(), [Verdict::Done(State::Completed)]);
+    assert_eq!(guest.finish(end()).await.unwrap(), [Verdict::Stale], "it is told so by the broker");
+    assert_eq!(host.read_output(fence, Stream::Stdout, 0, 9).await.unwrap(), b"out");
+
+    let tid = submit(&*host).await;
+    let fence = guest.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    // Another connection, as after the end of an agent.
+    let again = remote(served.path()).await;
+    again.release(vec![Release { fence, reason: "no time".into() }]).await.unwrap();
+    assert_eq!(state(&*host, tid).await, State::Created);
+    again.deregister(owner, None).await.unwrap();
+    assert!(host.workers().await.unwrap().is_empty());
+    // One that is not registered any more is told so, and can register again.
+    assert!(matches!(again.claim(request(owner, SOON)).await, Err(Error::NotFound(gone)) if gone == owner));
+    assert!(matches!(again.heart(owner, LEASE).beat(Beat::default()), Ok(Pulse::Expired)));
+}
+
+#[tokio::test]
+async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
+    let (served, host) = hosted().await;
+    let guest = remote(served.path()).await;
+    let queue: QueueName = "jobs".parse().unwrap();
+    host.put(&queue, vec!["secret".into()]).await.unwrap();
+    let tid = submit(&*host).await;
+    assert_refused(guest.submit(vec![Submit::new(spec("default"))]).await, "submit");
+    assert_refused(guest.resubmit(tid).await, "resubmit");
+    assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");
+    assert_refused(guest.tasks(TaskFilter::default()).await, "tasks");
+    assert_refused(guest.workers().await, "workers");
+    assert_refused(guest.summary().await, "summary");
+    assert_refused(guest.health().await, "health");
+    assert_refused(guest.purge().await, "purge");
+    assert_refused(guest.reclaim().await, "reclaim");
+    assert_refused(guest.put(&queue, vec!["x".into()]).await, "put");
+    assert_refused(guest.take(&queue, 1, Duration::ZERO).await, "take");
+    assert_refused(guest.clear(&queue).await, "clear");
+    assert_refused(guest.depths().await, "depths");
+    let broadcast: QueueName = "raddle.workers.control".parse().unwrap();
+    assert_refused(guest.put(&broadcast, vec!["kill".into()]).await, "broadcast");
+    assert_eq!(state(&*host, tid).await, State::Created);
+    assert_eq!(host.tasks(TaskFilter::default()).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_guest_is_a_one_shot_worker_of_its_class() {
+    let (served, host) = hosted().await;
+    let guest = remote(served.path()).await;
+    assert_refused(guest.register(info(), LEASE).await, "resident");
+    assert_refused(guest.register(WorkerInfo { concurrency: 9, ..one_shot() }, LEASE).await, "many at a time");
+    assert_refused(guest.register(WorkerInfo { queues: vec!["root".into()], ..one_shot() }, LEASE).await, "queue");
+    assert_refused(guest.register(one_shot(), TTL).await, "a long lease");
+    assert_refused(guest.register_own(one_shot(), LEASE).await, "for another");
+
+    let capabilities = "cpu,gpu".parse().unwrap();
+    let owner = guest.register(WorkerInfo { capabilities, ..one_shot() }, LEASE).await.unwrap();
+    assert_eq!(host.workers().await.unwrap()[0].info.capabilities.to_string(), "cpu");
+    let elsewhere = submit_to(&*host, spec("root")).await;
+    let greater = submit_to(&*host, Spec { requires: "gpu".parse().unwrap(), ..spec("default") }).await;
+    let claim = || ClaimRequest { caps: "cpu,gpu".parse().unwrap(), max: 100, ..request(owner, Duration::ZERO) };
+    assert_refused(guest.claim(ClaimRequest { queues: vec!["root".into()], ..claim() }).await, "queue");
+    assert_refused(guest.claim(ClaimRequest { only: Some(elsewhere), ..claim() }).await, "by name");
+    assert_refused(guest.task(elsewhere).await, "reading elsewhere");
+    assert!(guest.claim(claim()).await.unwrap().is_empty(), "a capability that its class has not");
+    for tid in [elsewhere, greater] {
+        assert_eq!(state(&*host, tid).await, State::Created);
+    }
+    submit(&*host).await;
+    submit(&*host).await;
+    assert_eq!(guest.claim(claim()).await.unwrap().len(), 1, "one at a time");
+}
+
+#[tokio::test]
+async fn a_guest_does_not_speak_for_others() {
+    let (served, host) = hosted().await;
+    let guest = remote(served.path()).await;
+    guest.register(one_shot(), LEASE).await.unwrap();
+    let other = host.register(info(), LEASE).await.unwrap();
+    assert_refused(guest.claim(request(other, Duration::ZERO)).await, "claim");
+    assert_refused(guest.controls(other, Duration::ZERO).await, "controls");
+    assert_refused(guest.deregister(other, None).await, "deregister");
+    assert_refused(guest.heart(other, LEASE).beat(Beat::default()), "beat");
+    let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+    for of in [other, nobody] {
+        assert_refused(guest.put(&QueueName::Task(of, Port::CtrlOut), vec!["{}".into()]).await, "answers");
+    }
+
+    let tid = submit(&*host).await;
+    let next = Fence { tid, attempt: 1 };
+    let end = |fence| vec![conformance::finish(fence, Exit::Code { code: 0 })];
+    assert_refused(guest.finish(end(next)).await, "what nobody has begun");
+    assert_refused(guest.finish(end(Fence { tid: other, attempt: 0 })).await, "a worker");
+    let fence = host.claim(request(other, SOON)).await.unwrap()[0].fence;
+    assert_refused(guest.finish(end(fence)).await, "finish");
+    assert_refused(guest.started(vec![Started { fence, pid: None }]).await, "started");
+    assert_refused(guest.release(vec![Release { fence, reason: "mine".into() }]).await, "release");
+    assert_refused(guest.paused(fence, true).await, "paused");
+    assert_refused(guest.append_output(fence, Stream::Stdout, b"forged".to_vec()).await, "output");
+    assert_refused(guest.put(&QueueName::Task(tid, Port::CtrlOut), vec!["{}".into()]).await, "answers");
+    assert_eq!(state(&*host, tid).await, State::Spawning);
+    assert_eq!(host.workers().await.unwrap().len(), 2);
+}
+
+/// What is lost with an agent is found by its owner, and seen by nobody else.
+#[tokio::test]
+async fn a_guest_gives_back_what_it_was_never_told_of() {
+    let (mut served, host) = hosted().await;
+    let guest = remote(served.path()).await;
+    let owner = guest.register(one_shot(), LEASE).await.unwrap();
+    let waiting = {
+        let guest = guest.clone();
+        tokio::spawn(async move { guest.claim(request(owner, LEASE)).await })
+    };
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    served.stop();
+    assert!(waiting.await.unwrap().unwrap_err().is_retryable());
+    // As an agent does that is killed before it has answered.
+    let tid = submit(&*host).await;
+    host.claim(request(owner, SOON)).await.unwrap();
+    served.resume_with(Engine::Sqlite, options());
+    let claims = guest.claim(request(owner, SOON)).await.unwrap();
+    assert_eq!(claims[0].fence, Fence { tid, attempt: 2 });
+}
