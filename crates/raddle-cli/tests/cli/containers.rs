@@ -220,6 +220,26 @@ fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
     yard.assert_clean();
 }
 
+/// A task can write where its worker does.
+#[test]
+fn a_task_that_speaks_as_its_worker_neither_forges_nor_fills_the_log() {
+    let Some(yard) = Yard::new() else { return };
+    let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "2"]);
+    let host = yard.warm(1).remove(0);
+    let script = "printf '\\033[2Jforged\\n' > /proc/1/fd/2; line=$(printf '%0500d' 0); i=0; \
+                  while [ $i -lt 5000 ]; do echo $line; echo $line >&2; i=$((i+1)); done > /proc/1/fd/1 2> /proc/1/fd/2";
+    let tids = yard.submit(1, script);
+    yard.wait(&tids);
+    until("it is told that there is more", || spawner.stderr().contains("the rest is left out"));
+    let log = spawner.stderr();
+    assert!(log.contains(&format!("{host}: \\u{{1b}}[2Jforged")), "{}", &log[..log.len().min(2000)]);
+    assert!(!log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("00")));
+    assert!(log.len() < 3 << 19, "{} bytes", log.len());
+    yard.wait(&yard.submit(2, "true"));
+    end(spawner);
+    yard.assert_clean();
+}
+
 /// A task has what its worker has, and so the socket.
 #[test]
 fn a_task_in_a_container_submits_nothing() {

@@ -6,13 +6,15 @@ use super::launcher::{Id, News};
 #[derive(Debug, Default)]
 pub(super) struct Said {
     is_ready: bool,
+    has_begun: bool,
 }
 
 impl Said {
     /// What a line of it means.
     pub(super) fn line(&mut self, of: &Id, line: &str) -> Option<News> {
         if self.is_ready {
-            return Some(News::Begun);
+            // Said once, whatever else comes: a task can write here as its worker can, and as fast as it likes.
+            return (!std::mem::replace(&mut self.has_begun, true)).then_some(News::Begun);
         }
         match line.trim().parse() {
             Ok(tid) => {
@@ -38,5 +40,8 @@ mod tests {
         let tid = "1794800817069096960";
         assert_eq!(said.line(&id, &format!("{tid}\n")), Some(News::Ready(tid.parse().unwrap())));
         assert_eq!(said.line(&id, "begun"), Some(News::Begun));
+        for line in ["begun", tid, ""] {
+            assert_eq!(said.line(&id, line), None, "a task can say so as often as it likes");
+        }
     }
 }

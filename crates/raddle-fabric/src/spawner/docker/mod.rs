@@ -5,6 +5,7 @@
 //! | `hardened.rs` | **what a container may do**: from an allowance to the engine's words for it. Pure |
 //! | `engine.rs` | the engine: calls, and what their failures mean |
 //! | `containers.rs` | the launcher: starting, taking charge of what another has left, passing orders on |
+//! | `heard.rs` | what people are shown of what a container says. Pure |
 //! | `watch.rs` | one container, from its start to its end |
 //!
 //! A container is removed by the engine when it ends, whoever is there to see it. So nothing is left of a spawner that was killed, and how a
@@ -13,6 +14,7 @@
 mod containers;
 mod engine;
 mod hardened;
+mod heard;
 mod watch;
 
 pub use containers::{Containers, Model};

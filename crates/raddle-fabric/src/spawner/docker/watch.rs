@@ -26,6 +26,7 @@ use tokio::{
 use super::{
     containers::Yard,
     engine::{Fate, is_absent, is_in_the_way},
+    heard::{Heard, Line},
 };
 use crate::spawner::{
     launcher::{Id, LaunchError, News, Obstacle},
@@ -58,8 +59,6 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The pauses between two tries to reach an engine that is gone.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A line that is longer is passed on in pieces.
-const LONGEST_LINE: usize = 16 << 10;
 
 /// Looks after a container until it is gone, and tells of it.
 pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orders: mpsc::UnboundedReceiver<Order>) {
@@ -80,7 +79,7 @@ pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orde
                 is_ready: false,
                 said: Said::default(),
                 out: Line::default(),
-                err: Line::default(),
+                err: Heard::default(),
             };
             let by = matches!(origin, Origin::New(_)).then(|| Instant::now() + READY_WITHIN);
             watch.until_gone(words, by, &mut orders).await
@@ -156,7 +155,7 @@ struct Watch<'a> {
     is_ready: bool,
     said: Said,
     out: Line,
-    err: Line,
+    err: Heard,
 }
 
 impl Watch<'_> {
@@ -169,8 +168,18 @@ impl Watch<'_> {
         let mut late = std::pin::pin!(sleep_until(ready_by.unwrap_or_else(Instant::now)));
         loop {
             tokio::select! {
-                // What it said comes before its end.
+                // What it says comes last: one that does not stop to speak is told to stop all the same.
                 biased;
+                Some(order) = orders.recv() => match order {
+                    Order::Stop if !self.is_ready => self.stops = true,
+                    order => self.obey(order).await,
+                },
+                () = &mut late, if ready_by.is_some() && !self.is_ready => {
+                    self.obey(Order::Remove).await;
+                    let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
+                    let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
+                    return News::Failed(LaunchError::new(Obstacle::Image, reason));
+                }
                 word = words.next() => match word {
                     Some(Ok(word)) => {
                         self.hear(&word);
@@ -181,7 +190,7 @@ impl Watch<'_> {
                     }
                     // It is over, or the engine is.
                     Some(Err(_)) | None => {
-                        self.err.rest(pass_on);
+                        self.err.rest(self.id.as_str(), pass_on);
                         match self.fate().await {
                             Fate::Gone(gone) => return News::Gone(gone),
                             Fate::Runs => {
@@ -193,16 +202,6 @@ impl Watch<'_> {
                         }
                     }
                 },
-                Some(order) = orders.recv() => match order {
-                    Order::Stop if !self.is_ready => self.stops = true,
-                    order => self.obey(order).await,
-                },
-                () = &mut late, if ready_by.is_some() && !self.is_ready => {
-                    self.obey(Order::Remove).await;
-                    let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
-                    let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
-                    return News::Failed(LaunchError::new(Obstacle::Image, reason));
-                }
             }
         }
     }
@@ -218,7 +217,9 @@ impl Watch<'_> {
                     }
                 });
             }
-            LogOutput::StdErr { message } | LogOutput::Console { message } => self.err.take(message, pass_on),
+            LogOutput::StdErr { message } | LogOutput::Console { message } => {
+                self.err.take(self.id.as_str(), message, pass_on);
+            }
             LogOutput::StdIn { .. } => {}
         }
     }
@@ -260,50 +261,8 @@ impl Watch<'_> {
     }
 }
 
-/// What has come of a line.
-#[derive(Debug, Default)]
-struct Line(Vec<u8>);
-
-impl Line {
-    /// Adds what has come, and passes on the lines that are whole.
-    fn take(&mut self, bytes: &[u8], mut to: impl FnMut(&[u8])) {
-        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.0.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.0.len() >= LONGEST_LINE {
-                to(&std::mem::take(&mut self.0));
-            }
-        }
-    }
-
-    fn rest(&mut self, mut to: impl FnMut(&[u8])) {
-        if !self.0.is_empty() {
-            to(&std::mem::take(&mut self.0));
-        }
-    }
-}
-
-/// Passes on what a worker says to people. Whatever is in a container, it does not move the cursor of who reads this.
-fn pass_on(line: &[u8]) {
-    let text = String::from_utf8_lossy(line);
-    let tame = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
-    let text: String = text.trim_end_matches(['\n', '\r']).chars().map(tame).collect();
+/// Tells people what a worker says.
+fn pass_on(line: String) {
     // Nobody may be reading.
-    let _ = writeln!(io::stderr().lock(), "{text}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_put_together() {
-        let (mut line, mut seen) = (Line::default(), Vec::new());
-        for piece in ["ab", "c\nd", "e\n\n", "rest"] {
-            line.take(piece.as_bytes(), |whole| seen.push(String::from_utf8_lossy(whole).into_owned()));
-        }
-        line.rest(|whole| seen.push(String::from_utf8_lossy(whole).into_owned()));
-        assert_eq!(seen, ["abc\n", "de\n", "\n", "rest"]);
-        line.take(&[b'x'; LONGEST_LINE], |_| seen.clear());
-        assert_eq!(seen, [""; 0], "one that does not end is passed on all the same");
-    }
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
