@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::ErrorKind,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    io::{self, ErrorKind},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -16,10 +16,15 @@ use raddle_fabric::{
     },
     worker,
 };
-use rustix::process::{getegid, geteuid};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+    process::{Uid, getegid, geteuid},
+};
 
 use super::{
     one_shot::{self, TO_STDOUT},
+    seccomp::profile,
     start::QUEUE_URL,
 };
 use crate::{
@@ -53,8 +58,7 @@ const SOCKET: &str = "agent.sock";
 /// The longest name of a socket.
 const LONGEST_SOCKET: usize = 107;
 const FOLDER_MODE: u32 = 0o700;
-/// No seccomp profile is nearly as long.
-const LONGEST_PROFILE: u64 = 1 << 20;
+const TAKEN: &str = "something else is there, or it is another user's: move it away";
 
 impl Contained {
     /// For workers like these on this broker. `base` is where paths in the file count from.
@@ -106,24 +110,6 @@ impl Contained {
     }
 }
 
-/// A seccomp profile, as the engine takes it.
-fn profile(path: &Path) -> Outcome<String> {
-    let wrong = |reason: &dyn std::fmt::Display| {
-        Failure::Usage(format!("at 'spawner.container.seccomp': {}: {reason}", path.display()))
-    };
-    let found = fs::metadata(path).map_err(|error| wrong(&error))?;
-    if !found.is_file() || found.len() > LONGEST_PROFILE {
-        return Err(wrong(&"it is not a file, or too long for a seccomp profile"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    let profile: serde_json::Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    match profile.get("defaultAction").and_then(|action| action.as_str()) {
-        Some("SCMP_ACT_ALLOW") if profile.get("syscalls").is_none() => Err(wrong(&"it allows everything")),
-        Some(_) => Ok(profile.to_string()),
-        None => Err(wrong(&"it has no \"defaultAction\", and so is no seccomp profile")),
-    }
-}
-
 impl Hatch {
     fn new(url: &Url, class: &Class, uid: u32) -> Self {
         let name = format!("raddle-agent-{}", class.as_str());
@@ -158,24 +144,81 @@ impl Hatch {
         };
         match fs::DirBuilder::new().mode(FOLDER_MODE).create(&self.folder) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let found = fs::symlink_metadata(&self.folder).map_err(|error| wrong(&error))?;
-                let is_ours = [geteuid().as_raw(), self.uid].contains(&found.uid());
-                if !found.is_dir() || !is_ours {
-                    return Err(wrong(&"something else is there, or it is another user's: move it away"));
-                }
-            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(wrong(&error)),
         }
-        if let Some(guest) = self.guest() {
-            std::os::unix::fs::lchown(&self.folder, Some(guest), None).map_err(|error| wrong(&error))?;
+        // Once it is open, it is the same that is looked at and changed, whatever is put in its place meanwhile. A link is not followed.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match rustix::fs::open(&self.folder, flags, Mode::empty()) {
+            Ok(folder) => folder,
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(wrong(&TAKEN)),
+            Err(error) => return Err(wrong(&io::Error::from(error))),
+        };
+        let change = || -> rustix::io::Result<bool> {
+            let owner = rustix::fs::fstat(&folder)?.st_uid;
+            if ![geteuid().as_raw(), self.uid].contains(&owner) {
+                return Ok(false);
+            }
+            // The umask has had a say in what it was made with.
+            rustix::fs::fchmod(&folder, Mode::from_raw_mode(FOLDER_MODE))?;
+            if let Some(guest) = self.guest() {
+                rustix::fs::fchown(&folder, Some(Uid::from_raw(guest)), None)?;
+            }
+            Ok(true)
+        };
+        match change() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(wrong(&TAKEN)),
+            Err(error) => Err(wrong(&io::Error::from(error))),
         }
-        // The umask has a say in what it is made with.
-        fs::set_permissions(&self.folder, fs::Permissions::from_mode(FOLDER_MODE)).map_err(|error| wrong(&error))
     }
 
     /// Removes the folder. With workers of a next spawner in it, it stays.
     pub(super) fn close(&self) {
         let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_made_or_taken_and_nothing_else_is() {
+        let world = tempfile::tempdir().expect("a folder");
+        let hatch = |name: &str| Hatch { folder: world.path().join(name), uid: geteuid().as_raw() };
+        let mode = |hatch: &Hatch| fs::metadata(&hatch.folder).expect("it is there").mode() & 0o777;
+        let new = hatch("new");
+        for _ in 0..2 {
+            assert!(new.open().is_ok(), "one that is there is taken");
+            assert_eq!(mode(&new), FOLDER_MODE);
+            fs::set_permissions(&new.folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        }
+        // Where somebody else has put a link to a folder of ours, that stays as it is.
+        for (name, target) in [("link", "new"), ("dangling", "absent"), ("itself", "itself")] {
+            symlink(target, world.path().join(name)).expect("a link");
+            assert!(hatch(name).open().is_err(), "{name}");
+        }
+        assert_eq!(mode(&new), 0o755);
+        assert!(!world.path().join("absent").exists());
+        fs::write(world.path().join("file"), "").expect("a file");
+        assert!(hatch("file").open().is_err());
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_left_alone() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let world = tempfile::tempdir().expect("a folder");
+        let hatch = Hatch { folder: world.path().join("theirs"), uid: NOBODY };
+        fs::create_dir(&hatch.folder).expect("a folder");
+        std::os::unix::fs::chown(&hatch.folder, Some(12345), None).expect("root may");
+        assert!(hatch.open().is_err());
+        std::os::unix::fs::chown(&hatch.folder, Some(ROOT), None).expect("root may");
+        assert!(hatch.open().is_ok());
+        assert_eq!(fs::metadata(&hatch.folder).expect("it is there").uid(), NOBODY);
     }
 }

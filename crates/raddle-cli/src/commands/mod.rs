@@ -21,6 +21,8 @@ mod recover;
 mod result;
 mod retry;
 mod run;
+#[cfg(feature = "docker")]
+mod seccomp;
 mod spawner;
 mod start;
 mod status;
