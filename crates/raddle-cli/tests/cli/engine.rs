@@ -32,6 +32,8 @@ struct Ways {
     create_times: Option<usize>,
     start: Option<(u16, &'static str)>,
     unfiltered: bool,
+    /// The containers that are there from the start, in JSON.
+    left: Option<&'static str>,
     /// Containers that were there are gone after a restart.
     forgets: bool,
 }
@@ -128,7 +130,9 @@ impl Engine {
                 let options = if self.ways.unfiltered { json!([]) } else { json!(["name=seccomp,profile=default"]) };
                 (200, json!({ "ServerVersion": "0.0-fake", "SecurityOptions": options }))
             }
-            ("GET", ["containers", "json"]) => (200, json!([])),
+            ("GET", ["containers", "json"]) => {
+                (200, self.ways.left.map_or(json!([]), |left| serde_json::from_str(left).unwrap()))
+            }
             ("POST", ["containers", "create"]) => {
                 let name = query.split('&').find_map(|pair| pair.strip_prefix("name="))?;
                 match self
@@ -255,6 +259,30 @@ fn what_cannot_be_started_is_removed() {
     let ways = Ways { start: Some((400, runc)), ..Ways::default() };
     let says = ["the image 'some/image:1' does not hold this program"];
     refuses(ways, "DELETE /containers/", &says, "image");
+}
+
+#[test]
+fn what_a_killed_spawner_of_another_class_never_started_is_removed() {
+    let left = r#"[
+        {"Names": ["/raddle-00000000000000aa-00000001"], "State": "created", "Created": 1700000000,
+         "Labels": {"raddle.class": "00000000000000aa", "raddle.spawner": "1700000000000000000"}},
+        {"Names": ["/raddle-00000000000000aa-00000002"], "State": "created", "Created": 4000000000,
+         "Labels": {"raddle.class": "00000000000000aa", "raddle.spawner": "1700000000000000000"}},
+        {"Names": ["/raddle-00000000000000aa-00000003"], "State": "running", "Created": 1700000000,
+         "Labels": {"raddle.class": "00000000000000aa", "raddle.spawner": "1700000000000000000"}},
+        {"Names": ["/database"], "State": "created", "Created": 1700000000,
+         "Labels": {"raddle.class": "00000000000000aa", "raddle.spawner": "1700000000000000000"}}
+    ]"#;
+    let world = World::new();
+    let engine = Engine::start(&world, Ways { left: Some(left), ..Ways::default() });
+    let spawner = spawner(&world, &engine, "");
+    // What is there is looked at before anything is started.
+    until("it has started one", || engine.count("/start") >= 1);
+    let removed: Vec<String> =
+        engine.asked("DELETE /containers/raddle-0").into_iter().map(|asked| asked.what).collect();
+    assert_eq!(removed, ["DELETE /containers/raddle-00000000000000aa-00000001"]);
+    assert_eq!(engine.count("DELETE /containers/database"), 0);
+    end(spawner);
 }
 
 #[test]

@@ -21,6 +21,11 @@ impl Class {
         Self(format!("{hash:016x}"))
     }
 
+    /// The class of this short name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        (name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| Self(name.into()))
+    }
+
     /// A short name: sixteen hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -73,6 +73,8 @@ pub(super) const CLASS: &str = "raddle.class";
 pub(super) const SPAWNER: &str = "raddle.spawner";
 /// Where a worker is when it starts, and what it may write to.
 const FOLDER: &str = "/tmp";
+/// How long, in seconds, a container may be there before it is started.
+const STARTED_WITHIN: i64 = 60;
 
 impl Model {
     /// A container of this name, for this spawner.
@@ -136,11 +138,18 @@ impl Launcher for Containers {
 
     async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<Id>, LaunchError> {
         let Yard { engine, model, .. } = &*self.yard;
-        let label = format!("{CLASS}={}", model.class.as_str());
         let options = ListContainersOptionsBuilder::default().all(true);
-        let options = options.filters(&HashMap::from([("label", vec![label])])).build();
+        let options = options.filters(&HashMap::from([("label", vec![CLASS])])).build();
         let listed = async { engine.client()?.list_containers(Some(options)).await };
         let listed = listed.await.map_err(|error| engine.fault(&error, &model.image))?;
+        let now = jiff::Timestamp::now().as_second();
+        for name in listed.iter().filter_map(|found| stranded(found, &model.class, alive, now)) {
+            tracing::info!(container = name, "removed a container that was made and never started");
+            if let Err(error) = engine.remove(name).await {
+                // It is in nobody's way.
+                tracing::warn!(container = name, %error, "a container that was never started is left behind");
+            }
+        }
         let left = listed.into_iter().filter_map(|found| Left::of(&found, &model.class));
         let left: Vec<Left> = left.filter(|left| !self.orders.contains_key(&left.id) && !left.is_of(alive)).collect();
         let mut taken = Vec::new();
@@ -209,6 +218,20 @@ impl Left {
     }
 }
 
+/// The name of a container of another class that nobody will start: it was made a while ago, by a spawner that is gone. The next of its own class
+/// may never come. One that serves another broker is not among those that are `alive`, and so the time has to tell: between making
+/// and starting a container is a moment.
+fn stranded<'a>(found: &'a ContainerSummary, own: &Class, alive: &[Tid], now: i64) -> Option<&'a str> {
+    let labels = found.labels.as_ref()?;
+    let class = Class::named(labels.get(CLASS)?).filter(|class| class != own)?;
+    let spawner: Tid = labels.get(SPAWNER)?.parse().ok()?;
+    let is_old = found.created.is_some_and(|at| now.saturating_sub(at) > STARTED_WITHIN);
+    if found.state != Some(ContainerSummaryStateEnum::CREATED) || alive.contains(&spawner) || !is_old {
+        return None;
+    }
+    found.names.as_ref()?.iter().find_map(|name| name.strip_prefix('/').filter(|name| class.has(name)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,5 +274,28 @@ mod tests {
         assert!(running.runs && running.is_of(&[tid.parse().unwrap()]) && !running.is_of(&[]));
         assert!(!Left::of(&found(&name, ContainerSummaryStateEnum::CREATED), &class).unwrap().runs);
         assert!(Left::of(&found("postgres", ContainerSummaryStateEnum::RUNNING), &class).is_none());
+    }
+
+    #[test]
+    fn what_was_never_started_is_removed_whatever_its_class_is() {
+        let (own, other) = (model().class, Class::new("sqlite:/b", &"cpu".parse().unwrap(), &["default".into()]));
+        let (tid, now) = ("1794800817069096960", 1_800_000_000);
+        let found = |class: &Class, name: &str, age: i64| ContainerSummary {
+            names: Some(vec![format!("/{name}")]),
+            labels: Some(HashMap::from([(SPAWNER.into(), tid.into()), (CLASS.into(), class.as_str().into())])),
+            state: Some(ContainerSummaryStateEnum::CREATED),
+            created: Some(now - age),
+            ..ContainerSummary::default()
+        };
+        let name = other.container(7);
+        let old = found(&other, &name, 61);
+        assert_eq!(stranded(&old, &own, &[], now), Some(name.as_str()));
+        assert_eq!(stranded(&old, &own, &[tid.parse().unwrap()], now), None, "its spawner may start it");
+        assert_eq!(stranded(&old, &other, &[], now), None, "those of our own are looked after elsewhere");
+        let running = ContainerSummary { state: Some(ContainerSummaryStateEnum::RUNNING), ..old.clone() };
+        let foreign = ContainerSummary { labels: None, ..old };
+        for left in [running, foreign, found(&other, &name, 60), found(&other, &name, -9), found(&other, "db", 61)] {
+            assert_eq!(stranded(&left, &own, &[], now), None, "{left:?}");
+        }
     }
 }
