@@ -22,7 +22,8 @@ impl Class {
     }
 
     /// The class of this short name.
-    pub(super) fn named(name: &str) -> Option<Self> {
+    #[cfg(feature = "docker")]
+    pub(in crate::spawner) fn named(name: &str) -> Option<Self> {
         (name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit())).then(|| Self(name.into()))
     }
 
