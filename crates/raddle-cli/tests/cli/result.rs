@@ -181,7 +181,7 @@ fn explanations_name_what_is_in_the_way() {
     assert!(explain(last).contains("waits behind"), "{}", explain(last));
     world.file("boxed.json", r#"{"target":{"command":["true"]},"isolation":"docker"}"#);
     let boxed = world.submit(&["--file", "boxed.json"]);
-    assert!(explain(&boxed).contains("it needs @docker, and no worker"), "{}", explain(&boxed));
+    assert!(explain(&boxed).contains("no live worker has an image for that"), "{}", explain(&boxed));
     assert!(!explain(&boxed).contains("--caps"), "{}", explain(&boxed));
     world.raddle(["task", "kill", &slow]).ok();
 }
