@@ -26,6 +26,8 @@ use crate::{
 const GROUP: usize = 1000;
 /// How long after the end of its task a process may still have been seen: the log's clock is not that of the side file.
 const CLOCK_SLACK: u64 = 500_000_000;
+/// How long before it was taken an attempt's lease must have been renewed: the lease (3 s) and the time until others look (1 s).
+const RENEWAL: u64 = 4_000_000_000;
 
 /// What is known after a campaign.
 #[derive(Debug, Default)]
@@ -85,9 +87,12 @@ pub(crate) struct Figures {
     pub(crate) taken_back_after_outage: Vec<Duration>,
     /// From the kill of a worker until the next attempt began.
     pub(crate) running_again: Vec<Duration>,
+    /// Attempts that were taken from a worker to which nothing was done, but the server or the way to it was out of order when its
+    /// lease should have been renewed.
+    pub(crate) taken_from_the_cut_off: usize,
     /// Attempts that were taken from a worker to which nothing was done: its lease ran out for another reason, such as a lock whose
     /// holder was stopped.
-    pub(crate) taken_from_the_unhurt: usize,
+    pub(crate) taken_from_the_unhurt: Vec<(Tid, u32)>,
 }
 
 #[derive(Debug)]
@@ -115,7 +120,7 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
     }
     figures.stale_refused = evidence.census.stale_writes;
     reclaims(evidence, &histories, figures);
-    figures.taken_from_the_unhurt = taken_from_the_unhurt(evidence, &histories);
+    taken_from_others(evidence, &histories, figures);
     faults.extend(evidence.batches.iter().filter_map(torn));
     faults.extend(miscounted(&evidence.census, figures, &histories));
     faults.extend(evidence.garbled.iter().map(|tid| Fault::Garbled(*tid)));
@@ -343,8 +348,8 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
     }
 }
 
-/// How many attempts were taken from a worker to which nothing was done.
-fn taken_from_the_unhurt(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>) -> usize {
+/// Which attempts were taken from a worker to which nothing was done.
+fn taken_from_others(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures: &mut Figures) {
     let hurts_worker = |what| matches!(what, What::KillWorker | What::StopWorker(_) | What::Drain | What::GiveBack);
     let hurts: Vec<&Deed> = evidence.deeds.iter().filter(|deed| hurts_worker(deed.what)).collect();
     let hurt: HashSet<u32> = hurts.iter().flat_map(|deed| deed.runners.iter().copied()).collect();
@@ -363,7 +368,19 @@ fn taken_from_the_unhurt(evidence: &Evidence, histories: &BTreeMap<Tid, History<
     let taken =
         evidence.events.iter().filter(|event| event.event == EventKind::Reclaimed && !runs.contains(&event.tid));
     let begun = |event: &Event| histories.get(&event.tid)?.attempts.get(&event.attempt)?.begun;
-    taken.filter(|event| begun(event).is_some_and(|begun| !is_hurt(begun, event.at.as_nanosecond() as u64))).count()
+    let outages = outages(&evidence.deeds);
+    for event in taken {
+        let at = event.at.as_nanosecond() as u64;
+        if begun(event).is_none_or(|begun| is_hurt(begun, at)) {
+            continue;
+        }
+        let at = at - evidence.clock_offset;
+        if outages.iter().any(|outage| outage.start < at && at.saturating_sub(RENEWAL) < outage.end) {
+            figures.taken_from_the_cut_off += 1;
+        } else {
+            figures.taken_from_the_unhurt.push((event.tid, event.attempt));
+        }
+    }
 }
 
 /// Whether a submit was stored in part.

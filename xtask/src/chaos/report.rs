@@ -32,6 +32,8 @@ pub(crate) fn print(options: &Options, effort: &Effort, deeds: &[Deed], verdict:
     println!("| {:-<width$} | --- |", "");
     rows.iter().for_each(|(name, value)| println!("| {name:<width$} | {value} |"));
     println!();
+    let unhurt = figures.taken_from_the_unhurt.iter().take(SHOWN);
+    unhurt.for_each(|(tid, attempt)| println!("{tid} attempt {attempt}: taken from a worker that nothing was done to"));
     faults.iter().take(SHOWN).for_each(|fault| println!("{fault}"));
     if faults.len() > SHOWN {
         println!("… and {} more", faults.len() - SHOWN);
@@ -79,7 +81,8 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
         ("kill to taken back, p50 / p99 / max", spread(&figures.taken_back)),
         ("… with the server or the way to it out of order", spread(&figures.taken_back_after_outage)),
         ("kill to running again, p50 / p99 / max", spread(&figures.running_again)),
-        ("taken from workers that nothing was done to", figures.taken_from_the_unhurt.to_string()),
+        ("taken from workers that were cut off", figures.taken_from_the_cut_off.to_string()),
+        ("taken from workers that nothing was done to", figures.taken_from_the_unhurt.len().to_string()),
         ("processes left", faults_of(|fault| matches!(fault, Fault::Survivor(_) | Fault::Outlived(..)))),
     ];
     // What an engine does not have is not counted.
@@ -88,6 +91,7 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
         "troubles of the network",
         "… connections that they hit",
         "… with the server or the way to it out of order",
+        "taken from workers that were cut off",
     ];
     rows.retain(|(name, value)| !matches!(value.as_str(), "0" | "none") || !of_servers.contains(name));
     rows

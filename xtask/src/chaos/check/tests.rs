@@ -1,7 +1,7 @@
 //! Each fault is planted in evidence that is otherwise without any, and has to be found.
 
 use super::*;
-use crate::procs::Survivor;
+use crate::{plan::Trouble, procs::Survivor};
 
 const SECOND: u64 = 1_000_000_000;
 /// The time of day when the side file's clock began.
@@ -87,7 +87,7 @@ fn what_is_good_has_no_fault_and_is_counted() {
     assert_eq!(figures.stale_refused, 2);
     assert_eq!(figures.taken_back, [Duration::from_nanos(3 * SECOND - 10)]);
     assert_eq!(figures.running_again, [Duration::from_nanos(4 * SECOND - 10)]);
-    assert_eq!(figures.taken_from_the_unhurt, 0);
+    assert_eq!(figures.taken_from_the_unhurt, []);
 }
 
 #[test]
@@ -108,7 +108,21 @@ fn what_is_taken_from_a_worker_that_nothing_was_done_to_is_counted() {
     let mut evidence = good();
     evidence.deeds.clear();
     let verdict = check(&evidence);
-    assert_eq!((verdict.faults.len(), verdict.figures.taken_from_the_unhurt), (0, 1));
+    assert_eq!((verdict.faults.len(), verdict.figures.taken_from_the_unhurt.len()), (0, 1));
+    assert_eq!(verdict.figures.taken_from_the_cut_off, 0);
+}
+
+#[test]
+fn what_is_taken_from_a_worker_that_was_cut_off_is_counted_apart() {
+    let mut evidence = good();
+    let kill = evidence.deeds[0].at;
+    evidence.deeds = vec![deed(What::Net(Trouble::HalfOpen, Duration::from_secs(2)), kill, &[])];
+    let figures = check(&evidence).figures;
+    assert_eq!((figures.taken_from_the_cut_off, figures.taken_from_the_unhurt.len()), (1, 0));
+    // One after which the lease could be renewed is no excuse.
+    evidence.deeds[0].at = kill - 4 * SECOND;
+    let figures = check(&evidence).figures;
+    assert_eq!((figures.taken_from_the_cut_off, figures.taken_from_the_unhurt.len()), (0, 1));
 }
 
 /// Its result was still on the way when the worker was killed too.
@@ -117,9 +131,9 @@ fn what_a_killed_runner_had_is_taken_from_a_worker_that_was_killed() {
     let mut evidence = good();
     let at = evidence.deeds[0].at;
     evidence.deeds = vec![deed(What::KillRunner, at, &[RUNNER]), deed(What::KillWorker, at + 1, &[])];
-    assert_eq!(check(&evidence).figures.taken_from_the_unhurt, 0);
+    assert_eq!(check(&evidence).figures.taken_from_the_unhurt, []);
     evidence.deeds.pop();
-    assert_eq!(check(&evidence).figures.taken_from_the_unhurt, 1);
+    assert_eq!(check(&evidence).figures.taken_from_the_unhurt.len(), 1);
 }
 
 #[test]
