@@ -20,7 +20,7 @@ Usage: cargo xtask <COMMAND>
 
 Commands:
   test [--filter EXPR] [--quick]   install what the tests need, then check and test everything
-  bench [--quick] [--rounds N] [NAME…]
+  bench [--quick] [--peers] [--rounds N] [NAME…]
                                    measure against the floor of this machine, in release mode
   chaos [--engine NAME] [--tasks N] [--seed S] [--minutes M] [--kills K] …
                                    break things while tasks run, and check that none is lost; see chaos --help

@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod arbitrary;
+pub mod brake;
 pub mod caps;
 pub mod control;
 pub mod departure;
@@ -18,6 +19,7 @@ pub mod obey;
 pub mod queue_name;
 pub mod reply;
 pub mod retry;
+pub mod routine;
 pub mod settle;
 pub mod span;
 pub mod spec;

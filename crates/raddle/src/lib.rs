@@ -1,7 +1,45 @@
 //! Runs tasks in other processes, keeps them apart, spreads them evenly, and loses none.
 //!
 //! This crate is the one that applications depend on. It adds nothing of its own: the task model is [`core`], the place where tasks are
-//! kept is [`broker`], workers are [`fabric`], and one attempt of a task is [`exec`].
+//! kept is [`broker`], workers are [`fabric`], one attempt of a task is [`exec`], and calls of functions in other processes are `pool`.
+//!
+//! # Calls
+//!
+//! A function with `#[raddle::routine]` is called like any other, and runs in a worker process: one round trip, no broker.
+//!
+#![cfg_attr(feature = "pool", doc = "```no_run")]
+#![cfg_attr(not(feature = "pool"), doc = "```ignore")]
+//! use raddle::{Stream, WorkerPool};
+//!
+//! #[raddle::routine]
+//! async fn add(a: u64, b: u64) -> u64 {
+//!     a + b
+//! }
+//!
+//! #[raddle::routine]
+//! fn countdown(from: u32) -> impl Stream<Item = u32> {
+//!     futures_util::stream::iter((1..=from).rev())
+//! }
+//!
+//! #[raddle::main]
+//! async fn main() -> raddle::Result<()> {
+//!     let pool = WorkerPool::builder().size(4).start().await?;
+//!     pool.scope(async {
+//!         assert_eq!(add(1, 2).await?, 3); // in a worker process
+//!         let mut n = countdown(3); // a stream from a worker process
+//!         while let Some(i) = n.next().await {
+//!             println!("{}", i?);
+//!         }
+//!         Ok(())
+//!     })
+//!     .await
+//! }
+//! ```
+//!
+//! `add::task(1, 2)` is the same as a task, which a broker keeps until it is done, and `add::here(1, 2)` runs in this process.
+//! `#[raddle::routines]` on an `impl` block is for methods.
+//!
+//! # Tasks
 //!
 //! ```no_run
 //! use raddle::prelude::*;
@@ -28,12 +66,19 @@
 //! }
 //! ```
 
+mod error;
+
 pub use async_trait::async_trait;
+pub use futures_core::Stream;
 pub use raddle_fabric::{
     handler::{self, Handler},
     routine::{Handle, Task, TaskError, log, progress, trace},
 };
-pub use raddle_macros::{main, routine};
+pub use raddle_macros::{main, routine, routines};
+#[cfg(feature = "pool")]
+pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context};
+
+pub use self::error::{Error, Result};
 
 /// Registers a handler with this program: a value of a type that has the trait [`Handler`], made anew for each task.
 #[macro_export]
@@ -47,6 +92,18 @@ macro_rules! handler {
     };
 }
 
+/// Registers a function that decides whether the workers of this program take a call: `fn(raddle::pool::serve::Load<'_>) -> bool`. One that is not
+/// taken is offered to another worker.
+#[cfg(feature = "pool")]
+#[macro_export]
+macro_rules! backpressure {
+    ($takes:expr) => {
+        const _: () = {
+            $crate::__private::inventory::submit! { $crate::pool::serve::Backpressure($takes) }
+        };
+    };
+}
+
 #[doc(hidden)]
 pub mod __private;
 
@@ -54,6 +111,8 @@ pub use raddle_broker as broker;
 pub use raddle_core as core;
 pub use raddle_exec as exec;
 pub use raddle_fabric as fabric;
+#[cfg(feature = "pool")]
+pub use raddle_pool as pool;
 
 pub mod prelude {
     //! What most programs need.
@@ -63,4 +122,6 @@ pub mod prelude {
         CapSet, Control, Exit, Limits, Report, Retry, Span, Spec, State, Target, TaskView, Tid, Word,
     };
     pub use raddle_fabric::{Ended, Options, Shutdown, Worker};
+    #[cfg(feature = "pool")]
+    pub use raddle_pool::{WorkerPool, WorkerProxy};
 }

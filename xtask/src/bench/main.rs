@@ -4,6 +4,7 @@
 //! rounds over, and the ratio that counts is the median of the rounds' ratios.
 
 mod bed;
+mod calls;
 mod claim;
 mod floor;
 mod idle;
@@ -24,18 +25,20 @@ use stats::Verdict;
 struct Plan {
     rounds: usize,
     quick: bool,
+    /// Rivals as well, which are fetched.
+    peers: bool,
     only: Vec<String>,
 }
 
 const HELP: &str = "\
-Usage: cargo xtask bench [--quick] [--rounds N] [NAME…]
+Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 11] = [
+const BENCHES: [(&str, Bench); 12] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -47,6 +50,7 @@ const BENCHES: [(&str, Bench); 11] = [
     ("oneshot", oneshot::bench),
     ("sandbox", sandbox::bench),
     ("docker", oneshot::docker::bench),
+    ("calls", calls::bench),
 ];
 
 fn main() -> ExitCode {
@@ -70,11 +74,12 @@ fn main() -> ExitCode {
 }
 
 fn parse(args: impl Iterator<Item = String>) -> Result<Plan, String> {
-    let mut plan = Plan { rounds: 5, quick: false, only: Vec::new() };
+    let mut plan = Plan { rounds: 5, quick: false, peers: false, only: Vec::new() };
     let mut args = args;
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--quick" => (plan.quick, plan.rounds) = (true, 1),
+            "--peers" => plan.peers = true,
             "--rounds" => {
                 let count = args.next().and_then(|count| count.parse().ok()).filter(|count| *count > 0);
                 plan.rounds = count.ok_or("--rounds takes a number")?;

@@ -2,6 +2,8 @@
 
 mod log;
 mod metrics;
+#[cfg(feature = "pool")]
+mod pool;
 mod queue;
 mod spawner;
 mod spec;
@@ -14,6 +16,8 @@ use raddle_core::{Span, tid::TidArg};
 
 pub(crate) use log::{LogArgs, LogFormat};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
+#[cfg(feature = "pool")]
+pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs};
 pub(crate) use queue::{Amount, QueueCommand};
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
@@ -128,6 +132,10 @@ pub(crate) enum Command {
     /// Keep one-shot workers ahead of demand
     #[command(subcommand)]
     Spawner(SpawnerCommand),
+    /// Show, ask and stop the workers of pools, which programs call routines on
+    #[cfg(feature = "pool")]
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),

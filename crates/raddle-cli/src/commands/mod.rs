@@ -16,6 +16,8 @@ mod metrics;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod one_shot;
 mod orphans;
+#[cfg(feature = "pool")]
+mod pool;
 mod queue;
 mod recover;
 mod result;
@@ -60,6 +62,11 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     }
     if let Command::Spawner(SpawnerCommand::Run(args)) = &command {
         return spawner::run(&global, args, call);
+    }
+    // Pools need no broker, so that none is looked for.
+    #[cfg(feature = "pool")]
+    if let Command::Pool(command) = &command {
+        return block_on(pool::pool(&global, command));
     }
     let context = Context::new(&global)?;
     if context.project.url == Url::Memory && !is_self_contained(&command) {
@@ -121,6 +128,8 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(context, &args).await,
         Command::RequeueOrphans => orphans::requeue(context).await,
         Command::Doctor => doctor::doctor(context).await,
+        #[cfg(feature = "pool")]
+        Command::Pool(_) => unreachable!("done before a broker is looked for"),
         Command::Spawner(_) | Command::Completions { .. } => unreachable!("done before a broker is looked for"),
     }
 }

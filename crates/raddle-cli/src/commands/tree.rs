@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{TaskView, Tid, tid::TidArg};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{context::Context, error::Outcome, output, table, tid};
 
@@ -14,13 +14,21 @@ const MOST: u32 = 10_000;
 pub(super) async fn tree(context: &Context, arg: Option<TidArg>) -> Outcome {
     let broker = context.onlooker().await?;
     let forest = Forest::grow(&*broker).await?;
-    let roots = match arg {
-        Some(arg) => vec![tid::find(&*broker, arg).await?.tid],
-        None => forest.roots(),
+    let (roots, (pools, pool_records)) = match arg {
+        Some(arg) => (vec![tid::find(&*broker, arg).await?.tid], Default::default()),
+        None => (forest.roots(), pools().await),
     };
-    let text = if context.json { forest.records(&roots) } else { forest.drawing(&roots) };
+    let text = if context.json { forest.records(&roots, &pool_records) } else { forest.drawing(&roots) + &pools };
     output::raw(text.as_bytes())?;
     Ok(0)
+}
+
+/// The pools of this user, which no broker knows: as lines, and as records.
+async fn pools() -> (String, Vec<Value>) {
+    #[cfg(feature = "pool")]
+    return super::pool::trees().await;
+    #[cfg(not(feature = "pool"))]
+    Default::default()
 }
 
 /// A step through trees.
@@ -133,8 +141,8 @@ impl Forest {
         text
     }
 
-    /// One line of JSON.
-    fn records(&self, roots: &[Tid]) -> String {
+    /// One line of JSON, with what is to be told besides.
+    fn records(&self, roots: &[Tid], besides: &[Value]) -> String {
         let mut text = String::from("[");
         let mut is_first = true;
         self.walk(roots.to_vec(), |step| {
@@ -152,6 +160,13 @@ impl Forest {
             }
             is_first = matches!(step, Step::Down { .. });
         });
+        for record in besides {
+            if !is_first {
+                text.push(',');
+            }
+            text.push_str(&record.to_string());
+            is_first = false;
+        }
         text.push_str("]\n");
         text
     }
@@ -198,8 +213,13 @@ mod tests {
             record(2, "completed", json!([record(3, "created", json!([]))])),
             record(4, "completed", json!([]))
         ]);
-        let told: serde_json::Value = serde_json::from_str(&forest.records(&roots)).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&forest.records(&roots, &[])).unwrap();
         assert_eq!(told, json!([record(1, "completed", below), record(5, "created", json!([]))]));
+        let pools = [json!({ "pool": "a" }), json!({ "pool": "b" })];
+        let told: serde_json::Value = serde_json::from_str(&forest.records(&[], &pools)).unwrap();
+        assert_eq!(told, json!(pools));
+        let told: serde_json::Value = serde_json::from_str(&forest.records(&roots[1..], &pools[..1])).unwrap();
+        assert_eq!(told, json!([record(5, "created", json!([])), pools[0]]));
     }
 
     #[test]
@@ -209,7 +229,7 @@ mod tests {
         let began = Instant::now();
         let roots = forest.roots();
         assert_eq!(roots.len(), 1);
-        assert_eq!(forest.records(&roots).matches("\"tid\"").count() as u64, most);
+        assert_eq!(forest.records(&roots, &[]).matches("\"tid\"").count() as u64, most);
         assert_eq!(forest.drawing(&roots).lines().count() as u64, most);
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }

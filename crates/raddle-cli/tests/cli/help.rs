@@ -39,6 +39,16 @@ const COMMANDS: &[&[&str]] = &[
     &["worker", "stop"],
     &["spawner"],
     &["spawner", "run"],
+    #[cfg(feature = "pool")]
+    &["pool"],
+    #[cfg(feature = "pool")]
+    &["pool", "list"],
+    #[cfg(feature = "pool")]
+    &["pool", "workers"],
+    #[cfg(feature = "pool")]
+    &["pool", "ping"],
+    #[cfg(feature = "pool")]
+    &["pool", "stop"],
     &["metrics"],
     &["metrics", "serve"],
     &["requeue-orphans"],
@@ -51,7 +61,7 @@ fn every_command_has_help_with_an_example() {
     let world = World::new();
     for command in COMMANDS {
         let ran = world.raddle(command.iter().copied().chain(["--help"])).ok();
-        let is_group = matches!(command, ["task"] | ["queue"] | ["worker"] | ["spawner"] | ["metrics"]);
+        let is_group = matches!(command, ["task"] | ["queue"] | ["worker"] | ["spawner"] | ["pool"] | ["metrics"]);
         assert!(is_group || ran.text().contains("Example"), "{command:?} has no example");
         assert_eq!(ran.stderr, "");
         let name = ["help"].iter().chain(*command).copied().collect::<Vec<_>>().join("_");
@@ -89,6 +99,9 @@ fn usage_errors_leave_with_two() {
         &["task", "retry"],
         &["worker", "start", "--concurrency", "0"],
         &["worker", "stop"],
+        &["pool", "ping"],
+        &["pool", "ping", "--count", "0", "x"],
+        &["pool", "stop", "--timeout", "soon", "x"],
         &["completions", "cmd.exe"],
         &["--queue-url", "redis://:secret@host:port", "status"],
         &["--queue-url", "nats://:secret@host", "status"],

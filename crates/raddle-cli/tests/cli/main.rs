@@ -29,6 +29,8 @@ mod log;
 mod manifests;
 mod metrics;
 mod orphans;
+#[cfg(feature = "pool")]
+mod pool;
 mod queue;
 mod redis;
 mod result;

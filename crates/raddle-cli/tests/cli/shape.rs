@@ -12,15 +12,26 @@ pub(crate) fn shape(world: &World, value: &Value) -> String {
 }
 
 fn redact(world: &World, key: &str, value: &mut Value) {
-    const VARYING: [&str; 8] =
-        ["pid", "duration_seconds", "peak_rss_bytes", "user_us", "system_us", "concurrency", "load", "spawned_count"];
+    const VARYING: [&str; 9] = [
+        "pid",
+        "duration_seconds",
+        "uptime_seconds",
+        "peak_rss_bytes",
+        "user_us",
+        "system_us",
+        "concurrency",
+        "load",
+        "spawned_count",
+    ];
     match value {
         Value::Object(fields) => fields.iter_mut().for_each(|(key, value)| redact(world, key, value)),
         Value::Array(items) => items.iter_mut().for_each(|item| redact(world, key, item)),
         Value::Number(_) if VARYING.contains(&key) => *value = Value::from(format!("[{key}]")),
         Value::String(text) => {
             *text = text.replace(world.path().to_str().unwrap(), "[world]");
-            if matches!(key, "host" | "short" | "request_id") || text.parse::<jiff::Timestamp>().is_ok() {
+            if matches!(key, "host" | "short" | "request_id" | "uid" | "address")
+                || text.parse::<jiff::Timestamp>().is_ok()
+            {
                 *text = format!("[{key}]");
             }
             *text = without_ids(text);
@@ -49,7 +60,7 @@ pub(crate) fn without_ids(text: &str) -> String {
 /// Compares with the stored snapshot of this name.
 macro_rules! snapshot {
     ($name:expr, $text:expr) => {
-        insta::with_settings!({ snapshot_path => "../snapshots", prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::with_settings!({ snapshot_path => concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"), prepend_module_to_snapshot => false, omit_expression => true }, {
             insta::assert_snapshot!($name, $text);
         })
     };

@@ -131,6 +131,8 @@ impl World {
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let mut command = Command::new(program);
         command.current_dir(self.path()).env_clear().env("PATH", path).env(MARK, self.path()).stdin(Stdio::null());
+        // Pools are those of a user, and other tests have theirs.
+        command.env("XDG_RUNTIME_DIR", self.path());
         command
     }
 

@@ -7,10 +7,14 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use raddle_core::{Job, Reply, reply::Fault};
+use raddle_core::{
+    Job, Reply,
+    reply::Fault,
+    routine::{Given, Run, gather},
+};
 use serde_json::Value;
 
-use super::{Routines, Run, context};
+use super::{Routines, context};
 use crate::handler;
 
 /// The exit code of a process whose function has failed. Why it did is in the answer.
@@ -41,9 +45,12 @@ fn run(name: &str, input: &[u8]) -> Result<Value, Fault> {
     let job: Job = serde_json::from_slice(input).map_err(|error| cannot(format!("the task is unreadable: {error}")))?;
     let routines = Routines::of_this_program().map_err(|clash| cannot(clash.to_string()))?;
     if let Some(routine) = routines.get(name) {
+        let given = Given::Job(Box::new(job));
         return match routine.run {
-            Run::Plain(function) => function(job),
-            Run::Async(function) => wait(function(job)),
+            Run::Plain(function) => Ok(function(given)?.into_json()?),
+            // Called in the runtime: what makes a stream may make timers for it.
+            Run::Async(function) => wait(async { Ok(function(given)?.await?.into_json()?) }),
+            Run::Stream(function) => wait(async { Ok(gather(function(given)?).await?) }),
         };
     }
     let handler = handler::of_this_program().find(|handler| handler::function_name(&handler.name()) == name);

@@ -13,7 +13,6 @@
 //! | `config.rs`, `allowance.rs`, `cluster.rs` | `spawner.toml`, flags and environment; what a container may use, and a cluster is asked for |
 //! | `plan.rs` | how many workers to launch |
 //! | `auto.rs` | how large a warm pool has to be |
-//! | `brake.rs` | what is done about workers that die before they are ready |
 //! | `roster.rs` | the workers that are known |
 //! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
 //! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
@@ -21,12 +20,11 @@
 //! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
 //! | `life.rs`, `line.rs` | registered, at work, gone; what hangs on its id |
 //!
-//! `config`, `plan`, `auto`, `brake` and `roster` are pure. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
+//! `config`, `plan`, `auto` and `roster` are pure, and so is the brake on workers that die before they are ready (`raddle_core::brake`). A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and the next spawner counts those it finds as its own.
 
 mod allowance;
 mod auto;
-mod brake;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod class;
 mod cluster;

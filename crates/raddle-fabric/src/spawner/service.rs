@@ -8,6 +8,7 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use raddle_broker::{Broker, Delivery, Error, Result, WaitingRequest};
 use raddle_core::{
     Control, Tid, WorkerEntry,
+    brake::Brake,
     stop::{Stage, Stop, StopPolicy},
     title,
     worker::{WorkerInfo, WorkerStatus},
@@ -20,7 +21,6 @@ use tokio::{
 use super::{
     Config, Launcher, News, Obstacles, Options, Snapshot, Tell, WarmPool,
     auto::Auto,
-    brake::Brake,
     launcher::{Gone, Id, LaunchError},
     line::Line,
     plan::{Bounds, launches},

@@ -1,10 +1,16 @@
 //! A program with routines and a handler, which is its own worker. `app call NAME` submits one and shows what came of it.
 
-use raddle::{core::CapSet, core::Job, core::reply::Fault, handler::Context, prelude::*};
+use std::{
+    pin::Pin,
+    task::{self, Poll},
+};
+
+use raddle::broker::connect;
+use raddle::{Stream, core::CapSet, core::Job, core::reply::Fault, handler::Context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Point {
     x: i64,
     y: i64,
@@ -25,6 +31,67 @@ fn mirror(point: Point) -> Point {
 #[raddle::routine(name = "sorry")]
 fn apologize(whom: String) -> Result<(), String> {
     Err(format!("sorry, {whom}"))
+}
+
+/// An error that says what it has to say with its cause, as a task's report has room for both.
+#[raddle::routine]
+fn read(path: String) -> std::io::Result<String> {
+    std::fs::read_to_string(path)
+}
+
+#[raddle::routine]
+fn divide(number: i64, by: i64) -> Result<i64, Refusal> {
+    number.checked_div(by).ok_or(Refusal { number, by })
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    number: i64,
+    by: i64,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} cannot be divided by {}", self.number, self.by)
+    }
+}
+
+#[raddle::routine]
+fn countdown(from: u32) -> impl Stream<Item = u32> {
+    Down(from)
+}
+
+struct Down(u32);
+
+impl Stream for Down {
+    type Item = u32;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<Option<u32>> {
+        let now = self.0;
+        self.0 = now.saturating_sub(1);
+        Poll::Ready((now > 0).then_some(now))
+    }
+}
+
+#[raddle::routines]
+impl Point {
+    #[raddle::routine]
+    async fn scale(mut self, by: i64) -> Self {
+        tokio::task::yield_now().await;
+        self.x *= by;
+        self.y *= by;
+        self
+    }
+
+    #[raddle::routine]
+    fn is_origin(&self) -> bool {
+        self.x == 0 && self.y == 0
+    }
+
+    #[raddle::routine(name = "origin")]
+    fn origin() -> Self {
+        Self { x: 0, y: 0 }
+    }
 }
 
 #[raddle::routine]
@@ -85,6 +152,30 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             println!("{x} {y}");
         }
         "sorry" => apologize::task("you".into()).submit(&broker).await?.result().await?,
+        "read" => println!("{}", read::task("/nowhere".into()).submit(&broker).await?.result().await?),
+        "divide" => {
+            let handle = divide::task(1, 0).submit(&broker).await?;
+            let said = handle.result().await.map_err(|error| error.to_string());
+            let record = broker.task(handle.tid()).await?.and_then(|task| task.report).ok_or("there is no report")?;
+            println!("{said:?} {}", serde_json::to_string(&record)?);
+        }
+        "countdown" => println!("{:?}", countdown::task(3).submit(&broker).await?.result().await?),
+        "methods" => {
+            let point = Point::scale_task(Point { x: 1, y: 2 }, 3).submit(&broker).await?.result().await?;
+            let is_origin = point.is_origin_task().submit(&broker).await?.result().await?;
+            println!("{} {} {is_origin}", point.x, point.y);
+            let origin = Point::origin_task().submit(&broker).await?.result().await?;
+            println!("{}", origin.is_origin_task().submit(&broker).await?.result().await?);
+            println!("{:?} {:?}", point.scale_task(1).spec().target, Point::origin_task().spec().target);
+        }
+        "here" => {
+            println!(
+                "{} {:?} {}",
+                add::here(1, 2).await,
+                Point::origin_here().scale_here(2).await,
+                read::here("/".into()).is_err()
+            );
+        }
         "explode" => explode::task().submit(&broker).await?.result().await?,
         "sleep" => {
             let brief = std::time::Duration::from_millis(300);

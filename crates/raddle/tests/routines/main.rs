@@ -66,6 +66,23 @@ fn a_routine_is_called_and_answers_with_its_type() {
 }
 
 #[test]
+fn a_stream_and_methods_are_tasks_as_well() {
+    let world = World::new(&[]);
+    assert_eq!(world.says("countdown"), "[3, 2, 1]");
+    let said = world.says("methods");
+    let said: Vec<_> = said.lines().collect();
+    assert_eq!(said[..2], ["3 6 false", "true"]);
+    assert_eq!(said[2], r#"Routine("raddle_test_app::Point::scale") Routine("origin")"#);
+}
+
+#[test]
+fn a_routine_can_be_run_without_a_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = app(folder.path()).args(["call", "here"]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "3 Point { x: 0, y: 0 } true");
+}
+
+#[test]
 fn each_call_runs_in_a_process_of_its_own() {
     let world = World::new(&["--concurrency", "1"]);
     let pids = world.says("pids");
@@ -108,6 +125,9 @@ fn a_spawner_of_the_program_keeps_workers_of_the_program() {
 fn what_goes_wrong_is_told() {
     let world = World::new(&[]);
     assert!(world.fails("sorry").contains("failed: sorry, you"));
+    assert!(world.fails("read").contains("No such file"), "an error that cannot be written down is told");
+    let said = world.says("divide");
+    assert!(said.contains("1 cannot be divided by 0") && said.contains(r#"{"by":0,"number":1}"#), "{said}");
     let panicked = world.fails("explode");
     assert!(
         panicked.contains("panicked at") && panicked.contains("app.rs:") && panicked.contains("bang"),

@@ -8,7 +8,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 
 /// Holds launches back.
 #[derive(Debug, Default)]
-pub(super) struct Brake {
+pub struct Brake {
     /// Deaths in a row, where those within one pause are one.
     steps: u32,
     until: Duration,
@@ -16,16 +16,17 @@ pub(super) struct Brake {
 
 /// A pause that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) pause: Duration,
+pub struct Step {
+    /// How long it is.
+    pub pause: Duration,
     /// How many there were in a row.
-    pub(super) number: u32,
+    pub number: u32,
 }
 
 impl Brake {
     /// A worker has died before it was ready. Returns what that begins, for it to be said once: workers that were launched together die
     /// together.
-    pub(super) fn died(&mut self, now: Duration) -> Option<Step> {
+    pub fn died(&mut self, now: Duration) -> Option<Step> {
         if self.steps > 0 && now < self.until {
             return None;
         }
@@ -36,22 +37,22 @@ impl Brake {
     }
 
     /// A worker was ready: whatever was wrong is not any more. Returns whether something was.
-    pub(super) fn ready(&mut self) -> bool {
+    pub fn ready(&mut self) -> bool {
         std::mem::take(self).steps > 0
     }
 
     /// Until when nothing is launched.
-    pub(super) fn holds_until(&self, now: Duration) -> Option<Duration> {
+    pub fn holds_until(&self, now: Duration) -> Option<Duration> {
         (self.steps > 0 && now < self.until).then_some(self.until)
     }
 
     /// Whether something was wrong with the last ones that were launched.
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.steps > 0
     }
 
     /// How many may be starting at a time: one, to see whether it is still so.
-    pub(super) fn max_parallel(&self, allowed: u32) -> u32 {
+    pub fn max_parallel(&self, allowed: u32) -> u32 {
         if self.steps > 0 { allowed.min(1) } else { allowed }
     }
 }

@@ -1,15 +1,17 @@
 //! What the macros write. Not for people.
 
-use std::{fmt::Display, future::Future, process};
+mod crossing;
+mod failing;
 
-use raddle_core::reply::Fault;
-use serde::Serialize;
-use serde_json::Value;
+use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_fabric::{
-    handler::Entry,
-    routine::{Arguments, Routine, Run},
+pub use raddle_core::routine::{Arguments, Packed, Routine, Run};
+pub use raddle_fabric::handler::Entry;
+
+pub use self::{
+    crossing::Crosses,
+    failing::{NoResult, Probe, Returns, Tells, Unwritten, Written},
 };
 
 /// The beginning of a program with routines: the last thing that its runners see.
@@ -20,6 +22,8 @@ pub fn enter() {
         eprintln!("raddle: {clash}");
         process::exit(125);
     }
+    #[cfg(feature = "pool")]
+    raddle_pool::serve::main_if_asked();
     #[cfg(feature = "worker")]
     if std::env::args_os()
         .nth(1)
@@ -38,22 +42,4 @@ pub fn block_on<F: Future>(body: F) -> F::Output {
             process::exit(125);
         }
     }
-}
-
-/// The answer of a routine that cannot fail.
-pub fn from_value(value: impl Serialize) -> Result<Value, Fault> {
-    serde_json::to_value(value).map_err(|error| fault(format!("the result cannot be written as JSON: {error}")))
-}
-
-/// The answer of a routine that can.
-pub fn from_result<T: Serialize, E: Display>(result: Result<T, E>) -> Result<Value, Fault> {
-    match result {
-        Ok(value) => from_value(value),
-        // With its causes, where the error's type can tell them.
-        Err(error) => Err(fault(format!("{error:#}"))),
-    }
-}
-
-fn fault(message: String) -> Fault {
-    Fault { message, panicked_at: None, permanent: false, value: None }
 }

@@ -1,0 +1,92 @@
+//! `raddle pool`.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use raddle_core::{Span, span::ParseSpanError};
+use raddle_pool::worker::Patience;
+
+/// Show, ask and stop the workers of pools.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// List the pools of this user on this machine
+    #[command(after_help = "Example:
+  raddle pool list --json | jq -r '.[].name'")]
+    List,
+    /// List the workers of pools, and what they are doing
+    #[command(after_help = "Examples:
+  raddle pool workers                    those of all pools
+  raddle pool workers render --json | jq '.[].in_flight'
+
+Each is asked, and has a second to answer. One that does not is listed all the same.")]
+    Workers {
+        /// Only those of this pool
+        pool: Option<String>,
+    },
+    /// Ask workers whether they are there, and show how long it takes
+    Ping(PingArgs),
+    /// Stop workers, and say what became of their calls
+    Stop(PoolStopArgs),
+}
+
+/// Ask workers whether they are there.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle pool ping render                each worker of a pool
+  raddle pool ping --count 100 --interval 0 127.0.0.1:7070
+
+Exits with 0 if each of them answered each time within a second, 1 if not, 2 if there is no such
+pool or worker.")]
+pub(crate) struct PingArgs {
+    /// A pool, the uid of a worker, or an address: unix:/path, unix-abstract:name or host:port
+    #[arg(value_name = "POOL|UID|ADDRESS")]
+    pub(crate) target: String,
+    /// How often to ask
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: u32,
+    /// How long to pause before asking again
+    #[arg(short, long, value_name = "TIME", default_value = "1")]
+    pub(crate) interval: Span,
+}
+
+/// Stop workers.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle pool stop render                calls in flight are cancelled
+  raddle pool stop render --timeout 30   they have 30 s, and are cancelled then
+  raddle pool stop 01990a2b-6f1c-7cc3-9d0e-0f5d8a2b4c6d --timeout -1
+
+The program that owns a pool starts another worker in the place of each that ends: this is for
+workers that are to be started anew. To end a pool, end its program.")]
+pub(crate) struct PoolStopArgs {
+    /// A pool, or the uid of a worker
+    #[arg(value_name = "POOL|UID")]
+    pub(crate) target: String,
+    /// How long calls in flight may take before they are cancelled; 0: no time, -1: as long as they do
+    #[arg(long, value_name = "SECONDS", default_value = "0", allow_negative_numbers = true, value_parser = patience)]
+    pub(crate) timeout: Patience,
+}
+
+/// As workers understand it: less than nothing is no bound.
+fn patience(text: &str) -> Result<Patience, ParseSpanError> {
+    if text.trim().parse::<f64>().is_ok_and(|seconds| seconds < 0.0) {
+        return Ok(Patience::Endless);
+    }
+    text.parse().map(|Span(time)| if time == Duration::ZERO { Patience::None } else { Patience::For(time) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_is_none_some_or_endless() {
+        assert_eq!(patience("0"), Ok(Patience::None));
+        assert_eq!(patience("1.5"), Ok(Patience::For(Duration::from_millis(1500))));
+        assert_eq!(patience("2m"), Ok(Patience::For(Duration::from_secs(120))));
+        assert_eq!(patience("-1"), Ok(Patience::Endless));
+        for wrong in ["", "soon", "nan"] {
+            assert!(patience(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `raddle pool ping`: round trips to workers.
+
+use std::time::{Duration, Instant};
+
+use raddle_pool::{Uid, connection::Control};
+use serde_json::{Value, json};
+
+use super::{
+    ask::{self, Silence},
+    find::{self, Target},
+};
+use crate::{
+    args::{Global, PingArgs},
+    error::{Outcome, TASK_FAILED},
+    output, table,
+};
+
+/// Somebody to ask, over a connection that is kept: it is round trips that are measured.
+struct Peer {
+    address: String,
+    uid: Option<Uid>,
+    /// Or why there will be none.
+    control: Result<Control, Silence>,
+}
+
+impl Peer {
+    fn new(address: String, uid: Option<Uid>) -> Self {
+        let control = Control::new(&address).map_err(Silence::from);
+        Self { address, uid, control }
+    }
+
+    fn label(&self) -> String {
+        self.uid.map_or_else(|| self.address.clone(), |uid| uid.to_string())
+    }
+
+    async fn ask(&mut self) -> Result<Duration, Silence> {
+        let began = Instant::now();
+        let control = self.control.as_mut().map_err(|error| error.clone())?;
+        ask::once(control, self.uid).await?;
+        Ok(began.elapsed())
+    }
+
+    fn record(&self, number: u32, answer: &Result<Duration, Silence>) -> Value {
+        let error = answer.as_ref().err().map(Silence::to_string);
+        let seconds = answer.as_ref().ok().map(Duration::as_secs_f64);
+        json!({ "uid": self.uid, "address": self.address, "seq": number, "seconds": seconds, "error": error })
+    }
+}
+
+pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
+    let mut peers: Vec<Peer> = match find::target(&args.target)? {
+        Target::Workers(pool) => {
+            pool.workers.into_iter().map(|worker| Peer::new(worker.address, Some(worker.uid))).collect()
+        }
+        Target::Address(address) => vec![Peer::new(address.to_string(), None)],
+    };
+    let mut records = Vec::new();
+    let (mut asked, mut times) = (0, Vec::new());
+    for number in 1..=args.count {
+        if number > 1 {
+            tokio::time::sleep(args.interval.0).await;
+        }
+        // One after the other, so that none waits for the answer of another.
+        for peer in &mut peers {
+            let answer = peer.ask().await;
+            asked += 1;
+            times.extend(answer.as_ref().ok());
+            if global.json {
+                records.push(peer.record(number, &answer));
+            } else {
+                output::line(table::printable(&told(&peer.label(), number, &answer)))?;
+            }
+        }
+    }
+    let summary = Summary::of(&mut times);
+    if global.json {
+        let in_seconds = |time: fn(&Summary) -> Duration| summary.as_ref().map(|summary| time(summary).as_secs_f64());
+        output::json(&json!({
+            "target": args.target,
+            "asked": asked,
+            "answered": times.len(),
+            "min_seconds": in_seconds(|summary| summary.min),
+            "median_seconds": in_seconds(|summary| summary.median),
+            "max_seconds": in_seconds(|summary| summary.max),
+            "pings": records,
+        }))?;
+    } else {
+        output::line(table::printable(&format!("{}: {asked} asked, {} answered", args.target, times.len())))?;
+        if let Some(Summary { min, median, max }) = summary {
+            let [min, median, max] = [min, median, max].map(millis);
+            output::line(format!("round trip min/median/max {min}/{median}/{max} ms"))?;
+        }
+    }
+    Ok(if times.len() == asked { 0 } else { TASK_FAILED })
+}
+
+fn told(who: &str, number: u32, answer: &Result<Duration, Silence>) -> String {
+    match answer {
+        Ok(time) => format!("{who}: seq={number} time={} ms", millis(*time)),
+        Err(why) => format!("{who}: seq={number} no answer: {why}"),
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.3}", time.as_secs_f64() * 1e3)
+}
+
+/// What round trips come to.
+#[derive(Debug, PartialEq, Eq)]
+struct Summary {
+    min: Duration,
+    median: Duration,
+    max: Duration,
+}
+
+impl Summary {
+    /// Puts the times in order. `None` if there are none.
+    fn of(times: &mut [Duration]) -> Option<Self> {
+        times.sort_unstable();
+        let (min, max) = (*times.first()?, *times.last()?);
+        let (below, above) = (times[(times.len() - 1) / 2], times[times.len() / 2]);
+        Some(Self { min, median: (below + above) / 2, max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |times: &[u64]| {
+            let mut times: Vec<_> = times.iter().copied().map(Duration::from_millis).collect();
+            Summary::of(&mut times).map(|Summary { min, median, max }| [min, median, max].map(|time| time.as_millis()))
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[7]), Some([7, 7, 7]));
+        assert_eq!(of(&[9, 1, 2]), Some([1, 2, 9]));
+        assert_eq!(of(&[8, 1, 2, 4]), Some([1, 3, 8]));
+    }
+}

@@ -1,0 +1,34 @@
+//! Pools in `raddle task tree`: each a tree of its workers, beside those of the tasks.
+
+use serde_json::{Value, json};
+
+use super::{
+    ask::{self, Asked},
+    find,
+};
+use crate::{format, table};
+
+/// All pools: as lines, and as records. None if they cannot be looked for, for it is tasks that were asked for.
+pub(in crate::commands) async fn trees() -> (String, Vec<Value>) {
+    let (mut drawing, mut records) = (String::new(), Vec::new());
+    for pool in find::all().unwrap_or_default() {
+        let workers = ask::all(&pool.workers).await;
+        drawing.push_str(&draw(pool.name(), &workers));
+        let below: Vec<Value> = workers.iter().map(|asked| asked.record(pool.name())).collect();
+        records.push(json!({ "pool": pool.name(), "children": below }));
+    }
+    (drawing, records)
+}
+
+fn draw(pool: &str, workers: &[Asked]) -> String {
+    let mut text = format!("pool {}\n", table::printable(pool));
+    for (place, asked) in workers.iter().enumerate() {
+        let branch = if place + 1 == workers.len() { "└─ " } else { "├─ " };
+        let does = match &asked.answer {
+            Ok(doing) => format!("{}, {} in flight", asked.status(), format::count(doing.in_flight, "call")),
+            Err(_) => asked.status().to_owned(),
+        };
+        text.push_str(&format!("{branch}{} pid {} ({does})\n", asked.worker.uid, asked.worker.pid));
+    }
+    text
+}

@@ -1,0 +1,56 @@
+//! `raddle pool workers`.
+
+use serde_json::Value;
+
+use super::{
+    ask::{self, Asked},
+    find, note,
+};
+use crate::{args::Global, error::Outcome, format, output, table::Table};
+
+pub(super) async fn workers(global: &Global, name: Option<&str>) -> Outcome {
+    let pools = match name {
+        Some(name) => vec![find::named(name)?],
+        None => find::all()?,
+    };
+    let mut asked: Vec<(&str, Asked)> = Vec::new();
+    for pool in &pools {
+        asked.extend(ask::all(&pool.workers).await.into_iter().map(|asked| (pool.name(), asked)));
+    }
+    if global.json {
+        let records: Vec<Value> = asked.iter().map(|(pool, asked)| asked.record(pool)).collect();
+        output::json(&records)?;
+        return Ok(0);
+    }
+    output::raw(render(&asked).as_bytes())?;
+    for (_, Asked { worker, answer }) in &asked {
+        if let Err(why) = answer {
+            note(global, &format!("worker {} does not answer: {why}", worker.uid));
+        }
+    }
+    Ok(0)
+}
+
+fn render(asked: &[(&str, Asked)]) -> String {
+    let mut table = Table::new(&["POOL", "UID", "PID", "STATUS", "IN FLIGHT", "TAKEN", "UPTIME", "TAGS", "ADDRESS"]);
+    for (pool, asked) in asked {
+        let Asked { worker, answer } = asked;
+        let [in_flight, taken, uptime] = match answer {
+            Ok(doing) => [doing.in_flight.to_string(), doing.taken.to_string(), format::coarse(doing.uptime)],
+            Err(_) => ["-", "-", "-"].map(str::to_owned),
+        };
+        let tags: Vec<&str> = worker.tags.iter().map(String::as_str).collect();
+        table.row([
+            (*pool).to_owned(),
+            worker.uid.to_string(),
+            worker.pid.to_string(),
+            asked.status().to_owned(),
+            in_flight,
+            taken,
+            uptime,
+            tags.join(","),
+            worker.address.clone(),
+        ]);
+    }
+    table.render()
+}

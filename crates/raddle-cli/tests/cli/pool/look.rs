@@ -1,0 +1,183 @@
+//! `raddle pool list` and `workers`, and `raddle task tree`: what there is.
+
+use std::fs;
+
+use raddle_pool::{Uid, WorkerMetadata};
+
+use super::{Pools, fake::Fake};
+use crate::{
+    shape::{shape, snapshot},
+    world::{World, until},
+};
+
+#[test]
+fn looking_for_pools_needs_no_project_and_leaves_no_trace() {
+    let world = World::new();
+    assert_eq!(world.raddle(["pool", "list"]).ok().lines(), ["POOL  WORKERS  TAGS"]);
+    assert_eq!(world.raddle(["pool", "list", "--json"]).ok().text(), "[]\n");
+    assert_eq!(world.raddle(["pool", "workers", "--json"]).ok().text(), "[]\n");
+    // Which broker there is, and whether there is any, is of no concern here.
+    for url in ["mem://", "redis://127.0.0.1:1", "nonsense"] {
+        assert_eq!(world.raddle(["--queue-url", url, "pool", "list", "--json"]).ok().text(), "[]\n");
+    }
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn pools_are_listed_with_what_their_workers_can_do() {
+    let mut pools = Pools::new();
+    pools.worker("render", &["gpu", "big"]);
+    pools.worker("render", &["gpu"]);
+    pools.worker("mail", &[]);
+    let list = pools.world.raddle(["pool", "list"]).ok();
+    assert_eq!(list.lines(), ["POOL    WORKERS  TAGS", "mail    1", "render  2        big,gpu"]);
+    snapshot!("json_pool_list", shape(&pools.world, &pools.world.raddle(["pool", "list", "--json"]).ok().json()));
+    assert!(!pools.world.path().join(".raddle").exists());
+}
+
+#[test]
+fn workers_are_asked_what_they_do() {
+    let mut pools = Pools::new();
+    let first = pools.worker("render", &["gpu"]);
+    let second = pools.worker("render", &[]);
+    pools.worker("mail", &[]);
+    let asked = pools.world.raddle(["pool", "workers", "render", "--json"]).ok().json();
+    snapshot!("json_pool_workers", shape(&pools.world, &asked));
+    let order = |worker: &WorkerMetadata| worker.uid;
+    let mut both = [first, second];
+    both.sort_by_key(order);
+    for (asked, worker) in asked.as_array().unwrap().iter().zip(&both) {
+        assert_eq!(asked["uid"], worker.uid.to_string());
+        assert_eq!(asked["pid"], worker.pid);
+        assert_eq!(asked["address"], worker.address);
+    }
+    let all = pools.world.raddle(["pool", "workers"]).ok();
+    let heading = ["POOL", "UID", "PID", "STATUS", "IN", "FLIGHT", "TAKEN", "UPTIME", "TAGS", "ADDRESS"];
+    assert_eq!(all.lines()[0].split_whitespace().collect::<Vec<_>>(), heading);
+    assert_eq!(all.lines().len(), 4, "{}", all.text());
+    let [uid, pid] = [both[0].uid.to_string(), both[0].pid.to_string()];
+    let row = all.lines().into_iter().find(|line| line.contains(&uid)).unwrap().to_owned();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[..6], ["render", &uid, &pid, "listening", "0", "0"]);
+    assert_eq!(cells.last(), Some(&both[0].address.as_str()));
+    // In `ps` it goes by its title.
+    let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let title = String::from_utf8_lossy(&title).into_owned();
+    assert!(title.starts_with("raddle-") && title.contains(":render:listening"), "{title}");
+}
+
+#[test]
+fn a_worker_that_does_not_answer_is_shown_as_such() {
+    let mut pools = Pools::new();
+    let worker = pools.worker("render", &[]);
+    pools.signal(0, libc::SIGSTOP);
+    let shown = pools.world.raddle(["pool", "workers"]).ok();
+    assert!(shown.lines()[1].contains("no answer  -          -      -"), "{}", shown.text());
+    shown.says(&format!("worker {} does not answer: it said nothing for 1s", worker.uid));
+    let asked = pools.world.raddle(["pool", "workers", "--json", "--quiet"]).ok().json();
+    assert_eq!((&asked[0]["in_flight"], &asked[0]["error"]), (&().into(), &"it said nothing for 1s".into()));
+    pools.signal(0, libc::SIGCONT);
+    pools.signal(0, libc::SIGKILL);
+    until("it is gone", || pools.world.raddle(["pool", "list", "--json"]).ok().text() == "[]\n");
+}
+
+#[test]
+fn what_a_worker_says_is_shown_and_moves_no_cursor() {
+    let pools = Pools::new();
+    let mut fake = Fake::start(&pools);
+    fake.metadata.tags = ["\x1b[2Jtag".to_owned()].into();
+    pools.publish("strange", &fake.metadata);
+    let shown = pools.world.raddle(["pool", "workers"]).ok();
+    assert!(shown.lines()[1].contains(" stopping  3          9      2m "), "{}", shown.text());
+    assert!(shown.lines()[1].contains("?[2Jtag"), "{}", shown.text());
+    let asked = pools.world.raddle(["pool", "workers", "--json"]).ok();
+    let numbers = [&asked.json()[0]["in_flight"], &asked.json()[0]["taken"]].map(|number| number.as_u64().unwrap());
+    assert_eq!(numbers, [3, 9]);
+    assert_eq!(asked.json()[0]["stopping"], true);
+    fake.refuse("no\x1b[2Jt today");
+    let refused = pools.world.raddle(["pool", "workers"]).ok().says("[2Jt today");
+    let listed = pools.world.raddle(["pool", "list"]).ok();
+    let asked = pools.world.raddle(["pool", "workers", "--json", "--quiet"]).ok();
+    let tree = pools.world.raddle(["task", "tree"]).ok();
+    let ping = pools.world.raddle(["pool", "ping", "strange", "--count", "1"]).code(1);
+    for ran in [shown, refused, listed, asked, tree, ping] {
+        assert!(!ran.text().contains('\x1b') && !ran.stderr.contains('\x1b'), "{ran:?}");
+    }
+}
+
+#[test]
+fn who_answers_must_be_who_was_published() {
+    let pools = Pools::new();
+    let fake = Fake::start(&pools);
+    pools.publish("strange", &WorkerMetadata { uid: Uid::new(), ..fake.metadata.clone() });
+    let asked = pools.world.raddle(["pool", "workers", "--json"]).ok().json();
+    assert_eq!(asked[0]["error"], "another worker answers at its address");
+    pools.world.raddle(["pool", "stop", "strange"]).code(1).says("another worker answers at its address");
+    assert!(fake.stops().is_empty());
+}
+
+#[test]
+fn what_is_no_pool_is_passed_over() {
+    let mut pools = Pools::new();
+    let worker = pools.worker("render", &[]);
+    let entry = fs::read_dir(pools.folder().join("render")).unwrap().next().unwrap().unwrap();
+    let text = fs::read(entry.path()).unwrap();
+    for strange in ["\x1b[2Jname", "two words"] {
+        let folder = pools.folder().join(strange);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join(entry.file_name()), &text).unwrap();
+    }
+    let torn = pools.folder().join("torn");
+    fs::create_dir(&torn).unwrap();
+    fs::write(torn.join(entry.file_name()), &text[..text.len() / 2]).unwrap();
+    let listed = pools.world.raddle(["pool", "list", "--json"]).ok().json();
+    assert_eq!(listed, serde_json::json!([{ "name": "render", "workers": 1, "tags": [] }]));
+    let asked = pools.world.raddle(["pool", "workers", "--json"]).ok().json();
+    assert_eq!(asked.as_array().unwrap().len(), 1);
+    assert_eq!(asked[0]["uid"], worker.uid.to_string());
+}
+
+#[test]
+fn what_is_not_there_is_said_with_what_is() {
+    let mut pools = Pools::new();
+    let uid = Uid::new().to_string();
+    for args in [&["workers", "nobody"][..], &["ping", "nobody"], &["stop", "nobody"], &["ping", &uid], &["stop", &uid]]
+    {
+        let ran = pools.world.raddle(["pool"].iter().chain(args)).code(2);
+        assert_eq!(ran.text(), "");
+        ran.says(&format!("'{}': no pool of this user is running", args[1]));
+    }
+    pools.worker("render", &[]);
+    pools.worker("mail", &[]);
+    for args in
+        [&["workers", "no\x1bbody"][..], &["ping", "nobody"], &["stop", "nobody"], &["ping", &uid], &["stop", &uid]]
+    {
+        let ran = pools.world.raddle(["pool"].iter().chain(args)).code(2).says("there is mail, render");
+        assert!(!ran.stderr.contains('\x1b') && ran.text().is_empty(), "{ran:?}");
+    }
+    pools.world.raddle(["pool", "stop", "127.0.0.1:1"]).code(2).says("is an address").says("raddle pool workers");
+}
+
+#[test]
+fn pools_stand_beside_tasks_in_the_tree() {
+    let mut pools = Pools::new();
+    let tid = pools.world.submit(&["--name", "later", "--", "true"]);
+    let worker = pools.worker("render", &[]);
+    let fake = Fake::start(&pools);
+    pools.publish("strange", &fake.metadata);
+    let tree = pools.world.raddle(["task", "tree"]).ok();
+    let lines = [
+        format!("{tid} later (created)"),
+        "pool render".to_owned(),
+        format!("└─ {} pid {} (listening, 0 calls in flight)", worker.uid, worker.pid),
+        "pool strange".to_owned(),
+        format!("└─ {} pid {} (stopping, 3 calls in flight)", fake.metadata.uid, fake.metadata.pid),
+    ];
+    assert_eq!(tree.lines(), lines);
+    let tree = pools.world.raddle(["task", "tree", "--json"]).ok().json();
+    assert_eq!((&tree[0]["tid"], &tree[1]["pool"]), (&tid.as_str().into(), &"render".into()));
+    assert_eq!(tree[1]["children"][0]["uid"], worker.uid.to_string());
+    assert_eq!(tree[2]["children"][0]["in_flight"], 3);
+    // Who asks for one task is not told of pools.
+    assert_eq!(pools.world.raddle(["task", "tree", &tid]).ok().lines(), [&lines[0]]);
+}

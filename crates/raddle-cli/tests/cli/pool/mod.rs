@@ -1,0 +1,75 @@
+//! `raddle pool`, and pools in `raddle task tree`.
+
+mod fake;
+mod look;
+mod ping;
+mod stop;
+
+use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
+
+use raddle_pool::{
+    WorkerMetadata,
+    discovery::{Event, LocalDiscovery, Publisher},
+    worker::{LocalWorker, Patience, Worker, WorkerProcess},
+};
+use tokio::runtime::Runtime;
+
+use crate::world::World;
+
+/// A world with pools in it, whose workers are processes of the program.
+struct Pools {
+    world: World,
+    runtime: Runtime,
+    workers: Vec<LocalWorker>,
+}
+
+impl Pools {
+    fn new() -> Self {
+        let world = World::new();
+        fs::DirBuilder::new().mode(0o700).create(world.path().join("raddle")).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        Self { world, runtime, workers: Vec::new() }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.world.path().join("raddle/pools")
+    }
+
+    /// Starts a worker in a pool of this name.
+    fn worker(&mut self, pool: &str, tags: &[&str]) -> WorkerMetadata {
+        let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
+        let worker = LocalWorker::new(&tags).program(env!("CARGO_BIN_EXE_raddle")).name(pool);
+        self.runtime.block_on(worker.start(Some(Duration::from_secs(60)))).unwrap();
+        let metadata = worker.metadata().unwrap();
+        self.publish(pool, &metadata);
+        self.workers.push(worker);
+        metadata
+    }
+
+    /// Says of a worker that it is in a pool.
+    fn publish(&self, pool: &str, worker: &WorkerMetadata) {
+        let discovery = LocalDiscovery::in_folder(self.folder(), pool).unwrap();
+        self.runtime.block_on(discovery.publish(Event::Added(worker.clone()))).unwrap();
+    }
+
+    /// The process of the worker that was started so many before.
+    fn process(&self, number: usize) -> std::sync::Arc<WorkerProcess> {
+        self.workers[number].process().unwrap()
+    }
+
+    /// Sends a signal to it.
+    fn signal(&self, number: usize, signal: i32) {
+        // SAFETY: the worker is our child and not waited for, so the pid is its own.
+        unsafe { libc::kill(self.process(number).pid() as i32, signal) };
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        for worker in &self.workers {
+            // One that does not stop in time is killed.
+            let stopped = self.runtime.block_on(worker.stop(Patience::None));
+            assert!(stopped.is_ok() || thread::panicking(), "{stopped:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+use std::task::{Context, Poll, Waker};
+
+use serde_json::json;
+
+use super::*;
+
+fn job(args: Value, kwargs: Value) -> Given<'static> {
+    let spec = json!({ "target": { "routine": "r" }, "args": args, "kwargs": kwargs });
+    Given::Job(Box::new(Job::new("1763000123456789012".parse().unwrap(), 1, serde_json::from_value(spec).unwrap())))
+}
+
+fn pair(given: Given<'_>) -> Result<(u32, String), String> {
+    let read = || {
+        let mut given = Arguments::of(given, 2)?;
+        Ok((given.next("number")?, given.next("text")?))
+    };
+    read().map_err(|failure: Failure| {
+        let fault = Fault::from(failure);
+        assert!(fault.permanent);
+        fault.message
+    })
+}
+
+#[test]
+fn arguments_come_by_position_and_by_name() {
+    assert_eq!(pair(job(json!([1, "a"]), json!({}))), Ok((1, "a".into())));
+    assert_eq!(pair(job(json!([1]), json!({ "text": "a" }))), Ok((1, "a".into())));
+    assert_eq!(pair(job(json!([]), json!({ "text": "a", "number": 1 }))), Ok((1, "a".into())));
+    let packed = Packed::new(2).argument("number", &1).argument("text", "a").finish().unwrap();
+    assert_eq!(pair(Given::Packed(&packed)), Ok((1, "a".into())));
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_named() {
+    assert!(pair(job(json!([1]), json!({}))).unwrap_err().ends_with("it takes 2 and was given 1"));
+    assert!(pair(job(json!([1]), json!({ "txt": "a" }))).unwrap_err().ends_with("'text' is missing"));
+    assert!(pair(job(json!([-1, "a"]), json!({}))).unwrap_err().contains("'number': invalid value"));
+    let packed = |numbers: &[i32]| {
+        let all = numbers.iter().fold(Packed::new(numbers.len()), |all, number| all.argument("n", number));
+        pair(Given::Packed(&all.finish().unwrap())).unwrap_err()
+    };
+    assert!(packed(&[1]).ends_with("it takes 2 and was given 1"));
+    assert!(packed(&[1, 2]).contains("'text': invalid type"));
+    for nonsense in [&b""[..], b"\x92", b"\x92\x01", b"\xc0", b"\x92\xff\xff\xff"] {
+        pair(Given::Packed(nonsense)).unwrap_err();
+    }
+}
+
+#[test]
+fn values_come_back_as_they_were() {
+    let value = (u64::MAX, f64::MIN_POSITIVE, "text".to_owned(), Some(vec![(); 3]));
+    let Answer::Packed(bytes) = Form::Packed.value(&value).unwrap() else { panic!("another form") };
+    assert_eq!(unpack(&bytes), Ok(value.clone()));
+    assert_eq!(Form::Json.value(&value), Ok(Answer::Json(json!(value))));
+    unpack::<u64>(&bytes).unwrap_err();
+}
+
+/// Some that are all there, but for a pause before each.
+struct Ready<T>(Vec<T>, bool);
+
+impl<T: Unpin> Stream for Ready<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.1 = !self.1;
+        if self.1 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready((!self.0.is_empty()).then(|| self.0.remove(0)))
+    }
+}
+
+fn gathered(items: Items) -> Result<Value, Failure> {
+    let mut gathering = Box::pin(gather(items));
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(all) = gathering.as_mut().poll(&mut cx) {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn items_of_a_task_are_gathered() {
+    let of = |form, numbers: &[u8]| gathered(items(form, Ready(numbers.to_vec(), false)));
+    assert_eq!(of(Form::Json, &[]), Ok(json!([])));
+    assert_eq!(of(Form::Json, &[2, 1]), Ok(json!([2, 1])));
+    of(Form::Packed, &[1]).expect_err("it is not what a task asks for");
+}
+
+#[test]
+fn the_first_item_that_failed_is_the_end() {
+    let broken = Failure::Unwritable("broken".into());
+    let all = vec![Form::Json.value(&2), Err(broken.clone()), Form::Json.value(&1)];
+    assert_eq!(gathered(Box::pin(Ready(all, false))), Err(broken));
+}
+
+#[test]
+fn an_error_goes_into_a_fault_with_what_it_can_be_made_from_again() {
+    let value = Form::Json.value(&["no", "space"]).ok();
+    let fault = Fault::from(Failure::Failed { message: "full".into(), value });
+    assert_eq!((fault.message.as_str(), fault.permanent, fault.value), ("full", false, Some(json!(["no", "space"]))));
+}
+
+#[test]
+fn two_routines_of_one_name_are_refused() {
+    let routine = |place| Routine { name: "r", place, run: Run::Plain(|_| Ok(Answer::Json(Value::Null))) };
+    let clash = Routines::new([routine("a.rs:1"), routine("b.rs:2")]).unwrap_err().to_string();
+    assert!(clash.contains("'r', at a.rs:1 and at b.rs:2"), "{clash}");
+    assert_eq!(Routines::new([routine("a.rs:1")]).unwrap().names().collect::<Vec<_>>(), ["r"]);
+}

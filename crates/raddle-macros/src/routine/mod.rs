@@ -1,0 +1,67 @@
+//! `#[raddle::routine]`: a function that other processes can run.
+//!
+//! The function's name becomes that of a function which makes a call of it, and of a type beside that, with `task` and `here`. The user's body is
+//! `here`; an entry in the program's list of routines is how a worker gets to it. In an `impl` block there is no room for a type, so
+//! that `#[raddle::routines]` writes `name_task` and `name_here` instead.
+
+mod entry;
+mod facets;
+mod methods;
+mod options;
+mod output;
+mod signature;
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{ItemFn, Result, ext::IdentExt};
+
+pub(crate) use self::methods::{expand as expand_impl, untouched};
+use self::{entry::Entry, facets::Facets, signature::Signature};
+
+/// What to write for a function. Without `calls`, which need a pool, there is nothing of its own name but a type.
+pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Result<TokenStream> {
+    let name = options::given_name(options)?;
+    let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
+    let signature = Signature::read(&sig, false)?;
+    let ident = &sig.ident;
+    let plain = ident.unraw().to_string();
+    let name = match name {
+        Some(name) => quote!(#name),
+        None => quote!(::core::concat!(::core::module_path!(), "::", #plain)),
+    };
+    let facets = Facets { attributes: &attrs, visibility: &vis, signature: &signature };
+    let call = calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
+    let task = facets.task(&quote!(task), &plain, &quote!(Self::NAME));
+    let here = facets.here(&quote!(here), &plain, &sig, &block);
+    let conditions = facets.conditions();
+    let entry =
+        Entry { name: &name, here: quote!(#ident::here), signature: &signature, itself: None, conditions: &conditions };
+    let entry = entry.write();
+    let about = format!("The routine `{plain}`: as a task, or run here.");
+    Ok(quote! {
+        #call
+
+        #(#conditions)*
+        #[doc = #about]
+        #[allow(non_camel_case_types, dead_code, reason = "it stands beside a function and has its name")]
+        #vis struct #ident {
+            _never: ::core::convert::Infallible,
+        }
+
+        #(#conditions)*
+        impl #ident {
+            /// Its name in tasks and calls.
+            #[allow(dead_code, reason = "a worker's program may have no use for it")]
+            #vis const NAME: &'static str = #name;
+
+            #task
+
+            #here
+        }
+
+        #entry
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Reading a function's signature, and refusing what cannot be run in another process, with a word of why.
+
+use proc_macro2::{TokenStream, TokenTree};
+use quote::{ToTokens, quote_spanned};
+use syn::{Error, FnArg, Ident, Pat, ReceiverKind, Result, Safety, Type, ext::IdentExt};
+
+use super::output::Output;
+
+/// A function that is to be a routine.
+pub(super) struct Signature {
+    /// What it has of `self`.
+    pub(super) receiver: Option<Receiver>,
+    pub(super) arguments: Vec<Argument>,
+    pub(super) output: Output,
+    pub(super) is_async: bool,
+}
+
+/// The `self` of a method.
+pub(super) struct Receiver {
+    /// `&self` rather than `self`.
+    pub(super) is_borrowed: bool,
+    /// The word `Self`, where the method has `self`.
+    pub(super) of: Type,
+}
+
+/// One argument of the function, apart from `self`.
+pub(super) struct Argument {
+    pub(super) name: Ident,
+    pub(super) of: Type,
+}
+
+impl Signature {
+    /// Of a function that stands in an `impl` block, or alone.
+    pub(super) fn read(signature: &syn::Signature, in_impl: bool) -> Result<Self> {
+        check(signature)?;
+        let (mut receiver, mut arguments) = (None, Vec::new());
+        for input in &signature.inputs {
+            match input {
+                FnArg::Receiver(itself) => {
+                    if !in_impl {
+                        return Err(Error::new_spanned(itself, STANDS_ALONE));
+                    }
+                    receiver = Some(self::receiver(itself)?);
+                }
+                FnArg::Typed(input) => arguments.push(argument(input)?),
+            }
+        }
+        let output = Output::read(signature)?;
+        if !in_impl && let Some(word) = mentions_self(signature.to_token_stream()) {
+            return Err(Error::new_spanned(word, STANDS_ALONE));
+        }
+        if let (Output::Items(_), Some(Receiver { is_borrowed: true, of })) = (&output, &receiver) {
+            let message = "the stream outlives the copy that `&self` would borrow from: take `self`";
+            return Err(Error::new_spanned(of, message));
+        }
+        Ok(Self { receiver, arguments, output, is_async: signature.asyncness.is_some() })
+    }
+
+    /// How many arguments travel.
+    pub(super) fn count(&self) -> usize {
+        usize::from(self.receiver.is_some()) + self.arguments.len()
+    }
+}
+
+impl Argument {
+    /// What tasks and messages call it.
+    pub(super) fn key(&self) -> String {
+        self.name.unraw().to_string()
+    }
+}
+
+const STANDS_ALONE: &str = "a method is registered by its `impl` block: put #[raddle::routines] on that, too";
+
+fn check(signature: &syn::Signature) -> Result<()> {
+    let generics = &signature.generics;
+    if !generics.params.is_empty() || generics.where_clause.is_some() {
+        let message = "a routine cannot be generic: its name must stand for one function. Make one for each type";
+        return Err(Error::new_spanned(generics, message));
+    }
+    if let Safety::Unsafe(unsafety) = &signature.safety {
+        let message = "a routine cannot be unsafe: nobody could keep its promise from another process";
+        return Err(Error::new_spanned(unsafety, message));
+    }
+    if let Some(variadic) = &signature.variadic {
+        return Err(Error::new_spanned(variadic, "a routine takes a fixed number of arguments"));
+    }
+    if let Some(thirteenth) = signature.inputs.iter().nth(12) {
+        return Err(Error::new_spanned(thirteenth, "a routine takes at most 12 arguments: put them into a struct"));
+    }
+    Ok(())
+}
+
+fn receiver(receiver: &syn::Receiver) -> Result<Receiver> {
+    let is_borrowed = match &receiver.kind {
+        ReceiverKind::Value => false,
+        ReceiverKind::Reference(_, None, None) => true,
+        ReceiverKind::Reference(_, _, Some(_)) => {
+            let message = "a routine has a copy of `self`, in another process, and what it changes there is lost: \
+                           take `self`, and return what has become of it";
+            return Err(Error::new_spanned(receiver, message));
+        }
+        _ => return Err(Error::new_spanned(receiver, "a routine takes `self` or `&self`")),
+    };
+    let of = Type::Verbatim(quote_spanned!(receiver.self_token.span=> Self));
+    Ok(Receiver { is_borrowed, of })
+}
+
+fn argument(input: &syn::PatType) -> Result<Argument> {
+    let Pat::Ident(name) = &*input.pat else {
+        return Err(Error::new_spanned(&input.pat, "give this argument a name: tasks can name it too"));
+    };
+    match bare(&input.ty) {
+        Type::Reference(reference) => {
+            let message = "an argument crosses to another process: take it by value, as `String` for `&str` or `Vec<T>` for `&[T]`";
+            Err(Error::new_spanned(reference, message))
+        }
+        Type::ImplTrait(any) => {
+            Err(Error::new_spanned(any, "`impl Trait` is generic, and a routine cannot be: name the type"))
+        }
+        _ => Ok(Argument { name: name.ident.clone(), of: (*input.ty).clone() }),
+    }
+}
+
+/// The type itself, without what macros put around it.
+pub(super) fn bare(mut of: &Type) -> &Type {
+    loop {
+        of = match of {
+            Type::Group(group) => &group.elem,
+            Type::Paren(paren) => &paren.elem,
+            _ => return of,
+        }
+    }
+}
+
+/// A `Self` in there, which only has a meaning in an `impl` block.
+fn mentions_self(tokens: TokenStream) -> Option<Ident> {
+    tokens.into_iter().find_map(|token| match token {
+        TokenTree::Ident(ident) => (ident == "Self").then_some(ident),
+        TokenTree::Group(group) => mentions_self(group.stream()),
+        _ => None,
+    })
+}

@@ -1,0 +1,163 @@
+//! Asking workers until one takes the call: the rules that all balancers have in common.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Context, Entry};
+use crate::{
+    Blame, CallError, NoWorkersAvailable, RpcError,
+    connection::{Outgoing, Replies},
+};
+
+/// Asks workers in the order in which `choose` names them, by their place among the [`Candidates`], until one takes the call.
+///
+/// What follows from a refusal is up to its [`Blame`]: a worker that is no use is removed from the context; one that may be of use later, or for
+/// other calls, stays; and the next is asked. An error of the call itself is returned at once. Every worker is asked once at most.
+///
+/// A worker that has refused several times in a row, for a reason that should have passed, is left alone for a while: it is no candidate
+/// then, unless all others have refused as well. After that, one call tries it.
+///
+/// When all have refused, or there are none, that is [`CallError::NoWorkers`]; but if all were well and merely not suited, it is said why.
+pub async fn attempt(
+    call: Outgoing,
+    context: &Context,
+    timeout: Option<Duration>,
+    mut choose: impl FnMut(&Candidates<'_>) -> Option<usize> + Send,
+) -> Result<Replies, CallError> {
+    let (workers, began) = (context.workers(), Instant::now());
+    let (mut asked, mut late_for, mut refusals) = (Vec::new(), Vec::new(), Refusals::default());
+    while let Some(Choice { place, is_ejected }) = next(&workers, &asked, &late_for, &mut choose) {
+        let worker = &workers[place];
+        let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+        let under_way = worker.standing.ask(Instant::now(), left);
+        if !under_way.was_admitted && !is_ejected {
+            // Somebody else was quicker to try it, or to find out that it is no use now.
+            late_for.push(place);
+            continue;
+        }
+        asked.push(place);
+        let error = match worker.hand_over(under_way, call.clone(), left).await {
+            Ok(replies) => return Ok(replies),
+            Err(error) => error,
+        };
+        let who = format!("worker {} at {}", worker.metadata.uid, worker.metadata.address);
+        match error.blame() {
+            Blame::Call => return Err(error.into()),
+            Blame::Worker => {
+                tracing::warn!(%who, %error, "is no use: it is called no more");
+                context.remove_worker(worker.metadata.uid);
+            }
+            Blame::Passing | Blame::Unsuited => tracing::debug!(%who, %error, "does not take a call"),
+        }
+        refusals.add(&who, error);
+    }
+    Err(refusals.verdict())
+}
+
+struct Choice {
+    place: usize,
+    /// It is asked because nobody else is left.
+    is_ejected: bool,
+}
+
+fn next(
+    workers: &[Entry],
+    asked: &[usize],
+    late_for: &[usize],
+    choose: &mut impl FnMut(&Candidates<'_>) -> Option<usize>,
+) -> Option<Choice> {
+    let now = Instant::now();
+    [false, true].into_iter().find_map(|ejected_too| {
+        let candidates = Candidates { workers, asked, late_for, ejected_too, now };
+        // Whoever else is named may not be asked. What is thought of them may have changed meanwhile, and is looked at when they are.
+        let place = choose(&candidates).filter(|place| candidates.is_open(*place))?;
+        Some(Choice { place, is_ejected: ejected_too })
+    })
+}
+
+/// The workers that may be asked next.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<'a> {
+    pub(super) workers: &'a [Entry],
+    pub(super) asked: &'a [usize],
+    pub(super) late_for: &'a [usize],
+    /// Nobody else is left.
+    pub(super) ejected_too: bool,
+    pub(super) now: Instant,
+}
+
+impl<'a> Candidates<'a> {
+    /// How many places there are. Some may have no candidate.
+    pub fn places(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// The candidate at this place.
+    pub fn get(&self, place: usize) -> Option<&'a Entry> {
+        let worker = self.workers.get(place)?;
+        let may = self.is_open(place) && (self.ejected_too || worker.standing.admits(self.now));
+        may.then_some(worker)
+    }
+
+    fn is_open(&self, place: usize) -> bool {
+        let is_late = !self.ejected_too && self.late_for.contains(&place);
+        place < self.workers.len() && !self.asked.contains(&place) && !is_late
+    }
+
+    /// All candidates, each with its place.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &'a Entry)> {
+        self.iter_from(0)
+    }
+
+    /// All candidates, each with its place: from this one on to the last, and then from the first.
+    pub fn iter_from(&self, start: usize) -> impl Iterator<Item = (usize, &'a Entry)> {
+        let (this, places) = (*self, self.places());
+        let start = start.checked_rem(places).unwrap_or(0);
+        (start..places).chain(0..start).filter_map(move |place| Some((place, this.get(place)?)))
+    }
+}
+
+/// What was heard from those who did not take the call.
+#[derive(Debug, Default)]
+struct Refusals {
+    last: Option<(String, RpcError)>,
+    some_other_reason: bool,
+}
+
+impl Refusals {
+    fn add(&mut self, who: &str, error: RpcError) {
+        self.some_other_reason |= error.blame() != Blame::Unsuited;
+        self.last = Some((who.to_owned(), error));
+    }
+
+    fn verdict(self) -> CallError {
+        match self.last {
+            Some((_, error)) if !self.some_other_reason => error.into(),
+            last => NoWorkersAvailable(last.map(|(who, error)| format!("{who}: {error}"))).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    fn verdict(codes: &[Code]) -> CallError {
+        let mut refusals = Refusals::default();
+        codes.iter().for_each(|code| refusals.add("w", RpcError::refused(*code, format!("{code:?}"))));
+        refusals.verdict()
+    }
+
+    #[test]
+    fn a_reason_that_all_have_is_the_reason() {
+        use Code::*;
+        assert_eq!(verdict(&[]), NoWorkersAvailable(None).into());
+        assert_eq!(verdict(&[Unavailable]), NoWorkersAvailable(Some("w: Unavailable".into())).into());
+        assert_eq!(verdict(&[NotFound, NotFound]), CallError::UnknownRoutine("NotFound".into()));
+        assert_eq!(verdict(&[NotFound, FailedPrecondition]), CallError::Version("FailedPrecondition".into()));
+        assert_eq!(verdict(&[Internal, NotFound]), NoWorkersAvailable(Some("w: NotFound".into())).into());
+    }
+}

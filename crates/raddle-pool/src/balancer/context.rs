@@ -1,0 +1,129 @@
+//! The workers of one pool, as balancers see them.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::Instant};
+
+use super::standing::{Standing, UnderWay};
+use crate::{
+    RpcError, Uid, WorkerMetadata,
+    connection::{ConnectionFactory, Outgoing, Replies},
+};
+
+/// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.
+#[derive(Clone, Default)]
+pub struct Context(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    workers: RwLock<Arc<[Entry]>>,
+    /// Whose turn it is, for balancers that go round: one balancer may go round in many pools.
+    turn: AtomicUsize,
+    /// Tells of changes.
+    changes: watch::Sender<()>,
+}
+
+/// A worker, and the way to it.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What is known of it.
+    pub metadata: Arc<WorkerMetadata>,
+    /// Makes connections to it.
+    pub factory: ConnectionFactory,
+    pub(super) standing: Arc<Standing>,
+}
+
+impl Context {
+    /// All workers, in the order in which they came. It is a snapshot: it stays as it is.
+    pub fn workers(&self) -> Arc<[Entry]> {
+        Arc::clone(&self.0.workers.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds a worker, or says something else of one that is there.
+    pub fn put_worker(&self, metadata: WorkerMetadata, factory: ConnectionFactory) {
+        let standing = Arc::new(Standing::new(metadata.uid));
+        let mut entry = Entry { metadata: Arc::new(metadata), factory, standing };
+        self.change(|workers| match workers.iter_mut().find(|known| known.metadata.uid == entry.metadata.uid) {
+            Some(known) => {
+                // What was thought of it is worth nothing if it was started anew.
+                if known.metadata.pid == entry.metadata.pid && known.metadata.address == entry.metadata.address {
+                    entry.standing = Arc::clone(&known.standing);
+                }
+                *known = entry;
+            }
+            None => workers.push(entry),
+        });
+    }
+
+    /// Removes a worker. Returns whether it was there.
+    pub fn remove_worker(&self, uid: Uid) -> bool {
+        let mut was_there = false;
+        self.change(|workers| {
+            let before = workers.len();
+            workers.retain(|known| known.metadata.uid != uid);
+            was_there = workers.len() < before;
+        });
+        was_there
+    }
+
+    /// Waits until this worker is not among them.
+    pub(crate) async fn removed(&self, uid: Uid) {
+        let mut changes = self.0.changes.subscribe();
+        while self.workers().iter().any(|worker| worker.metadata.uid == uid) {
+            // Who tells of changes is part of this.
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// A number that is one more each time: for whoever goes round.
+    pub fn take_turn(&self) -> usize {
+        self.0.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Entry>)) {
+        let mut workers = self.0.workers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = workers.to_vec();
+        change(&mut changed);
+        *workers = changed.into();
+        drop(workers);
+        self.0.changes.send_replace(());
+    }
+}
+
+impl Entry {
+    /// Hands a call to this worker, and keeps account of it: of how many it has, how long they take, and whether it takes them.
+    pub async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, RpcError> {
+        self.hand_over(self.standing.ask(Instant::now(), timeout), call, timeout).await
+    }
+
+    pub(super) async fn hand_over(
+        &self,
+        mut under_way: UnderWay,
+        call: Outgoing,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, RpcError> {
+        let outcome = self.factory.connect().dispatch(call, timeout).await;
+        under_way.hear(outcome.as_ref().err());
+        let mut replies = outcome?;
+        replies.hold(under_way);
+        Ok(replies)
+    }
+
+    /// The calls that were handed to this worker by [`dispatch`](Self::dispatch), and are not over.
+    pub fn in_flight(&self) -> usize {
+        self.standing.in_flight()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.workers().iter().map(|entry| &entry.metadata)).finish()
+    }
+}

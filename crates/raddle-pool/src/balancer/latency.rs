@@ -1,0 +1,86 @@
+//! How long the calls of a worker take, as somebody remembers it who is quick to notice that they take longer, and slow to believe that they do
+//! not any more. (A *peak EWMA*: a mean in which the past fades with time, and a new peak counts in full.)
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// After so long, about a third of the past is left.
+const FADES_IN: Duration = Duration::from_secs(10);
+/// No call is quicker. Without it, a worker that has long had none would seem to cost nothing, however much it has to do by now.
+const SHORTEST: f64 = 1_000.0;
+
+/// How long calls take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Latency {
+    nanos: f64,
+    at: Instant,
+}
+
+impl Latency {
+    /// After one more call; the first one is all that is known.
+    pub(super) fn after(known: Option<Self>, took: Duration, now: Instant) -> Self {
+        let took = took.as_nanos() as f64;
+        let nanos = match known {
+            None => took,
+            Some(known) => {
+                let left = known.left(now);
+                took.max(known.nanos * left + took * (1.0 - left))
+            }
+        };
+        Self { nanos, at: now }
+    }
+
+    /// In nanoseconds. It fades while nothing is heard, so that a worker that was slow once is tried again.
+    pub(super) fn nanos(self, now: Instant) -> f64 {
+        (self.nanos * self.left(now)).max(SHORTEST)
+    }
+
+    /// How much of what was known is still worth something.
+    fn left(self, now: Instant) -> f64 {
+        let passed = now.saturating_duration_since(self.at);
+        (-passed.as_secs_f64() / FADES_IN.as_secs_f64()).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MILLI: f64 = 1_000_000.0;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_peak_counts_at_once_and_fades() {
+        let start = Instant::now();
+        let calm = Latency::after(None, ms(10), start);
+        assert_eq!(calm.nanos(start), 10.0 * MILLI);
+        let peak = Latency::after(Some(calm), ms(500), start);
+        assert_eq!(peak.nanos(start), 500.0 * MILLI);
+        let later = start + FADES_IN;
+        let again = Latency::after(Some(peak), ms(10), later).nanos(later);
+        assert!((180.0 * MILLI..200.0 * MILLI).contains(&again), "{again}");
+        assert!(peak.nanos(start + 3 * FADES_IN) < 25.0 * MILLI);
+        assert_eq!(peak.nanos(start + 100 * FADES_IN), SHORTEST);
+    }
+
+    proptest! {
+        #[test]
+        fn it_lies_between_what_was_heard_and_the_worst(steps in prop::collection::vec((0_u64..5_000, 0_u64..60_000), 1..30)) {
+            let (mut now, mut known, mut worst) = (Instant::now(), None, 0.0_f64);
+            for (took, passed) in steps {
+                now += ms(passed);
+                let latency = Latency::after(known, ms(took), now);
+                worst = worst.max(took as f64 * MILLI);
+                prop_assert!(latency.nanos(now) >= took as f64 * MILLI);
+                prop_assert!(latency.nanos(now) <= worst.max(SHORTEST) * 1.000_001);
+                known = Some(latency);
+            }
+        }
+    }
+}

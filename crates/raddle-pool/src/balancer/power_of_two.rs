@@ -1,0 +1,82 @@
+//! The better one of two workers.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{Balancer, Candidates, Context, Entry, attempt, dice::Dice};
+use crate::{
+    CallError,
+    connection::{Outgoing, Replies},
+};
+
+/// Asks, of two workers at random, the one that promises to be done first: by how long its calls have taken of late, and how many it has.
+///
+/// Two are enough to avoid nearly all that are busy, and it does not matter how many workers there are. Nor do all callers run to the one worker
+/// that looks best to all of them. A worker that becomes slow is noticed with its first slow call, and trusted again bit by bit.
+#[derive(Debug)]
+pub struct PowerOfTwo {
+    dice: Dice,
+}
+
+impl PowerOfTwo {
+    /// A new one.
+    pub fn new() -> Self {
+        Self { dice: Dice::new() }
+    }
+}
+
+impl Default for PowerOfTwo {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[async_trait]
+impl Balancer for PowerOfTwo {
+    async fn dispatch(
+        &self,
+        call: Outgoing,
+        context: &Context,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, CallError> {
+        attempt(call, context, timeout, |candidates| choose(candidates, &self.dice)).await
+    }
+}
+
+pub(super) fn choose(candidates: &Candidates<'_>, dice: &Dice) -> Option<usize> {
+    let places = candidates.places();
+    if places >= 2 {
+        let (one, other) = two(places, dice);
+        if let (Some(first), Some(second)) = (candidates.get(one), candidates.get(other)) {
+            return Some(if is_better(second, first, candidates.now) { other } else { one });
+        }
+    }
+    // Some place has no candidate, so that they have to be counted.
+    let all: Vec<_> = candidates.iter().collect();
+    match all[..] {
+        [] => None,
+        [(place, _)] => Some(place),
+        _ => {
+            let (one, other) = two(all.len(), dice);
+            let ((one, first), (other, second)) = (all[one], all[other]);
+            Some(if is_better(second, first, candidates.now) { other } else { one })
+        }
+    }
+}
+
+/// Two different numbers below `end`, which is 2 at least.
+fn two(end: usize, dice: &Dice) -> (usize, usize) {
+    let one = dice.below(end);
+    (one, (one + 1 + dice.below(end - 1)) % end)
+}
+
+fn is_better(this: &Entry, than: &Entry, now: Instant) -> bool {
+    let calls = |worker: &Entry| worker.in_flight() + 1;
+    match (this.standing.latency(now), than.standing.latency(now)) {
+        (Some(ours), Some(theirs)) => ours * (calls(this) as f64) < theirs * (calls(than) as f64),
+        // Of a worker that has finished nothing yet it is only known what it has to do.
+        _ => calls(this) < calls(than),
+    }
+}

@@ -1,0 +1,243 @@
+//! What is known of a worker from the calls that it was asked to take.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::{
+    breaker::{Happening, Health},
+    latency::Latency,
+};
+use crate::{Blame, RpcError, Uid};
+
+/// What is known of a worker.
+#[derive(Debug)]
+pub(super) struct Standing {
+    uid: Uid,
+    in_flight: AtomicUsize,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    health: Health,
+    latency: Option<Latency>,
+}
+
+/// A call that a worker was asked to take. It counts as long as this is kept.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    standing: Arc<Standing>,
+    began: Instant,
+    timeout: Option<Duration>,
+    /// The worker was worth asking.
+    pub(super) was_admitted: bool,
+    /// It is to find out whether the worker is well again.
+    is_trial: bool,
+    heard: Heard,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Refused,
+    Taken,
+}
+
+impl Standing {
+    pub(super) fn new(uid: Uid) -> Self {
+        Self { uid, in_flight: AtomicUsize::new(0), known: Mutex::default() }
+    }
+
+    /// Whether it is worth asking, as long as there are others.
+    pub(super) fn admits(&self, now: Instant) -> bool {
+        self.known().health.admits(now)
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// How long a call is expected to take, in nanoseconds, if anything was ever heard of one.
+    pub(super) fn latency(&self, now: Instant) -> Option<f64> {
+        self.known().latency.map(|latency| latency.nanos(now))
+    }
+
+    /// It is asked to take a call.
+    pub(super) fn ask(self: &Arc<Self>, now: Instant, timeout: Option<Duration>) -> UnderWay {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let (before, after) = self.happen(Happening::Asked, now);
+        UnderWay {
+            standing: Arc::clone(self),
+            began: now,
+            timeout,
+            was_admitted: before.admits(now),
+            is_trial: before != after,
+            heard: Heard::Nothing,
+        }
+    }
+
+    fn happen(&self, happening: Happening, now: Instant) -> (Health, Health) {
+        let mut known = self.known();
+        let before = known.health;
+        let after = before.after(happening, now);
+        known.health = after;
+        drop(known);
+        match (before, after) {
+            (Health::Ejected { .. } | Health::HalfOpen { .. }, Health::Healthy) => {
+                tracing::info!(worker = %self.uid, "takes calls again");
+            }
+            (Health::Suspect { .. } | Health::HalfOpen { .. }, Health::Ejected { until, .. }) if until > now => {
+                tracing::warn!(worker = %self.uid, pause = ?(until - now), "takes no calls: it is left alone for a while");
+            }
+            _ => {}
+        }
+        (before, after)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UnderWay {
+    /// The worker has taken it, or there is this error instead.
+    pub(super) fn hear(&mut self, error: Option<&RpcError>) {
+        self.heard = if error.is_none() { Heard::Taken } else { Heard::Refused };
+        match error.map_or(Some(Happening::Succeeded), judge) {
+            Some(happening) => _ = self.standing.happen(happening, Instant::now()),
+            None => self.abandon(),
+        }
+    }
+
+    fn abandon(&self) {
+        let now = Instant::now();
+        // Who did not wait says nothing of the worker; who has waited in vain does. Not to the last moment: a caller may have a timer of its own,
+        // which is a little ahead.
+        let waited = now.saturating_duration_since(self.began);
+        if self.timeout.is_some_and(|timeout| !waited.is_zero() && waited >= timeout.mul_f64(0.9)) {
+            self.standing.happen(Happening::Failed, now);
+        } else if self.is_trial {
+            self.standing.happen(Happening::Abandoned, now);
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
+        match self.heard {
+            Heard::Nothing => self.abandon(),
+            // It was quick, and no use.
+            Heard::Refused => {}
+            Heard::Taken => {
+                let (now, mut known) = (Instant::now(), self.standing.known());
+                known.latency = Some(Latency::after(known.latency, now - self.began, now));
+            }
+        }
+    }
+}
+
+/// What an error says of the worker.
+fn judge(error: &RpcError) -> Option<Happening> {
+    match (error.blame(), error.code) {
+        // It is there, and has a mind of its own. One that has enough to do will take a call as soon as it has not.
+        (Blame::Unsuited, _) | (Blame::Passing, Code::ResourceExhausted) | (Blame::Call, Code::InvalidArgument) => {
+            Some(Happening::Succeeded)
+        }
+        (Blame::Passing | Blame::Worker, _) => Some(Happening::Failed),
+        // The way broke.
+        (Blame::Call, Code::Unavailable) => Some(Happening::Failed),
+        // Nobody has waited any longer.
+        (Blame::Call, _) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing() -> Arc<Standing> {
+        Arc::new(Standing::new(Uid::new()))
+    }
+
+    fn refuse(standing: &Arc<Standing>, code: Code) {
+        standing.ask(Instant::now(), None).hear(Some(&RpcError::refused(code, "no")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_count_until_they_are_let_go_of() {
+        let standing = standing();
+        let mut taken = standing.ask(Instant::now(), None);
+        let refused = standing.ask(Instant::now(), None);
+        assert_eq!(standing.in_flight(), 2);
+        drop(refused);
+        taken.hear(None);
+        assert_eq!((standing.in_flight(), standing.latency(Instant::now())), (1, None));
+        tokio::time::advance(Duration::from_millis(3)).await;
+        drop(taken);
+        assert_eq!((standing.in_flight(), standing.latency(Instant::now())), (0, Some(3_000_000.0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn errors_say_what_they_say() {
+        for (code, still_admitted) in [
+            (Code::Unavailable, false),
+            (Code::ResourceExhausted, true),
+            (Code::Internal, false),
+            (Code::NotFound, true),
+            (Code::FailedPrecondition, true),
+            (Code::InvalidArgument, true),
+            (Code::Cancelled, true),
+        ] {
+            let standing = standing();
+            (0..3).for_each(|_| refuse(&standing, code));
+            assert_eq!(standing.admits(Instant::now()), still_admitted, "{code:?}");
+        }
+        let standing = standing();
+        (0..3).for_each(|_| standing.ask(Instant::now(), None).hear(Some(&RpcError::lost("gone"))));
+        assert!(!standing.admits(Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ejected_worker_is_tried_by_one_call_and_an_impatient_caller_does_not_count() {
+        let standing = standing();
+        (0..3).for_each(|_| refuse(&standing, Code::Unavailable));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let trial = standing.ask(Instant::now(), None);
+        assert!(trial.is_trial && !standing.admits(Instant::now()));
+        let beside = standing.ask(Instant::now(), None);
+        assert!(!beside.is_trial);
+        drop(beside);
+        assert!(!standing.admits(Instant::now()), "the trial goes on");
+        drop(trial);
+        assert!(standing.admits(Instant::now()), "somebody else may try");
+        standing.ask(Instant::now(), None).hear(None);
+        assert_eq!(standing.known().health, Health::Healthy);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_in_vain_tells_of_a_worker_that_hangs() {
+        let standing = standing();
+        for _ in 0..3 {
+            let mut under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+            tokio::time::advance(Duration::from_millis(1_000)).await;
+            under_way.hear(Some(&RpcError { code: Code::DeadlineExceeded, ..RpcError::lost("late") }));
+            drop(standing.ask(Instant::now(), Some(Duration::ZERO)));
+        }
+        assert!(standing.admits(Instant::now()), "they had other reasons");
+        for _ in 0..3 {
+            let under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+            tokio::time::advance(Duration::from_millis(1_999)).await;
+            drop(under_way);
+        }
+        assert!(!standing.admits(Instant::now()));
+    }
+}

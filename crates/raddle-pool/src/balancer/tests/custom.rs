@@ -1,0 +1,111 @@
+//! A balancer as a user may write it, from what is public alone: the sketch that this was asked for with.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use super::{
+    call,
+    fake::{Does, pool},
+};
+use crate::{
+    CallError, NoWorkersAvailable, Uid, WorkerMetadata,
+    balancer::{Balancer, Context, attempt},
+    connection::{Outgoing, Replies},
+};
+
+/// Dispatches calls to the worker with the fewest of them in flight.
+#[derive(Default)]
+struct LeastLoaded {
+    in_flight: Mutex<HashMap<Uid, usize>>,
+}
+
+impl LeastLoaded {
+    fn change(&self, worker: &WorkerMetadata, by: isize) {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = in_flight.entry(worker.uid).or_default();
+        *count = count.saturating_add_signed(by);
+    }
+
+    fn of(&self, worker: &WorkerMetadata) -> usize {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).get(&worker.uid).copied().unwrap_or(0)
+    }
+}
+
+#[async_trait]
+impl Balancer for LeastLoaded {
+    async fn dispatch(
+        &self,
+        call: Outgoing,
+        context: &Context,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, CallError> {
+        let workers = context.workers();
+        let fewest = workers.iter().min_by_key(|worker| self.of(&worker.metadata));
+        let worker = fewest.ok_or_else(|| NoWorkersAvailable(Some("there are none".into())))?;
+        self.change(&worker.metadata, 1);
+        let replies = worker.factory.connect().dispatch(call, timeout).await;
+        self.change(&worker.metadata, -1);
+        Ok(replies?)
+    }
+}
+
+/// Always begins with the last one.
+struct Last;
+
+#[async_trait]
+impl Balancer for Last {
+    async fn dispatch(
+        &self,
+        call: Outgoing,
+        context: &Context,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, CallError> {
+        attempt(call, context, timeout, |candidates| candidates.iter().map(|(place, _)| place).last()).await
+    }
+}
+
+/// Names somebody who is not there.
+struct Nonsense;
+
+#[async_trait]
+impl Balancer for Nonsense {
+    async fn dispatch(
+        &self,
+        call: Outgoing,
+        context: &Context,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, CallError> {
+        attempt(call, context, timeout, |candidates| Some(candidates.places() + 7)).await
+    }
+}
+
+#[tokio::test]
+async fn the_sketch_works() {
+    let (context, fakes) = pool([Does::Take, Does::Take]);
+    let balancer = LeastLoaded::default();
+    for _ in 0..4 {
+        call(&balancer, &context, None).await.unwrap();
+    }
+    assert_eq!(fakes[0].asked() + fakes[1].asked(), 4);
+    let nobody = call(&balancer, &Context::default(), None).await;
+    assert_eq!(nobody, Err(NoWorkersAvailable(Some("there are none".into())).into()));
+}
+
+#[tokio::test]
+async fn a_balancer_need_only_name_an_order() {
+    let (context, fakes) = pool([Does::Take, Does::Take, Does::Refuse(tonic::Code::Unavailable)]);
+    call(&Last, &context, None).await.unwrap();
+    assert_eq!(fakes.each_ref().map(|fake| fake.asked()), [0, 1, 1]);
+}
+
+#[tokio::test]
+async fn a_balancer_that_names_nobody_calls_nobody() {
+    let (context, fakes) = pool([Does::Take]);
+    assert_eq!(call(&Nonsense, &context, None).await, Err(NoWorkersAvailable(None).into()));
+    assert_eq!(fakes[0].asked(), 0);
+}

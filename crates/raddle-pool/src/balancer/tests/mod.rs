@@ -1,0 +1,44 @@
+//! Balancers at work, with workers that do as they are told.
+
+mod choice;
+mod custom;
+mod fake;
+mod rules;
+
+use std::{future::Future, time::Duration};
+
+use super::{Balancer, Context};
+use crate::{
+    CallError,
+    connection::{Outgoing, Replies, Step},
+};
+
+/// Everything here is done at once, or never.
+async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
+}
+
+async fn dispatch(balancer: &impl Balancer, context: &Context, call: Outgoing) -> Result<Replies, CallError> {
+    soon(balancer.dispatch(call, context, None)).await
+}
+
+/// Waits for the end of a call.
+async fn end(mut replies: Replies) {
+    soon(async { while !replies.next().await.is_last() {} }).await;
+}
+
+/// A call, from the beginning to the end.
+async fn call(balancer: &impl Balancer, context: &Context, key: Option<u64>) -> Result<(), CallError> {
+    let replies = dispatch(balancer, context, fake::call(key)).await?;
+    end(replies).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fake_answers_as_a_worker_does() {
+    let (context, _fakes) = fake::pool([fake::Does::Take]);
+    let mut replies = dispatch(&super::RoundRobin, &context, fake::call(None)).await.unwrap();
+    assert_eq!(soon(replies.next()).await, Step::Taken);
+    assert_eq!(soon(replies.next()).await, Step::Item(bytes::Bytes::from_static(b"\xc0")));
+    assert_eq!(soon(replies.next()).await, Step::End);
+}

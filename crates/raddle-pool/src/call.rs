@@ -1,0 +1,263 @@
+//! A call of a routine, before it is made and while it is.
+
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_core::Stream;
+use raddle_core::routine::{Packed, unpack};
+use raddle_wire::{
+    PROTOCOL,
+    v1::{self, exception::Kind},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
+
+use crate::{
+    CallError, Never, On,
+    connection::{MAX_VALUE, Outgoing, Replies, Step},
+    proxy,
+    scope::{Scope, To},
+};
+
+/// A call of a function. It is made when it is first polled, and cancelled when it is dropped.
+#[must_use = "a call is made when it is awaited"]
+pub struct Call<T, E = Never> {
+    state: State,
+    result: PhantomData<fn() -> Result<T, E>>,
+}
+
+/// A call of a function that gives items. It is made when the first is asked for, and cancelled when it is dropped.
+#[must_use = "a call is made when the first item is asked for"]
+pub struct CallStream<T> {
+    state: State,
+    result: PhantomData<fn() -> T>,
+}
+
+enum State {
+    Prepared(Box<Prepared>),
+    Calling(Pin<Box<dyn Future<Output = Result<Taken, CallError>> + Send>>),
+    /// And how long it may still take. The worker ends it then too, unless its thread is blocked.
+    Called(Box<Replies>, Option<Pin<Box<Sleep>>>),
+    Over,
+}
+
+/// What comes back of a call that was taken, and until when.
+type Taken = (Replies, Option<Instant>);
+
+struct Prepared {
+    routine: &'static str,
+    arguments: Packed,
+    scope: Scope,
+    timeout: Option<Duration>,
+    key: Option<u64>,
+}
+
+impl State {
+    fn new(routine: &'static str, arguments: Packed) -> Self {
+        // Where it is written counts, not where it is awaited: it may be handed to another task.
+        let scope = Scope::current();
+        Self::Prepared(Box::new(Prepared { routine, arguments, scope, timeout: None, key: None }))
+    }
+
+    fn prepare(&mut self, change: impl FnOnce(&mut Prepared)) {
+        if let Self::Prepared(prepared) = self {
+            change(prepared);
+        }
+    }
+
+    /// The next thing that is heard of it. The call is made, if it was not.
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, CallError>> {
+        loop {
+            match self {
+                Self::Prepared(_) => {
+                    let Self::Prepared(prepared) = std::mem::replace(self, Self::Over) else { unreachable!("as seen") };
+                    *self = Self::Calling(Box::pin(prepared.call()));
+                }
+                Self::Calling(calling) => match ready!(calling.as_mut().poll(cx)) {
+                    Ok((replies, deadline)) => {
+                        let timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+                        *self = Self::Called(Box::new(replies), timer);
+                    }
+                    Err(error) => {
+                        *self = Self::Over;
+                        return Poll::Ready(Err(error));
+                    }
+                },
+                Self::Called(replies, timer) => {
+                    let Poll::Ready(step) = replies.poll_next(cx) else {
+                        ready!(timer.as_mut().map_or(Poll::Pending, |timer| timer.as_mut().poll(cx)));
+                        *self = Self::Over;
+                        return Poll::Ready(Err(CallError::TimedOut));
+                    };
+                    if step.is_last() {
+                        *self = Self::Over;
+                    }
+                    return Poll::Ready(Ok(step));
+                }
+                Self::Over => return Poll::Ready(Ok(Step::End)),
+            }
+        }
+    }
+}
+
+impl Prepared {
+    async fn call(self) -> Result<Taken, CallError> {
+        let Self { routine, arguments, scope, timeout, key } = self;
+        let proxy = match &scope.to {
+            To::Nowhere => return Err(CallError::NoPool),
+            To::Proxy(proxy) => proxy.clone(),
+            To::Route(route) => proxy::of_route(route).await?,
+        };
+        let arguments = arguments.finish().map_err(CallError::Arguments)?;
+        if arguments.len() > MAX_VALUE {
+            let message = format!("the arguments have {} bytes, and at most {MAX_VALUE} can be sent", arguments.len());
+            return Err(CallError::Arguments(message));
+        }
+        let timeout = scope.timeout(timeout);
+        if timeout.is_some_and(|timeout| timeout.is_zero()) {
+            return Err(CallError::TimedOut);
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let (traceparent, tracestate) = match scope.trace() {
+            Some(trace) => (trace.parent.to_string(), trace.state.as_ref().map(ToString::to_string)),
+            None => (String::new(), None),
+        };
+        let call = v1::Call {
+            protocol: PROTOCOL,
+            routine: routine.to_owned(),
+            arguments: arguments.into(),
+            // Nothing means for ever, so the shortest time is one.
+            timeout_ms: timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1)),
+            context: scope.values.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            traceparent,
+            tracestate: tracestate.unwrap_or_default(),
+            route: Some(proxy.route()),
+        };
+        let outgoing = Outgoing { call: Arc::new(call), key };
+        let dispatch = proxy.dispatch(outgoing, timeout);
+        let replies = match deadline {
+            None => dispatch.await?,
+            Some(deadline) => timeout_at(deadline, dispatch).await.unwrap_or(Err(CallError::TimedOut))?,
+        };
+        Ok((replies, deadline))
+    }
+}
+
+/// What the methods of a function's and a stream's call have in common.
+macro_rules! prepared {
+    ($call:ident < $($of:ident),+ >) => {
+        impl<$($of),+> $call<$($of),+> {
+            /// A call of the routine of this name.
+            pub fn new(routine: &'static str, arguments: Packed) -> Self {
+                Self { state: State::new(routine, arguments), result: PhantomData }
+            }
+
+            /// Makes it on this pool, or by this proxy, wherever it is written.
+            pub fn on(mut self, on: impl On) -> Self {
+                let proxy = on.proxy().clone();
+                self.state.prepare(|prepared| prepared.scope.to = To::Proxy(proxy));
+                self
+            }
+
+            /// How long it may take. It is ended then, here and there.
+            pub fn timeout(mut self, timeout: Duration) -> Self {
+                self.state.prepare(|prepared| prepared.timeout = Some(timeout));
+                self
+            }
+
+            /// Calls with the same key go to the same worker, as long as it is there, if the pool's balancer is `Sticky`.
+            pub fn key(mut self, key: impl std::hash::Hash) -> Self {
+                let key = crate::balancer::key_of(&key);
+                self.state.prepare(|prepared| prepared.key = Some(key));
+                self
+            }
+        }
+
+        impl<$($of),+> fmt::Debug for $call<$($of),+> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let routine = match &self.state {
+                    State::Prepared(prepared) => Some(prepared.routine),
+                    _ => None,
+                };
+                f.debug_struct(stringify!($call)).field("routine", &routine).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+prepared!(Call<T, E>);
+prepared!(CallStream<T>);
+
+impl<T: DeserializeOwned, E: DeserializeOwned> Future for Call<T, E> {
+    type Output = Result<T, CallError<E>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let outcome = match ready!(self.state.poll_step(cx)) {
+                Ok(Step::Taken) => continue,
+                Ok(Step::Item(value) | Step::Result(value)) => {
+                    self.state = State::Over;
+                    unpack(&value).map_err(CallError::Result)
+                }
+                Ok(Step::End) => Err(CallError::Result("the routine ended without one".into())),
+                Ok(Step::Exception(exception)) => Err(thrown(exception)),
+                Ok(Step::Refused(error)) => Err(error.into()),
+                Err(error) => Err(error.widen()),
+            };
+            return Poll::Ready(outcome);
+        }
+    }
+}
+
+impl<T: DeserializeOwned> CallStream<T> {
+    /// The next item; `None` after the last one, and after an error.
+    pub async fn next(&mut self) -> Option<Result<T, CallError>> {
+        std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
+    }
+}
+
+impl<T: DeserializeOwned> Stream for CallStream<T> {
+    type Item = Result<T, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let item = match ready!(self.state.poll_step(cx)) {
+                Ok(Step::Taken) => continue,
+                Ok(Step::Item(value) | Step::Result(value)) => unpack(&value).map_err(CallError::Result),
+                Ok(Step::End) => return Poll::Ready(None),
+                Ok(Step::Exception(exception)) => Err(thrown(exception)),
+                Ok(Step::Refused(error)) => Err(error.into()),
+                Err(error) => Err(error),
+            };
+            if item.is_err() {
+                self.state = State::Over;
+            }
+            return Poll::Ready(Some(item));
+        }
+    }
+}
+
+/// The error that a worker tells of.
+fn thrown<E: DeserializeOwned>(exception: v1::Exception) -> CallError<E> {
+    let kind = exception.kind();
+    let v1::Exception { message, value, place, backtrace, .. } = exception;
+    match kind {
+        Kind::Failed => match unpack(&value) {
+            Ok(error) => CallError::Failed(error),
+            Err(error) => {
+                CallError::Result(format!("the routine failed ({message}), and its error cannot be read: {error}"))
+            }
+        },
+        Kind::Panicked => CallError::Panicked { message, place, backtrace },
+        Kind::Cancelled => CallError::Cancelled,
+        Kind::TimedOut => CallError::TimedOut,
+        Kind::Unwritable | Kind::Unspecified => CallError::Result(message),
+    }
+}

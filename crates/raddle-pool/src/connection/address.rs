@@ -1,0 +1,107 @@
+//! Where a worker serves.
+
+use std::{fmt, io, path::PathBuf, str::FromStr};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpStream, UnixStream};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+/// Where a worker serves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// At a socket in the file system.
+    Unix(PathBuf),
+    /// At a socket that has a name and no file, and so is gone with its process.
+    Abstract(String),
+    /// At a port.
+    Tcp(String),
+}
+
+/// No such address is known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no address: use unix:/path, unix-abstract:name or host:port")]
+pub struct AddressError(String);
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let wrong = || AddressError(text.to_owned());
+        if let Some(name) = text.strip_prefix("unix-abstract:") {
+            // The longest that a name can be is a byte shorter than a path.
+            return if (1..=106).contains(&name.len()) { Ok(Self::Abstract(name.to_owned())) } else { Err(wrong()) };
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = PathBuf::from(path);
+            return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(wrong()) };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+        let is_host = !host.is_empty() && !host.contains(['/', '@', ' ']);
+        if is_host && port.parse::<u16>().is_ok() { Ok(Self::Tcp(text.to_owned())) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Abstract(name) => write!(f, "unix-abstract:{name}"),
+            Self::Tcp(place) => f.write_str(place),
+        }
+    }
+}
+
+impl Address {
+    /// What the system takes for the path of a socket.
+    pub(crate) fn socket_path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Unix(path) => Some(path.clone()),
+            Self::Abstract(name) => Some(PathBuf::from(format!("\0{name}"))),
+            Self::Tcp(_) => None,
+        }
+    }
+
+    /// A channel that connects when it is first used, and again after it was lost.
+    pub(crate) fn channel(&self, endpoint: Endpoint) -> Channel {
+        match self.socket_path() {
+            Some(path) => endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
+                let path = path.clone();
+                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+            })),
+            None => {
+                let place = self.to_string();
+                endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
+                    let place = place.clone();
+                    async move {
+                        let stream = TcpStream::connect(place).await?;
+                        stream.set_nodelay(true)?;
+                        Ok::<_, io::Error>(TokioIo::new(stream))
+                    }
+                }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown_alike() {
+        for text in ["unix:/run/a b.sock", "unix-abstract:raddle-1-x", "127.0.0.1:80", "[::1]:9000", "host.example:1"] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        for text in ["", "unix:", "unix:relative", "unix-abstract:", "host", "host:", ":80", "host:99999", "a/b:80"] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("'{text}' is no address")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_without_a_file_begins_with_nothing() {
+        let path = Address::Abstract("a".into()).socket_path().unwrap();
+        assert_eq!(path.as_os_str(), "\0a");
+    }
+}

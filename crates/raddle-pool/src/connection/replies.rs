@@ -1,0 +1,177 @@
+//! What comes back of a call.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use raddle_wire::v1::{self, reply};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::{Code, Status, Streaming};
+
+use super::{channel::Channel, link::LinkCall};
+use crate::RpcError;
+
+/// What comes back of a call. Whoever drops it before the end cancels the call.
+pub struct Replies {
+    /// What was read to see whether the call was taken.
+    first: Option<Step>,
+    from: From,
+    /// The worker has taken it, so that it may have begun.
+    is_taken: bool,
+    /// Let go of when the call is over, whoever keeps this for how long.
+    held: Option<Held>,
+    /// The same, from whoever handed the call over.
+    guest: Option<Box<dyn Send>>,
+}
+
+/// What a call keeps while it lasts.
+pub(super) struct Held {
+    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) _channel: Arc<Channel>,
+}
+
+pub(super) enum From {
+    Link(LinkCall),
+    Plain(Streaming<v1::Reply>),
+}
+
+/// One thing that is heard of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// The worker has taken it.
+    Taken,
+    /// An item; of a function, the result.
+    Item(Bytes),
+    /// The result, and the end.
+    Result(Bytes),
+    /// There are no more items.
+    End,
+    /// It ended otherwise.
+    Exception(v1::Exception),
+    /// It was not taken, or nothing more will be heard.
+    Refused(RpcError),
+}
+
+impl Step {
+    pub(crate) fn is_last(&self) -> bool {
+        !matches!(self, Self::Taken | Self::Item(_))
+    }
+}
+
+impl Replies {
+    pub(super) fn new(from: From, held: Held) -> Self {
+        Self { first: None, from, is_taken: false, held: Some(held), guest: None }
+    }
+
+    /// Keeps something until the call is over, which it may be already, or is dropped: for balancers that keep account of calls.
+    pub fn hold(&mut self, guest: impl Send + 'static) {
+        if self.held.is_some() {
+            self.guest = Some(Box::new((self.guest.take(), guest)));
+        }
+    }
+
+    /// Waits until the worker has taken the call.
+    pub(super) async fn taken(&mut self) -> Result<(), RpcError> {
+        match self.next().await {
+            Step::Refused(error) => Err(error),
+            step => {
+                self.first = Some(step);
+                Ok(())
+            }
+        }
+    }
+
+    /// The next thing that is heard.
+    pub(crate) async fn next(&mut self) -> Step {
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(first);
+        }
+        let step = ready!(match &mut self.from {
+            From::Link(call) => call.poll_step(cx),
+            From::Plain(replies) => poll_plain(replies, cx),
+        });
+        if step.is_last() {
+            self.held = None;
+            self.guest = None;
+        }
+        Poll::Ready(match step {
+            Step::Refused(error) if self.is_taken && error.code != Code::InvalidArgument => {
+                Step::Refused(RpcError { may_have_begun: true, ..error })
+            }
+            step => {
+                self.is_taken |= matches!(step, Step::Taken | Step::Item(_));
+                step
+            }
+        })
+    }
+}
+
+fn poll_plain(replies: &mut Streaming<v1::Reply>, cx: &mut Context<'_>) -> Poll<Step> {
+    loop {
+        let step = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
+            Some(Ok(v1::Reply { what: Some(what) })) => match what {
+                reply::What::Ack(_) => Step::Taken,
+                reply::What::Result(result) => Step::Item(result),
+                reply::What::Exception(exception) => Step::Exception(exception),
+            },
+            // Of a later version.
+            Some(Ok(v1::Reply { what: None })) => continue,
+            Some(Err(status)) => Step::Refused(refusal(&status)),
+            None => Step::End,
+        };
+        return Poll::Ready(step);
+    }
+}
+
+/// What a status says: of a worker that does not take the call, or of the way to it.
+pub(super) fn refusal(status: &Status) -> RpcError {
+    let mut source = std::error::Error::source(status);
+    let is_ours = source.is_some();
+    let mut message = status.message().to_owned();
+    while let Some(error) = source {
+        if let Some(io) = error.downcast_ref::<std::io::Error>()
+            && matches!(io.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
+        {
+            return RpcError::refused(tonic::Code::Unavailable, format!("nobody serves there ({io})"));
+        }
+        message = error.to_string();
+        source = error.source();
+    }
+    // A status that has a cause was made on this side, by a way that broke; and of others no more is known than that they are no refusal.
+    RpcError { code: status.code(), message, may_have_begun: is_ours || !is_refusal(status.code()) }
+}
+
+/// Whether a worker says this of a call that it does not take.
+fn is_refusal(code: Code) -> bool {
+    use Code::{
+        DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted,
+        Unauthenticated, Unavailable, Unimplemented,
+    };
+    let refusals = [
+        DeadlineExceeded,
+        FailedPrecondition,
+        InvalidArgument,
+        NotFound,
+        PermissionDenied,
+        ResourceExhausted,
+        Unauthenticated,
+        Unavailable,
+        Unimplemented,
+    ];
+    refusals.contains(&code)
+}
+
+impl std::fmt::Debug for Replies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replies").finish_non_exhaustive()
+    }
+}

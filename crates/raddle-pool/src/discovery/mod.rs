@@ -1,0 +1,75 @@
+//! How workers are found: who publishes them, and who hears of them.
+
+mod local;
+mod static_list;
+
+use std::{io, sync::Arc};
+
+use async_trait::async_trait;
+
+pub use self::{local::LocalDiscovery, static_list::StaticDiscovery};
+use crate::WorkerMetadata;
+
+/// What is heard of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It is there.
+    Added(WorkerMetadata),
+    /// Something else is said of it.
+    Updated(WorkerMetadata),
+    /// It is gone.
+    Dropped(WorkerMetadata),
+}
+
+/// Which workers somebody wants to hear of.
+pub type Filter = Arc<dyn Fn(&WorkerMetadata) -> bool + Send + Sync>;
+
+/// Lets others hear of workers.
+#[async_trait]
+pub trait Publisher: Send + Sync + 'static {
+    /// Says something of a worker. One that was published is there until it is dropped, or its process has ended.
+    async fn publish(&self, event: Event) -> Result<(), DiscoveryError>;
+
+    /// Takes back what was said of a worker, as well as that can be done without waiting: whoever published it is being dropped.
+    fn withdraw(&self, _worker: &WorkerMetadata) {}
+}
+
+/// Makes subscriptions.
+#[async_trait]
+pub trait Discovery: Send + Sync + 'static {
+    /// Begins to listen. What is there already is heard of first, as [`Event::Added`], and without waiting.
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError>;
+}
+
+/// What is heard.
+#[async_trait]
+pub trait Subscription: Send + 'static {
+    /// The next event. `None` when there will be no more. Can be dropped while it waits without losing any.
+    async fn next(&mut self) -> Option<Event>;
+}
+
+/// A discovery that does not work.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+pub struct DiscoveryError {
+    /// What was tried.
+    pub what: String,
+    /// Why it could not be done.
+    pub source: io::Error,
+}
+
+impl DiscoveryError {
+    /// Makes one of the error of something that was tried.
+    pub(crate) fn of<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        move |source| Self { what, source: source.into() }
+    }
+}
+
+/// One that several pools share.
+#[async_trait]
+impl<D: Discovery + ?Sized> Discovery for Arc<D> {
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
+        (**self).subscribe(filter).await
+    }
+}

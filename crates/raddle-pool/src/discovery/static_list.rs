@@ -1,0 +1,65 @@
+//! Workers that are known from the beginning.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+
+use super::{Discovery, DiscoveryError, Event, Filter, Subscription};
+use crate::WorkerMetadata;
+
+/// Workers that are known from the beginning, and never change.
+#[derive(Clone, Debug, Default)]
+pub struct StaticDiscovery(Vec<WorkerMetadata>);
+
+impl StaticDiscovery {
+    /// One of these workers.
+    pub fn new(workers: impl IntoIterator<Item = WorkerMetadata>) -> Self {
+        Self(workers.into_iter().collect())
+    }
+}
+
+#[async_trait]
+impl Discovery for StaticDiscovery {
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
+        let wanted = self.0.iter().filter(|worker| filter.as_ref().is_none_or(|filter| filter(worker)));
+        Ok(Box::new(Listed(wanted.cloned().collect())))
+    }
+}
+
+struct Listed(VecDeque<WorkerMetadata>);
+
+#[async_trait]
+impl Subscription for Listed {
+    async fn next(&mut self) -> Option<Event> {
+        self.0.pop_front().map(Event::Added)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::Uid;
+
+    #[tokio::test]
+    async fn all_that_are_wanted_are_heard_of_and_that_is_all() {
+        let worker = |pid| {
+            let (address, version) = (format!("h:{pid}"), String::new());
+            WorkerMetadata { uid: Uid::new(), address, pid, version, tags: [].into(), extra: [].into(), secure: false }
+        };
+        let workers = [1, 2, 3].map(worker);
+        let discovery = StaticDiscovery::new(workers.clone());
+        let filter: Filter = Arc::new(|worker| worker.pid != 2);
+        for (filter, wanted) in [(None, vec![0, 1, 2]), (Some(filter), vec![0, 2])] {
+            let mut subscription = discovery.subscribe(filter).await.unwrap();
+            for place in wanted {
+                let event = subscription.next().now_or_never().unwrap();
+                assert_eq!(event, Some(Event::Added(workers[place].clone())));
+            }
+            assert_eq!(subscription.next().await, None);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Calls: functions that run in worker processes as if they were local. No broker, no scheduler; one round trip.
+//!
+//! A [`WorkerPool`] starts workers, each this same program again, and publishes them to a *discovery*. A [`WorkerProxy`] follows a discovery and
+//! keeps the [`Context`](balancer::Context) of its workers. A call is handed to the proxy, which has a *balancer* choose a worker, and a
+//! [`Connection`](connection::Connection) carries it there. In the worker, [`serve`] runs it, and what comes of it goes back the same way.
+
+pub mod balancer;
+mod call;
+pub mod connection;
+pub mod context;
+pub mod discovery;
+mod error;
+mod metadata;
+mod pool;
+mod proxy;
+mod scope;
+pub mod serve;
+pub mod worker;
+
+pub use call::{Call, CallStream};
+pub use error::{Blame, CallError, Never, NoWorkersAvailable, RpcError};
+pub use metadata::{Uid, WorkerMetadata};
+pub use pool::{PoolBuilder, PoolError, WorkerPool};
+pub use proxy::{ProxyBuilder, WorkerProxy};
+pub use scope::On;

@@ -1,0 +1,182 @@
+//! What a pool is to be.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{
+    PoolError, WorkerPool,
+    keeper::{Keeper, Plan, Wants},
+};
+use crate::{
+    WorkerMetadata, WorkerProxy,
+    balancer::{Balancer, Context},
+    connection,
+    discovery::{Discovery, LocalDiscovery, Publisher},
+    worker::{LocalWorker, WorkerFactory},
+};
+
+/// A pool that is not started.
+#[must_use = "a pool is started with `start`"]
+pub struct PoolBuilder {
+    name: Option<String>,
+    tags: BTreeSet<String>,
+    size: Option<usize>,
+    discovery: Option<Arc<dyn Discovery>>,
+    publisher: Option<Arc<dyn Publisher>>,
+    balancer: Option<Arc<dyn Balancer>>,
+    factory: Option<Arc<dyn WorkerFactory>>,
+    quorum: Option<usize>,
+    lazy: bool,
+    limit: usize,
+    start_timeout: Option<Duration>,
+}
+
+impl Default for PoolBuilder {
+    fn default() -> Self {
+        Self {
+            name: None,
+            tags: BTreeSet::new(),
+            size: None,
+            discovery: None,
+            publisher: None,
+            balancer: None,
+            factory: None,
+            quorum: None,
+            lazy: false,
+            limit: connection::LIMIT,
+            start_timeout: None,
+        }
+    }
+}
+
+impl PoolBuilder {
+    /// Its name among the pools of this user on this machine. One that nobody else has, if nothing is said.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// What its workers can do, and what those of others must.
+    pub fn tags(mut self, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.tags = tags.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How many workers it starts. Others may be found besides.
+    pub fn size(mut self, workers: usize) -> Self {
+        self.size = Some(workers);
+        self
+    }
+
+    /// How workers of others are found.
+    pub fn discovery(mut self, discovery: impl Discovery) -> Self {
+        self.discovery = Some(Arc::new(discovery));
+        self
+    }
+
+    /// How others find the workers of this pool, besides those of this user on this machine, who find them by its name.
+    pub fn publisher(mut self, publisher: impl Publisher) -> Self {
+        self.publisher = Some(Arc::new(publisher));
+        self
+    }
+
+    /// Who chooses the worker of a call.
+    pub fn balancer(mut self, balancer: impl Balancer) -> Self {
+        self.balancer = Some(Arc::new(balancer));
+        self
+    }
+
+    /// Who makes its workers. [`LocalWorker::new`], if nothing is said.
+    pub fn worker(mut self, factory: impl WorkerFactory) -> Self {
+        self.factory = Some(Arc::new(factory));
+        self
+    }
+
+    /// How many workers must serve for the pool to be started; the rest may come later. All of them, if nothing is said.
+    pub fn quorum(mut self, workers: usize) -> Self {
+        self.quorum = Some(workers);
+        self
+    }
+
+    /// Starts the workers with the first call.
+    pub fn lazy(mut self) -> Self {
+        self.lazy = true;
+        self
+    }
+
+    /// How many calls are in flight to one worker at a time. Others wait their turn.
+    pub fn limit(mut self, calls: usize) -> Self {
+        self.limit = calls.max(1);
+        self
+    }
+
+    /// How long a worker may take to serve.
+    pub fn start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = Some(timeout);
+        self
+    }
+
+    /// Starts it. If too few workers can be, those that were are stopped again, and the error names each cause.
+    pub async fn start(self) -> Result<WorkerPool, PoolError> {
+        let name = self.name.clone().unwrap_or_else(own_name);
+        let size = match (self.size, &self.discovery) {
+            (None, None) => thread::available_parallelism().map_or(1, usize::from),
+            (None, Some(_)) => 0,
+            (Some(0), None) => {
+                return Err(PoolError::Invalid("a pool without workers or a discovery calls nobody".into()));
+            }
+            (Some(size), _) => size,
+        };
+        let quorum = self.quorum.unwrap_or(size);
+        if quorum > size {
+            return Err(PoolError::Invalid(format!("{quorum} workers of {size} can never serve")));
+        }
+        let proxy = match self.discovery {
+            Some(discovery) => WorkerProxy::of_discovery(discovery).tags(self.tags.clone()),
+            None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by(&name),
+        };
+        let proxy = proxy.limit(self.limit).shared_balancer(self.balancer);
+        if size == 0 {
+            return Ok(WorkerPool { name, proxy: proxy.start().await?, keeper: None });
+        }
+        let local: Arc<dyn Publisher> = Arc::new(LocalDiscovery::new(&name)?);
+        let plan = Plan {
+            size,
+            quorum,
+            tags: self.tags,
+            factory: self.factory.unwrap_or_else(|| Arc::new(LocalWorker::new)),
+            publishers: std::iter::once(local).chain(self.publisher).collect(),
+            start_timeout: self.start_timeout,
+            limit: self.limit,
+        };
+        let context = Context::default();
+        let keeper = Keeper::new(plan, context.clone());
+        let proxy = proxy.context(context).source(Arc::new(Wants(Arc::clone(&keeper)))).start().await?;
+        let pool = WorkerPool { name, proxy, keeper: Some(Arc::clone(&keeper)) };
+        if !self.lazy {
+            keeper.begin();
+            keeper.started().await?;
+        }
+        Ok(pool)
+    }
+}
+
+/// A name that no other pool has.
+fn own_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(1);
+    format!("pool-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+impl fmt::Debug for PoolBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuilder").field("name", &self.name).field("size", &self.size).finish_non_exhaustive()
+    }
+}

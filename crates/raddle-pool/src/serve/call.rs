@@ -1,0 +1,129 @@
+//! One call, from its arguments to its end.
+
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use raddle_core::{
+    Trace,
+    routine::{Answer, Given, Items, Outcome, Routine, Run, Running},
+};
+use raddle_wire::v1::{self, exception::Kind};
+use tokio::time::{Instant, timeout_at};
+
+use super::{
+    panics,
+    sink::{Sink, exception},
+};
+use crate::scope::{Scope, To};
+
+/// A call that was taken.
+pub(super) struct Taken {
+    pub(super) routine: Routine,
+    pub(super) arguments: Bytes,
+    pub(super) scope: Scope,
+    pub(super) sink: Sink,
+}
+
+impl Taken {
+    pub(super) fn new(routine: Routine, call: v1::Call, sink: Sink) -> Self {
+        let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, route, .. } = call;
+        let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        let trace = traceparent.parse().ok().map(|parent| Trace { parent, state: tracestate.parse().ok() });
+        let scope = Scope {
+            to: route.map_or(To::Nowhere, |route| To::Route(Arc::new(route))),
+            values: Arc::new(context.into_iter().collect()),
+            trace,
+            // As far away as there is, if it is said to be further.
+            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+        };
+        Self { routine, arguments, scope, sink }
+    }
+
+    /// Whether it is to be run on a thread that it may block.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.routine.run, Run::Plain(_))
+    }
+
+    /// Runs a routine that is a plain function, on this thread.
+    pub(super) fn run_plain(self) {
+        let Self { routine, arguments, scope, sink } = self;
+        let Run::Plain(function) = routine.run else { return };
+        sink.ack();
+        let call = AssertUnwindSafe(|| scope.around_plain(|| function(Given::Packed(&arguments))));
+        match catch_unwind(call) {
+            Ok(outcome) => sink.outcome(outcome),
+            Err(thrown) => sink.exception(panics::caught(&*thrown)),
+        }
+    }
+
+    /// Runs any other routine.
+    pub(super) async fn run(self) {
+        let Self { routine, arguments, scope, sink } = self;
+        let deadline = scope.deadline;
+        let running = scope.around(perform(routine, arguments, &sink));
+        let running = AssertUnwindSafe(running).catch_unwind();
+        let caught = match deadline {
+            None => running.await,
+            // From when it was read, not from when there was a thread for it.
+            Some(deadline) => match timeout_at(deadline, running).await {
+                Ok(caught) => caught,
+                Err(_) => return sink.exception(exception(Kind::TimedOut)),
+            },
+        };
+        if let Err(thrown) = caught {
+            sink.exception(panics::caught(&*thrown));
+        }
+    }
+}
+
+async fn perform(routine: Routine, arguments: Bytes, sink: &Sink) {
+    match routine.run {
+        Run::Plain(_) => unreachable!("a plain function has a thread of its own"),
+        Run::Async(function) => match function(Given::Packed(&arguments)) {
+            Ok(running) => {
+                drop(arguments);
+                let outcome = acked(running, sink).await;
+                sink.outcome(outcome);
+            }
+            Err(failure) => sink.failure(failure),
+        },
+        Run::Stream(function) => match function(Given::Packed(&arguments)) {
+            Ok(items) => {
+                drop(arguments);
+                pour(items, sink).await;
+            }
+            Err(failure) => sink.failure(failure),
+        },
+    }
+}
+
+async fn pour(mut items: Items, sink: &Sink) {
+    sink.ack();
+    while let Some(item) = items.next().await {
+        match item {
+            Ok(Answer::Packed(item)) => sink.item(item).await,
+            Ok(Answer::Json(_)) => {}
+            Err(failure) => return sink.failure(failure),
+        }
+    }
+    sink.end();
+}
+
+/// Says that the call was taken, unless there is at once something better to say.
+async fn acked(mut running: Running, sink: &Sink) -> Outcome {
+    let mut is_acked = false;
+    poll_fn(|cx| {
+        let polled = running.as_mut().poll(cx);
+        if polled.is_pending() && !std::mem::replace(&mut is_acked, true) {
+            sink.ack();
+        }
+        polled
+    })
+    .await
+}

@@ -1,0 +1,37 @@
+//! What a worker's process is told when it is started, and what it says then.
+
+use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Uid;
+
+/// The first argument of a program that is to be a worker.
+pub(crate) const ARGUMENT: &str = "raddle-pool-worker";
+
+/// What a worker is to be. One line on its standard input, which then stays open for as long as somebody wants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub(crate) uid: Uid,
+    /// What its title begins with.
+    pub(crate) tid: raddle_core::Tid,
+    pub(crate) name: String,
+    /// Where it is to serve; port 0 is any.
+    pub(crate) address: String,
+    pub(crate) tags: BTreeSet<String>,
+    pub(crate) extra: BTreeMap<String, String>,
+    /// Calls that it takes at a time, if that is bounded.
+    pub(crate) max_in_flight: Option<usize>,
+    /// How long it keeps what it needs to call others, when it does not.
+    pub(crate) proxy_pool_ttl: Duration,
+}
+
+/// What it says when it serves, or why it cannot. One line the other way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// It serves there.
+    Serving(String),
+    /// It cannot.
+    Failed(String),
+}

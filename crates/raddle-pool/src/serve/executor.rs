@@ -1,0 +1,277 @@
+//! The calls of a worker: which are in flight, whether more are taken, and how they are ended.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use raddle_core::routine::Routines;
+use raddle_wire::{
+    PROTOCOL,
+    v1::{self, exception::Kind},
+};
+use tokio::{sync::watch, task::AbortHandle, time::Instant};
+use tonic::Code;
+
+use super::{
+    backpressure::{Backpressure, Load},
+    call::Taken,
+    crew::{Crew, HELD_UP},
+    sink::{Sink, exception},
+};
+use crate::RpcError;
+
+/// Runs calls.
+pub(super) struct Executor {
+    routines: Routines,
+    crew: Crew,
+    max_in_flight: Option<usize>,
+    calls: Mutex<Calls>,
+    /// How many calls are in flight, for those who wait for none to be.
+    in_flight: watch::Sender<usize>,
+}
+
+#[derive(Default)]
+struct Calls {
+    running: HashMap<Number, Running>,
+    links: u64,
+    taken: u64,
+    is_stopping: bool,
+    idle_since: Option<Instant>,
+}
+
+/// Which call it is: that of a link, by the number that its client gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Number {
+    pub(super) link: u64,
+    pub(super) id: u64,
+}
+
+#[derive(Clone)]
+struct Running {
+    /// What ends it. What runs on a thread of its own cannot be ended.
+    aborts: Vec<AbortHandle>,
+    sink: Sink,
+    /// The call itself, until a thread has taken it.
+    waiting: Waiting,
+    is_plain: bool,
+}
+
+/// A call that waits for a thread. Whoever comes first takes it.
+type Waiting = Arc<Mutex<Option<(Taken, InFlight)>>>;
+
+/// That a call is in flight. It ends with the call, however that does.
+struct InFlight {
+    executor: Arc<Executor>,
+    number: Number,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doing {
+    pub(super) in_flight: usize,
+    pub(super) taken: u64,
+    pub(super) is_stopping: bool,
+    pub(super) idle: Duration,
+}
+
+impl Executor {
+    pub(super) fn new(routines: Routines, crew: Crew, max_in_flight: Option<usize>) -> Arc<Self> {
+        let calls = Mutex::new(Calls { idle_since: Some(Instant::now()), ..Calls::default() });
+        Arc::new(Self { routines, crew, max_in_flight, calls, in_flight: watch::Sender::new(0) })
+    }
+
+    /// The number of a new link.
+    pub(super) fn new_link(&self) -> u64 {
+        let mut calls = self.calls();
+        calls.links += 1;
+        calls.links
+    }
+
+    /// Begins a call, or says why not.
+    pub(super) fn begin(self: &Arc<Self>, number: Number, call: v1::Call, sink: &Sink) -> Result<(), RpcError> {
+        if call.protocol != PROTOCOL {
+            let message =
+                format!("the worker speaks version {PROTOCOL} of the protocol, and the caller {}", call.protocol);
+            return Err(RpcError::refused(Code::FailedPrecondition, message));
+        }
+        let Some(routine) = self.routines.get(&call.routine) else {
+            let message = format!("the worker has no routine '{}'", shown(&call.routine));
+            return Err(RpcError::refused(Code::NotFound, message));
+        };
+        let in_flight = self.calls().running.len();
+        // Asked before the lock is taken: it is a user's function.
+        let is_full = self.max_in_flight.is_some_and(|most| in_flight >= most) || self.crew.is_exhausted();
+        if is_full || !Backpressure::allows(Load { in_flight, routine: routine.name }) {
+            return Err(RpcError::refused(Code::ResourceExhausted, "the worker does not want more just now"));
+        }
+        let taken = Taken::new(routine, call, sink.clone());
+        let is_plain = taken.is_plain();
+        let waiting = Waiting::default();
+        {
+            let mut calls = self.calls();
+            if calls.is_stopping {
+                return Err(RpcError::refused(Code::Unavailable, "the worker is stopping"));
+            }
+            if calls.running.contains_key(&number) {
+                return Err(RpcError::refused(Code::InvalidArgument, "a call of this number is in flight"));
+            }
+            // Known before it can end.
+            let running = Running { aborts: Vec::new(), sink: sink.clone(), waiting: Arc::clone(&waiting), is_plain };
+            calls.running.insert(number, running);
+            calls.taken += 1;
+            calls.idle_since = None;
+            self.in_flight.send_replace(calls.running.len());
+        }
+        *lock(&waiting) = Some((taken, InFlight { executor: Arc::clone(self), number }));
+        self.find_a_thread(number, &waiting, is_plain);
+        Ok(())
+    }
+
+    /// Has a thread take the call, if no other has.
+    fn find_a_thread(&self, number: Number, waiting: &Waiting, is_plain: bool) {
+        let (crew, waiting) = (self.crew.current(), Arc::clone(waiting));
+        if is_plain {
+            crew.spawn_blocking(move || {
+                if let Some((taken, _in_flight)) = take(&waiting) {
+                    taken.run_plain();
+                }
+            });
+        } else {
+            let abort = crew.spawn(run(waiting)).abort_handle();
+            // It may be over by now.
+            if let Some(running) = self.calls().running.get_mut(&number) {
+                running.aborts.push(abort);
+            }
+        }
+    }
+
+    /// Ends a call that nobody wants any more.
+    pub(super) fn cancel(&self, number: Number) {
+        let running = self.calls().running.get(&number).cloned();
+        running.iter().for_each(Running::end);
+    }
+
+    /// Ends all calls of a link that is gone.
+    pub(super) fn cancel_link(&self, link: u64) {
+        let own = self.running(|number| number.link == link);
+        own.iter().for_each(Running::end);
+    }
+
+    fn running(&self, which: impl Fn(&Number) -> bool) -> Vec<Running> {
+        let calls = self.calls();
+        calls.running.iter().filter(|(number, _)| which(number)).map(|(_, running)| running.clone()).collect()
+    }
+
+    /// Takes a number of items more of a call.
+    pub(super) fn allow(&self, number: Number, items: u32) {
+        if let Some(running) = self.calls().running.get(&number) {
+            running.sink.allow(items);
+        }
+    }
+
+    /// Takes no more calls. Returns how many are in flight.
+    pub(super) fn stop_taking(&self) -> usize {
+        let mut calls = self.calls();
+        calls.is_stopping = true;
+        calls.running.len()
+    }
+
+    /// Ends all calls, and says so to who made them. Returns how many.
+    pub(super) fn cancel_all(&self) -> usize {
+        let all = self.running(|_| true);
+        for running in &all {
+            running.sink.exception(exception(Kind::Cancelled));
+            running.end();
+        }
+        all.len()
+    }
+
+    /// Sees to it that calls find a thread, for as long as there are calls: costs nothing while there are none.
+    pub(super) async fn mind_the_crew(self: Arc<Self>) {
+        let mut in_flight = self.in_flight.subscribe();
+        while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
+            tokio::time::sleep(HELD_UP).await;
+            if *in_flight.borrow() > 0 && self.crew.is_held_up().await && self.crew.grow() {
+                self.move_on();
+            }
+        }
+    }
+
+    /// Has those that wait for a thread taken by others.
+    fn move_on(&self) {
+        let waiting: Vec<_> = {
+            let calls = self.calls();
+            let waiting = calls.running.iter().filter(|(_, running)| lock(&running.waiting).is_some());
+            waiting.map(|(number, running)| (*number, running.clone())).collect()
+        };
+        waiting.iter().for_each(|(number, running)| self.find_a_thread(*number, &running.waiting, running.is_plain));
+    }
+
+    /// Lets go of all threads.
+    pub(super) fn leave(&self) {
+        self.crew.leave();
+    }
+
+    /// Waits until nothing is in flight.
+    pub(super) async fn idle(&self) {
+        let mut in_flight = self.in_flight.subscribe();
+        // The sender is part of this.
+        let _ = in_flight.wait_for(|calls| *calls == 0).await;
+    }
+
+    pub(super) fn doing(&self) -> Doing {
+        let calls = self.calls();
+        let idle = calls.idle_since.map_or(Duration::ZERO, |since| since.elapsed());
+        Doing { in_flight: calls.running.len(), taken: calls.taken, is_stopping: calls.is_stopping, idle }
+    }
+
+    pub(super) fn routines(&self) -> &Routines {
+        &self.routines
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut calls = self.executor.calls();
+        calls.running.remove(&self.number);
+        let left = calls.running.len();
+        if left == 0 {
+            calls.idle_since = Some(Instant::now());
+        }
+        self.executor.in_flight.send_replace(left);
+    }
+}
+
+async fn run(waiting: Waiting) {
+    let taken = take(&waiting);
+    if let Some((taken, _guard)) = taken {
+        taken.run().await;
+    }
+}
+
+fn take(waiting: &Waiting) -> Option<(Taken, InFlight)> {
+    lock(waiting).take()
+}
+
+fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<(Taken, InFlight)>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Running {
+    /// Ends it, whether it runs or waits for a thread.
+    fn end(&self) {
+        drop(take(&self.waiting));
+        self.aborts.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// A name that came from elsewhere, in a message.
+fn shown(name: &str) -> String {
+    name.chars().take(128).flat_map(char::escape_default).collect()
+}

@@ -1,0 +1,27 @@
+//! The worker's side of calls: a process that serves `raddle.v1.Worker`.
+//!
+//! It has two runtimes. On the *control* runtime, which has the main thread, are the socket, the answers about its health, and the order to
+//! stop; no code of a user's ever runs there. On the *crew*, which has the other threads, are the routines. So a routine that blocks its
+//! thread holds up neither; and if routines block all threads of the crew, it gets more.
+
+mod backpressure;
+mod call;
+mod config;
+mod crew;
+mod executor;
+mod link;
+mod listener;
+mod panics;
+mod process;
+mod service;
+mod sink;
+mod stop;
+
+pub use self::{
+    backpressure::{Backpressure, Load},
+    process::main_if_asked,
+};
+pub(crate) use self::{
+    config::{ARGUMENT, Report, Settings},
+    process::has_entered,
+};

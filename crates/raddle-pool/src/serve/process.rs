@@ -1,0 +1,189 @@
+//! A worker's process, from its first line to its last.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::fd::AsFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use raddle_core::routine::Routines;
+use raddle_exec::title;
+use raddle_wire::v1::worker_server::WorkerServer;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tonic::transport::Server;
+
+use super::{
+    config::{ARGUMENT, Report, Settings},
+    crew::Crew,
+    executor::Executor,
+    listener::Listener,
+    panics,
+    service::Service,
+    stop::Stopper,
+};
+use crate::{
+    WorkerMetadata,
+    connection::{Address, CONNECTION_WINDOW, MAX_MESSAGE, STREAM_WINDOW},
+    proxy,
+};
+
+/// How long the server may take to end when its calls and links have: for what was answered to be sent, to clients that take their time.
+const FAREWELL: Duration = Duration::from_millis(1500);
+/// Streams at a time in a connection. More than any client has calls at a time: a client that meets this limit takes the worker for broken.
+const STREAMS: u32 = 65_536;
+/// The longest line of settings.
+const LONGEST: u64 = 1024 * 1024;
+
+/// That this program begins with `main_if_asked`, so that it can be a worker.
+static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Becomes a worker, if this process was started to be one: then it does not return. To be called first thing in `main`, while there is one
+/// thread; `#[raddle::main]` does.
+pub fn main_if_asked() {
+    HAS_ENTERED.store(true, Ordering::Relaxed);
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT) {
+        let code = match run() {
+            Ok(()) => 0,
+            Err(error) => {
+                let _ = writeln!(io::stderr(), "raddle: the worker cannot go on: {error}");
+                125
+            }
+        };
+        // What is blocked in a thread of a routine is not waited for.
+        std::process::exit(code)
+    }
+}
+
+/// Whether this program can be a worker.
+pub(crate) fn has_entered() -> bool {
+    HAS_ENTERED.load(Ordering::Relaxed)
+}
+
+fn run() -> io::Result<()> {
+    let leash = take_leash()?;
+    let mut line = String::new();
+    BufReader::new(&leash).take(LONGEST).read_line(&mut line)?;
+    let settings: Settings = serde_json::from_str(&line).map_err(|error| {
+        io::Error::other(format!("only a pool can start a worker, and this is no pool's word: {error}"))
+    })?;
+    title::init();
+    let show = |status| title::set(&raddle_core::title::format(settings.tid, &settings.name, status));
+    show("starting");
+    panics::watch();
+    proxy::keep_for(settings.proxy_pool_ttl);
+    let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = control.block_on(serve(&settings, &leash, || show("listening")));
+    show("stopped");
+    outcome
+}
+
+/// The socket that the pool holds the other end of, out of the way of routines that read their input.
+fn take_leash() -> io::Result<File> {
+    let leash = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(File::from(leash))
+}
+
+async fn serve(settings: &Settings, leash: &File, show: impl FnOnce()) -> io::Result<()> {
+    let mut pool = leash;
+    let mut tell = |report: &Report| -> io::Result<()> {
+        let mut line = serde_json::to_vec(report)?;
+        line.push(b'\n');
+        pool.write_all(&line)
+    };
+    let bound = async {
+        let address: Address = settings.address.parse().map_err(|error| format!("{error}"))?;
+        let routines = Routines::of_this_program().map_err(|clash| clash.to_string())?;
+        let (listener, address) = Listener::bind(&address).await.map_err(|error| error.to_string())?;
+        Ok((routines, listener, address))
+    };
+    let (routines, listener, address) = match bound.await {
+        Ok(bound) => bound,
+        Err(error) => {
+            tell(&Report::Failed(error))?;
+            return Ok(());
+        }
+    };
+    let executor = Executor::new(routines, Crew::new()?, settings.max_in_flight);
+    let stopper = Stopper::new(Arc::clone(&executor));
+    let metadata = WorkerMetadata {
+        uid: settings.uid,
+        address: address.to_string(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        tags: settings.tags.clone(),
+        extra: settings.extra.clone(),
+        secure: false,
+    };
+    let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    // These end with the process.
+    tokio::spawn(Arc::clone(&executor).mind_the_crew());
+    tokio::spawn(obey(signals, stopper.clone()));
+    let leash = leash.try_clone()?;
+    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash))?;
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<WorkerServer<Service>>().await;
+    let leaving = Arc::clone(&executor);
+    let service = Service { executor, stopper: stopper.clone(), metadata, began: Instant::now() };
+    let service =
+        WorkerServer::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
+    let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS)
+        // Who cancels a great deal is not out to harm anybody.
+        .http2_max_pending_accept_reset_streams(Some(STREAMS as usize))
+        .add_service(health_service)
+        .add_service(service)
+        .serve_with_incoming_shutdown(listener, stopper.over());
+    tell(&Report::Serving(address.to_string()))?;
+    show();
+    let ending = async {
+        stopper.over().await;
+        tokio::time::sleep(FAREWELL).await;
+    };
+    let outcome = tokio::select! {
+        served = server => served.map_err(io::Error::other),
+        () = ending => Ok(()),
+    };
+    leaving.leave();
+    if let Address::Unix(path) = &address {
+        let _ = std::fs::remove_file(path);
+    }
+    outcome
+}
+
+/// SIGTERM cancels what is in flight; SIGINT waits for it, unless it comes again.
+async fn obey((mut terminate, mut interrupt): (Signal, Signal), stopper: Stopper) {
+    let timeout = tokio::select! {
+        _ = terminate.recv() => 0.0,
+        _ = interrupt.recv() => -1.0,
+    };
+    tokio::select! {
+        _ = stopper.stop(timeout) => {}
+        _ = terminate.recv() => drop(stopper.stop(0.0).await),
+        _ = interrupt.recv() => drop(stopper.stop(0.0).await),
+    }
+}
+
+/// Ends this process as soon as the pool is gone that it was started for. A thread of its own: nothing can hold it up.
+fn end_with_the_pool(mut leash: File) {
+    let mut word = [0];
+    loop {
+        match leash.read(&mut word) {
+            Ok(1) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // And with it all that routines have started.
+            _ => {
+                let _ = rustix::process::kill_current_process_group(rustix::process::Signal::KILL);
+                std::process::abort()
+            }
+        }
+    }
+}

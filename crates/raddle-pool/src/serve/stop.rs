@@ -1,0 +1,65 @@
+//! How a worker ends: no more calls, then those in flight, then the links, then the process.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use raddle_wire::v1;
+use tokio::sync::watch;
+
+use super::executor::Executor;
+use crate::connection::outbox::Outbox;
+
+/// How long calls that were cancelled may take to notice. Their destructors run in that time; a thread that is blocked never notices.
+const CANCELLED: Duration = Duration::from_millis(500);
+
+/// Stops a worker.
+#[derive(Clone)]
+pub(super) struct Stopper(Arc<Shared>);
+
+struct Shared {
+    executor: Arc<Executor>,
+    /// The links that are open, as far as anybody still has them.
+    links: Mutex<Vec<Weak<Outbox<v1::Answer>>>>,
+    is_over: watch::Sender<bool>,
+}
+
+impl Stopper {
+    pub(super) fn new(executor: Arc<Executor>) -> Self {
+        Self(Arc::new(Shared { executor, links: Mutex::default(), is_over: watch::Sender::new(false) }))
+    }
+
+    /// A link that is to be ended with the worker.
+    pub(super) fn ends(&self, link: &Arc<Outbox<v1::Answer>>) {
+        let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|link| link.strong_count() > 0);
+        links.push(Arc::downgrade(link));
+    }
+
+    /// Ends the worker. `timeout` is in seconds: 0 cancels what is in flight, more waits so long before that, less waits for as long as it takes.
+    pub(super) async fn stop(&self, timeout: f64) -> v1::StopReply {
+        let executor = &self.0.executor;
+        let in_flight = executor.stop_taking();
+        if timeout < 0.0 {
+            executor.idle().await;
+        } else if timeout > 0.0 {
+            let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
+            let _ = tokio::time::timeout(timeout, executor.idle()).await;
+        }
+        let cancelled = executor.cancel_all();
+        if cancelled > 0 {
+            let _ = tokio::time::timeout(CANCELLED, executor.idle()).await;
+        }
+        self.0.is_over.send_replace(true);
+        v1::StopReply { ended: in_flight.saturating_sub(cancelled) as u64, cancelled: cancelled as u64 }
+    }
+
+    /// Waits until the worker is to end, and ends its links, which the server would wait for.
+    pub(super) async fn over(&self) {
+        let mut is_over = self.0.is_over.subscribe();
+        let _ = is_over.wait_for(|is_over| *is_over).await;
+        let links = std::mem::take(&mut *self.0.links.lock().unwrap_or_else(PoisonError::into_inner));
+        links.iter().filter_map(Weak::upgrade).for_each(|link| link.close());
+    }
+}

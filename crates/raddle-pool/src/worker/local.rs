@@ -1,0 +1,168 @@
+//! A worker that is a process on this machine.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::sync::Notify;
+
+use super::{Patience, ProcessSettings, Worker, WorkerError, WorkerProcess};
+use crate::{Uid, WorkerMetadata, connection::Control};
+
+/// How long a worker may take to end, beyond what its calls may.
+const BEYOND: Duration = Duration::from_secs(2);
+
+/// A worker that is a process on this machine: this same program, unless it is said which.
+#[derive(Debug)]
+pub struct LocalWorker {
+    settings: ProcessSettings,
+    process: Mutex<Option<Arc<WorkerProcess>>>,
+    /// Tells that it is another process now.
+    restarted: Notify,
+}
+
+impl LocalWorker {
+    /// One with these tags.
+    pub fn new(tags: &BTreeSet<String>) -> Self {
+        let settings = ProcessSettings { tags: tags.clone(), ..ProcessSettings::default() };
+        Self { settings, process: Mutex::default(), restarted: Notify::new() }
+    }
+
+    /// Another program than this one.
+    pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.settings.program = Some(program.into());
+        self
+    }
+
+    /// What its title shows.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.settings.name = name.into();
+        self
+    }
+
+    /// Where it serves: `unix:/path`, `unix-abstract:name` or `host:port`, where port 0 is any.
+    pub fn address_of(mut self, address: impl Into<String>) -> Self {
+        self.settings.address = Some(address.into());
+        self
+    }
+
+    /// Anything that is to be known of it.
+    pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.extra.insert(name.into(), value.into());
+        self
+    }
+
+    /// How many calls it takes at a time. It answers others that it does not want more, and they are offered to another.
+    pub fn max_in_flight(mut self, calls: usize) -> Self {
+        self.settings.max_in_flight = Some(calls);
+        self
+    }
+
+    /// How long it keeps what it needs to call others, when it does not. Calls that come more often than that find it ready.
+    pub fn proxy_pool_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.proxy_pool_ttl = ttl;
+        self
+    }
+
+    /// Its process, if it has been started.
+    pub fn process(&self) -> Option<Arc<WorkerProcess>> {
+        self.lock().clone()
+    }
+
+    /// Starts another process in the place of one that has ended, as the same worker at the same address.
+    pub async fn restart(&self, timeout: Option<Duration>) -> Result<(), WorkerError> {
+        let before = self.process().ok_or(WorkerError::NotRunning)?;
+        before.kill();
+        before.ended().await;
+        let settings = ProcessSettings { address: Some(before.metadata().address.clone()), ..self.settings.clone() };
+        let process = WorkerProcess::start(&settings, timeout).await?;
+        *self.lock() = Some(Arc::new(process));
+        self.restarted.notify_one();
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<WorkerProcess>>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Worker for LocalWorker {
+    fn uid(&self) -> Uid {
+        self.settings.uid
+    }
+
+    fn metadata(&self) -> Option<WorkerMetadata> {
+        self.lock().as_ref().map(|process| process.metadata().clone())
+    }
+
+    fn tags(&self) -> &BTreeSet<String> {
+        &self.settings.tags
+    }
+
+    fn extra(&self) -> &BTreeMap<String, String> {
+        &self.settings.extra
+    }
+
+    async fn start(&self, timeout: Option<Duration>) -> Result<(), WorkerError> {
+        if self.process().is_some() {
+            return Err(WorkerError::Started);
+        }
+        let process = WorkerProcess::start(&self.settings, timeout).await?;
+        *self.lock() = Some(Arc::new(process));
+        Ok(())
+    }
+
+    async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
+        let process = self.process().ok_or(WorkerError::NotRunning)?;
+        let stopping = async {
+            let told = Control::new(&process.metadata().address)?.stop(patience).await;
+            if told.is_err() {
+                // It cannot be reached. If it is still there, it is told otherwise.
+                process.terminate(patience);
+            }
+            process.ended().await;
+            Ok::<_, WorkerError>(())
+        };
+        let ended_by_itself = async {
+            process.ended().await;
+            Ok(())
+        };
+        let gone = async {
+            tokio::select! {
+                outcome = stopping => outcome,
+                outcome = ended_by_itself => outcome,
+            }
+        };
+        match patience.bound(BEYOND) {
+            None => gone.await,
+            Some(bound) => match tokio::time::timeout(bound, gone).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    process.kill();
+                    process.ended().await;
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    async fn changed(&self) -> WorkerMetadata {
+        self.restarted.notified().await;
+        match self.metadata() {
+            Some(metadata) => metadata,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn ended(&self) -> String {
+        match self.process() {
+            Some(process) => process.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+}

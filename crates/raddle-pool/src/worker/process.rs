@@ -1,0 +1,241 @@
+//! The process of a worker: this same program again, which dies with whoever holds this.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    os::unix::net::UnixStream as StdUnixStream,
+    path::PathBuf,
+    process::Stdio,
+    sync::Mutex,
+    time::{Duration, SystemTime},
+};
+
+use raddle_core::{Tid, TidClock};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest, unix::AsyncFd},
+    net::UnixStream,
+    process::{Child, Command},
+    sync::watch,
+};
+
+use super::{Patience, WorkerError};
+use crate::{
+    Uid, WorkerMetadata,
+    connection::Address,
+    serve::{self, ARGUMENT, Report, Settings},
+};
+
+/// How long a worker may take to serve, unless something else is said.
+const START: Duration = Duration::from_secs(30);
+
+/// What a worker's process is to be.
+#[derive(Clone, Debug)]
+pub struct ProcessSettings {
+    /// The program, which must begin with `#[raddle::main]`. This one, if nothing is said.
+    pub program: Option<PathBuf>,
+    /// Which worker it is.
+    pub uid: Uid,
+    /// What its title shows.
+    pub name: String,
+    /// Where it serves; port 0 is any. A socket of its own, which only this user reaches, if nothing is said.
+    pub address: Option<String>,
+    /// What it can do.
+    pub tags: BTreeSet<String>,
+    /// Anything else.
+    pub extra: BTreeMap<String, String>,
+    /// Calls that it takes at a time, if that is bounded.
+    pub max_in_flight: Option<usize>,
+    /// How long it keeps what it needs to call others, when it does not.
+    pub proxy_pool_ttl: Duration,
+}
+
+/// The process of a worker. It ends when this is dropped.
+#[derive(Debug)]
+pub struct WorkerProcess {
+    pid: u32,
+    metadata: WorkerMetadata,
+    /// How it ended, when it has.
+    ended: watch::Receiver<Option<String>>,
+    /// Ends it.
+    kill: watch::Sender<bool>,
+}
+
+impl Default for ProcessSettings {
+    fn default() -> Self {
+        Self {
+            program: None,
+            uid: Uid::new(),
+            name: "pool-worker".into(),
+            address: None,
+            tags: BTreeSet::new(),
+            extra: BTreeMap::new(),
+            max_in_flight: None,
+            proxy_pool_ttl: Duration::from_secs(60),
+        }
+    }
+}
+
+impl WorkerProcess {
+    /// Starts one. Returns when it serves.
+    pub async fn start(settings: &ProcessSettings, timeout: Option<Duration>) -> Result<Self, WorkerError> {
+        if settings.program.is_none() && !serve::has_entered() {
+            return Err(WorkerError::NoEntry);
+        }
+        let timeout = timeout.unwrap_or(START);
+        let (ours, theirs) = StdUnixStream::pair().map_err(WorkerError::Spawn)?;
+        ours.set_nonblocking(true).map_err(WorkerError::Spawn)?;
+        let mut leash = UnixStream::from_std(ours).map_err(WorkerError::Spawn)?;
+        // This program, whatever has become of its file since.
+        let program = settings.program.clone().unwrap_or_else(|| "/proc/self/exe".into());
+        let mut child = Command::new(program)
+            .arg0(own_name())
+            .arg(ARGUMENT)
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(WorkerError::Spawn)?;
+        let pid = child.id().unwrap_or_default();
+        let serving = tokio::time::timeout(timeout, hear(settings, &mut leash));
+        let address = tokio::select! {
+            heard = serving => heard.unwrap_or(Err(WorkerError::TooSlow(timeout))),
+            status = child.wait() => Err(WorkerError::Ended(described(status))),
+        };
+        let address = match address {
+            Ok(address) => address,
+            // Its socket may be closed before its end is seen.
+            Err(WorkerError::Ended(_)) => {
+                let status = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
+                return Err(WorkerError::Ended(status.map_or_else(|_| "it hung up".into(), described)));
+            }
+            Err(error) => return Err(error),
+        };
+        let metadata = WorkerMetadata {
+            uid: settings.uid,
+            address,
+            pid,
+            version: env!("CARGO_PKG_VERSION").into(),
+            tags: settings.tags.clone(),
+            extra: settings.extra.clone(),
+            secure: false,
+        };
+        let (kill, killed) = watch::channel(false);
+        let (say, ended) = watch::channel(None);
+        // Ends with the process, which ends when `kill` is dropped.
+        tokio::spawn(look_after(child, leash, metadata.address.clone(), killed, say));
+        Ok(Self { pid, metadata, ended, kill })
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What is known of the worker.
+    pub fn metadata(&self) -> &WorkerMetadata {
+        &self.metadata
+    }
+
+    /// Whether it is running.
+    pub fn is_alive(&self) -> bool {
+        self.ended.borrow().is_none()
+    }
+
+    /// Waits for its end, and says how it ended.
+    pub async fn ended(&self) -> String {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await {
+            Ok(how) => how.clone().unwrap_or_default(),
+            Err(_) => "nobody looks after it any more".into(),
+        }
+    }
+
+    /// Tells it to end by a signal: with what is in flight cancelled, or waited for.
+    pub(super) fn terminate(&self, patience: Patience) {
+        let signal = if patience == Patience::Endless { Signal::INT } else { Signal::TERM };
+        if let Some(pid) = Pid::from_raw(self.pid as i32).filter(|_| self.is_alive()) {
+            // One that has just ended needs no signal.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Ends it at once.
+    pub fn kill(&self) {
+        self.kill.send_replace(true);
+    }
+}
+
+/// Holds the leash until the process has ended, or nobody wants it any more. Nothing is left of it then: what it has started is killed with it,
+/// as long as it has stayed in its group, and so is a socket that has a file.
+async fn look_after(
+    mut child: Child,
+    leash: UnixStream,
+    address: String,
+    mut killed: watch::Receiver<bool>,
+    say: watch::Sender<Option<String>>,
+) {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+    let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+    let pidfd = opened.and_then(|pidfd| unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.ok());
+    if let Some(pidfd) = pidfd {
+        tokio::select! {
+            _ = pidfd.readable() => {}
+            () = async { drop(killed.wait_for(|killed| *killed).await) } => {}
+        }
+    }
+    // Before it is waited for: until then nobody else can have its number.
+    if let Some(pid) = pid {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+    let status = child.wait().await;
+    drop(leash);
+    if let Ok(Address::Unix(path)) = address.parse() {
+        let _ = std::fs::remove_file(path);
+    }
+    say.send_replace(Some(described(status)));
+}
+
+/// Tells the process what it is to be, and hears where it serves.
+async fn hear(settings: &ProcessSettings, leash: &mut UnixStream) -> Result<String, WorkerError> {
+    let hung_up = |_| WorkerError::Ended("it hung up".into());
+    let uid = settings.uid;
+    let told = Settings {
+        uid,
+        tid: next_tid(),
+        name: settings.name.clone(),
+        address: settings.address.clone().unwrap_or_else(|| format!("unix-abstract:raddle-{uid}")),
+        tags: settings.tags.clone(),
+        extra: settings.extra.clone(),
+        max_in_flight: settings.max_in_flight,
+        proxy_pool_ttl: settings.proxy_pool_ttl,
+    };
+    let mut line = serde_json::to_vec(&told).map_err(|error| WorkerError::Unable(error.to_string()))?;
+    line.push(b'\n');
+    leash.write_all(&line).await.map_err(hung_up)?;
+    let mut line = String::new();
+    BufReader::new(leash).read_line(&mut line).await.map_err(hung_up)?;
+    match serde_json::from_str(&line) {
+        Ok(Report::Serving(address)) => Ok(address),
+        Ok(Report::Failed(reason)) => Err(WorkerError::Unable(reason)),
+        Err(_) => Err(WorkerError::Ended("it hung up".into())),
+    }
+}
+
+fn described(status: std::io::Result<std::process::ExitStatus>) -> String {
+    status.map_or_else(|error| format!("its end was not seen: {error}"), |status| status.to_string())
+}
+
+/// What `ps` shows until the worker has its title.
+fn own_name() -> OsString {
+    std::env::args_os().next().unwrap_or_else(|| "raddle".into())
+}
+
+/// An id for a worker, for its title. Unique in this process, and by the clock among others.
+fn next_tid() -> Tid {
+    static CLOCK: Mutex<Option<TidClock>> = Mutex::new(None);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut clock = CLOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    clock.get_or_insert_with(|| TidClock::resume(0)).next(now.as_nanos() as u64)
+}

@@ -1,0 +1,19 @@
+//! What Raddle's workers understand: the gRPC service `raddle.v1.Worker` and its messages, made from `proto/raddle/v1/worker.proto`, where
+//! they are documented. No policy.
+
+/// What all messages can do.
+pub use prost::Message;
+
+/// The service and the messages of version 1.
+pub mod v1 {
+    #![expect(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes,
+        reason = "made by a program; the .proto has the words"
+    )]
+    tonic::include_proto!("raddle.v1");
+}
+
+/// The version that both sides must have in common, and that each says of itself. It grows when one side could misunderstand the other.
+pub const PROTOCOL: u32 = 1;

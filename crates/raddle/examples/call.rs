@@ -1,0 +1,22 @@
+//! A program that calls its own functions in other processes: see the tour in README.md.
+
+use raddle::WorkerPool;
+
+/// The sum of all numbers up to `n`, and the process that has added them up.
+#[raddle::routine]
+async fn sum(n: u64) -> (u64, u32) {
+    ((1..=n).sum(), std::process::id())
+}
+
+#[raddle::main]
+async fn main() -> raddle::Result<()> {
+    let pool = WorkerPool::builder().size(2).start().await?;
+    pool.scope(async {
+        for n in [10, 100, 1000] {
+            let (sum, pid) = sum(n).await?;
+            println!("{sum} by process {pid}");
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,122 @@
+//! A worker of one's own making: a `LocalWorker` that looks after its process itself, and starts it again at the same address when it has ended.
+//!
+//! A pool replaces workers that have ended anyway, under a new name and at once. This is for those who want the same worker again.
+//!
+//! `cargo run --example resilient`
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use raddle::{
+    WorkerPool, async_trait,
+    pool::{
+        Uid, WorkerMetadata,
+        worker::{LocalWorker, Patience, Worker, WorkerError},
+    },
+};
+use tokio::task::AbortHandle;
+
+/// Looks every so often whether its process is alive.
+struct ResilientWorker {
+    worker: Arc<LocalWorker>,
+    check_interval: Duration,
+    monitor: Mutex<Option<AbortHandle>>,
+}
+
+impl ResilientWorker {
+    fn new(tags: &BTreeSet<String>, check_interval: Duration) -> Self {
+        Self { worker: Arc::new(LocalWorker::new(tags)), check_interval, monitor: Mutex::default() }
+    }
+
+    fn monitor(&self, task: Option<AbortHandle>) {
+        let mut monitor = self.monitor.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = std::mem::replace(&mut *monitor, task) {
+            before.abort();
+        }
+    }
+}
+
+async fn look_after(worker: Arc<LocalWorker>, check_interval: Duration) {
+    loop {
+        tokio::time::sleep(check_interval).await;
+        if !worker.process().is_some_and(|process| process.is_alive()) {
+            match worker.restart(None).await {
+                Ok(()) => println!("restarted"),
+                Err(error) => eprintln!("cannot restart: {error}"),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Worker for ResilientWorker {
+    fn uid(&self) -> Uid {
+        self.worker.uid()
+    }
+
+    fn metadata(&self) -> Option<WorkerMetadata> {
+        self.worker.metadata()
+    }
+
+    fn tags(&self) -> &BTreeSet<String> {
+        self.worker.tags()
+    }
+
+    fn extra(&self) -> &BTreeMap<String, String> {
+        self.worker.extra()
+    }
+
+    async fn start(&self, timeout: Option<Duration>) -> Result<(), WorkerError> {
+        self.worker.start(timeout).await?;
+        let task = tokio::spawn(look_after(Arc::clone(&self.worker), self.check_interval));
+        self.monitor(Some(task.abort_handle()));
+        Ok(())
+    }
+
+    async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
+        self.monitor(None);
+        self.worker.stop(patience).await
+    }
+
+    // `ended` stays as it is, and says that it never does: the pool has nothing to replace.
+}
+
+impl Drop for ResilientWorker {
+    fn drop(&mut self) {
+        self.monitor(None);
+    }
+}
+
+#[raddle::routine]
+fn pid() -> u32 {
+    std::process::id()
+}
+
+#[raddle::routine]
+async fn crash() {
+    std::process::exit(3);
+}
+
+#[raddle::main]
+async fn main() -> raddle::Result<()> {
+    let resilient = |tags: &_| ResilientWorker::new(tags, Duration::from_millis(100));
+    let pool = WorkerPool::builder().size(1).worker(resilient).start().await?;
+    let (worker, before) = (pool.workers()[0].uid, pid().on(&pool).await?);
+    println!("the call is {}", if crash().on(&pool).await.is_err() { "lost" } else { "back" });
+    let mut after = pid().on(&pool).await;
+    for _ in 0..100 {
+        if after.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        after = pid().on(&pool).await;
+    }
+    assert_ne!(after?, before);
+    assert_eq!(pool.workers()[0].uid, worker);
+    println!("the same worker is there again, in another process");
+    pool.stop().await;
+    Ok(())
+}

@@ -1,0 +1,192 @@
+//! An error of any kind, for programs that only want to say what went wrong.
+
+use std::{error::Error as StdError, fmt, ops::Deref};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What may go wrong in any way.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Boxed = Box<dyn StdError + Send + Sync>;
+
+/// An error of any kind. Every error becomes one with `?`, and a `main` that returns it says what went wrong, and why.
+///
+/// A routine can return it as well. To its caller it comes back with its words and those of its causes, but not with their types.
+///
+/// ```
+/// fn port(text: &str) -> raddle::Result<u16> {
+///     if text.is_empty() {
+///         return Err(raddle::Error::msg("which port?"));
+///     }
+///     Ok(text.parse()?)
+/// }
+///
+/// assert_eq!(port("").unwrap_err().to_string(), "which port?");
+/// assert!(port("many").unwrap_err().is::<std::num::ParseIntError>());
+/// ```
+pub struct Error(Boxed);
+
+/// An error, as it is told to another process.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    message: String,
+    #[serde(default)]
+    causes: Vec<String>,
+}
+
+/// An error that was told by another process, and its causes.
+#[derive(Debug)]
+struct Heard {
+    message: String,
+    cause: Option<Box<Heard>>,
+}
+
+impl Error {
+    /// One that says this.
+    pub fn msg(message: impl Into<String>) -> Self {
+        Self(message.into().into())
+    }
+
+    /// It as the standard library has it.
+    pub fn into_boxed(self) -> Box<dyn StdError + Send + Sync> {
+        self.0
+    }
+
+    /// The words of its causes, the nearest first. Those that have been said by the one before are left out.
+    fn causes(&self) -> Vec<String> {
+        let (mut last, mut words) = (self.0.to_string(), Vec::new());
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            let said = error.to_string();
+            if !last.ends_with(&said) {
+                words.push(said.clone());
+            }
+            (last, cause) = (said, error.source());
+        }
+        words
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+    fn from(error: E) -> Self {
+        Self(returned(Box::new(error)))
+    }
+}
+
+/// What a routine has returned is shown as it was there, with its causes.
+#[cfg(feature = "pool")]
+fn returned(error: Boxed) -> Boxed {
+    use crate::CallError;
+
+    match error.downcast::<CallError<Error>>() {
+        Ok(call) => match *call {
+            CallError::Failed(error) => error.0,
+            other => Box::new(other),
+        },
+        Err(other) => other,
+    }
+}
+
+#[cfg(not(feature = "pool"))]
+fn returned(error: Boxed) -> Boxed {
+    error
+}
+
+impl Deref for Error {
+    type Target = dyn StdError + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        if f.alternate() {
+            self.causes().iter().try_for_each(|cause| write!(f, ": {cause}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// For people: this is what they see of a `main` that has failed.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        self.causes().iter().try_for_each(|cause| write!(f, "\n  because: {cause}"))
+    }
+}
+
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        Told { message: self.0.to_string(), causes: self.causes() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Error {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let Told { message, causes } = Told::deserialize(deserializer)?;
+        let wrap = |cause, message| Some(Box::new(Heard { message, cause }));
+        let cause = causes.into_iter().rev().fold(None, wrap);
+        Ok(Self(Box::new(Heard { message, cause })))
+    }
+}
+
+impl fmt::Display for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for Heard {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause.as_deref().map(|cause| cause as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heard(words: &[&str]) -> Error {
+        let wrap = |cause, message: &&str| Some(Box::new(Heard { message: message.to_string(), cause }));
+        Error(words.iter().rev().fold(None, wrap).expect("there are words"))
+    }
+
+    #[test]
+    fn an_error_is_shown_with_its_causes_each_said_once() {
+        let error = heard(&["cannot start", "no socket: denied", "denied"]);
+        assert_eq!(error.to_string(), "cannot start");
+        assert_eq!(format!("{error:#}"), "cannot start: no socket: denied");
+        assert_eq!(format!("{error:?}"), "cannot start\n  because: no socket: denied");
+        assert_eq!(format!("{:?}", Error::msg("alone")), "alone");
+    }
+
+    #[test]
+    fn an_error_crosses_with_its_words() {
+        let error = heard(&["a", "b", "c"]);
+        let there: Error = serde_json::from_str(&serde_json::to_string(&error).expect("it can")).expect("it can");
+        assert_eq!(format!("{there:?}"), format!("{error:?}"));
+        let brief: Error = serde_json::from_str(r#"{"message": "a"}"#).expect("it can");
+        assert_eq!(format!("{brief:?}"), "a");
+    }
+
+    #[test]
+    fn every_error_becomes_one_and_can_be_found_again() {
+        let error = (|| -> Result<u8> { Ok("x".parse()?) })().expect_err("it is no number");
+        assert!(error.downcast_ref::<std::num::ParseIntError>().is_some());
+        assert!(error.into_boxed().is::<std::num::ParseIntError>());
+    }
+
+    #[cfg(feature = "pool")]
+    #[test]
+    fn what_a_routine_has_returned_is_shown_as_it_was_there() {
+        use crate::CallError;
+
+        let error = Error::from(CallError::Failed(heard(&["a", "b"])));
+        assert_eq!(format!("{error:#}"), "a: b");
+        let error = Error::from(CallError::<Error>::TimedOut);
+        assert!(error.is::<CallError<Error>>());
+    }
+}

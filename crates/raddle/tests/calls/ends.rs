@@ -1,0 +1,202 @@
+//! How pools and workers end.
+
+use std::time::{Duration, Instant};
+
+use raddle::{
+    CallError,
+    pool::worker::{LocalWorker, Patience},
+};
+
+use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
+
+/// The time that a process has run for.
+pub(crate) fn cpu_of(pid: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is alive");
+    let of_thread = |thread: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(threads.filter_map(of_thread).sum())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_cancels_or_waits_as_it_is_told() {
+    within(60, async {
+        for (patience, millis, is_cancelled) in [
+            (Patience::None, 60_000, true),
+            (Patience::For(Duration::from_millis(200)), 60_000, true),
+            (Patience::For(Duration::from_secs(20)), 500, false),
+            (Patience::Endless, 500, false),
+        ] {
+            let pool = started(1).await;
+            let pid = pool.workers()[0].pid;
+            let call = tokio::spawn(routines::rest(millis).on(&pool));
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            pool.stop_with(patience).await;
+            assert!(!is_alive(pid), "{patience:?}");
+            let outcome = call.await.unwrap();
+            assert_eq!(outcome, if is_cancelled { Err(CallError::Cancelled) } else { Ok(pid) }, "{patience:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_costs_no_processor_and_nobody_new_is_taken() {
+    within(30, async {
+        let pool = started(1).await;
+        let worker = pool.workers()[0].clone();
+        let proxy = raddle::WorkerProxy::of_workers([worker.clone()]).start().await.unwrap();
+        let call = tokio::spawn(routines::rest(1500).on(&pool));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let stopping = tokio::spawn(pool.stop_with(Patience::Endless));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let error = routines::add(1, 2).on(&proxy).await.unwrap_err();
+        assert!(error.to_string().contains("is stopping"), "{error}");
+        let before = cpu_of(worker.pid);
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let used = cpu_of(worker.pid) - before;
+        assert!(used < Duration::from_millis(70), "{used:?}");
+        assert_eq!(call.await.unwrap(), Ok(worker.pid));
+        stopping.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_cancels_and_sigint_waits() {
+    within(60, async {
+        let pool = started(1).await;
+        let pid = pool.workers()[0].pid;
+        let call = tokio::spawn(routines::rest(60_000).on(&pool));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        signal(pid, libc::SIGTERM);
+        assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
+        until("another is there", || pool.workers().first().is_some_and(|worker| worker.pid != pid)).await;
+        let pid = pool.workers()[0].pid;
+        let call = tokio::spawn(routines::rest(600).on(&pool));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        signal(pid, libc::SIGINT);
+        assert_eq!(call.await.unwrap(), Ok(pid), "it was waited for");
+        until("it is gone", || !is_alive(pid)).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
+    within(30, async {
+        let pool = started(3).await;
+        let (name, pids): (_, Vec<_>) =
+            (pool.name().to_owned(), pool.workers().iter().map(|worker| worker.pid).collect());
+        assert_eq!(raddle::pool::discovery::LocalDiscovery::new(&name).unwrap().snapshot().len(), 3);
+        drop(pool);
+        until("all are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
+        assert_eq!(raddle::pool::discovery::LocalDiscovery::new(&name).unwrap().snapshot(), []);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_names_each_cause_and_leaves_nobody() {
+    within(30, async {
+        let began = Instant::now();
+        let error = pool(2).worker(|tags: &_| LocalWorker::new(tags).program("/bin/false")).start().await.unwrap_err();
+        let message = error.to_string();
+        assert!(message.starts_with("2 of 2 workers could not be started"), "{message}");
+        assert_eq!(message.matches("exit status: 1").count(), 2, "{message}");
+        let absent = pool(1).worker(|tags: &_| LocalWorker::new(tags).program("/no/such")).start().await.unwrap_err();
+        assert!(absent.to_string().contains("No such file"), "{absent}");
+        let exposed = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:1");
+        let error = pool(1).worker(exposed).start().await.unwrap_err().to_string();
+        assert!(error.contains("needs TLS") || error.contains("cannot serve at"), "{error}");
+        let slow = |tags: &_| LocalWorker::new(tags).program("/bin/cat");
+        let error =
+            pool(1).worker(slow).start_timeout(Duration::from_millis(200)).start().await.unwrap_err().to_string();
+        assert!(error.contains("did not serve") || error.contains("ended before"), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(20));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_program_without_the_entry_is_told_so() {
+    let error = raddle::WorkerPool::builder().size(1).start().await.unwrap_err().to_string();
+    assert!(error.contains("needs #[raddle::main]"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_pool_ends_at_once() {
+    within(30, async {
+        let pool = started(2).await;
+        let began = Instant::now();
+        pool.stop().await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_routines_have_started_ends_with_their_worker() {
+    within(30, async {
+        let pool = started(1).await;
+        let child = routines::breed().on(&pool).await.unwrap();
+        assert!(is_alive(child));
+        pool.stop().await;
+        until("it is gone with its worker", || !is_alive(child)).await;
+        let pool = started(1).await;
+        let child = routines::breed().on(&pool).await.unwrap();
+        signal(pool.workers()[0].pid, libc::SIGKILL);
+        until("it is gone with a worker that was killed", || !is_alive(child)).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_before_the_end_is_sent() {
+    within(60, async {
+        let pool = started(1).await;
+        let call = tokio::spawn(routines::fill(64 << 20).on(&pool));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        pool.stop_with(Patience::Endless).await;
+        assert_eq!(call.await.unwrap().map(|text| text.len()), Ok(64 << 20));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_away_after_a_stop_has_said_it_all_the_same() {
+    within(30, async {
+        let pool = started(1).await;
+        let worker = pool.workers()[0].clone();
+        let call = tokio::spawn(routines::rest(500).on(&pool));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut control = raddle::pool::connection::Control::new(&worker.address).unwrap();
+        let _ = tokio::time::timeout(Duration::from_millis(100), control.stop(Patience::Endless)).await;
+        drop(control);
+        assert_eq!(call.await.unwrap(), Ok(worker.pid));
+        until("it is gone", || !is_alive(worker.pid)).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_meet_a_stop_go_to_another() {
+    within(60, async {
+        let pool = started(2).await;
+        let busy = async {
+            for _ in 0..2000 {
+                assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+            }
+        };
+        let stopping = async {
+            for _ in 0..2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let address = pool.workers()[0].address.clone();
+                let _ = raddle::pool::connection::Control::new(&address).unwrap().stop(Patience::Endless).await;
+            }
+        };
+        tokio::join!(busy, stopping);
+    })
+    .await;
+}

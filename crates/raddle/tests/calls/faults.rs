@@ -1,0 +1,256 @@
+//! What becomes of calls when something breaks.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use raddle::{Call, CallError, core::routine::Packed};
+
+use crate::{CALLEE, is_alive, pool, routines, signal, started, until, within};
+
+/// What was lost, and whether it may have begun.
+fn lost<T>(outcome: Result<T, CallError>) -> bool {
+    match outcome {
+        Err(CallError::Lost { may_have_begun, .. }) => may_have_begun,
+        Err(error) => panic!("another error: {error}"),
+        Ok(_) => panic!("it has a result"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_killed_in_flight_is_said_to_be_lost_and_is_replaced() {
+    within(30, async {
+        let pool = started(1).await;
+        let before = pool.workers()[0].pid;
+        let call = tokio::spawn(routines::rest(60_000).on(&pool));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let began = Instant::now();
+        signal(before, libc::SIGKILL);
+        assert!(lost(call.await.unwrap()), "it may have begun");
+        assert!(began.elapsed() < Duration::from_secs(1), "at once");
+        // Whoever calls next need not know.
+        let after = routines::pid().on(&pool).await.unwrap();
+        assert_ne!(after, before);
+        assert_eq!(pool.workers()[0].pid, after);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_routine_that_ends_its_process_is_lost_and_nobody_hangs() {
+    within(60, async {
+        let pool = started(2).await;
+        let others: Vec<_> = (0..10).map(|_| tokio::spawn(routines::rest(50).on(&pool))).collect();
+        assert!(lost(routines::exit(0).on(&pool).await));
+        assert!(lost(routines::abort().on(&pool).await));
+        for other in others {
+            // Those that were in the same process are lost with it.
+            let _ = other.await.unwrap();
+        }
+        for _ in 0..4 {
+            assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        }
+        until("both are there again", || pool.workers().len() == 2).await;
+    })
+    .await;
+}
+
+#[test]
+fn workers_are_gone_when_their_program_is_killed() {
+    let mut parent = Command::new(CALLEE).args(["hold", "3"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(parent.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let workers: Vec<u32> = lines.take_while(|line| line != "ready").map(|line| line.parse().unwrap()).collect();
+    assert_eq!(workers.len(), 3);
+    assert!(workers.iter().all(|pid| is_alive(*pid)));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let began = Instant::now();
+    while workers.iter().any(|pid| is_alive(*pid)) {
+        assert!(began.elapsed() < Duration::from_secs(1), "they are still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routines_that_block_their_threads_hold_up_nobody_else() {
+    within(60, async {
+        let pool = started(1).await;
+        // More than there are threads.
+        let blocked: Vec<_> = (0..12).map(|_| tokio::spawn(routines::block(3600).on(&pool))).collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for _ in 0..10 {
+            assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        }
+        let address = pool.workers()[0].address.clone();
+        let info = raddle::pool::connection::ping(&address).await.unwrap();
+        assert_eq!(info.in_flight, 12);
+        let pid = pool.workers()[0].pid;
+        let began = Instant::now();
+        pool.stop().await;
+        assert!(began.elapsed() < Duration::from_secs(3), "a stop waits for no blocked thread");
+        assert!(!is_alive(pid));
+        for call in blocked {
+            assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_cannot_be_understood_are_named_and_do_the_worker_no_harm() {
+    within(30, async {
+        let pool = started(1).await;
+        let unknown: Call<u64> = Call::new("no-such", Packed::new(0));
+        let error = unknown.on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::UnknownRoutine(message) if message.contains("'no-such'")), "{error:?}");
+        assert!(!error.may_have_begun());
+        let unfit: Call<u64> = Call::new("add", Packed::new(2).argument("a", &1).argument("b", "two"));
+        let error = unfit.on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::Arguments(message) if message.contains("'b'")), "{error:?}");
+        let few: Call<u64> = Call::new("add", Packed::new(1).argument("a", &1));
+        assert!(matches!(few.on(&pool).await, Err(CallError::Arguments(_))));
+        let other: Call<String> = Call::new("add", Packed::new(2).argument("a", &1).argument("b", &2));
+        assert!(matches!(other.on(&pool).await, Err(CallError::Result(_))));
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        assert_eq!(pool.workers().len(), 1, "the worker is well");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_calls_that_are_cancelled_leave_nothing() {
+    within(60, async {
+        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        for n in 0..1000_u64 {
+            let wait = Duration::from_micros(n % 7 * 100);
+            let marker = folder.path().join("marker");
+            if n % 2 == 0 {
+                let _ = tokio::time::timeout(wait, routines::hold(marker).on(&pool)).await;
+            } else {
+                let mut items = routines::endless(marker).on(&pool);
+                let _ = tokio::time::timeout(wait, items.next()).await;
+            }
+        }
+        let address = pool.workers()[0].address.clone();
+        let began = Instant::now();
+        while raddle::pool::connection::ping(&address).await.unwrap().in_flight > 0 {
+            assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // No permit is gone: as many as ever can be in flight at a time.
+        let began = Instant::now();
+        let all = join_all((0..100).map(|_| routines::rest(300).on(&pool))).await;
+        assert!(all.iter().all(Result::is_ok));
+        assert!(began.elapsed() < Duration::from_millis(2500), "they had to wait for each other");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_dropped_ends_there_and_its_destructors_run() {
+    within(30, async {
+        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        let marker = folder.path().join("marker");
+        let call = tokio::spawn(routines::hold(marker.clone()).on(&pool));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!marker.exists());
+        call.abort();
+        until("the destructor runs", || marker.exists()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_saturated_worker_is_neither_refused_nor_taken_for_broken() {
+    within(60, async {
+        let pool = started(1).await;
+        for _ in 0..14 {
+            let all = join_all((0..256).map(|_| routines::rest(1).on(&pool))).await;
+            assert!(all.iter().all(Result::is_ok));
+        }
+        assert_eq!(pool.workers().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_full_says_so_and_others_take_over() {
+    use raddle::pool::worker::LocalWorker;
+    within(30, async {
+        let full = |tags: &_| LocalWorker::new(tags).program(CALLEE).max_in_flight(1);
+        let pool = pool(2).worker(full).start().await.unwrap();
+        let first = tokio::spawn(routines::rest(1000).on(&pool));
+        let second = tokio::spawn(routines::rest(1000).on(&pool));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let error = routines::add(1, 2).on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::NoWorkers(_)), "{error:?}");
+        assert!(error.to_string().contains("does not want more"), "{error}");
+        assert_ne!(first.await.unwrap().unwrap(), second.await.unwrap().unwrap(), "each had its own");
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_routines_that_wait_for_routines_do_not_wait_for_each_other() {
+    within(60, async {
+        let pool = pool(1).limit(1000).start().await.unwrap();
+        let all = join_all((0..150).map(|_| routines::nested(3).on(&pool))).await;
+        assert!(all.iter().all(|outcome| *outcome == Ok(3)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_worker_does_not_want_is_nobodys_fault() {
+    within(30, async {
+        let pool = started(1).await;
+        let error = routines::unwanted().on(&pool).await.unwrap_err();
+        assert!(error.to_string().contains("does not want more"), "{error}");
+        assert!(!error.may_have_begun());
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_calls_are_lost_and_cancelled_like_small_ones() {
+    within(60, async {
+        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        // Too large for a link.
+        let long = |n: u64| folder.path().join(format!("{n}/{}", "x/../".repeat(20_000)));
+        for n in 0..100 {
+            let _ = tokio::time::timeout(Duration::from_micros(n * 100), routines::hold(long(n)).on(&pool)).await;
+        }
+        let address = pool.workers()[0].address.clone();
+        let began = Instant::now();
+        while raddle::pool::connection::ping(&address).await.unwrap().in_flight > 0 {
+            assert!(began.elapsed() < Duration::from_secs(10), "some are left");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let call = tokio::spawn(routines::hold(long(1)).on(&pool));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        signal(pool.workers()[0].pid, libc::SIGKILL);
+        assert!(lost(call.await.unwrap()), "it may have begun");
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_ends_again_and_again_is_replaced_more_and_more_slowly() {
+    within(60, async {
+        let pool = started(1).await;
+        let (began, mut deaths) = (Instant::now(), 0);
+        while began.elapsed() < Duration::from_secs(4) {
+            let _ = routines::exit(1).timeout(Duration::from_secs(4)).on(&pool).await;
+            deaths += 1;
+        }
+        // Pauses of 0.5, 1 and 2 seconds, and what was lost on the way.
+        assert!((2..12).contains(&deaths), "{deaths}");
+    })
+    .await;
+}

@@ -1,0 +1,57 @@
+//! Calls, with real workers: what they give, what travels with them, and what becomes of them when something breaks.
+
+mod ends;
+mod examples;
+mod faults;
+mod modes;
+mod plain;
+mod routines;
+mod streams;
+mod values;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use raddle::{
+    WorkerPool,
+    pool::{PoolBuilder, worker::LocalWorker},
+};
+
+/// The program of the workers: the test itself cannot be one.
+const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
+
+/// A pool of workers that have the routines of the tests.
+fn pool(size: usize) -> PoolBuilder {
+    WorkerPool::builder().size(size).worker(|tags: &_| LocalWorker::new(tags).program(CALLEE))
+}
+
+async fn started(size: usize) -> WorkerPool {
+    pool(size).start().await.expect("workers start")
+}
+
+/// Bounds a whole test.
+async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
+}
+
+/// Waits until something is so.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Whether a process is there, and not just waiting to be reaped.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: plain integers. The process is one that this test has started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+}

@@ -1,0 +1,174 @@
+//! Routines for the tests. They have names of their own, so that they are called the same in the test and in the program of its workers.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::PathBuf,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use raddle::{Stream, context::Key};
+use serde::{Deserialize, Serialize};
+
+pub(crate) static TENANT: Key<String> = Key::new("tenant");
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Trouble {
+    Missing { missing: String },
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Missing { missing } = self;
+        write!(f, "{missing} is missing")
+    }
+}
+
+/// A stream that has all its items at once.
+struct Ready<I>(I);
+
+impl<I: Iterator + Unpin> Stream for Ready<I> {
+    type Item = I::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<I::Item>> {
+        Poll::Ready(self.0.next())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+}
+
+#[raddle::routine(name = "add")]
+pub(crate) async fn add(a: u64, b: u64) -> u64 {
+    a + b
+}
+
+#[raddle::routine(name = "pid")]
+pub(crate) fn pid() -> u32 {
+    std::process::id()
+}
+
+#[raddle::routine(name = "flip")]
+pub(crate) async fn flip(points: BTreeMap<String, Point>) -> Vec<Point> {
+    points.into_values().map(|Point { x, y }| Point { x: y, y: x }).collect()
+}
+
+#[raddle::routine(name = "find")]
+pub(crate) async fn find(what: String) -> Result<u32, Trouble> {
+    if what == "it" { Ok(1) } else { Err(Trouble::Missing { missing: what }) }
+}
+
+#[raddle::routine(name = "explode")]
+pub(crate) async fn explode(why: String) {
+    panic!("exploded for {why}");
+}
+
+#[raddle::routine(name = "explode_plain")]
+pub(crate) fn explode_plain(why: String) {
+    panic!("exploded for {why}");
+}
+
+#[raddle::routine(name = "exit")]
+pub(crate) async fn exit(code: i32) {
+    std::process::exit(code);
+}
+
+#[raddle::routine(name = "abort")]
+pub(crate) fn abort() {
+    std::process::abort();
+}
+
+#[raddle::routine(name = "rest")]
+pub(crate) async fn rest(millis: u64) -> u32 {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    std::process::id()
+}
+
+/// Blocks the thread of an async function, which nobody should.
+#[raddle::routine(name = "block")]
+pub(crate) async fn block(seconds: u64) {
+    std::thread::sleep(Duration::from_secs(seconds));
+}
+
+/// Lets the test see that a destructor ran.
+struct Marker(PathBuf);
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.0, "dropped");
+    }
+}
+
+#[raddle::routine(name = "hold")]
+pub(crate) async fn hold(path: PathBuf) {
+    let _marker = Marker(path);
+    std::future::pending::<()>().await;
+}
+
+#[raddle::routine(name = "count")]
+pub(crate) fn count(to: u64) -> impl Stream<Item = u64> + Send {
+    Ready(0..to)
+}
+
+#[raddle::routine(name = "endless")]
+pub(crate) fn endless(path: PathBuf) -> impl Stream<Item = u64> + Send {
+    let marker = Marker(path);
+    Ready((0..).inspect(move |_| {
+        let _keep = &marker;
+    }))
+}
+
+#[raddle::routine(name = "bursting")]
+pub(crate) fn bursting() -> impl Stream<Item = u64> + Send {
+    Ready((0..).map(|n| if n < 3 { n } else { panic!("burst at {n}") }))
+}
+
+#[raddle::routine(name = "nested")]
+pub(crate) async fn nested(depth: u32) -> Result<u32, String> {
+    if depth == 0 {
+        return Ok(0);
+    }
+    let below = Box::pin(nested(depth - 1)).await.map_err(|error| error.to_string())?;
+    Ok(below + 1)
+}
+
+/// Nobody wants to run this.
+#[raddle::routine(name = "unwanted")]
+pub(crate) async fn unwanted() {}
+
+raddle::backpressure!(|load| match load.routine {
+    "unwanted" => false,
+    "explode" => panic!("in two minds"),
+    _ => true,
+});
+
+/// Leaves a process behind.
+#[raddle::routine(name = "breed")]
+pub(crate) fn breed() -> u32 {
+    std::process::Command::new("sleep").arg("1000").spawn().expect("sleep is there").id()
+}
+
+/// So many bytes.
+#[raddle::routine(name = "fill")]
+pub(crate) async fn fill(size: usize) -> String {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    "x".repeat(size)
+}
+
+/// What has travelled with the call: a value, a trace, and whether there is an end to its time.
+#[raddle::routine(name = "surroundings")]
+pub(crate) async fn surroundings() -> (Option<String>, Option<String>, bool) {
+    let trace = raddle::context::trace().map(|trace| trace.parent.to_string());
+    (TENANT.get(), trace, raddle::context::time_left().is_some())
+}
+
+/// The same, of one that is called in turn.
+#[raddle::routine(name = "surroundings_below")]
+pub(crate) async fn surroundings_below() -> Result<(Option<String>, Option<String>, bool), String> {
+    surroundings().await.map_err(|error| error.to_string())
+}

@@ -1,0 +1,71 @@
+//! Streams: in order, whole, no faster than they are read, and cancelled when nobody reads.
+
+use std::time::Duration;
+
+use raddle::CallError;
+
+use crate::{routines, started, until, within};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_come_in_order_and_all_of_them() {
+    within(30, async {
+        let pool = started(1).await;
+        for to in [0, 1, 255, 256, 257, 10_000] {
+            let mut items = routines::count(to).on(&pool);
+            for n in 0..to {
+                assert_eq!(items.next().await, Some(Ok(n)));
+            }
+            assert_eq!(items.next().await, None);
+            assert_eq!(items.next().await, None, "it stays over");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
+    within(30, async {
+        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        let mut items = routines::endless(folder.path().join("marker")).on(&pool);
+        assert_eq!(items.next().await, Some(Ok(0)));
+        let cpu = || crate::ends::cpu_of(pool.workers()[0].pid);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let before = cpu();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(cpu() - before < Duration::from_millis(100), "it does not go on without being asked");
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        assert_eq!(items.next().await, Some(Ok(1)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_dropped_ends_there_too() {
+    within(30, async {
+        let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());
+        let marker = folder.path().join("marker");
+        let mut items = routines::endless(marker.clone()).on(&pool);
+        for n in 0..1000 {
+            assert_eq!(items.next().await, Some(Ok(n)));
+        }
+        drop(items);
+        until("the destructor runs", || marker.exists()).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_is_the_last_item() {
+    within(30, async {
+        let pool = started(1).await;
+        let mut items = routines::bursting().on(&pool);
+        for n in 0..3 {
+            assert_eq!(items.next().await, Some(Ok(n)));
+        }
+        assert!(
+            matches!(items.next().await, Some(Err(CallError::Panicked { message, .. })) if message == "burst at 3")
+        );
+        assert_eq!(items.next().await, None);
+    })
+    .await;
+}
