@@ -3,6 +3,7 @@
 use std::{fmt, io, path::PathBuf, str::FromStr};
 
 use hyper_util::rt::TokioIo;
+use rustix::process::geteuid;
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
@@ -67,7 +68,14 @@ impl Address {
         match self.socket_path() {
             Some(path) => endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
                 let path = path.clone();
-                async move { UnixStream::connect(path).await.map(TokioIo::new) }
+                async move {
+                    let stream = UnixStream::connect(path).await?;
+                    if !is_trusted(&stream) {
+                        let message = "somebody else listens there: the worker is gone, and its name was taken";
+                        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, message));
+                    }
+                    Ok(TokioIo::new(stream))
+                }
             })),
             None => {
                 let place = self.to_string();
@@ -82,6 +90,12 @@ impl Address {
             }
         }
     }
+}
+
+/// Whether whoever is at the other end of a socket may be a worker, or a caller: this user, or root. Every user of the machine can listen, and
+/// connect, under a name that has no file.
+pub(crate) fn is_trusted(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub use self::{
     replies::Replies,
 };
 pub(crate) use self::{
+    address::is_trusted,
     channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW},
     replies::Step,
 };

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 
+use raddle_exec::title;
 use serde::{Deserialize, Serialize};
 
 use crate::Uid;
@@ -34,4 +35,11 @@ pub(crate) enum Report {
     Serving(String),
     /// It cannot.
     Failed(String),
+}
+
+impl Settings {
+    /// Shows in the process's title what the worker is doing.
+    pub(crate) fn show(&self, status: &str) {
+        title::set(&raddle_core::title::format(self.tid, &self.name, status));
+    }
 }

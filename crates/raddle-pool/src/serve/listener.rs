@@ -1,24 +1,34 @@
 //! Where a worker serves.
 
 use std::{
+    future::Future,
     io,
     path::Path,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures_core::Stream;
-use rustix::process::geteuid;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream, lookup_host},
+    time::{Sleep, sleep},
 };
 use tonic::transport::server::Connected;
 
-use crate::connection::Address;
+use crate::connection::{Address, is_trusted};
+
+/// How long nobody is let in after somebody could not be: no descriptor is to be had, and one that ends gives its own back.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that listens.
-pub(super) enum Listener {
+pub(super) struct Listener {
+    socket: Socket,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+enum Socket {
     Unix(UnixListener),
     Tcp(TcpListener),
 }
@@ -39,6 +49,10 @@ pub(super) enum ListenError {
 }
 
 impl Listener {
+    fn new(socket: Socket) -> Self {
+        Self { socket, pause: None }
+    }
+
     /// Listens there. Returns what the address has become, where the port was any.
     pub(super) async fn bind(address: &Address) -> Result<(Self, Address), ListenError> {
         let failed = |error| ListenError::Io(address.to_string(), error);
@@ -50,27 +64,31 @@ impl Listener {
                 }
                 bound => bound,
             };
-            return Ok((Self::Unix(bound.map_err(failed)?), address.clone()));
+            return Ok((Self::new(Socket::Unix(bound.map_err(failed)?)), address.clone()));
         }
-        let listener = TcpListener::bind(address.to_string()).await.map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
-        if !bound.ip().is_loopback() {
+        // Before anything listens there.
+        let places: Vec<_> = lookup_host(address.to_string()).await.map_err(failed)?.collect();
+        if !places.iter().all(|place| place.ip().is_loopback()) {
             return Err(ListenError::Exposed(address.to_string()));
         }
-        Ok((Self::Tcp(listener), Address::Tcp(bound.to_string())))
+        let listener = TcpListener::bind(&places[..]).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        Ok((Self::new(Socket::Tcp(listener)), Address::Tcp(bound.to_string())))
     }
+}
 
+impl Socket {
     /// The next client that may come. A socket without a file can be found by every user of the machine, so it is looked at who it is.
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Client>> {
         loop {
             match self {
-                Self::Unix(listener) => match std::task::ready!(listener.poll_accept(cx)) {
-                    Ok((client, _)) if is_known(&client) => return Poll::Ready(Ok(Client::Unix(client))),
+                Self::Unix(listener) => match ready!(listener.poll_accept(cx)) {
+                    Ok((client, _)) if is_trusted(&client) => return Poll::Ready(Ok(Client::Unix(client))),
                     Ok(_) => {}
                     Err(error) => return Poll::Ready(Err(error)),
                 },
                 Self::Tcp(listener) => {
-                    let (client, _) = std::task::ready!(listener.poll_accept(cx))?;
+                    let (client, _) = ready!(listener.poll_accept(cx))?;
                     client.set_nodelay(true)?;
                     return Poll::Ready(Ok(Client::Tcp(client)));
                 }
@@ -84,15 +102,19 @@ fn is_left_behind(path: &Path) -> bool {
     met.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-fn is_known(client: &UnixStream) -> bool {
-    client.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
-}
-
 impl Stream for Listener {
     type Item = io::Result<Client>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_accept(cx).map(Some)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(pause) = &mut self.pause {
+            ready!(pause.as_mut().poll(cx));
+            self.pause = None;
+        }
+        let accepted = ready!(self.socket.poll_accept(cx));
+        if accepted.is_err() {
+            self.pause = Some(Box::pin(sleep(PAUSE)));
+        }
+        Poll::Ready(Some(accepted))
     }
 }
 

@@ -17,6 +17,7 @@ use raddle_exec::title;
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tonic::transport::Server;
+use tonic_health::server::HealthReporter;
 
 use super::{
     config::{ARGUMENT, Report, Settings},
@@ -73,14 +74,11 @@ fn run() -> io::Result<()> {
         io::Error::other(format!("only a pool can start a worker, and this is no pool's word: {error}"))
     })?;
     title::init();
-    let show = |status| title::set(&raddle_core::title::format(settings.tid, &settings.name, status));
-    show("starting");
+    settings.show("starting");
     panics::watch();
     proxy::keep_for(settings.proxy_pool_ttl);
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let outcome = control.block_on(serve(&settings, &leash, || show("listening")));
-    show("stopped");
-    outcome
+    control.block_on(serve(&settings, &leash))
 }
 
 /// The socket that the pool holds the other end of, out of the way of routines that read their input.
@@ -90,7 +88,7 @@ fn take_leash() -> io::Result<File> {
     Ok(File::from(leash))
 }
 
-async fn serve(settings: &Settings, leash: &File, show: impl FnOnce()) -> io::Result<()> {
+async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let mut pool = leash;
     let mut tell = |report: &Report| -> io::Result<()> {
         let mut line = serde_json::to_vec(report)?;
@@ -129,6 +127,7 @@ async fn serve(settings: &Settings, leash: &File, show: impl FnOnce()) -> io::Re
     thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash))?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<WorkerServer<Service>>().await;
+    tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
     let leaving = Arc::clone(&executor);
     let service = Service { executor, stopper: stopper.clone(), metadata, began: Instant::now() };
     let service =
@@ -142,8 +141,9 @@ async fn serve(settings: &Settings, leash: &File, show: impl FnOnce()) -> io::Re
         .add_service(health_service)
         .add_service(service)
         .serve_with_incoming_shutdown(listener, stopper.over());
+    // Before anybody knows where to look.
+    settings.show("listening");
     tell(&Report::Serving(address.to_string()))?;
-    show();
     let ending = async {
         stopper.over().await;
         tokio::time::sleep(FAREWELL).await;
@@ -157,6 +157,13 @@ async fn serve(settings: &Settings, leash: &File, show: impl FnOnce()) -> io::Re
         let _ = std::fs::remove_file(path);
     }
     outcome
+}
+
+/// Shows whoever looks that the worker takes no more calls.
+async fn say_so(stopper: Stopper, settings: Settings, health: HealthReporter) {
+    stopper.stopping().await;
+    settings.show("stopping");
+    health.set_not_serving::<WorkerServer<Service>>().await;
 }
 
 /// SIGTERM cancels what is in flight; SIGINT waits for it, unless it comes again.

@@ -22,12 +22,20 @@ struct Shared {
     executor: Arc<Executor>,
     /// The links that are open, as far as anybody still has them.
     links: Mutex<Vec<Weak<Outbox<v1::Answer>>>>,
-    is_over: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
+}
+
+/// How far a worker's end has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Serving,
+    Stopping,
+    Over,
 }
 
 impl Stopper {
     pub(super) fn new(executor: Arc<Executor>) -> Self {
-        Self(Arc::new(Shared { executor, links: Mutex::default(), is_over: watch::Sender::new(false) }))
+        Self(Arc::new(Shared { executor, links: Mutex::default(), phase: watch::Sender::new(Phase::Serving) }))
     }
 
     /// A link that is to be ended with the worker.
@@ -41,6 +49,7 @@ impl Stopper {
     pub(super) async fn stop(&self, timeout: f64) -> v1::StopReply {
         let executor = &self.0.executor;
         let in_flight = executor.stop_taking();
+        self.reach(Phase::Stopping);
         if timeout < 0.0 {
             executor.idle().await;
         } else if timeout > 0.0 {
@@ -51,15 +60,29 @@ impl Stopper {
         if cancelled > 0 {
             let _ = tokio::time::timeout(CANCELLED, executor.idle()).await;
         }
-        self.0.is_over.send_replace(true);
+        self.reach(Phase::Over);
         v1::StopReply { ended: in_flight.saturating_sub(cancelled) as u64, cancelled: cancelled as u64 }
     }
 
     /// Waits until the worker is to end, and ends its links, which the server would wait for.
     pub(super) async fn over(&self) {
-        let mut is_over = self.0.is_over.subscribe();
-        let _ = is_over.wait_for(|is_over| *is_over).await;
+        self.reached(Phase::Over).await;
         let links = std::mem::take(&mut *self.0.links.lock().unwrap_or_else(PoisonError::into_inner));
         links.iter().filter_map(Weak::upgrade).for_each(|link| link.close());
+    }
+
+    /// Waits until the worker takes no more calls.
+    pub(super) async fn stopping(&self) {
+        self.reached(Phase::Stopping).await;
+    }
+
+    fn reach(&self, phase: Phase) {
+        self.0.phase.send_modify(|reached| *reached = phase.max(*reached));
+    }
+
+    async fn reached(&self, phase: Phase) {
+        let mut reached = self.0.phase.subscribe();
+        // Who tells it is part of this.
+        let _ = reached.wait_for(|reached| *reached >= phase).await;
     }
 }

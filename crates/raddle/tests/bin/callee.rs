@@ -1,17 +1,44 @@
-//! A program whose workers the tests of calls use. `callee hold N` keeps a pool of N workers until it is killed, and says which they are.
+//! A program whose workers the tests of calls use.
+//!
+//! `callee hold N` keeps a pool of N workers until it is killed, and says which they are. `callee squat NAME` listens under the name of a worker;
+//! `callee knock NAME` connects there, and says what comes of it.
 
 #[path = "../calls/routines.rs"]
 mod routines;
+
+use std::{
+    io::Read,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+};
 
 use raddle::WorkerPool;
 
 #[raddle::main]
 async fn main() -> raddle::Result<()> {
-    let size = std::env::args().nth(2).and_then(|size| size.parse().ok()).unwrap_or(1);
-    let pool = WorkerPool::builder().size(size).start().await?;
-    for worker in pool.workers() {
-        println!("{}", worker.pid);
+    let mut arguments = std::env::args().skip(1);
+    let (what, which) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    match what.as_str() {
+        "squat" => {
+            let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(which)?)?;
+            println!("ready");
+            std::future::pending().await
+        }
+        "knock" => {
+            let mut worker = UnixStream::connect_addr(&SocketAddr::from_abstract_name(which)?)?;
+            let is_closed = matches!(worker.read(&mut [0; 64]), Ok(0) | Err(_));
+            println!("{}", if is_closed { "turned away" } else { "let in" });
+            Ok(())
+        }
+        _ => {
+            let pool = WorkerPool::builder().size(which.parse().unwrap_or(1)).start().await?;
+            for worker in pool.workers() {
+                println!("{}", worker.pid);
+            }
+            println!("ready");
+            std::future::pending().await
+        }
     }
-    println!("ready");
-    std::future::pending().await
 }

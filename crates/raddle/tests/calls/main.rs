@@ -6,6 +6,7 @@ mod faults;
 mod modes;
 mod plain;
 mod routines;
+mod strangers;
 mod streams;
 mod values;
 
