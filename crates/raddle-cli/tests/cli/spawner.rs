@@ -171,7 +171,11 @@ fn killed_spawner(world: &World) {
     once.dedup();
     assert_eq!((ran.len(), once.len()), (301, 301), "each ran once");
     assert_eq!(world.task(&long)["attempt"], 1);
-    assert_eq!(world.raddle(["logs", &long]).ok().text(), "before\nafter\n");
+    // What it wrote in the moment of the kill may be there twice, as the documents say: stored, and its worker not told of it.
+    let logs = world.raddle(["logs", &long]).ok();
+    let mut said = logs.lines();
+    said.dedup();
+    assert_eq!(said, ["before", "after"]);
     next.signal(libc::SIGTERM);
     next.finish().ok();
 }
