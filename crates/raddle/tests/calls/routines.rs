@@ -150,7 +150,7 @@ raddle::backpressure!(|load| match load.routine {
 /// Leaves a process behind.
 #[raddle::routine(name = "breed")]
 pub(crate) fn breed() -> u32 {
-    std::process::Command::new("sleep").arg("1000").spawn().expect("sleep is there").id()
+    std::process::Command::new("sh").args(["-c", "exec sleep 1000"]).spawn().expect("a shell is there").id()
 }
 
 /// So many bytes.
