@@ -38,6 +38,8 @@ use crate::{
 const FAREWELL: Duration = Duration::from_millis(1500);
 /// Streams at a time in a connection. More than any client has calls at a time: a client that meets this limit takes the worker for broken.
 const STREAMS: u32 = 65_536;
+/// The largest piece that a client may send at a time.
+const FRAME: u32 = 1024 * 1024;
 /// The longest line of settings.
 const LONGEST: u64 = 1024 * 1024;
 
@@ -136,6 +138,8 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(STREAMS)
+        // Large arguments come in few pieces.
+        .max_frame_size(FRAME)
         // Who cancels a great deal is not out to harm anybody.
         .http2_max_pending_accept_reset_streams(Some(STREAMS as usize))
         .add_service(health_service)
