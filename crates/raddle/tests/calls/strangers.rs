@@ -13,6 +13,7 @@ use crate::{CALLEE, routines, started, within};
 const NOBODY: u32 = 65534;
 
 /// The program of the tests as another user, which only root can start.
+#[expect(clippy::disallowed_methods, reason = "a test may take its time to fork")]
 fn as_nobody(arguments: [&str; 2]) -> Option<Command> {
     // SAFETY: this cannot fail.
     if unsafe { libc::geteuid() } != 0 {
