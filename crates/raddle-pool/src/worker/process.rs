@@ -5,6 +5,7 @@ use std::{
     ffi::OsString,
     os::unix::net::UnixStream as StdUnixStream,
     path::PathBuf,
+    pin::pin,
     process::Stdio,
     sync::Mutex,
     time::{Duration, SystemTime},
@@ -28,6 +29,8 @@ use crate::{
 
 /// How long a worker may take to serve, unless something else is said.
 const START: Duration = Duration::from_secs(30);
+/// How long its end may be seen after its last words, or the other way round.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What a worker's process is to be.
 #[derive(Clone, Debug)]
@@ -97,20 +100,7 @@ impl WorkerProcess {
             .spawn()
             .map_err(WorkerError::Spawn)?;
         let pid = child.id().unwrap_or_default();
-        let serving = tokio::time::timeout(timeout, hear(settings, &mut leash));
-        let address = tokio::select! {
-            heard = serving => heard.unwrap_or(Err(WorkerError::TooSlow(timeout))),
-            status = child.wait() => Err(WorkerError::Ended(described(status))),
-        };
-        let address = match address {
-            Ok(address) => address,
-            // Its socket may be closed before its end is seen.
-            Err(WorkerError::Ended(_)) => {
-                let status = tokio::time::timeout(Duration::from_secs(1), child.wait()).await;
-                return Err(WorkerError::Ended(status.map_or_else(|_| "it hung up".into(), described)));
-            }
-            Err(error) => return Err(error),
-        };
+        let address = heard_in(timeout, hear(settings, &mut leash), &mut child).await?;
         let metadata = WorkerMetadata {
             uid: settings.uid,
             address,
@@ -195,6 +185,27 @@ async fn look_after(
         let _ = std::fs::remove_file(path);
     }
     say.send_replace(Some(described(status)));
+}
+
+/// What is heard from a process until it serves, or has ended, or its time is over. Its last words may be read after its end is seen, and its
+/// end may be seen after its socket was closed.
+async fn heard_in(
+    timeout: Duration,
+    hearing: impl Future<Output = Result<String, WorkerError>>,
+    child: &mut Child,
+) -> Result<String, WorkerError> {
+    let mut hearing = pin!(tokio::time::timeout(timeout, hearing));
+    let ended = tokio::select! {
+        heard = &mut hearing => match heard.unwrap_or(Err(WorkerError::TooSlow(timeout))) {
+            Err(WorkerError::Ended(_)) => tokio::time::timeout(LAST_WORDS, child.wait()).await,
+            heard => return heard,
+        },
+        status = child.wait() => match tokio::time::timeout(LAST_WORDS, hearing).await {
+            Ok(Ok(Err(WorkerError::Unable(reason)))) => return Err(WorkerError::Unable(reason)),
+            _ => Ok(status),
+        },
+    };
+    Err(WorkerError::Ended(ended.map_or_else(|_| "it hung up".into(), described)))
 }
 
 /// Tells the process what it is to be, and hears where it serves.
