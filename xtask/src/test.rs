@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    build,
+    built,
     count::{self, Count},
     install, step,
 };
@@ -102,7 +102,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 
 /// Two short campaigns on each engine: a plan that is known, so that what breaks it is a change, and one that nobody has tried.
 fn chaos(run: &mut Run) -> Count {
-    let Ok(program) = build("chaos", "raddle-chaos", false) else {
+    // As the tests were built, so that nothing is built another time.
+    let as_tested = ["--workspace", "--bins", "--tests", "--examples", "--features", FEATURES];
+    let Ok(program) = built(&as_tested, "raddle-chaos", false) else {
         run.check("chaos", false);
         return Count { passed: 0, failed: 1 };
     };
