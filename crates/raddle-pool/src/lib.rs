@@ -10,6 +10,7 @@ pub mod connection;
 pub mod context;
 pub mod discovery;
 mod error;
+mod link;
 mod metadata;
 mod pool;
 mod proxy;

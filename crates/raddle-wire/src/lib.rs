@@ -1,8 +1,10 @@
 //! What Raddle's workers understand: the gRPC service `raddle.v1.Worker` and its messages, made from `proto/raddle/v1/worker.proto`, where
-//! they are documented. No policy.
+//! they are documented, and the frames of a link. No policy, no sockets.
 
-/// What all messages can do.
-pub use prost::Message;
+pub mod frame;
+
+/// What all messages can do, and what can be wrong with one.
+pub use prost::{DecodeError, Message};
 
 /// The service and the messages of version 1.
 pub mod v1 {

@@ -1,12 +1,12 @@
 //! Where a worker serves.
 
-use std::{fmt, io, path::PathBuf, str::FromStr};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use hyper_util::rt::TokioIo;
-use rustix::process::geteuid;
-use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
+
+use super::Stream;
 
 /// Where a worker serves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -65,37 +65,12 @@ impl Address {
 
     /// A channel that connects when it is first used, and again after it was lost.
     pub(crate) fn channel(&self, endpoint: Endpoint) -> Channel {
-        match self.socket_path() {
-            Some(path) => endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-                let path = path.clone();
-                async move {
-                    let stream = UnixStream::connect(path).await?;
-                    if !is_trusted(&stream) {
-                        let message = "somebody else listens there: the worker is gone, and its name was taken";
-                        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, message));
-                    }
-                    Ok(TokioIo::new(stream))
-                }
-            })),
-            None => {
-                let place = self.to_string();
-                endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-                    let place = place.clone();
-                    async move {
-                        let stream = TcpStream::connect(place).await?;
-                        stream.set_nodelay(true)?;
-                        Ok::<_, io::Error>(TokioIo::new(stream))
-                    }
-                }))
-            }
-        }
+        let address = self.clone();
+        endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
+            let address = address.clone();
+            async move { Stream::connect(&address).await.map(TokioIo::new) }
+        }))
     }
-}
-
-/// Whether whoever is at the other end of a socket may be a worker, or a caller: this user, or root. Every user of the machine can listen, and
-/// connect, under a name that has no file.
-pub(crate) fn is_trusted(stream: &UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == 0 || peer.uid() == geteuid().as_raw())
 }
 
 #[cfg(test)]

@@ -1,16 +1,20 @@
 //! One socket to a worker, and the calls that go over it.
 
 use std::{
+    io,
     sync::{Arc, LazyLock, PoisonError, RwLock},
     time::Duration,
 };
 
-use raddle_wire::v1::worker_client::WorkerClient;
-use tokio::sync::Semaphore;
+use raddle_wire::{frame::GREETING, v1::worker_client::WorkerClient};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::Semaphore,
+};
 use tonic::{Code, Status, transport};
 
 use super::{
-    Address, Outgoing,
+    Address, Outgoing, Stream,
     link::Link,
     replies::{self, From, Held, Replies, refusal},
     resource::ResourcePool,
@@ -21,15 +25,13 @@ use crate::RpcError;
 const TTL: Duration = Duration::from_secs(60);
 /// How long it may take to connect. A worker that listens accepts at once.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Larger arguments go in a stream of their own: in a link they would hold up all others.
-const BULKY: usize = 64 * 1024;
 /// How much may be on its way before the other side has taken it.
 pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 /// The largest message. What is larger belongs into a file.
 pub(crate) const MAX_MESSAGE: usize = 256 * 1024 * 1024;
 /// The largest value in one, which leaves room for what comes with it.
-pub(crate) const MAX_VALUE: usize = MAX_MESSAGE - 1024 * 1024;
+pub(crate) const MAX_VALUE: usize = raddle_wire::frame::MAX_BODY;
 /// A worker that says nothing for so long when it is asked whether it is there is not.
 pub(crate) const ALIVE: Duration = Duration::from_secs(10);
 
@@ -45,6 +47,7 @@ struct Key {
 
 /// One socket to a worker.
 pub(crate) struct Channel {
+    address: Address,
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
     way: RwLock<Way>,
@@ -70,9 +73,9 @@ impl Channel {
     }
 
     fn open(address: &str, limit: usize) -> Result<Self, RpcError> {
-        let grpc = client(address)?;
+        let (address, grpc) = (parse(address)?, client(address)?);
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        Ok(Self { grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::new(()) })
+        Ok(Self { address, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::new(()) })
     }
 
     /// Sends a call, when it is its turn.
@@ -80,9 +83,7 @@ impl Channel {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| RpcError::refused(Code::Unavailable, "the channel is closed"))?;
         let held = Held { _permit: permit, _channel: Arc::clone(self) };
-        // Also for those that do not go over it: until there is a link, nothing has begun.
-        let link = self.link().await?.filter(|_| call.call.arguments.len() <= BULKY);
-        let from = match link {
+        let from = match self.link().await? {
             Some(link) => From::Link(link.call((*call.call).clone())?),
             None => {
                 let replies = self.grpc.clone().dispatch((*call.call).clone()).await;
@@ -101,14 +102,13 @@ impl Channel {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let (way, link) = match Link::open(self.grpc.clone()).await {
-            Ok(link) => {
-                let link = Arc::new(link);
-                (Way::Link(Arc::clone(&link)), Some(link))
-            }
-            Err(status) if status.code() == Code::Unimplemented => (Way::Plain, None),
-            // Nothing was sent but the wish for a link.
-            Err(status) => return Err(RpcError { may_have_begun: false, ..unanswered(&status) }),
+        let greeted = tokio::time::timeout(CONNECT, greet(&self.address)).await;
+        let greeted = greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        // Nothing was sent but a greeting.
+        let way = greeted.map_err(|error| unreached(&error))?;
+        let link = match &way {
+            Way::Link(link) => Some(Arc::clone(link)),
+            Way::Unknown | Way::Plain => None,
         };
         *self.way.write().unwrap_or_else(PoisonError::into_inner) = way;
         Ok(link)
@@ -124,6 +124,32 @@ impl Channel {
     }
 }
 
+/// Greets whoever serves there, and finds out how calls go.
+async fn greet(address: &Address) -> io::Result<Way> {
+    let mut stream = Stream::connect(address).await?;
+    stream.write_all(&GREETING).await?;
+    let mut greeting = [0; GREETING.len()];
+    match stream.read_exact(&mut greeting).await {
+        Ok(_) if greeting == GREETING => Link::new(stream.into_socket()?).map(Arc::new).map(Way::Link),
+        // That is what a gRPC server says.
+        Ok(_) => Ok(Way::Plain),
+        // One that says nothing to strangers, or a worker that was just ending.
+        Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+            Ok(Way::Unknown)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Nobody was met there.
+fn unreached(error: &io::Error) -> RpcError {
+    let message = match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => format!("nobody serves there ({error})"),
+        _ => format!("the worker cannot be reached ({error})"),
+    };
+    RpcError::refused(Code::Unavailable, message)
+}
+
 pub(super) fn unanswered(status: &Status) -> RpcError {
     let error = replies::refusal(status);
     // Whatever a way that broke is called, another worker may be reached.
@@ -132,7 +158,6 @@ pub(super) fn unanswered(status: &Status) -> RpcError {
 }
 
 pub(super) fn client(address: &str) -> Result<WorkerClient<transport::Channel>, RpcError> {
-    let place: Address = address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
     // Where it leads is up to the connector; a request has to have some host.
     let endpoint = transport::Endpoint::from_static("http://worker")
         .connect_timeout(CONNECT)
@@ -140,6 +165,10 @@ pub(super) fn client(address: &str) -> Result<WorkerClient<transport::Channel>, 
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keep_alive_interval(ALIVE)
         .keep_alive_timeout(ALIVE);
-    let client = WorkerClient::new(place.channel(endpoint));
+    let client = WorkerClient::new(parse(address)?.channel(endpoint));
     Ok(client.max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
+}
+
+fn parse(address: &str) -> Result<Address, RpcError> {
+    address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))
 }

@@ -1,42 +1,56 @@
-//! Many calls over one stream: the client's side.
+//! Many calls over one connection: the client's side.
 
 use std::{
     collections::{HashMap, VecDeque},
+    io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
-use futures_util::{StreamExt, task::AtomicWaker};
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use raddle_wire::{
     Message,
-    v1::{self, answer, request, worker_client::WorkerClient},
+    frame::{Frame, MAX_HEAD},
+    v1::{self, answer, request},
 };
-use tonic::{Code, Status, Streaming, transport::Channel};
-
-use super::{
-    Step,
-    outbox::{Outbox, Weigh},
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Notify,
+    task::AbortHandle,
+    time::sleep,
 };
-use crate::RpcError;
+use tonic::Code;
 
-/// So much may be on its way before the client has taken any of it. A small item counts as one.
-pub(crate) const WINDOW: u32 = 256;
+use super::{Step, channel::ALIVE};
+use crate::{
+    RpcError,
+    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Read, Socket, cost},
+};
 
-/// What an item of so many bytes counts.
-pub(crate) fn cost(bytes: usize) -> u32 {
-    1 + (bytes / (16 * 1024)).min(WINDOW as usize - 1) as u32
-}
+/// A worker that says nothing for so long is asked whether it is there.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// A link to a worker. It ends when it is dropped, or the worker does.
-pub(crate) struct Link(Arc<Shared>);
+pub(crate) struct Link {
+    shared: Arc<Shared>,
+    /// Sees to it that the worker is there.
+    watch: AbortHandle,
+}
 
 struct Shared {
-    outbox: Arc<Outbox<v1::Request>>,
+    outbox: Arc<Outbox>,
     calls: Mutex<Calls>,
     next: AtomicU64,
+    /// Something was heard since this was last looked at.
+    is_heard: AtomicBool,
+    /// Nobody watches, for nobody calls. Whoever does says so.
+    is_unwatched: AtomicBool,
+    called: Notify,
 }
 
 #[derive(Default)]
@@ -64,44 +78,70 @@ pub(crate) struct LinkCall {
 }
 
 impl Link {
-    /// Opens one.
-    pub(crate) async fn open(mut grpc: WorkerClient<Channel>) -> Result<Self, Status> {
-        let (outbox, batches) = Outbox::new();
-        let requests = batches.map(|requests| v1::Requests { requests });
-        let replies = grpc.link(requests).await?.into_inner();
-        let shared = Arc::new(Shared { outbox, calls: Mutex::default(), next: AtomicU64::new(1) });
-        // It ends with the stream, which ends with the outbox that the link closes, or with the worker.
-        tokio::spawn(read(replies, Arc::clone(&shared)));
-        Ok(Self(shared))
+    /// Over a connection on which both sides have greeted each other.
+    pub(crate) fn new(socket: Socket) -> io::Result<Self> {
+        let socket = Arc::new(socket);
+        let outbox = Outbox::new(Arc::clone(&socket));
+        let shared = Arc::new(Shared {
+            outbox: Arc::clone(&outbox),
+            calls: Mutex::default(),
+            next: AtomicU64::new(1),
+            is_heard: AtomicBool::new(false),
+            is_unwatched: AtomicBool::new(true),
+            called: Notify::new(),
+        });
+        let readable = socket.wait_for(Interest::READABLE)?;
+        // They end with the connection, which ends with the outbox that the link closes, or with the worker.
+        tokio::spawn(read(readable, Arc::clone(&shared)));
+        tokio::spawn(write(Arc::clone(&shared)));
+        let watch = tokio::spawn(watch(Arc::clone(&shared))).abort_handle();
+        Ok(Self { shared, watch })
     }
 
     /// Whether calls can still be made.
     pub(crate) fn is_open(&self) -> bool {
-        self.0.calls().lost.is_none()
+        self.shared.calls().lost.is_none()
     }
 
     /// Sends a call. An error means that it was not sent.
-    pub(crate) fn call(&self, call: v1::Call) -> Result<LinkCall, RpcError> {
-        let (id, slot) = (self.0.next.fetch_add(1, Ordering::Relaxed), Arc::new(Slot::default()));
-        {
-            let mut calls = self.0.calls();
+    pub(crate) fn call(&self, mut call: v1::Call) -> Result<LinkCall, RpcError> {
+        let shared = &self.shared;
+        let arguments = std::mem::take(&mut call.arguments);
+        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+        let request = v1::Request { id, what: Some(request::What::Call(call)) };
+        if request.encoded_len() > MAX_HEAD {
+            let message = format!("what travels with the call has more than {MAX_HEAD} bytes");
+            return Err(RpcError::refused(Code::InvalidArgument, message));
+        }
+        let slot = Arc::new(Slot::default());
+        let open = {
+            let mut calls = shared.calls();
             if let Some(reason) = &calls.lost {
                 return Err(RpcError::refused(Code::Unavailable, reason.clone()));
             }
             calls.open.insert(id, Arc::clone(&slot));
+            calls.open.len()
+        };
+        if shared.is_unwatched.swap(false, Ordering::Relaxed) {
+            shared.called.notify_one();
         }
-        let sent = self.0.outbox.push(v1::Request { id, what: Some(request::What::Call(call)) });
-        if sent.is_err() {
-            self.0.calls().open.remove(&id);
+        if shared.outbox.push(id, &request, arguments, haste(open)).is_err() {
+            shared.calls().open.remove(&id);
             return Err(RpcError::refused(Code::Unavailable, "the link is closed"));
         }
-        Ok(LinkCall { id, slot, link: Arc::clone(&self.0), taken: 0, is_over: false })
+        Ok(LinkCall { id, slot, link: Arc::clone(shared), taken: 0, is_over: false })
     }
+}
+
+/// Many are sent together.
+fn haste(open: usize) -> Haste {
+    if open <= FEW { Haste::Now } else { Haste::Soon }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.0.outbox.close();
+        self.watch.abort();
+        self.shared.outbox.close(None::<&v1::Request>);
     }
 }
 
@@ -110,9 +150,14 @@ impl Shared {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says something that is no call.
+    fn say(&self, id: u64, what: request::What, haste: Haste) -> Result<(), Closed> {
+        self.outbox.push(id, &v1::Request { id, what: Some(what) }, Bytes::new(), haste)
+    }
+
     /// Nothing will be heard any more. A worker that has closed the link in good order has answered all that it took.
     fn lose(&self, reason: &str, in_good_order: bool) {
-        let unsent: Vec<u64> = self.outbox.abandon().into_iter().map(|request| request.id).collect();
+        let unsent = self.outbox.abandon();
         let open = {
             let mut calls = self.calls();
             calls.lost.get_or_insert_with(|| reason.to_owned());
@@ -146,10 +191,9 @@ impl LinkCall {
             Step::Taken => {}
             Step::Item(item) => {
                 self.taken += cost(item.len());
-                if self.taken >= WINDOW / 2 {
+                if self.taken >= HALF {
                     let credit = std::mem::take(&mut self.taken);
-                    let _ =
-                        self.link.outbox.push(v1::Request { id: self.id, what: Some(request::What::Credit(credit)) });
+                    let _ = self.link.say(self.id, request::What::Credit(credit), Haste::Soon);
                 }
             }
             Step::Result(_) | Step::End | Step::Exception(_) | Step::Refused(_) => self.is_over = true,
@@ -163,19 +207,69 @@ impl Drop for LinkCall {
         // Answers end the entry too; who is first does not matter.
         let was_open = self.link.calls().open.remove(&self.id).is_some();
         if was_open && !self.is_over {
-            let cancel = request::What::Cancel(v1::Cancel {});
-            let _ = self.link.outbox.push(v1::Request { id: self.id, what: Some(cancel) });
+            let _ = self.link.say(self.id, request::What::Cancel(v1::Cancel {}), Haste::Soon);
         }
     }
 }
 
-async fn read(mut replies: Streaming<v1::Replies>, link: Arc<Shared>) {
+async fn read(readable: AsyncFd<Arc<Socket>>, link: Arc<Shared>) {
     let ending = Ending(link);
+    let (link, mut inbox, mut is_leaving) = (&ending.0, Inbox::new(), false);
+    let reason = loop {
+        let mut ready = match readable.readable().await {
+            Ok(ready) => ready,
+            Err(error) => break error.to_string(),
+        };
+        let mut wrong = None;
+        let read = inbox.read(ready.get_inner(), |frame| match deliver(frame, link) {
+            Ok(Heard::OfCall) => {}
+            Ok(Heard::Leave) => is_leaving = true,
+            Err(error) => wrong = Some(error),
+        });
+        link.is_heard.store(true, Ordering::Relaxed);
+        if is_leaving {
+            return link.lose("the worker is stopping", true);
+        }
+        match (read, wrong) {
+            (Ok(Read::Some), None) => {}
+            (Ok(Read::All), None) => ready.clear_ready(),
+            (Ok(Read::Last), None) => break "it has hung up".to_owned(),
+            (Ok(_), Some(error)) => break error.to_string(),
+            (Err(error), _) => break error.to_string(),
+        }
+    };
+    link.lose(&format!("the worker is gone ({reason})"), false);
+}
+
+async fn write(link: Arc<Shared>) {
+    if let Err(error) = Arc::clone(&link.outbox).write().await {
+        link.lose(&format!("the worker is gone ({error})"), false);
+    }
+}
+
+/// Asks a worker that says nothing whether it is there, as long as somebody waits for it to say something.
+async fn watch(link: Arc<Shared>) {
     loop {
-        match replies.message().await {
-            Ok(Some(v1::Replies { answers })) => answers.into_iter().for_each(|answer| deliver(answer, &ending.0)),
-            Ok(None) => return ending.0.lose("the worker is stopping", true),
-            Err(status) => return ending.0.lose(&format!("the worker is gone ({})", status.message()), false),
+        if link.is_unwatched.load(Ordering::Relaxed) {
+            link.called.notified().await;
+        }
+        link.is_heard.store(false, Ordering::Relaxed);
+        sleep(SILENCE).await;
+        if link.is_heard.load(Ordering::Relaxed) {
+            continue;
+        }
+        if link.calls().open.is_empty() {
+            link.is_unwatched.store(true, Ordering::Relaxed);
+            // A call that came before that was said would not have said anything.
+            if link.calls().open.is_empty() {
+                continue;
+            }
+            link.is_unwatched.store(false, Ordering::Relaxed);
+        }
+        let _ = link.say(0, request::What::Ping(v1::Ping {}), Haste::Now);
+        sleep(ALIVE).await;
+        if !link.is_heard.load(Ordering::Relaxed) {
+            return link.lose("the worker does not answer", false);
         }
     }
 }
@@ -189,19 +283,27 @@ impl Drop for Ending {
     }
 }
 
-fn deliver(answer: v1::Answer, link: &Shared) {
-    let v1::Answer { id, what } = answer;
+/// What a frame was about.
+enum Heard {
+    OfCall,
+    Leave,
+}
+
+fn deliver(frame: Frame, link: &Shared) -> Result<Heard, raddle_wire::DecodeError> {
+    let Frame { head, body } = frame;
+    let v1::Answer { id, what } = v1::Answer::decode(head)?;
     let step = match what {
         Some(answer::What::Ack(_)) => Step::Taken,
-        Some(answer::What::Item(item)) => Step::Item(item),
-        Some(answer::What::Result(result)) => Step::Result(result),
+        Some(answer::What::Item(_)) => Step::Item(body),
+        Some(answer::What::Result(_)) => Step::Result(body),
         Some(answer::What::End(_)) => Step::End,
-        Some(answer::What::Exception(exception)) => Step::Exception(exception),
+        Some(answer::What::Exception(exception)) => Step::Exception(v1::Exception { value: body, ..exception }),
         Some(answer::What::Refusal(v1::Refusal { code, message })) => {
             Step::Refused(RpcError::refused(Code::from_i32(code), message))
         }
-        // Of a later version, which has promised not to need an answer.
-        None => return,
+        Some(answer::What::Leave(_)) => return Ok(Heard::Leave),
+        // Or of a later version, which has promised not to need an answer.
+        Some(answer::What::Pong(_)) | None => return Ok(Heard::OfCall),
     };
     let slot = {
         let mut calls = link.calls();
@@ -211,16 +313,5 @@ fn deliver(answer: v1::Answer, link: &Shared) {
     if let Some(slot) = slot {
         slot.put(step);
     }
-}
-
-impl Weigh for v1::Request {
-    fn weight(&self) -> usize {
-        self.encoded_len()
-    }
-}
-
-impl Weigh for v1::Answer {
-    fn weight(&self) -> usize {
-        self.encoded_len()
-    }
+    Ok(Heard::OfCall)
 }

@@ -6,10 +6,10 @@
 mod address;
 mod channel;
 mod control;
-pub(crate) mod link;
-pub(crate) mod outbox;
+mod link;
 mod replies;
 pub(crate) mod resource;
+mod stream;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,9 +22,9 @@ pub use self::{
     replies::Replies,
 };
 pub(crate) use self::{
-    address::is_trusted,
     channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW},
     replies::Step,
+    stream::Stream,
 };
 use crate::RpcError;
 

@@ -11,13 +11,14 @@ use raddle_wire::{
     PROTOCOL,
     v1::{self, exception::Kind},
 };
-use tokio::{sync::watch, task::AbortHandle, time::Instant};
+use tokio::{runtime::Handle, sync::watch, task::AbortHandle, time::Instant};
 use tonic::Code;
 
 use super::{
     backpressure::{Backpressure, Load},
     call::Taken,
     crew::{Crew, HELD_UP},
+    link::Links,
     sink::{Sink, exception},
 };
 use crate::RpcError;
@@ -189,12 +190,13 @@ impl Executor {
     }
 
     /// Sees to it that calls find a thread, for as long as there are calls: costs nothing while there are none.
-    pub(super) async fn mind_the_crew(self: Arc<Self>) {
+    pub(super) async fn mind_the_crew(self: Arc<Self>, links: Arc<Links>) {
         let mut in_flight = self.in_flight.subscribe();
         while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
             tokio::time::sleep(HELD_UP).await;
             if *in_flight.borrow() > 0 && self.crew.is_held_up().await && self.crew.grow() {
                 self.move_on();
+                links.move_to(&self.threads());
             }
         }
     }
@@ -207,6 +209,11 @@ impl Executor {
             waiting.map(|(number, running)| (*number, running.clone())).collect()
         };
         waiting.iter().for_each(|(number, running)| self.find_a_thread(*number, &running.waiting, running.is_plain));
+    }
+
+    /// The threads that new calls are run on.
+    pub(super) fn threads(&self) -> Handle {
+        self.crew.current()
     }
 
     /// Lets go of all threads.

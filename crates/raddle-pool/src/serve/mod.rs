@@ -8,6 +8,7 @@ mod backpressure;
 mod call;
 mod config;
 mod crew;
+mod door;
 mod executor;
 mod link;
 mod listener;

@@ -22,7 +22,9 @@ use tonic_health::server::HealthReporter;
 use super::{
     config::{ARGUMENT, Report, Settings},
     crew::Crew,
+    door,
     executor::Executor,
+    link::Links,
     listener::Listener,
     panics,
     service::Service,
@@ -123,7 +125,8 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     };
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // These end with the process.
-    tokio::spawn(Arc::clone(&executor).mind_the_crew());
+    let links = Arc::<Links>::default();
+    tokio::spawn(Arc::clone(&executor).mind_the_crew(Arc::clone(&links)));
     tokio::spawn(obey(signals, stopper.clone()));
     let leash = leash.try_clone()?;
     thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash))?;
@@ -131,6 +134,7 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     health.set_serving::<WorkerServer<Service>>().await;
     tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
     let leaving = Arc::clone(&executor);
+    let clients = door::open(listener, Arc::clone(&links), Arc::clone(&executor));
     let service = Service { executor, stopper: stopper.clone(), metadata, began: Instant::now() };
     let service =
         WorkerServer::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
@@ -144,7 +148,11 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         .http2_max_pending_accept_reset_streams(Some(STREAMS as usize))
         .add_service(health_service)
         .add_service(service)
-        .serve_with_incoming_shutdown(listener, stopper.over());
+        .serve_with_incoming_shutdown(clients, stopper.over());
+    let ending_links = async {
+        stopper.over().await;
+        links.leave(FAREWELL).await;
+    };
     // Before anybody knows where to look.
     settings.show("listening");
     tell(&Report::Serving(address.to_string()))?;
@@ -153,7 +161,7 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         tokio::time::sleep(FAREWELL).await;
     };
     let outcome = tokio::select! {
-        served = server => served.map_err(io::Error::other),
+        (served, ()) = async { tokio::join!(server, ending_links) } => served.map_err(io::Error::other),
         () = ending => Ok(()),
     };
     leaving.leave();

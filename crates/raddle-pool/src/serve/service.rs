@@ -7,24 +7,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use futures_core::Stream;
-use futures_util::StreamExt;
 use raddle_wire::{
     PROTOCOL,
     v1::{self, answer, reply, worker_server::Worker},
 };
-use tonic::{Request, Response, Status, Streaming};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tonic::{Request, Response, Status};
 
 use super::{
     executor::{Doing, Executor, Number},
-    link,
     sink::Sink,
     stop::Stopper,
 };
-use crate::{
-    RpcError, WorkerMetadata,
-    connection::outbox::{Batches, Outbox},
-};
+use crate::{RpcError, WorkerMetadata, link::cost};
 
 /// Serves one worker.
 pub(super) struct Service {
@@ -39,30 +36,14 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl Worker for Service {
     type DispatchStream = Answers<v1::Reply>;
-    type LinkStream = Answers<v1::Replies>;
 
     async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
-        let (outbox, batches) = Outbox::new();
+        let (send, answers) = mpsc::unbounded_channel();
         let number = Number { link: self.executor.new_link(), id: 0 };
-        let sink = Sink::new(number.id, &outbox);
+        let sink = Sink::plain(send);
         self.executor.begin(number, request.into_inner(), &sink).map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
-        Ok(Response::new(Box::pin(Plain {
-            executor,
-            number,
-            sink,
-            batches,
-            ready: Vec::new().into_iter(),
-            is_over: false,
-        })))
-    }
-
-    async fn link(&self, request: Request<Streaming<v1::Requests>>) -> Result<Response<Self::LinkStream>, Status> {
-        let (outbox, batches) = Outbox::new();
-        self.stopper.ends(&outbox);
-        // Ends with the client.
-        tokio::spawn(link::read(request.into_inner(), outbox, Arc::clone(&self.executor)));
-        Ok(Response::new(Box::pin(batches.map(|answers| Ok(v1::Replies { answers })))))
+        Ok(Response::new(Box::pin(Plain { executor, number, sink, answers, is_over: false })))
     }
 
     async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
@@ -105,8 +86,7 @@ struct Plain {
     executor: Arc<Executor>,
     number: Number,
     sink: Sink,
-    batches: Batches<v1::Answer>,
-    ready: std::vec::IntoIter<v1::Answer>,
+    answers: UnboundedReceiver<(answer::What, Bytes)>,
     is_over: bool,
 }
 
@@ -117,37 +97,20 @@ impl Stream for Plain {
         if self.is_over {
             return Poll::Ready(None);
         }
-        let answer = loop {
-            match self.ready.next() {
-                Some(answer) => break answer.what,
-                None => match ready!(Pin::new(&mut self.batches).poll_next(cx)) {
-                    Some(batch) => self.ready = batch.into_iter(),
-                    None => return Poll::Ready(None),
-                },
-            }
-        };
+        let Some((answer, body)) = ready!(self.answers.poll_recv(cx)) else { return Poll::Ready(None) };
+        self.is_over = !matches!(answer, answer::What::Ack(_) | answer::What::Item(_));
         let what = match answer {
-            Some(answer::What::Ack(ack)) => reply::What::Ack(ack),
-            Some(answer::What::Item(item)) => {
-                self.sink.allow(1);
-                reply::What::Result(item)
+            answer::What::Ack(ack) => reply::What::Ack(ack),
+            answer::What::Item(_) => {
+                self.sink.allow(cost(body.len()));
+                reply::What::Result(body)
             }
-            Some(answer::What::Result(result)) => {
-                self.is_over = true;
-                reply::What::Result(result)
-            }
-            Some(answer::What::Exception(exception)) => {
-                self.is_over = true;
-                reply::What::Exception(exception)
-            }
-            Some(answer::What::Refusal(v1::Refusal { code, message })) => {
-                self.is_over = true;
+            answer::What::Result(_) => reply::What::Result(body),
+            answer::What::Exception(exception) => reply::What::Exception(v1::Exception { value: body, ..exception }),
+            answer::What::Refusal(v1::Refusal { code, message }) => {
                 return Poll::Ready(Some(Err(Status::new(code.into(), message))));
             }
-            Some(answer::What::End(_)) | None => {
-                self.is_over = true;
-                return Poll::Ready(None);
-            }
+            answer::What::End(_) | answer::What::Pong(_) | answer::What::Leave(_) => return Poll::Ready(None),
         };
         Poll::Ready(Some(Ok(v1::Reply { what: Some(what) })))
     }

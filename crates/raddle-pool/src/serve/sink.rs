@@ -1,66 +1,93 @@
 //! Where what comes of a call goes.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use bytes::Bytes;
 use raddle_core::routine::{Answer, Failure, Outcome};
 use raddle_wire::v1::{self, answer::What, exception::Kind};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc::UnboundedSender};
 use tonic::Code;
 
 use crate::{
     RpcError,
-    connection::{
-        MAX_VALUE,
-        link::{WINDOW, cost},
-        outbox::Outbox,
-    },
+    connection::MAX_VALUE,
+    link::{FEW, Haste, Outbox, WINDOW, cost},
 };
+
+/// The longest message of an error that is sent.
+const LONGEST: usize = 256 * 1024;
 
 /// Where what comes of one call goes.
 #[derive(Clone)]
-pub(super) struct Sink {
+pub(super) struct Sink(Arc<Inner>);
+
+struct Inner {
+    to: To,
+    credit: Semaphore,
+}
+
+enum To {
+    Link(OfLink),
+    /// Who called by `Dispatch`. What bounds it is the credit, which is given back as it is read.
+    Plain(UnboundedSender<(What, Bytes)>),
+}
+
+/// The call of this number of a link, which has so many in flight.
+struct OfLink {
     id: u64,
-    outbox: Arc<Outbox<v1::Answer>>,
-    credit: Arc<Semaphore>,
+    outbox: Arc<Outbox>,
+    in_flight: Arc<AtomicUsize>,
 }
 
 impl Sink {
-    /// For the call of this number.
-    pub(super) fn new(id: u64, outbox: &Arc<Outbox<v1::Answer>>) -> Self {
-        Self { id, outbox: Arc::clone(outbox), credit: Arc::new(Semaphore::new(WINDOW as usize)) }
+    /// For a call of a link.
+    pub(super) fn of_link(id: u64, outbox: &Arc<Outbox>, in_flight: &Arc<AtomicUsize>) -> Self {
+        in_flight.fetch_add(1, Ordering::Relaxed);
+        Self::new(To::Link(OfLink { id, outbox: Arc::clone(outbox), in_flight: Arc::clone(in_flight) }))
+    }
+
+    /// For a call that has its own stream.
+    pub(super) fn plain(to: UnboundedSender<(What, Bytes)>) -> Self {
+        Self::new(To::Plain(to))
+    }
+
+    fn new(to: To) -> Self {
+        Self(Arc::new(Inner { to, credit: Semaphore::new(WINDOW as usize) }))
     }
 
     /// Lets so many more items be sent.
     pub(super) fn allow(&self, items: u32) {
         // A client that gives more credit than there can be items gains nothing by it, and must break nothing.
-        if self.credit.available_permits() < Semaphore::MAX_PERMITS / 2 {
-            self.credit.add_permits(items as usize);
+        if self.0.credit.available_permits() < Semaphore::MAX_PERMITS / 2 {
+            self.0.credit.add_permits(items as usize);
         }
     }
 
     /// The call was taken.
     pub(super) fn ack(&self) {
-        self.send(What::Ack(v1::Ack {}));
+        self.send(What::Ack(v1::Ack {}), Bytes::new());
     }
 
     /// An item. Waits until the client has room for it.
     pub(super) async fn item(&self, item: Vec<u8>) {
-        if let Ok(permit) = self.credit.acquire_many(cost(item.len())).await {
+        if let Ok(permit) = self.0.credit.acquire_many(cost(item.len())).await {
             permit.forget();
         }
-        self.value(item, What::Item);
+        self.value(item, What::Item(v1::Item {}));
     }
 
     /// The end of a stream.
     pub(super) fn end(&self) {
-        self.send(What::End(v1::End {}));
+        self.send(What::End(v1::End {}), Bytes::new());
     }
 
     /// The end of a function.
     pub(super) fn outcome(&self, outcome: Outcome) {
         match outcome {
-            Ok(answer) => self.value(packed(answer), What::Result),
+            Ok(answer) => self.value(packed(answer), What::Result(v1::Outcome {})),
             Err(failure) => self.failure(failure),
         }
     }
@@ -70,9 +97,8 @@ impl Sink {
         match failure {
             Failure::Unfit(_) => self.refuse(&RpcError::refused(Code::InvalidArgument, failure.to_string())),
             Failure::Failed { message, value } => {
-                let value: Bytes =
-                    value.map(packed).filter(|value| value.len() <= MAX_VALUE).unwrap_or_default().into();
-                self.exception(v1::Exception { message, value, ..exception(Kind::Failed) });
+                let value = value.map(packed).filter(|value| value.len() <= MAX_VALUE).unwrap_or_default();
+                self.exception(v1::Exception { message, value: value.into(), ..exception(Kind::Failed) });
             }
             Failure::Unwritable(_) => {
                 self.exception(v1::Exception { message: failure.to_string(), ..exception(Kind::Unwritable) });
@@ -81,27 +107,49 @@ impl Sink {
     }
 
     /// The end, otherwise.
-    pub(super) fn exception(&self, exception: v1::Exception) {
-        self.send(What::Exception(exception));
+    pub(super) fn exception(&self, mut exception: v1::Exception) {
+        let value = std::mem::take(&mut exception.value);
+        exception.message.truncate(exception.message.floor_char_boundary(LONGEST));
+        self.send(What::Exception(exception), value);
     }
 
     /// It is not taken.
     pub(super) fn refuse(&self, error: &RpcError) {
-        self.send(What::Refusal(v1::Refusal { code: error.code as i32, message: error.message.clone() }));
+        let refusal = v1::Refusal { code: error.code as i32, message: error.message.clone() };
+        self.send(What::Refusal(refusal), Bytes::new());
     }
 
     /// A value, if it is not too large for any message.
-    fn value(&self, value: Vec<u8>, what: impl FnOnce(Bytes) -> What) {
+    fn value(&self, value: Vec<u8>, what: What) {
         if value.len() <= MAX_VALUE {
-            return self.send(what(value.into()));
+            return self.send(what, value.into());
         }
         let message = format!("it has {} bytes, and at most {MAX_VALUE} can be sent", value.len());
         self.failure(Failure::Unwritable(message));
     }
 
-    fn send(&self, what: What) {
-        // A client that is gone needs no answer.
-        let _ = self.outbox.push(v1::Answer { id: self.id, what: Some(what) });
+    fn send(&self, what: What, body: Bytes) {
+        match &self.0.to {
+            To::Link(link) => link.send(what, body),
+            // A client that is gone needs no answer.
+            To::Plain(to) => drop(to.send((what, body))),
+        }
+    }
+}
+
+impl OfLink {
+    fn send(&self, what: What, body: Bytes) {
+        // Items come one after the other, as fast as they can.
+        let is_alone = self.in_flight.load(Ordering::Relaxed) <= FEW && !matches!(what, What::Item(_));
+        let haste = if is_alone { Haste::Now } else { Haste::Soon };
+        // As above.
+        let _ = self.outbox.push(self.id, &v1::Answer { id: self.id, what: Some(what) }, body, haste);
+    }
+}
+
+impl Drop for OfLink {
+    fn drop(&mut self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,15 +1,11 @@
 //! How a worker ends: no more calls, then those in flight, then the links, then the process.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use raddle_wire::v1;
 use tokio::sync::watch;
 
 use super::executor::Executor;
-use crate::connection::outbox::Outbox;
 
 /// How long calls that were cancelled may take to notice. Their destructors run in that time; a thread that is blocked never notices.
 const CANCELLED: Duration = Duration::from_millis(500);
@@ -20,8 +16,6 @@ pub(super) struct Stopper(Arc<Shared>);
 
 struct Shared {
     executor: Arc<Executor>,
-    /// The links that are open, as far as anybody still has them.
-    links: Mutex<Vec<Weak<Outbox<v1::Answer>>>>,
     phase: watch::Sender<Phase>,
 }
 
@@ -35,14 +29,7 @@ enum Phase {
 
 impl Stopper {
     pub(super) fn new(executor: Arc<Executor>) -> Self {
-        Self(Arc::new(Shared { executor, links: Mutex::default(), phase: watch::Sender::new(Phase::Serving) }))
-    }
-
-    /// A link that is to be ended with the worker.
-    pub(super) fn ends(&self, link: &Arc<Outbox<v1::Answer>>) {
-        let mut links = self.0.links.lock().unwrap_or_else(PoisonError::into_inner);
-        links.retain(|link| link.strong_count() > 0);
-        links.push(Arc::downgrade(link));
+        Self(Arc::new(Shared { executor, phase: watch::Sender::new(Phase::Serving) }))
     }
 
     /// Ends the worker. `timeout` is in seconds: 0 cancels what is in flight, more waits so long before that, less waits for as long as it takes.
@@ -64,11 +51,9 @@ impl Stopper {
         v1::StopReply { ended: in_flight.saturating_sub(cancelled) as u64, cancelled: cancelled as u64 }
     }
 
-    /// Waits until the worker is to end, and ends its links, which the server would wait for.
+    /// Waits until the worker is to end.
     pub(super) async fn over(&self) {
         self.reached(Phase::Over).await;
-        let links = std::mem::take(&mut *self.0.links.lock().unwrap_or_else(PoisonError::into_inner));
-        links.iter().filter_map(Weak::upgrade).for_each(|link| link.close());
     }
 
     /// Waits until the worker takes no more calls.

@@ -40,6 +40,25 @@ async fn a_worker_killed_in_flight_is_said_to_be_lost_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_stands_still_is_found_out_and_one_that_takes_its_time_is_not() {
+    within(50, async {
+        let (still, slow) = (started(1).await, started(1).await);
+        let (stuck, patient) = (routines::rest(60_000).on(&still), routines::rest(25_000).on(&slow));
+        let standing_still = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            signal(still.workers()[0].pid, libc::SIGSTOP);
+        };
+        let began = Instant::now();
+        let stuck = async { (stuck.await, began.elapsed()) };
+        let ((outcome, took), patient, ()) = tokio::join!(stuck, patient, standing_still);
+        assert!(lost(outcome), "it may have begun");
+        assert!((10..=22).contains(&took.as_secs()), "{took:?}");
+        assert_eq!(patient, Ok(slow.workers()[0].pid));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_routine_that_ends_its_process_is_lost_and_nobody_hangs() {
     within(60, async {
         let pool = started(2).await;

@@ -38,6 +38,12 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
         assert_eq!(items, [vec![What::Ack(v1::Ack {})], expected].concat());
         // More than a window of them.
         assert_eq!(replies(&mut client, call("count", b"\x91\xcd\x10\x00")).await.unwrap().len(), 4097);
+        // Large ones too: five times a mebibyte, for each of which there must be room again.
+        let large = replies(
+            &mut client,
+            call("texts", b"\x91\x95\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0\xce\0\x10\0\0"),
+        );
+        assert_eq!(large.await.unwrap().len(), 6);
         let bang = replies(&mut client, call("explode", b"\x91\xa1x")).await.unwrap();
         assert!(matches!(bang.last(), Some(What::Exception(thrown)) if thrown.kind() == Kind::Panicked), "{bang:?}");
         for (wrong, code) in [

@@ -23,6 +23,20 @@ async fn items_come_in_order_and_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn small_items_do_not_overtake_large_ones() {
+    within(30, async {
+        let pool = started(1).await;
+        let lengths: Vec<usize> = [1 << 20, 3, 100 << 10, 0, 5 << 20, 1].repeat(10);
+        let mut items = routines::texts(lengths.clone()).on(&pool);
+        for length in lengths {
+            assert_eq!(items.next().await.map(|item| item.map(|text| text.len())), Some(Ok(length)));
+        }
+        assert_eq!(items.next().await, None);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_reads_waits_and_others_go_on() {
     within(30, async {
         let (pool, folder) = (started(1).await, tempfile::tempdir().unwrap());

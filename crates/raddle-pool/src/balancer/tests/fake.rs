@@ -15,7 +15,7 @@ use futures_util::{StreamExt, stream};
 use raddle_wire::v1::{self, reply::What, worker_server};
 use tokio::{net::UnixListener, sync::watch, task::JoinHandle};
 use tonic::{
-    Code, Request, Response, Status, Streaming,
+    Code, Request, Response, Status,
     transport::{self, Server},
 };
 
@@ -117,7 +117,6 @@ type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl worker_server::Worker for Serving {
     type DispatchStream = Answers<v1::Reply>;
-    type LinkStream = Answers<v1::Replies>;
 
     async fn dispatch(&self, _: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
         self.0.asked.fetch_add(1, Ordering::Relaxed);
@@ -139,10 +138,6 @@ impl worker_server::Worker for Serving {
                 Ok(Response::new(ack.chain(end).boxed()))
             }
         }
-    }
-
-    async fn link(&self, _: Request<Streaming<v1::Requests>>) -> Result<Response<Self::LinkStream>, Status> {
-        Err(Status::unimplemented("no links"))
     }
 
     async fn stop(&self, _: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {

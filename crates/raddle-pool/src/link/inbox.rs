@@ -1,0 +1,75 @@
+//! What arrives over a link.
+
+use std::io;
+
+use raddle_wire::frame::{Decoder, Frame};
+use rustix::net::RecvFlags;
+
+use super::Socket;
+
+/// Bytes that are read at a time, if nothing is known of what they are.
+const CHUNK: usize = 32 * 1024;
+
+/// What has arrived so far of a frame that is not whole.
+pub(crate) struct Inbox {
+    decoder: Decoder,
+    chunk: Box<[u8]>,
+}
+
+/// How much was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Read {
+    /// All that was there.
+    All,
+    /// There may be more.
+    Some,
+    /// The last: there will be no more.
+    Last,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self { decoder: Decoder::default(), chunk: vec![0; CHUNK].into() }
+    }
+
+    /// Reads once, and gives each frame that is whole with it.
+    pub(crate) fn read(&mut self, socket: &Socket, each: impl FnMut(Frame)) -> io::Result<Read> {
+        let (got, asked) = match self.decoder.room() {
+            Some((body, most)) => {
+                let got = would_block(receive(socket, body, most))?;
+                self.decoder.filled(got.unwrap_or(0), each);
+                (got, most)
+            }
+            None => {
+                let got = would_block(socket.read(&mut self.chunk))?;
+                let arrived = &self.chunk[..got.unwrap_or(0)];
+                self.decoder.take(arrived, each).map_err(io::Error::other)?;
+                (got, CHUNK)
+            }
+        };
+        Ok(match got {
+            Some(0) => Read::Last,
+            Some(got) if got == asked => Read::Some,
+            Some(_) | None => Read::All,
+        })
+    }
+}
+
+/// Reads at most so many bytes to the end of what is in the buffer.
+fn receive(socket: &Socket, buffer: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+    buffer.reserve(most);
+    let spare = &mut buffer.spare_capacity_mut()[..most];
+    let ((read, _), _) = rustix::net::recv(socket, spare, RecvFlags::empty())?;
+    let (read, before) = (read.len(), buffer.len());
+    // SAFETY: the system has written so many bytes to where the buffer ended.
+    unsafe { buffer.set_len(before + read) };
+    Ok(read)
+}
+
+fn would_block(read: io::Result<usize>) -> io::Result<Option<usize>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,324 @@
+//! What is to be sent over a link.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io::{self, IoSlice},
+    net::Shutdown,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use raddle_wire::{
+    Message,
+    frame::{self, PIECE},
+};
+use tokio::io::Interest;
+
+use super::Socket;
+
+/// Larger bodies are sent from where they are. Smaller ones are copied together, which is cheaper.
+const LARGE: usize = 64 * 1024;
+/// Memory that is kept for what is to come.
+const KEPT: usize = 256 * 1024;
+
+/// Where things wait to be sent. What bounds it is what bounds those who put something there: permits of callers, credit of items.
+pub(crate) struct Outbox {
+    socket: Arc<Socket>,
+    state: Mutex<State>,
+    /// Sends what others have left.
+    writer: AtomicWaker,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is being sent, and how much of it was.
+    now: Vec<u8>,
+    sent: usize,
+    /// A piece of a large body that comes right after it.
+    piece: Bytes,
+    /// What is sent next.
+    next: Vec<u8>,
+    /// Which frames these are, and where they end: what was not sent whole was not sent.
+    now_ends: Vec<(u64, usize)>,
+    next_ends: Vec<(u64, usize)>,
+    large: VecDeque<Large>,
+    /// What is sent when there is nothing else.
+    last: Vec<u8>,
+    /// The other side has to read something first. The writer waits for that.
+    is_stuck: bool,
+    ending: Ending,
+}
+
+/// A message whose body is sent in pieces.
+struct Large {
+    id: u64,
+    head: Option<Vec<u8>>,
+    body: Bytes,
+    whole: usize,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Ending {
+    /// It goes on.
+    #[default]
+    No,
+    /// When everything was sent.
+    Soon,
+    /// Nothing more is sent.
+    Now,
+}
+
+/// Whether something can wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Haste {
+    /// It is sent at once, if it can be.
+    Now,
+    /// It may wait for a moment, for others to be sent with it.
+    Soon,
+}
+
+/// Nothing is sent any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed;
+
+impl Outbox {
+    pub(crate) fn new(socket: Arc<Socket>) -> Arc<Self> {
+        Arc::new(Self { socket, state: Mutex::default(), writer: AtomicWaker::new() })
+    }
+
+    /// Sends a message, now or soon.
+    pub(crate) fn push(&self, id: u64, head: &impl Message, body: Bytes, haste: Haste) -> Result<(), Closed> {
+        let mut state = self.lock();
+        if state.ending != Ending::No {
+            return Err(Closed);
+        }
+        let was_empty = state.is_empty();
+        // What belongs together stays in its order.
+        if body.len() > LARGE || state.large.iter().any(|large| large.id == id) {
+            let whole = body.len();
+            state.large.push_back(Large { id, head: Some(head.encode_to_vec()), body, whole });
+        } else {
+            frame::put(&mut state.next, head, &body);
+            let end = state.next.len();
+            state.next_ends.push((id, end));
+        }
+        // Who waits for the other side, or has been told to, takes this along.
+        let is_mine = haste == Haste::Now && !state.is_stuck;
+        let is_left = if is_mine { !matches!(state.send(&self.socket), Ok(true)) } else { was_empty };
+        drop(state);
+        if is_left {
+            self.writer.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends what is there, and then this, if it is anything, and takes nothing more.
+    pub(crate) fn close(&self, last: Option<&impl Message>) {
+        let mut state = self.lock();
+        if state.ending == Ending::No {
+            state.ending = Ending::Soon;
+            if let Some(last) = last {
+                frame::put(&mut state.last, last, &[]);
+            }
+        }
+        drop(state);
+        self.writer.wake();
+    }
+
+    /// Takes nothing more, and sends nothing more. Returns what was not sent whole.
+    pub(crate) fn abandon(&self) -> Vec<u64> {
+        let mut state = self.lock();
+        state.ending = Ending::Now;
+        let State { now_ends, next_ends, large, sent, .. } = &mut *state;
+        let now = now_ends.iter().filter(|(_, end)| end > sent);
+        let unsent = now.chain(next_ends.iter()).map(|(id, _)| *id).chain(large.iter().map(|large| large.id)).collect();
+        state.now_ends.clear();
+        state.next_ends.clear();
+        state.large.clear();
+        drop(state);
+        self.socket.shut(Shutdown::Both);
+        self.writer.wake();
+        unsent
+    }
+
+    /// Sends what others have left, until the outbox is closed and empty.
+    pub(crate) async fn write(self: Arc<Self>) -> io::Result<()> {
+        loop {
+            if poll_fn(|cx| self.poll_work(cx)).await == Ending::Now {
+                return Ok(());
+            }
+            self.write_all().await?;
+            if self.lock().ending == Ending::Soon {
+                self.socket.shut(Shutdown::Write);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until something is left to do.
+    fn poll_work(&self, cx: &mut Context<'_>) -> Poll<Ending> {
+        // Registered before it is looked at: who puts something there after the look finds somebody to wake.
+        self.writer.register(cx.waker());
+        let state = self.lock();
+        if state.is_empty() && state.ending == Ending::No { Poll::Pending } else { Poll::Ready(state.ending) }
+    }
+
+    async fn write_all(&self) -> io::Result<()> {
+        let mut waiting = None;
+        loop {
+            let is_sent = {
+                let mut state = self.lock();
+                let is_sent = state.ending == Ending::Now || state.send(&self.socket)?;
+                state.is_stuck = !is_sent;
+                is_sent
+            };
+            if is_sent {
+                return Ok(());
+            }
+            let waiting = match &waiting {
+                Some(waiting) => waiting,
+                // Beside whoever reads.
+                None => waiting.insert(self.socket.duplicate()?.wait_for(Interest::WRITABLE)?),
+            };
+            waiting.writable().await?.clear_ready();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.sent == self.now.len() && self.piece.is_empty() && self.next.is_empty() && self.large.is_empty()
+    }
+
+    /// Sends what can be at once. Returns whether it was all.
+    fn send(&mut self, socket: &Socket) -> io::Result<bool> {
+        while self.prepare() {
+            let slices = [IoSlice::new(&self.now[self.sent..]), IoSlice::new(&self.piece)];
+            let used = if self.piece.is_empty() { &slices[..1] } else { &slices };
+            match socket.write(used) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => {
+                    let of_now = sent.min(self.now.len() - self.sent);
+                    self.sent += of_now;
+                    let _ = self.piece.split_to(sent - of_now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has something to be sent, if there is anything: all that is small, and a piece of what is large.
+    fn prepare(&mut self) -> bool {
+        if self.sent < self.now.len() || !self.piece.is_empty() {
+            return true;
+        }
+        self.now.clear();
+        self.now.shrink_to(KEPT);
+        self.sent = 0;
+        std::mem::swap(&mut self.now, &mut self.next);
+        self.now_ends.clear();
+        std::mem::swap(&mut self.now_ends, &mut self.next_ends);
+        if let Some(large) = self.large.front_mut() {
+            self.piece = large.body.split_to(large.body.len().min(PIECE));
+            match large.head.take() {
+                Some(head) => frame::put_beginning(&mut self.now, &head, self.piece.len(), large.whole),
+                None => frame::put_next(&mut self.now, self.piece.len(), large.whole),
+            }
+            // Its last piece may not be sent whole; whoever cannot tell has to fear that it was.
+            if large.body.is_empty() {
+                self.large.pop_front();
+            }
+        }
+        if self.now.is_empty() {
+            std::mem::swap(&mut self.now, &mut self.last);
+        }
+        !self.now.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use raddle_wire::{frame::Frame, v1};
+
+    use super::{
+        super::{Inbox, Read},
+        *,
+    };
+
+    fn pair() -> (Arc<Outbox>, Socket) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        [&ours, &theirs].into_iter().for_each(|end| end.set_nonblocking(true).unwrap());
+        (Outbox::new(Arc::new(Socket::Unix(ours))), Socket::Unix(theirs))
+    }
+
+    fn head(id: u64) -> v1::Request {
+        v1::Request { id, what: None }
+    }
+
+    /// The number of each frame, and the length of its body, until the end.
+    async fn received(socket: Socket) -> Vec<(u64, usize)> {
+        let socket = Arc::new(socket);
+        let readable = Arc::clone(&socket).wait_for(Interest::READABLE).unwrap();
+        let (mut inbox, mut frames) = (Inbox::new(), Vec::new());
+        loop {
+            let mut ready = readable.readable().await.unwrap();
+            let each = |frame: Frame| {
+                assert!(frame.body.iter().all(|byte| *byte == 7));
+                frames.push((v1::Request::decode(frame.head).unwrap().id, frame.body.len()));
+            };
+            match inbox.read(&socket, each).unwrap() {
+                Read::Last => return frames,
+                Read::All => ready.clear_ready(),
+                Read::Some => {}
+            }
+        }
+    }
+
+    fn body(bytes: usize) -> Bytes {
+        vec![7; bytes].into()
+    }
+
+    #[tokio::test]
+    async fn small_ones_overtake_large_ones_but_none_of_their_own_call() {
+        let (outbox, theirs) = pair();
+        let (one, other) = (3 * PIECE + 5, PIECE);
+        for (id, bytes) in [(1, one), (1, 3), (2, other), (3, 4)] {
+            outbox.push(id, &head(id), body(bytes), Haste::Soon).unwrap();
+        }
+        outbox.close(Some(&head(9)));
+        assert_eq!(outbox.push(1, &head(1), Bytes::new(), Haste::Now), Err(Closed));
+        let (written, received) = tokio::join!(Arc::clone(&outbox).write(), received(theirs));
+        written.unwrap();
+        assert_eq!(received, [(3, 4), (1, one), (1, 3), (2, other), (9, 0)]);
+    }
+
+    #[tokio::test]
+    async fn what_was_not_sent_whole_is_told_of_and_who_sends_ends() {
+        let (outbox, theirs) = pair();
+        outbox.push(1, &head(1), body(3), Haste::Now).unwrap();
+        let many = 2..100;
+        many.clone().for_each(|id| outbox.push(id, &head(id), body(LARGE), Haste::Now).unwrap());
+        outbox.push(100, &head(100), body(2 * PIECE), Haste::Now).unwrap();
+        let writing = tokio::spawn(Arc::clone(&outbox).write());
+        tokio::task::yield_now().await;
+        let unsent = outbox.abandon();
+        let sent = received(theirs).await;
+        assert_eq!(sent[0], (1, 3));
+        assert!(unsent.contains(&99) && unsent.contains(&100) && !unsent.contains(&1), "{unsent:?}");
+        let all: Vec<u64> = sent.iter().map(|(id, _)| *id).chain(unsent).collect();
+        assert_eq!(all, (1..=100).collect::<Vec<_>>(), "each is on one side");
+        tokio::time::timeout(std::time::Duration::from_secs(5), writing).await.unwrap().unwrap().unwrap();
+    }
+}
