@@ -6,7 +6,9 @@ mod exhaustion;
 mod fallback;
 mod functions;
 mod hygiene;
+mod namespaces;
 mod network;
+mod privileges;
 
 use std::{
     fs,
@@ -59,6 +61,13 @@ async fn rig_of(prefix: &str, words: &str) -> Rig {
     let probe = rig.sh("true");
     rig.run(&probe).await;
     rig
+}
+
+/// What the system says of a process, under this name.
+fn status(pid: u32, name: &str) -> String {
+    let all = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} of {pid}")).trim().to_owned()
 }
 
 fn boxed(request: Request) -> Request {

@@ -26,14 +26,16 @@ pub(super) fn name(pid: u32) -> io::Result<()> {
 }
 
 /// Becomes that user. Root leaves its other groups, too; others cannot.
+///
+/// The calling thread alone does. The C library would have every thread do so, and wait for one that is making a network.
 pub(super) fn become_it(is_root: bool) -> io::Result<()> {
     // SAFETY: plain integers, and an empty list.
     unsafe {
         if is_root {
-            sys::check(libc::setgroups(0, ptr::null()))?;
+            sys::check(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) as i32)?;
         }
-        sys::check(libc::setresgid(INSIDE, INSIDE, INSIDE))?;
-        sys::check(libc::setresuid(INSIDE, INSIDE, INSIDE)).map(drop)
+        sys::check(libc::syscall(libc::SYS_setresgid, INSIDE, INSIDE, INSIDE) as i32)?;
+        sys::check(libc::syscall(libc::SYS_setresuid, INSIDE, INSIDE, INSIDE) as i32).map(drop)
     }
 }
 
@@ -71,6 +73,17 @@ pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
     }
 }
 
+/// Bounds what any program can ever get to nothing. That takes a capability itself, so it must be done before anything is given up, and
+/// before root is somebody else. Whoever has not got that one gets none by a program either, once it has given up its privileges.
+pub(super) fn bound_capabilities() {
+    let mut capability = 0;
+    // Until there is none of that number.
+    // SAFETY: plain integers.
+    while unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {
+        capability += 1;
+    }
+}
+
 /// Gives up every capability, and the means to get one.
 pub(super) fn give_up_privileges() -> io::Result<()> {
     #[repr(C)]
@@ -83,11 +96,6 @@ pub(super) fn give_up_privileges() -> io::Result<()> {
     // SAFETY: plain integers, and structures as the kernel has them.
     unsafe {
         sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-        // Until there is none of that number.
-        let mut capability = 0;
-        while libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0 {
-            capability += 1;
-        }
         let (header, none) = (Header { version: VERSION, pid: 0 }, [0u32; 6]);
         sys::check(libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) as i32)?;
     }

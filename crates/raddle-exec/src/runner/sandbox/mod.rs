@@ -6,7 +6,7 @@
 //!
 //! | layer | file | what it keeps from the command |
 //! | --- | --- | --- |
-//! | namespaces | `shim.rs`, `loopback.rs` | other processes, the network, the host's name, shared memory of others |
+//! | namespaces | `shim.rs`, `network.rs` | other processes, the network, the host's name, shared memory of others |
 //! | ids | `ids.rs` | the worker's user, and every other |
 //! | root | `root.rs` | every file but the system's, which cannot be written, and two folders in memory |
 //! | landlock | `landlock.rs` | writing anywhere else, should the root have a hole |
@@ -20,7 +20,7 @@ mod filter;
 mod ids;
 mod landlock;
 mod limits;
-mod loopback;
+mod network;
 mod proxy;
 mod root;
 mod scratch;

@@ -16,11 +16,13 @@ use super::{
     },
     Lacks, Layer, NotBegun, Refused, SCRATCH,
     filter::{self, Sockets},
-    ids, landlock, loopback, proxy, root,
+    ids, landlock,
+    network::Making,
+    proxy, root,
 };
 use crate::{message::Sandbox, sys};
 
-/// Everything of its own, but for the network.
+/// Everything of its own, but for the network: the shim makes that when it is there.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -71,11 +73,12 @@ const STEP: u8 = 64;
 impl Design<'_> {
     /// The namespaces that it is to be in.
     pub(super) fn namespaces(&self) -> libc::c_int {
-        match (&self.sandbox.network, self.lacks.namespaces) {
-            (_, true) => 0,
-            (Network::Host, false) => NAMESPACES,
-            (_, false) => NAMESPACES | libc::CLONE_NEWNET,
-        }
+        if self.lacks.namespaces { 0 } else { NAMESPACES }
+    }
+
+    /// Whether it is to have a network of its own.
+    fn has_network(&self) -> bool {
+        !self.lacks.namespaces && self.sandbox.network != Network::Host
     }
 }
 
@@ -145,10 +148,8 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     // SAFETY: plain integers. The group that the command will be in.
     unsafe { libc::setpgid(0, 0) };
     end_with_the_runner();
-    let mut go = Vec::new();
-    if !matches!(sys::read_some(ends.leash.as_fd(), &mut go, 1), Ok(1)) {
-        leave();
-    }
+    // The runner names its user meanwhile. What takes no name is done before that is waited for.
+    ids::bound_capabilities();
     if let Some(procs) = plan.cgroup {
         // SAFETY: an open descriptor, and one byte.
         let joined = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
@@ -157,6 +158,11 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     let own = [Some(plan.stdin), Some(ends.says.as_raw_fd()), Some(ends.leash.as_raw_fd()), executable.opened()];
     let own = own.into_iter().flatten().chain(design.door.map(|door| door.as_raw_fd()));
     close_all_but(&mut plan.outputs.iter().copied().chain(own).collect::<Vec<_>>());
+    let network = design.has_network().then(Making::begin);
+    let mut go = Vec::new();
+    if !matches!(sys::read_some(ends.leash.as_fd(), &mut go, 1), Ok(1)) {
+        leave();
+    }
     // SAFETY: plain integers. What the shim has open or in memory is nothing for the command, which is the same user.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
     if !design.lacks.namespaces {
@@ -172,7 +178,7 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
         leave();
     }
     match design.scratch {
-        None => enter(design)?,
+        None => enter(design, network)?,
         Some(scratch) => {
             let folder = design.sandbox.folder.as_ref().map_or(scratch, Path::new);
             std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
@@ -191,14 +197,12 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
 }
 
 /// Makes what namespaces have in them.
-fn enter(design: &Design<'_>) -> Result<(), NotBegun> {
-    if design.sandbox.network != Network::Host {
-        loopback::raise().map_err(Layer::Namespaces.refused("its network"))?;
-    }
+fn enter(design: &Design<'_>, network: Option<Making>) -> Result<(), NotBegun> {
+    root::enter(design.sandbox)?;
+    network.map_or(Ok(()), Making::enter)?;
     if let Some(door) = design.door {
         proxy::open(door).map_err(|error| NotBegun::Step(Step::Setup, error))?;
     }
-    root::enter(design.sandbox)?;
     // SAFETY: a name and its length.
     unsafe { libc::sethostname(c"sandbox".as_ptr(), 7) };
     Ok(())

@@ -31,7 +31,7 @@ fn kill_9(pid: u32) {
 }
 
 /// The processes below one.
-fn below(pid: u32) -> Vec<u32> {
+pub(super) fn below(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children = children.split_whitespace().filter_map(|child| child.parse().ok());
     children.flat_map(|child| [vec![child], below(child)].concat()).collect()

@@ -109,6 +109,7 @@ fn live(parent: i32, door: &OwnedFd, network: &Network) {
         shim::close_all_but(&mut [0, 1, 2, door.as_raw_fd()]);
     }
     let bound = || {
+        ids::bound_capabilities();
         if sys::is_root() {
             ids::become_nobody()?;
             // Whoever changes its user loses what it had asked for.

@@ -1,0 +1,108 @@
+//! The network that each attempt has for itself, and what is left of how it was made: nothing.
+
+use std::{collections::BTreeSet, fs};
+
+use raddle_exec::{Notice, Order, Request, Sandbox};
+
+use super::{boxed, rigs, rigs_under, status, stdout};
+use crate::support::Rig;
+
+/// Says whether the interface of its network is up.
+const IS_UP: &str = "import fcntl, socket, struct\n\
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+    flags = fcntl.ioctl(s, 0x8913, struct.pack('16sH14x', b'lo', 0))\n\
+    print('up' if struct.unpack('16xH14x', flags)[0] & 1 else 'down')\n";
+/// Says how many packets that has seen, some of its own included.
+const COUNT: &str = "import socket\n\
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('127.0.0.1', 0))\n\
+    [s.sendto(b'x', s.getsockname()) for _ in range(100)]\n\
+    print([line.split()[2] for line in open('/proc/self/net/dev') if line.strip().startswith('lo:')][0])\n";
+
+fn host() -> String {
+    fs::read_link("/proc/self/ns/net").unwrap().to_str().unwrap().to_owned()
+}
+
+/// Starts a command that goes on, and returns its shim and the network that it says it is in.
+async fn start(rig: &mut Rig, network: &str) -> (u32, String) {
+    let sandbox = Sandbox { network: network.parse().unwrap(), ..Sandbox::default() };
+    let request = Request { sandbox: Some(sandbox), ..rig.sh("readlink /proc/self/ns/net; exec sleep 300") };
+    rig.start(&request).await;
+    let pid = rig.started().await;
+    match rig.next().await.unwrap() {
+        Notice::Output { bytes, .. } => (pid, String::from_utf8(bytes).unwrap().trim().to_owned()),
+        other => panic!("no output but {other:?}"),
+    }
+}
+
+async fn kill(rig: &mut Rig) {
+    rig.runner.send(Order::Kill).await.unwrap();
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn attempts_side_by_side_are_each_in_a_network_of_their_own() {
+    let mut rigs: Vec<Rig> = rigs().await.into_iter().chain(rigs().await).collect();
+    let mut networks = BTreeSet::from([host()]);
+    for rig in &mut rigs {
+        let (_, network) = start(rig, "none").await;
+        assert!(network.starts_with("net:["), "{network}");
+        networks.insert(network);
+    }
+    assert_eq!(networks.len(), rigs.len() + 1, "{networks:?}");
+    for mut rig in rigs {
+        kill(&mut rig).await;
+        // Only who asks for it is in the host's.
+        assert_eq!(start(&mut rig, "host").await.1, host());
+        kill(&mut rig).await;
+        rig.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn attempts_after_each_other_find_it_new_and_its_interface_up() {
+    for mut rig in rigs().await {
+        for _ in 0..3 {
+            let request = boxed(rig.command(&["python3", "-c", &format!("{IS_UP}{COUNT}")]));
+            let said = stdout(&rig.run(&request).await);
+            let (state, count) = said.trim().split_once('\n').unwrap();
+            let count: u32 = count.parse().unwrap();
+            assert!(state == "up" && (100..200).contains(&count), "{said}");
+        }
+        rig.finish().await;
+    }
+}
+
+/// What the shim gives up, each of its threads would have to give up by itself.
+#[tokio::test]
+async fn a_shim_has_one_thread_and_no_descriptor_of_a_network() {
+    for mut rig in rigs().await {
+        for network in ["none", "host", "example.org:443"] {
+            let (shim, _) = start(&mut rig, network).await;
+            assert_eq!(status(shim, "Threads"), "1", "{network}");
+            // Only root sees what it has open.
+            for open in fs::read_dir(format!("/proc/{shim}/fd")).into_iter().flatten().flatten() {
+                let leads = fs::read_link(open.path()).unwrap_or_default();
+                assert!(!leads.to_string_lossy().starts_with("net:"), "{leads:?}");
+            }
+            kill(&mut rig).await;
+        }
+        rig.finish().await;
+    }
+}
+
+/// Then it takes longer, and is no less.
+#[tokio::test]
+async fn a_system_without_threads_or_ways_into_networks_gives_one_all_the_same() {
+    for refused in ["threads", "setns", "threads,setns"] {
+        for mut rig in rigs_under(&format!("refusing {refused}")).await {
+            let request = boxed(rig.command(&["python3", "-c", IS_UP]));
+            let ran = rig.run(&request).await;
+            assert_eq!((stdout(&ran).as_str(), ran.stderr.as_slice()), ("up\n", &b""[..]), "without {refused}");
+            let (shim, network) = start(&mut rig, "example.org:443").await;
+            assert_ne!(network, host(), "without {refused}");
+            assert_eq!(status(shim, "Threads"), "1");
+            kill(&mut rig).await;
+            rig.finish().await;
+        }
+    }
+}
