@@ -109,7 +109,7 @@ impl Entry {
         call: Outgoing,
         timeout: Option<Duration>,
     ) -> Result<Replies, RpcError> {
-        let outcome = self.factory.connect().dispatch(call, timeout).await;
+        let outcome = self.factory.connect().dispatch_in_turn(call, timeout, || under_way.send()).await;
         under_way.hear(outcome.as_ref().err());
         let mut replies = outcome?;
         replies.hold(under_way);

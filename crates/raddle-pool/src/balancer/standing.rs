@@ -36,6 +36,8 @@ struct Known {
 pub(super) struct UnderWay {
     standing: Arc<Standing>,
     began: Instant,
+    /// When it was its turn to be sent. Until then it waits on this side, of which the worker knows nothing.
+    sent: Option<Instant>,
     timeout: Option<Duration>,
     /// The worker was worth asking.
     pub(super) was_admitted: bool,
@@ -77,6 +79,7 @@ impl Standing {
         UnderWay {
             standing: Arc::clone(self),
             began: now,
+            sent: None,
             timeout,
             was_admitted: before.admits(now),
             is_trial: before != after,
@@ -108,6 +111,11 @@ impl Standing {
 }
 
 impl UnderWay {
+    /// It is sent now.
+    pub(super) fn send(&mut self) {
+        self.sent = Some(Instant::now());
+    }
+
     /// The worker has taken it, or there is this error instead.
     pub(super) fn hear(&mut self, error: Option<&RpcError>) {
         self.heard = if error.is_none() { Heard::Taken } else { Heard::Refused };
@@ -119,9 +127,9 @@ impl UnderWay {
 
     fn abandon(&self) {
         let now = Instant::now();
-        // Who did not wait says nothing of the worker; who has waited in vain does. Not to the last moment: a caller may have a timer of its own,
-        // which is a little ahead.
-        let waited = now.saturating_duration_since(self.began);
+        // Who did not wait says nothing of the worker; who has waited for it in vain does. Not to the last moment: a caller may have a timer of its
+        // own, which is a little ahead.
+        let waited = self.sent.map_or(Duration::ZERO, |sent| now.saturating_duration_since(sent));
         if self.timeout.is_some_and(|timeout| !waited.is_zero() && waited >= timeout.mul_f64(0.9)) {
             self.standing.happen(Happening::Failed, now);
         } else if self.is_trial {
@@ -228,16 +236,49 @@ mod tests {
         let standing = standing();
         for _ in 0..3 {
             let mut under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+            under_way.send();
             tokio::time::advance(Duration::from_millis(1_000)).await;
             under_way.hear(Some(&RpcError { code: Code::DeadlineExceeded, ..RpcError::lost("late") }));
             drop(standing.ask(Instant::now(), Some(Duration::ZERO)));
         }
         assert!(standing.admits(Instant::now()), "they had other reasons");
         for _ in 0..3 {
-            let under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+            let mut under_way = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+            under_way.send();
             tokio::time::advance(Duration::from_millis(1_999)).await;
             drop(under_way);
         }
         assert!(!standing.admits(Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_before_it_was_sent_is_not_the_workers() {
+        let (standing, timeout) = (standing(), Duration::from_secs(2));
+        let late = RpcError { code: Code::DeadlineExceeded, ..RpcError::lost("late") };
+        for _ in 0..3 {
+            // Never sent, and given up by either timer; or sent when there was little time left.
+            let mut unsent = standing.ask(Instant::now(), Some(timeout));
+            let dropped = standing.ask(Instant::now(), Some(timeout));
+            let mut sent_late = standing.ask(Instant::now(), Some(timeout));
+            tokio::time::advance(Duration::from_millis(1_500)).await;
+            sent_late.send();
+            tokio::time::advance(Duration::from_millis(500)).await;
+            unsent.hear(Some(&late));
+            sent_late.hear(Some(&late));
+            drop(dropped);
+        }
+        assert_eq!(standing.known().health, Health::Healthy);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trial_that_was_never_sent_lets_somebody_else_try() {
+        let standing = standing();
+        (0..3).for_each(|_| refuse(&standing, Code::Unavailable));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let trial = standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+        assert!(trial.is_trial);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        drop(trial);
+        assert!(standing.admits(Instant::now()), "it is not left alone for longer");
     }
 }

@@ -10,6 +10,7 @@ mod link;
 mod replies;
 pub(crate) mod resource;
 mod stream;
+mod turn;
 
 use std::{sync::Arc, time::Duration};
 
@@ -82,9 +83,22 @@ impl ConnectionFactory {
 impl Connection {
     /// Hands a call to the worker. Returns when it has been taken.
     pub async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, RpcError> {
+        self.dispatch_in_turn(call, timeout, || {}).await
+    }
+
+    /// The same, and says when it is the call's turn: how long it waits for that is not up to the worker.
+    pub(crate) async fn dispatch_in_turn(
+        &self,
+        call: Outgoing,
+        timeout: Option<Duration>,
+        is_sent: impl FnOnce() + Send,
+    ) -> Result<Replies, RpcError> {
         let handing_over = async {
+            let turn = turn::take(&self.address, self.limit).await?;
+            is_sent();
             let channel = Channel::get(&self.address, self.limit)?;
             let mut replies = channel.dispatch(&call).await?;
+            replies.hold(turn);
             replies.taken().await?;
             Ok(replies)
         };

@@ -4,6 +4,7 @@ mod choice;
 mod custom;
 mod fake;
 mod rules;
+mod turns;
 
 use std::{future::Future, time::Duration};
 
