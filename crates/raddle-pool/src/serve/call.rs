@@ -3,6 +3,7 @@
 use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -67,12 +68,13 @@ impl Taken {
         let Self { routine, arguments, scope, sink } = self;
         let deadline = scope.deadline;
         let running = scope.around(perform(routine, arguments, &sink));
-        let running = AssertUnwindSafe(running).catch_unwind();
+        let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
         let caught = match deadline {
             None => running.await,
             // From when it was read, not from when there was a thread for it.
-            Some(deadline) => match timeout_at(deadline, running).await {
+            Some(deadline) => match timeout_at(deadline, running.as_mut()).await {
                 Ok(caught) => caught,
+                // Said while the routine is still there: its destructors may take their time, or panic.
                 Err(_) => return sink.exception(exception(Kind::TimedOut)),
             },
         };
