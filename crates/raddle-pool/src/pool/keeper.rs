@@ -24,6 +24,7 @@ use crate::{
     connection::ConnectionFactory,
     discovery::{Event, Publisher},
     proxy::Source,
+    serve::words,
     worker::{Patience, Worker, WorkerFactory},
 };
 
@@ -158,9 +159,13 @@ impl Keeper {
             }
             // It may be a user's code, which must not take the place along when it panics.
             let made = catch_unwind(AssertUnwindSafe(|| self.plan.factory.make(&self.plan.tags)));
-            let Ok(worker) = made else {
-                self.fail("whoever makes the workers panicked", std::mem::take(&mut is_first), Duration::ZERO);
-                continue;
+            let worker = match made {
+                Ok(worker) => worker,
+                Err(thrown) => {
+                    let how = format!("whoever makes the workers panicked: {}", words(&*thrown));
+                    self.fail(&how, std::mem::take(&mut is_first), Duration::ZERO);
+                    continue;
+                }
             };
             let start = AssertUnwindSafe(worker.start(self.plan.start_timeout)).catch_unwind();
             let starting = tokio::select! {
@@ -184,7 +189,7 @@ impl Keeper {
                 }
                 (Ok(Ok(())), None) => "it serves nowhere".to_owned(),
                 (Ok(Err(error)), _) => error.to_string(),
-                (Err(_), _) => "its start panicked".to_owned(),
+                (Err(thrown), _) => format!("its start panicked: {}", words(&*thrown)),
             };
             self.fail(&how, std::mem::take(&mut is_first), began.elapsed());
         }

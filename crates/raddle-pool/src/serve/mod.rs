@@ -24,5 +24,6 @@ pub use self::{
 };
 pub(crate) use self::{
     config::{ARGUMENT, Report, Settings},
+    panics::words,
     process::has_entered,
 };

@@ -29,8 +29,13 @@ pub(super) fn watch() {
 
 /// A panic that was caught on this thread, for whoever called.
 pub(super) fn caught(thrown: &(dyn Any + Send)) -> v1::Exception {
-    let text = thrown.downcast_ref::<&str>().map(ToString::to_string);
-    let message = text.or_else(|| thrown.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into());
+    let message = words(thrown);
     let (place, backtrace) = LAST.take().unwrap_or_else(|| ("an unknown place".into(), String::new()));
     v1::Exception { message, place, backtrace, ..exception(Kind::Panicked) }
+}
+
+/// What was said with a panic.
+pub(crate) fn words(thrown: &(dyn Any + Send)) -> String {
+    let text = thrown.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| thrown.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".into())
 }
