@@ -1,14 +1,19 @@
 //! Calls, with real workers: what they give, what travels with them, and what becomes of them when something breaks.
 
+mod cancels;
+mod clocks;
 mod ends;
 mod examples;
+mod factories;
 mod faults;
 mod modes;
 mod plain;
+mod proxies;
 mod routines;
 mod strangers;
 mod streams;
 mod values;
+mod watches;
 
 use std::{
     path::Path,

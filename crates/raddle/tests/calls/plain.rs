@@ -5,7 +5,7 @@ use tonic::{Code, transport::Channel};
 
 use crate::{CALLEE, pool, within};
 
-async fn client(pool: &raddle::WorkerPool) -> WorkerClient<Channel> {
+pub(crate) async fn client(pool: &raddle::WorkerPool) -> WorkerClient<Channel> {
     let address = format!("http://{}", pool.workers()[0].address);
     let endpoint = tonic::transport::Endpoint::from_shared(address).expect("a host and a port");
     WorkerClient::new(endpoint.connect().await.expect("it listens"))

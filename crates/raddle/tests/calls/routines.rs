@@ -110,6 +110,26 @@ pub(crate) async fn hold(path: PathBuf) {
     std::future::pending::<()>().await;
 }
 
+/// Panics when it is dropped.
+struct Bad;
+
+impl Drop for Bad {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("dropped badly");
+        }
+    }
+}
+
+/// Says that it runs, and panics when it is dropped, which it leaves a marker of all the same.
+#[raddle::routine(name = "hold_badly")]
+pub(crate) async fn hold_badly(started: PathBuf, path: PathBuf) {
+    let _marker = Marker(path);
+    let _bad = Bad;
+    let _ = std::fs::write(started, "started");
+    std::future::pending::<()>().await;
+}
+
 #[raddle::routine(name = "count")]
 pub(crate) fn count(to: u64) -> impl Stream<Item = u64> + Send {
     Ready(0..to)
@@ -135,6 +155,12 @@ pub(crate) async fn nested(depth: u32) -> Result<u32, String> {
     }
     let below = Box::pin(nested(depth - 1)).await.map_err(|error| error.to_string())?;
     Ok(below + 1)
+}
+
+/// Has another one rest.
+#[raddle::routine(name = "rest_below")]
+pub(crate) async fn rest_below(millis: u64) -> Result<u32, String> {
+    rest(millis).await.map_err(|error| error.to_string())
 }
 
 /// Nobody wants to run this.

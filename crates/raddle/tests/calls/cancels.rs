@@ -1,0 +1,125 @@
+//! Calls whose callers go away, and destructors that do not behave.
+
+use std::time::Duration;
+
+use raddle::{CallError, WorkerPool, pool::connection::ping};
+use raddle_wire::v1::{self, exception::Kind, reply::What};
+
+use crate::{CALLEE, pool, routines, until, within};
+
+/// Waits until a worker has nothing to do.
+async fn idle(pool: &WorkerPool) {
+    let address = pool.workers()[0].address.clone();
+    let is_idle = async {
+        while ping(&address).await.expect("it answers").in_flight > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), is_idle).await.expect("nothing is left in flight");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another() {
+    within(60, async {
+        let (pool, folder) = (pool(1).limit(1).start().await.unwrap(), tempfile::tempdir().unwrap());
+        let pid = pool.workers()[0].pid;
+        for n in 0..10 {
+            let marker = folder.path().join(format!("{n}"));
+            let call = if n % 2 == 0 {
+                tokio::spawn(routines::hold(marker.clone()).on(&pool))
+            } else {
+                let mut items = routines::endless(marker.clone()).on(&pool);
+                tokio::spawn(async move {
+                    while items.next().await.is_some() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    Ok::<_, CallError>(())
+                })
+            };
+            let address = pool.workers()[0].address.clone();
+            while ping(&address).await.unwrap().in_flight == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // There is one place, and it is taken; who is aborted while waiting for it must not keep it either.
+            let waiting = tokio::spawn(routines::add(1, 2).on(&pool));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!waiting.is_finished() && !marker.exists());
+            waiting.abort();
+            call.abort_handle().abort();
+            assert!(waiting.await.unwrap_err().is_cancelled() && call.await.unwrap_err().is_cancelled());
+            until("the destructor runs", || marker.exists()).await;
+            let next = routines::pid().on(&pool);
+            assert_eq!(tokio::time::timeout(Duration::from_secs(10), next).await.expect("there is room"), Ok(pid));
+        }
+        idle(&pool).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
+    within(60, async {
+        let (pool, folder) = (pool(1).limit(2).start().await.unwrap(), tempfile::tempdir().unwrap());
+        let pid = pool.workers()[0].pid;
+        // More often than there are places for calls, or threads.
+        for n in 0..20 {
+            let marker = folder.path().join(format!("{n}"));
+            let started = folder.path().join(format!("{n}-started"));
+            let call = tokio::spawn(routines::hold_badly(started.clone(), marker.clone()).on(&pool));
+            until("it runs", || started.exists()).await;
+            call.abort();
+            until("what is beside the one that panics is dropped too", || marker.exists()).await;
+        }
+        for n in 20..24 {
+            let marker = folder.path().join(format!("{n}"));
+            let started = folder.path().join(format!("{n}-started"));
+            let call = routines::hold_badly(started, marker.clone()).timeout(Duration::from_millis(100));
+            assert_eq!(call.on(&pool).await, Err(CallError::TimedOut));
+            until("it is dropped", || marker.exists()).await;
+        }
+        idle(&pool).await;
+        assert_eq!(routines::pid().on(&pool).await, Ok(pid), "the worker is the same");
+        // One that panics by itself is told of as ever.
+        let error = routines::explode("fun".into()).on(&pool).await;
+        assert!(
+            matches!(&error, Err(CallError::Panicked { message, .. }) if message == "exploded for fun"),
+            "{error:?}"
+        );
+        let call = tokio::spawn(routines::hold_badly(folder.path().join("a"), folder.path().join("b")).on(&pool));
+        until("it runs", || folder.path().join("a").exists()).await;
+        pool.stop().await;
+        assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
+        assert!(!crate::is_alive(pid));
+    })
+    .await;
+}
+
+/// Who has no timer of its own, as clients in other languages may not, hears it from the worker alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
+    within(30, async {
+        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let (pool, folder) = (pool(1).worker(at_port).start().await.unwrap(), tempfile::tempdir().unwrap());
+        let (started, marker) = (folder.path().join("started"), folder.path().join("marker"));
+        let arguments = raddle::core::routine::Packed::new(2).argument("started", &started).argument("path", &marker);
+        let call = v1::Call {
+            protocol: 1,
+            routine: "hold_badly".into(),
+            arguments: arguments.finish().unwrap().into(),
+            timeout_ms: 200,
+            ..v1::Call::default()
+        };
+        let mut replies = crate::plain::client(&pool).await.dispatch(call).await.unwrap().into_inner();
+        let mut last = None;
+        let all = async {
+            while let Some(reply) = replies.message().await.unwrap() {
+                last = reply.what;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), all).await.expect("the worker says how it ended");
+        assert!(matches!(&last, Some(What::Exception(thrown)) if thrown.kind() == Kind::TimedOut), "{last:?}");
+        until("the destructors run", || marker.exists()).await;
+        idle(&pool).await;
+    })
+    .await;
+}

@@ -1,0 +1,14 @@
+//! The clock on the wall, which anybody may set at any time.
+
+use crate::within;
+
+#[tokio::test]
+async fn jumps_of_the_clock_do_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = tokio::process::Command::new(env!("CARGO_BIN_EXE_raddle-test-clock"));
+    program.env("RADDLE_TEST_CLOCK", folder.path().join("clock")).kill_on_drop(true);
+    let output = within(120, program.output()).await.unwrap();
+    let (said, words) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{words}");
+    assert!(said.ends_with("all is well\n"), "{said}{words}");
+}

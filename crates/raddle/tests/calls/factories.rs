@@ -1,0 +1,150 @@
+//! Those who make the workers of a pool, and panic.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use raddle::{
+    WorkerPool, async_trait,
+    pool::{
+        PoolError, Uid, WorkerMetadata,
+        discovery::LocalDiscovery,
+        worker::{LocalWorker, Patience, Worker, WorkerError, WorkerFactory},
+    },
+};
+
+use crate::{CALLEE, is_alive, routines, signal, until, within};
+
+/// Makes workers and remembers them, but panics when it is asked for one of these.
+#[derive(Clone, Default)]
+struct Clumsy {
+    panics_at: Vec<usize>,
+    asked: Arc<AtomicUsize>,
+    made: Arc<Mutex<Vec<Arc<LocalWorker>>>>,
+}
+
+impl Clumsy {
+    fn at(panics_at: impl IntoIterator<Item = usize>) -> Self {
+        Self { panics_at: panics_at.into_iter().collect(), ..Self::default() }
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.made.lock().unwrap().iter().filter_map(|worker| Some(worker.process()?.pid())).collect()
+    }
+}
+
+impl WorkerFactory for Clumsy {
+    fn make(&self, tags: &BTreeSet<String>) -> Arc<dyn Worker> {
+        let nth = self.asked.fetch_add(1, Ordering::Relaxed);
+        assert!(!self.panics_at.contains(&nth), "dropped number {nth}");
+        let worker = Arc::new(LocalWorker::new(tags).program(CALLEE));
+        self.made.lock().unwrap().push(Arc::clone(&worker));
+        worker
+    }
+}
+
+fn causes(outcome: Result<WorkerPool, PoolError>) -> Vec<String> {
+    match outcome {
+        Err(PoolError::Start { causes, .. }) => causes,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_in_which_a_maker_panics_names_it_and_leaves_nobody() {
+    within(60, async {
+        let (clumsy, name) = (Clumsy::at([1]), format!("clumsy-{}", std::process::id()));
+        let outcome = WorkerPool::builder().name(&name).size(3).worker(clumsy.clone()).start().await;
+        let message = outcome.as_ref().map(drop).map_err(ToString::to_string).unwrap_err();
+        assert!(message.starts_with("1 of 3 workers could not be started"), "{message}");
+        assert_eq!(causes(outcome), ["whoever makes the workers panicked: dropped number 1"]);
+        // Those that were started are gone when that is said.
+        let pids = clumsy.pids();
+        assert!(pids.len() >= 2 && !pids.iter().any(|pid| is_alive(*pid)), "{pids:?}");
+        assert_eq!(LocalDiscovery::new(&name).unwrap().snapshot(), []);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_maker_that_always_panics_is_named_for_each_worker() {
+    within(30, async {
+        let clumsy = Clumsy::at(0..1000);
+        let mut causes = causes(WorkerPool::builder().size(2).worker(clumsy.clone()).start().await);
+        causes.sort_unstable();
+        let cause = |nth| format!("whoever makes the workers panicked: dropped number {nth}");
+        assert_eq!(causes, [cause(0), cause(1)]);
+        let asked = || clumsy.asked.load(Ordering::Relaxed);
+        let before = asked();
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert_eq!(asked(), before, "nobody goes on making workers for a pool that is none");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_maker_that_panics_later_does_not_take_the_pool_along() {
+    within(60, async {
+        let clumsy = Clumsy::at([1]);
+        let pool = WorkerPool::builder().size(1).worker(clumsy.clone()).start().await.unwrap();
+        let before = pool.workers()[0].pid;
+        signal(before, libc::SIGKILL);
+        until("it is missed", || !is_alive(before)).await;
+        let after = routines::pid().on(&pool).await.unwrap();
+        assert!(after != before && clumsy.asked.load(Ordering::Relaxed) == 3, "the one in between panicked");
+        pool.stop().await;
+        assert!(!clumsy.pids().iter().any(|pid| is_alive(*pid)));
+    })
+    .await;
+}
+
+/// Panics when it has started its process.
+struct Stumbling(LocalWorker, Arc<Mutex<Option<u32>>>);
+
+#[async_trait]
+impl Worker for Stumbling {
+    fn uid(&self) -> Uid {
+        self.0.uid()
+    }
+
+    fn metadata(&self) -> Option<WorkerMetadata> {
+        self.0.metadata()
+    }
+
+    fn tags(&self) -> &BTreeSet<String> {
+        self.0.tags()
+    }
+
+    fn extra(&self) -> &std::collections::BTreeMap<String, String> {
+        self.0.extra()
+    }
+
+    async fn start(&self, timeout: Option<Duration>) -> Result<(), WorkerError> {
+        self.0.start(timeout).await?;
+        *self.1.lock().unwrap() = self.0.process().map(|process| process.pid());
+        panic!("over its own feet");
+    }
+
+    async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
+        self.0.stop(patience).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_whose_start_panics_is_named_and_its_process_ends() {
+    within(30, async {
+        let pid: Arc<Mutex<Option<u32>>> = Arc::default();
+        let theirs = Arc::clone(&pid);
+        let stumbling = move |tags: &_| Stumbling(LocalWorker::new(tags).program(CALLEE), Arc::clone(&theirs));
+        let causes = causes(WorkerPool::builder().size(1).worker(stumbling).start().await);
+        assert_eq!(causes, ["its start panicked: over its own feet"]);
+        let pid = pid.lock().unwrap().expect("it was started");
+        until("it is gone", || !is_alive(pid)).await;
+    })
+    .await;
+}
