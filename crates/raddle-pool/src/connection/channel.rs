@@ -16,7 +16,7 @@ use tonic::{Code, Status, transport};
 use super::{
     Address, Outgoing, Stream,
     link::Link,
-    replies::{self, From, Held, Replies, refusal},
+    replies::{self, From, Replies, Turn, refusal},
     resource::ResourcePool,
 };
 use crate::RpcError;
@@ -78,11 +78,15 @@ impl Channel {
         Ok(Self { address, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::new(()) })
     }
 
-    /// Sends a call, when it is its turn.
-    pub(crate) async fn dispatch(self: &Arc<Self>, call: &Outgoing) -> Result<Replies, RpcError> {
+    /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
+    pub(crate) async fn turn(self: &Arc<Self>) -> Result<Turn, RpcError> {
         let permit = Arc::clone(&self.permits).acquire_owned().await;
         let permit = permit.map_err(|_| RpcError::refused(Code::Unavailable, "the channel is closed"))?;
-        let held = Held { _permit: permit, _channel: Arc::clone(self) };
+        Ok(Turn { _permit: permit, _channel: Arc::clone(self) })
+    }
+
+    /// Sends a call whose turn it is.
+    pub(crate) async fn dispatch(&self, call: &Outgoing, turn: Turn) -> Result<Replies, RpcError> {
         let from = match self.link().await? {
             Some(link) => From::Link(link.call((*call.call).clone())?),
             None => {
@@ -90,7 +94,7 @@ impl Channel {
                 From::Plain(replies.map_err(|status| refusal(&status))?.into_inner())
             }
         };
-        Ok(Replies::new(from, held))
+        Ok(Replies::new(from, turn))
     }
 
     /// The link, if the worker has links.

@@ -10,7 +10,6 @@ mod link;
 mod replies;
 pub(crate) mod resource;
 mod stream;
-mod turn;
 
 use std::{sync::Arc, time::Duration};
 
@@ -94,11 +93,10 @@ impl Connection {
         is_sent: impl FnOnce() + Send,
     ) -> Result<Replies, RpcError> {
         let handing_over = async {
-            let turn = turn::take(&self.address, self.limit).await?;
-            is_sent();
             let channel = Channel::get(&self.address, self.limit)?;
-            let mut replies = channel.dispatch(&call).await?;
-            replies.hold(turn);
+            let turn = channel.turn().await?;
+            is_sent();
+            let mut replies = channel.dispatch(&call, turn).await?;
             replies.taken().await?;
             Ok(replies)
         };

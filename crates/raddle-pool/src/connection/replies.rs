@@ -24,13 +24,13 @@ pub struct Replies {
     /// The worker has taken it, so that it may have begun.
     is_taken: bool,
     /// Let go of when the call is over, whoever keeps this for how long.
-    held: Option<Held>,
+    turn: Option<Turn>,
     /// The same, from whoever handed the call over.
     guest: Option<Box<dyn Send>>,
 }
 
 /// What a call keeps while it lasts.
-pub(super) struct Held {
+pub(crate) struct Turn {
     pub(super) _permit: OwnedSemaphorePermit,
     pub(super) _channel: Arc<Channel>,
 }
@@ -64,13 +64,13 @@ impl Step {
 }
 
 impl Replies {
-    pub(super) fn new(from: From, held: Held) -> Self {
-        Self { first: None, from, is_taken: false, held: Some(held), guest: None }
+    pub(super) fn new(from: From, turn: Turn) -> Self {
+        Self { first: None, from, is_taken: false, turn: Some(turn), guest: None }
     }
 
     /// Keeps something until the call is over, which it may be already, or is dropped: for balancers that keep account of calls.
     pub fn hold(&mut self, guest: impl Send + 'static) {
-        if self.held.is_some() {
+        if self.turn.is_some() {
             self.guest = Some(Box::new((self.guest.take(), guest)));
         }
     }
@@ -100,7 +100,7 @@ impl Replies {
             From::Plain(replies) => poll_plain(replies, cx),
         });
         if step.is_last() {
-            self.held = None;
+            self.turn = None;
             self.guest = None;
         }
         Poll::Ready(match step {
