@@ -8,6 +8,7 @@ pub mod balancer;
 mod call;
 pub mod connection;
 pub mod context;
+pub mod credentials;
 pub mod discovery;
 mod error;
 mod link;

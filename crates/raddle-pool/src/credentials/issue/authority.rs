@@ -1,0 +1,160 @@
+//! A CA for development: its own certificate and key, and what it issues.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::{SubjectName, Validity, pem::pem};
+
+/// A CA.
+pub struct Authority {
+    /// As PEM.
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+    validity: Validity,
+}
+
+/// A certificate and its key, as PEM. The key is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Issued {
+    /// For everybody.
+    pub certificate: String,
+    /// For its owner alone.
+    pub key: String,
+    /// When it is valid: not longer than the CA.
+    pub validity: Validity,
+}
+
+/// Why nothing was issued. Nothing of a key is in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IssueError {
+    /// There is no name.
+    #[error("a certificate has to be for somebody: give a name")]
+    NoName,
+    /// There are several SPIFFE ids.
+    #[error("a certificate has one SPIFFE id: issue one for each")]
+    ManySpiffeIds,
+    /// The certificate of the CA is none.
+    #[error("the CA's certificate cannot be read")]
+    BadCertificate,
+    /// It is not that of a CA.
+    #[error("the CA's certificate is not that of a CA: what it signs would be accepted by nobody")]
+    NoAuthority,
+    /// The key of the CA is none, or of another certificate.
+    #[error("the CA's key cannot be read, or is not that of its certificate")]
+    BadKey,
+    /// The CA is of yesterday.
+    #[error("the CA has expired: make another with 'raddle cert ca'")]
+    Expired,
+    /// Something in the cryptography.
+    #[error("the certificate cannot be made: {0}")]
+    Failed(String),
+}
+
+const CERTIFICATE: &str = "CERTIFICATE";
+const KEY: &str = "PRIVATE KEY";
+/// The longest common name there is.
+const LONGEST_COMMON_NAME: usize = 64;
+
+impl Authority {
+    /// A new one.
+    pub fn new(name: &str, validity: Validity) -> Result<(Self, Issued), IssueError> {
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = params(name, validity);
+        // It issues for workers, and for no other CA.
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = pem(CERTIFICATE, params.self_signed(&key).map_err(failed)?.der());
+        let issued = Issued { certificate: certificate.clone(), key: pem(KEY, key.serialized_der()), validity };
+        Ok((Self { certificate, issuer: Issuer::new(params, key), validity }, issued))
+    }
+
+    /// One that was made before.
+    pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IssueError> {
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| IssueError::BadKey)?;
+        let key = KeyPair::try_from(&key).map_err(|_| IssueError::BadKey)?;
+        let bad = |()| IssueError::BadCertificate;
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|_| bad(()))?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|_| bad(()))?;
+        if !parsed.is_ca() {
+            return Err(IssueError::NoAuthority);
+        }
+        if parsed.public_key().subject_public_key.data.as_ref() != rcgen::PublicKeyData::der_bytes(&key) {
+            return Err(IssueError::BadKey);
+        }
+        let at = |time: i64| u64::try_from(time).map(|secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs));
+        let valid = parsed.validity();
+        let from = at(valid.not_before.timestamp()).map_err(|_| bad(()))?;
+        let until = at(valid.not_after.timestamp()).map_err(|_| bad(()))?;
+        let issuer = Issuer::from_ca_cert_der(&der, key).map_err(|_| bad(()))?;
+        Ok(Self { certificate: certificate.to_owned(), issuer, validity: Validity { from, until } })
+    }
+
+    /// Its certificate, as PEM.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// A certificate for these names, to serve and to call with. It ends with the CA at the latest.
+    pub fn issue(&self, names: &[SubjectName], validity: Validity) -> Result<Issued, IssueError> {
+        let first = names.first().ok_or(IssueError::NoName)?;
+        if names.iter().filter(|name| name.is_spiffe()).count() > 1 {
+            return Err(IssueError::ManySpiffeIds);
+        }
+        let validity = validity.within(self.validity);
+        if validity.from >= validity.until {
+            return Err(IssueError::Expired);
+        }
+        let first = first.to_string();
+        let mut params = params(if first.len() <= LONGEST_COMMON_NAME { &first } else { "raddle worker" }, validity);
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        params.subject_alt_names = names.iter().map(alternative).collect::<Result<_, _>>()?;
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
+        Ok(Issued { certificate: pem(CERTIFICATE, certificate.der()), key: pem(KEY, key.serialized_der()), validity })
+    }
+}
+
+fn params(common_name: &str, validity: Validity) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    (params.not_before, params.not_after) = validity.bounds();
+    params
+}
+
+fn alternative(name: &SubjectName) -> Result<SanType, IssueError> {
+    Ok(match name {
+        SubjectName::Dns(name) => SanType::DnsName(name.as_str().try_into().map_err(failed)?),
+        SubjectName::Uri(name) => SanType::URI(name.as_str().try_into().map_err(failed)?),
+        SubjectName::Ip(address) => SanType::IpAddress(*address),
+    })
+}
+
+fn failed(error: rcgen::Error) -> IssueError {
+    IssueError::Failed(error.to_string())
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued").field("validity", &self.validity).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Authority").field("validity", &self.validity).finish_non_exhaustive()
+    }
+}

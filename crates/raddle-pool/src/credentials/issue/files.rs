@@ -1,0 +1,120 @@
+//! Writing a certificate and its key so that there is never half a file, nor a key that others can read, nor one that is lost by mistake.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use uuid::Uuid;
+
+use super::Issued;
+
+/// Why files were not written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// There is one, and it may be in use.
+    #[error("{} is there already: write elsewhere, or say that it is to be replaced", .0.display())]
+    Exists(PathBuf),
+    /// It cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Unwritable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        reason: io::Error,
+    },
+}
+
+/// Writes a certificate to `STEM-cert.pem` in a folder, which is made for its owner alone if there is none, and the key to `STEM-key.pem`. What is there
+/// stays, unless it is to be replaced. Returns where they are, the certificate first.
+pub fn write_pair(folder: &Path, stem: &str, pair: &Issued, replace: bool) -> Result<(PathBuf, PathBuf), FilesError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |reason| FilesError::Unwritable { path, reason }
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed(folder))?;
+    let (certificate, key) = (folder.join(format!("{stem}-cert.pem")), folder.join(format!("{stem}-key.pem")));
+    // Both, before anything is changed.
+    if !replace && let Some(there) = [&certificate, &key].into_iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(FilesError::Exists(there.clone()));
+    }
+    write(&key, pair.key.as_bytes(), 0o600, replace).map_err(failed(&key))?;
+    if let Err(reason) = write(&certificate, pair.certificate.as_bytes(), 0o644, replace) {
+        if !replace {
+            // A key without its certificate is of no use, and would be in the way the next time.
+            let _ = fs::remove_file(&key);
+        }
+        return Err(failed(&certificate)(reason));
+    }
+    Ok((certificate, key))
+}
+
+/// Beside it first, and then all at once under its name.
+fn write(path: &Path, content: &[u8], mode: u32, replace: bool) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let draft = folder.join(format!(".{}.tmp", Uuid::now_v7()));
+    let written = put(&draft, content, mode).and_then(|()| {
+        if replace {
+            fs::rename(&draft, path)
+        } else {
+            // Unlike a rename, it fails when there is something.
+            fs::hard_link(&draft, path)
+        }
+    });
+    // After a rename it is not there any more.
+    let _ = fs::remove_file(&draft);
+    written?;
+    File::open(folder)?.sync_all()
+}
+
+fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::PermissionsExt, time::SystemTime};
+
+    use super::*;
+    use crate::credentials::issue::Validity;
+
+    fn pair(text: &str) -> Issued {
+        let validity = Validity::days(SystemTime::now(), 1);
+        Issued { certificate: format!("certificate {text}"), key: format!("key {text}"), validity }
+    }
+
+    #[test]
+    fn keys_are_for_their_owner_and_are_not_replaced_by_mistake() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("a/b");
+        let (certificate, key) = write_pair(&folder, "x", &pair("1"), false).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&key)), (0o700, 0o600));
+        assert!(
+            matches!(write_pair(&folder, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == certificate)
+        );
+        assert_eq!(fs::read_to_string(&key).unwrap(), "key 1");
+        fs::remove_file(&certificate).unwrap();
+        assert!(matches!(write_pair(&folder, "x", &pair("2"), false), Err(FilesError::Exists(path)) if path == key));
+        write_pair(&folder, "x", &pair("2"), true).unwrap();
+        assert_eq!(fs::read_to_string(&key).unwrap(), "key 2");
+        assert_eq!(mode(&key), 0o600);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "no draft is left");
+    }
+
+    #[test]
+    fn what_fails_leaves_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        // A folder where the certificate is to be.
+        fs::create_dir(home.path().join("x-cert.pem")).unwrap();
+        assert!(matches!(write_pair(home.path(), "x", &pair("1"), true), Err(FilesError::Unwritable { .. })));
+        let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".tmp")), "{left:?}");
+    }
+}
