@@ -1,0 +1,4 @@
+//! Names, and what follows from them.
+
+mod allow;
+mod identities;
