@@ -20,6 +20,7 @@ pub mod serve;
 pub mod worker;
 
 pub use call::{Call, CallStream};
+pub use credentials::WorkerCredentials;
 pub use error::{Blame, CallError, Never, NoWorkersAvailable, RpcError};
 pub use metadata::{Uid, WorkerMetadata};
 pub use pool::{PoolBuilder, PoolError, WorkerPool};

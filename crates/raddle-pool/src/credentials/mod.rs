@@ -1,18 +1,48 @@
 //! Who a worker is, whom it trusts, and who may ask what of it: TLS with certificates on both sides.
 //!
-//! [`Identity`] is what the certificate of a caller says of him, and [`Allow`] what he may do. What is in a key is never shown: not by `Debug`,
-//! not in an error, not in a log.
+//! [`WorkerCredentials`] are a CA, a certificate and its key, and give what rustls needs for either end of a connection. Files are looked at again
+//! when they have changed. [`Identity`] is what the certificate of a caller says of him, and [`Allow`] what he may do. Why a handshake came to
+//! nothing is a [`Refusal`].
+//!
+//! Nothing here opens a socket or waits for one. What is in a key is never shown: not by `Debug`, not in an error, not in a log.
 
 mod allow;
+mod client;
+mod error;
+mod fingerprint;
 mod identity;
 #[cfg(any(feature = "issue", test))]
 pub mod issue;
 mod pattern;
+mod peer;
+mod recipe;
+mod refusal;
+mod reload;
+mod server;
+mod set;
+mod source;
 #[cfg(test)]
 mod tests;
+mod worker;
+
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, ring};
 
 pub use self::{
     allow::{Action, Allow, AllowError, Rule},
+    error::{CredentialsError, Part, Place},
+    fingerprint::Fingerprint,
     identity::{Identity, IdentityError, Name},
     pattern::PatternError,
+    peer::{PeerName, PeerNameError, WrongName},
+    recipe::Recipe,
+    refusal::{Reason, Refusal},
+    source::Pem,
+    worker::WorkerCredentials,
 };
+
+/// The one provider of cryptography there is, named where it is used: what a program has installed as its default is its own affair.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}

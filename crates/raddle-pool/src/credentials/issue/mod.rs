@@ -10,6 +10,8 @@ mod name;
 mod pem;
 mod validity;
 
+#[cfg(test)]
+pub(in crate::credentials) use self::pem::pem;
 pub use self::{
     authority::{Authority, IssueError, Issued},
     describe::{DescribeError, Described, Description, describe},

@@ -1,0 +1,135 @@
+//! The set that counts now, and looking whether there is a newer one.
+//!
+//! Files are looked at when a handshake needs them, at most once a second, and not watched: a certificate is of no use but in a handshake, so that
+//! this is when it has to be the right one. What that costs is three calls of `stat` a second. It needs no thread, no task and no
+//! descriptor, which matters where a hundred credentials are held; it works where inotify says nothing, as with network file systems; and
+//! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two folders up.
+//! A handshake within that second may still get the set before. Connections that are up are not touched: what was agreed in their
+//! handshake holds until they end.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{
+    CredentialsError, Recipe,
+    set::Set,
+    source::{Pem, Stamp},
+};
+
+/// How long nobody looks after somebody has.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long a file must have been left alone for its times to tell it from what it is next. File systems count in ticks of some milliseconds, and
+/// in whole seconds at worst.
+const SETTLED: i64 = 2;
+
+/// The set that counts now.
+#[derive(Debug)]
+pub(super) struct Current {
+    recipe: Recipe,
+    files: Vec<PathBuf>,
+    set: RwLock<Arc<Set>>,
+    look: Mutex<Look>,
+}
+
+#[derive(Debug)]
+struct Look {
+    last: Instant,
+    /// The files as they were when they were read, if they would be others by now had they changed.
+    seen: Option<Vec<Stamp>>,
+    /// What was said the last time, so that it is not said every second.
+    complaint: Option<String>,
+}
+
+impl Current {
+    pub(super) fn new(recipe: Recipe) -> Result<Self, CredentialsError> {
+        let set = Set::read(&recipe)?;
+        let files = recipe.sources().filter_map(Pem::path).map(ToOwned::to_owned).collect();
+        let look = Mutex::new(Look { last: Instant::now(), seen: None, complaint: None });
+        Ok(Self { recipe, files, set: RwLock::new(Arc::new(set)), look })
+    }
+
+    pub(super) fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// The set for a handshake.
+    pub(super) fn get(&self) -> Arc<Set> {
+        // Whoever finds that somebody looks already does not wait for him.
+        if !self.files.is_empty()
+            && let Ok(mut look) = self.look.try_lock()
+            && look.last.elapsed() >= PAUSE
+        {
+            // What is wrong was said, and the set before goes on.
+            let _ = self.look(&mut look);
+        }
+        self.held()
+    }
+
+    /// Looks now, and says whether there is another set.
+    pub(super) fn reload(&self) -> Result<bool, CredentialsError> {
+        self.look(&mut self.look.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn look(&self, look: &mut Look) -> Result<bool, CredentialsError> {
+        look.last = Instant::now();
+        let before = self.stamps();
+        if before.is_some() && before == look.seen {
+            return Ok(false);
+        }
+        let read = Set::read(&self.recipe);
+        look.seen =
+            before.filter(|before| is_settled(before) && read.is_ok() && self.stamps().as_ref() == Some(before));
+        let set = match read {
+            Ok(set) => set,
+            Err(error) => {
+                let complaint = error.to_string();
+                if look.complaint.as_ref() != Some(&complaint) {
+                    tracing::warn!(%error, "the credentials have changed and cannot be read; those from before go on");
+                    look.complaint = Some(complaint);
+                }
+                return Err(error);
+            }
+        };
+        look.complaint = None;
+        if set.fingerprint == self.held().fingerprint {
+            return Ok(false);
+        }
+        tracing::info!(set = %set.fingerprint, "the credentials have changed; new connections are made with them");
+        warn_of(&set);
+        *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
+        Ok(true)
+    }
+
+    fn held(&self) -> Arc<Set> {
+        Arc::clone(&self.set.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn stamps(&self) -> Option<Vec<Stamp>> {
+        self.files.iter().map(|file| Stamp::of(file).ok()).collect()
+    }
+}
+
+/// Tells whoever runs this what peers will tell him later.
+pub(super) fn warn_of(set: &Set) {
+    if let Some(reason) = set.is_refused(rustls::pki_types::UnixTime::now()) {
+        tracing::warn!(set = %set.fingerprint, reason, "peers will refuse our certificate: issue another");
+    }
+}
+
+fn is_settled(stamps: &[Stamp]) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    stamps.iter().all(|stamp| now.saturating_sub(stamp.changed()) >= SETTLED)
+}
+
+#[cfg(test)]
+impl Current {
+    /// As if nobody had looked for long.
+    pub(super) fn is_due(&self) {
+        let mut look = self.look.lock().unwrap();
+        look.last = look.last.checked_sub(PAUSE).unwrap();
+    }
+}

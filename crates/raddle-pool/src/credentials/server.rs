@@ -1,0 +1,86 @@
+//! The worker's end of a connection: shows the certificate of now, and looks at that of the caller.
+
+use std::sync::Arc;
+
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    pki_types::{CertificateDer, UnixTime},
+    server::{
+        ClientHello, NoServerSessionStorage, ResolvesServerCert,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    sign::CertifiedKey,
+};
+
+use super::{provider, refusal::of_chain, reload::Current};
+
+/// What a worker shows.
+#[derive(Debug)]
+struct Shown(Arc<Current>);
+
+/// Whom a worker lets in.
+#[derive(Debug)]
+struct Callers(Arc<Current>);
+
+pub(super) fn config(current: &Arc<Current>, protocols: &[&[u8]]) -> ServerConfig {
+    let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
+    let config = config.expect("the provider has what TLS 1.3 needs");
+    let config = if current.recipe().mutual {
+        config.with_client_cert_verifier(Arc::new(Callers(Arc::clone(current))))
+    } else {
+        config.with_no_client_auth()
+    };
+    let mut config = config.with_cert_resolver(Arc::new(Shown(Arc::clone(current))));
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    // A session that is taken up again skips the certificates: one that has expired since, or a CA that is trusted no longer, would go unnoticed.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config
+}
+
+impl ResolvesServerCert for Shown {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.get().own.clone()
+    }
+}
+
+impl ClientCertVerifier for Callers {
+    /// None: whoever calls has one certificate, and the CAs of now may be others than those of a moment ago.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.0.get().callers.verify_client_cert(certificate, between, now).map_err(of_chain)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, &algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
