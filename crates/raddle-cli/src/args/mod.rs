@@ -1,5 +1,7 @@
 //! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
 
+#[cfg(feature = "tls")]
+mod cert;
 mod log;
 mod metrics;
 #[cfg(feature = "pool")]
@@ -14,6 +16,8 @@ mod worker;
 use clap::{Args, Parser, Subcommand};
 use raddle_core::{Span, tid::TidArg};
 
+#[cfg(feature = "tls")]
+pub(crate) use cert::{CaArgs, CertCommand, IssueArgs};
 pub(crate) use log::{LogArgs, LogFormat};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 #[cfg(feature = "pool")]
@@ -136,6 +140,10 @@ pub(crate) enum Command {
     #[cfg(feature = "pool")]
     #[command(subcommand)]
     Pool(PoolCommand),
+    /// Make certificates for development, and show what is in them
+    #[cfg(feature = "tls")]
+    #[command(subcommand)]
+    Cert(CertCommand),
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),

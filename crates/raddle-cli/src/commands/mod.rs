@@ -1,5 +1,7 @@
 //! One file per command. Each asks the libraries and shows what they say.
 
+#[cfg(feature = "tls")]
+mod cert;
 #[cfg(feature = "kubernetes")]
 mod clustered;
 mod completions;
@@ -68,6 +70,11 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     if let Command::Pool(command) = &command {
         return block_on(pool::pool(&global, command));
     }
+    // Nor do certificates.
+    #[cfg(feature = "tls")]
+    if let Command::Cert(command) = &command {
+        return cert::cert(&global, command);
+    }
     let context = Context::new(&global)?;
     if context.project.url == Url::Memory && !is_self_contained(&command) {
         return Err(Failure::memory());
@@ -130,6 +137,8 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Doctor => doctor::doctor(context).await,
         #[cfg(feature = "pool")]
         Command::Pool(_) => unreachable!("done before a broker is looked for"),
+        #[cfg(feature = "tls")]
+        Command::Cert(_) => unreachable!("done before a broker is looked for"),
         Command::Spawner(_) | Command::Completions { .. } => unreachable!("done before a broker is looked for"),
     }
 }

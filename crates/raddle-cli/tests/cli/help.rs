@@ -49,6 +49,14 @@ const COMMANDS: &[&[&str]] = &[
     &["pool", "ping"],
     #[cfg(feature = "pool")]
     &["pool", "stop"],
+    #[cfg(feature = "tls")]
+    &["cert"],
+    #[cfg(feature = "tls")]
+    &["cert", "ca"],
+    #[cfg(feature = "tls")]
+    &["cert", "issue"],
+    #[cfg(feature = "tls")]
+    &["cert", "show"],
     &["metrics"],
     &["metrics", "serve"],
     &["requeue-orphans"],
@@ -61,7 +69,8 @@ fn every_command_has_help_with_an_example() {
     let world = World::new();
     for command in COMMANDS {
         let ran = world.raddle(command.iter().copied().chain(["--help"])).ok();
-        let is_group = matches!(command, ["task"] | ["queue"] | ["worker"] | ["spawner"] | ["pool"] | ["metrics"]);
+        let is_group =
+            matches!(command, ["task"] | ["queue"] | ["worker"] | ["spawner"] | ["pool"] | ["cert"] | ["metrics"]);
         assert!(is_group || ran.text().contains("Example"), "{command:?} has no example");
         assert_eq!(ran.stderr, "");
         let name = ["help"].iter().chain(*command).copied().collect::<Vec<_>>().join("_");
@@ -102,6 +111,11 @@ fn usage_errors_leave_with_two() {
         &["pool", "ping"],
         &["pool", "ping", "--count", "0", "x"],
         &["pool", "stop", "--timeout", "soon", "x"],
+        &["cert", "ca"],
+        &["cert", "issue", "--ca", "certs"],
+        &["cert", "issue", "host:80", "--ca", "certs"],
+        &["cert", "issue", "a", "--ca", "certs", "--days", "0"],
+        &["cert", "show"],
         &["completions", "cmd.exe"],
         &["--queue-url", "redis://:secret@host:port", "status"],
         &["--queue-url", "nats://:secret@host", "status"],

@@ -4,6 +4,8 @@
 
 mod agent;
 mod bad_input;
+#[cfg(feature = "tls")]
+mod cert;
 #[cfg(feature = "kubernetes")]
 mod cluster;
 #[cfg(feature = "docker")]

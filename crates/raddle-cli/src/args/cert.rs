@@ -1,0 +1,81 @@
+//! `raddle cert`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use raddle_pool::credentials::issue::{SubjectName, SubjectNameError};
+
+/// Make certificates for development, and show what is in them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Make a CA: ca-cert.pem, which everybody may have, and ca-key.pem, which nobody else may
+    Ca(CaArgs),
+    /// Issue a certificate for a worker or a caller, with its key
+    Issue(IssueArgs),
+    /// Show what is in a certificate; keys are never shown
+    #[command(after_help = "Examples:
+  raddle cert show certs/worker.internal-cert.pem
+  raddle cert show certs/ca-cert.pem --json | jq -r '.[].not_after'")]
+    Show {
+        /// A PEM file
+        file: PathBuf,
+    },
+}
+
+/// Make a CA.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  raddle cert ca --out certs             writes certs/ca-cert.pem and certs/ca-key.pem
+
+It is for development, and for as many machines as you look after yourself: it revokes nothing, and
+its key is not encrypted.")]
+pub(crate) struct CaArgs {
+    /// The folder to write to; it is made if there is none
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// What it is called, for people
+    #[arg(long, value_name = "NAME", default_value = "raddle development CA", value_parser = common_name)]
+    pub(crate) name: String,
+    /// How long it is valid
+    #[arg(long, value_name = "DAYS", default_value_t = 1825, value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub(crate) days: u32,
+    /// Replace the CA that is there: nothing that it has issued is accepted then
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Issue a certificate.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle cert issue worker.internal 10.0.0.7 --ca certs
+  raddle cert issue spiffe://prod/render --ca certs --days 7 --out /etc/raddle
+
+It is good to serve and to call with. The files are called after the first name. What is there
+already stays, unless --force is given.")]
+pub(crate) struct IssueArgs {
+    /// Whom it is for: host names, addresses, and at most one SPIFFE id
+    #[arg(value_name = "NAME", required = true, value_parser = subject_name)]
+    pub(crate) names: Vec<SubjectName>,
+    /// The folder of the CA
+    #[arg(long, value_name = "DIR")]
+    pub(crate) ca: PathBuf,
+    /// The folder to write to; else that of the CA
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// How long it is valid, at most as long as the CA
+    #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub(crate) days: u32,
+    /// Replace the files that are there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+fn subject_name(text: &str) -> Result<SubjectName, SubjectNameError> {
+    text.parse()
+}
+
+/// As long as the standard has it.
+fn common_name(text: &str) -> Result<String, &'static str> {
+    let is_one = (1..=64).contains(&text.chars().count()) && !text.contains(char::is_control);
+    if is_one { Ok(text.to_owned()) } else { Err("a name has 1 to 64 characters, and no others than printable ones") }
+}

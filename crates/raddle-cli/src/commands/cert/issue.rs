@@ -1,0 +1,62 @@
+//! `raddle cert issue`.
+
+use std::{fs, path::Path, time::SystemTime};
+
+use raddle_pool::credentials::issue::{Authority, IssueError, Issued, Validity, write_pair};
+use serde_json::json;
+
+use super::{CA, note, paths, timestamp, unwritten};
+use crate::{
+    args::{Global, IssueArgs},
+    error::{Failure, Outcome},
+    format, output,
+};
+
+pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
+    let stem = args.names.first().map(|name| name.file_stem()).unwrap_or_default();
+    if stem == CA {
+        return Err(Failure::Usage("the files would be called as those of the CA: put another name first".into()));
+    }
+    let at = |kind: &str| args.ca.join(format!("{CA}-{kind}.pem"));
+    let (ca_certificate, ca_key) = (at("cert"), at("key"));
+    let authority = Authority::from_pem(&read(&ca_certificate)?, &read(&ca_key)?);
+    let refused = |error: IssueError| {
+        let folder = args.ca.display();
+        Failure::Usage(format!("the CA in {folder}: {error}"))
+    };
+    let authority = authority.map_err(refused)?;
+    let pair =
+        authority.issue(&args.names, Validity::days(SystemTime::now(), args.days)).map_err(|error| match error {
+            IssueError::Failed(_) => Failure::Raddle(error.to_string()),
+            IssueError::Expired => refused(error),
+            error => Failure::Usage(error.to_string()),
+        })?;
+    let out = args.out.as_ref().unwrap_or(&args.ca);
+    let (certificate, key) = write_pair(out, &stem, &pair, args.force).map_err(|error| unwritten(&error))?;
+    let until = timestamp(pair.validity.until);
+    if global.json {
+        let names: Vec<_> = args.names.iter().map(ToString::to_string).collect();
+        output::json(&json!({
+            "certificate": certificate, "key": key, "ca": ca_certificate, "names": names, "not_after": until,
+        }))?;
+        return Ok(0);
+    }
+    paths(&certificate, &key)?;
+    note(global, &format!("valid until {}{}", format::time(until), shortened(&pair, args.days)));
+    Ok(0)
+}
+
+/// Says so if it is valid for less than was asked for.
+fn shortened(pair: &Issued, days: u32) -> &'static str {
+    let asked = Validity::days(SystemTime::now(), days).until;
+    let is_short = asked.duration_since(pair.validity.until).is_ok_and(|less| less.as_secs() > 60);
+    if is_short { ", as the CA is: for longer, make another" } else { "" }
+}
+
+fn read(path: &Path) -> Outcome<String> {
+    fs::read_to_string(path).map_err(|error| {
+        let folder = path.parent().unwrap_or(Path::new(".")).display();
+        let make = format!("make a CA with 'raddle cert ca --out {folder}'");
+        Failure::Usage(format!("cannot read {}: {error}; {make}", path.display()))
+    })
+}
