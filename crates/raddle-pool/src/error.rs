@@ -52,6 +52,9 @@ pub enum CallError<E = Never> {
     /// The worker speaks another version of the protocol.
     #[error("{0}")]
     Version(String),
+    /// The worker does not let this caller call the routine.
+    #[error("{0}")]
+    Denied(String),
     /// The arguments cannot be sent, or do not fit the routine.
     #[error("{0}")]
     Arguments(String),
@@ -108,7 +111,7 @@ impl RpcError {
         }
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Blame::Passing,
-            Code::NotFound | Code::FailedPrecondition => Blame::Unsuited,
+            Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => Blame::Unsuited,
             Code::InvalidArgument | Code::Cancelled => Blame::Call,
             _ => Blame::Worker,
         }
@@ -128,6 +131,7 @@ impl CallError {
             Self::NoPool => CallError::NoPool,
             Self::UnknownRoutine(message) => CallError::UnknownRoutine(message),
             Self::Version(message) => CallError::Version(message),
+            Self::Denied(message) => CallError::Denied(message),
             Self::Arguments(message) => CallError::Arguments(message),
             Self::Result(message) => CallError::Result(message),
         }
@@ -140,9 +144,12 @@ impl<E> CallError<E> {
         match self {
             Self::Lost { may_have_begun, .. } => *may_have_begun,
             Self::Failed(_) | Self::Panicked { .. } | Self::TimedOut | Self::Cancelled | Self::Result(_) => true,
-            Self::NoWorkers(_) | Self::NoPool | Self::UnknownRoutine(_) | Self::Version(_) | Self::Arguments(_) => {
-                false
-            }
+            Self::NoWorkers(_)
+            | Self::NoPool
+            | Self::UnknownRoutine(_)
+            | Self::Version(_)
+            | Self::Denied(_)
+            | Self::Arguments(_) => false,
         }
     }
 }
@@ -155,6 +162,7 @@ impl<E> From<RpcError> for CallError<E> {
             _ if may_have_begun => Self::Lost { reason: message, may_have_begun },
             Code::NotFound => Self::UnknownRoutine(message),
             Code::FailedPrecondition => Self::Version(message),
+            Code::PermissionDenied => Self::Denied(message),
             Code::InvalidArgument => Self::Arguments(message),
             _ => Self::Lost { reason: message, may_have_begun },
         }

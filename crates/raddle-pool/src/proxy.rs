@@ -16,6 +16,7 @@ use crate::{
     CallError, NoWorkersAvailable, On, WorkerMetadata,
     balancer::{Balancer, Context, RoundRobin},
     connection::{self, ConnectionFactory, Outgoing, Replies, resource::ResourcePool},
+    credentials::WorkerCredentials,
     discovery::{Discovery, DiscoveryError, Event, Filter, LocalDiscovery, StaticDiscovery, Subscription},
     scope::{Scope, To},
 };
@@ -30,6 +31,8 @@ struct Inner {
     /// How those who are called find the same workers.
     route: v1::Route,
     limit: usize,
+    /// As whom workers are spoken to.
+    credentials: Option<WorkerCredentials>,
     /// Who has workers started, where there is somebody.
     source: Option<Arc<dyn Source>>,
     /// Follows the discovery.
@@ -51,6 +54,7 @@ pub struct ProxyBuilder {
     tags: BTreeSet<String>,
     balancer: Option<Arc<dyn Balancer>>,
     limit: usize,
+    credentials: Option<WorkerCredentials>,
     source: Option<Arc<dyn Source>>,
     pool: Option<String>,
     context: Context,
@@ -125,14 +129,16 @@ impl WorkerProxy {
 
 impl Inner {
     fn put_worker(&self, metadata: WorkerMetadata) {
-        let factory = ConnectionFactory::new(&metadata.address, self.limit);
+        let factory = ConnectionFactory::new(&metadata.address, self.limit).credentials(self.credentials.clone());
         self.context.put_worker(metadata, factory);
     }
 
     fn hear(&self, event: Event) {
         match event {
             // What is protected is not for those who cannot prove who they are, and the other way round.
-            Event::Added(worker) | Event::Updated(worker) if !worker.secure => self.put_worker(worker),
+            Event::Added(worker) | Event::Updated(worker) if worker.secure == self.credentials.is_some() => {
+                self.put_worker(worker);
+            }
             Event::Added(worker) | Event::Updated(worker) | Event::Dropped(worker) => {
                 self.context.remove_worker(worker.uid);
             }
@@ -161,6 +167,7 @@ impl ProxyBuilder {
             tags: BTreeSet::new(),
             balancer: None,
             limit: connection::LIMIT,
+            credentials: None,
             source: None,
             pool: None,
             context: Context::default(),
@@ -190,6 +197,16 @@ impl ProxyBuilder {
         self
     }
 
+    /// Who we are, and whom we trust. Then only workers are called that serve over TLS; without, only those that do not.
+    pub fn credentials(self, credentials: WorkerCredentials) -> Self {
+        self.known_by(Some(credentials))
+    }
+
+    pub(crate) fn known_by(mut self, credentials: Option<WorkerCredentials>) -> Self {
+        self.credentials = credentials;
+        self
+    }
+
     /// Where workers are that nobody has to find.
     pub(crate) fn context(mut self, context: Context) -> Self {
         self.context = context;
@@ -210,7 +227,7 @@ impl ProxyBuilder {
 
     /// Begins to listen. What is there already is known when this returns.
     pub async fn start(self) -> Result<WorkerProxy, DiscoveryError> {
-        let Self { from, tags, balancer, limit, source, pool, context } = self;
+        let Self { from, tags, balancer, limit, credentials, source, pool, context } = self;
         let balancer = balancer.unwrap_or_else(|| Arc::new(RoundRobin));
         let wire_tags = tags.iter().cloned().collect();
         let (discovery, route): (Arc<dyn Discovery>, _) = match from {
@@ -228,7 +245,7 @@ impl ProxyBuilder {
         let filter: Option<Filter> =
             (!tags.is_empty()).then(|| Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as Filter);
         let mut subscription = discovery.subscribe(filter).await?;
-        let inner = Arc::new(Inner { context, balancer, route, limit, source, follower: OnceLock::new() });
+        let inner = Arc::new(Inner { context, balancer, route, limit, credentials, source, follower: OnceLock::new() });
         while let Some(Some(event)) = subscription.next().now_or_never() {
             inner.hear(event);
         }
@@ -265,6 +282,14 @@ pub(crate) fn keep_for(ttl: Duration) {
     let _ = TTL.set(ttl);
 }
 
+/// As whom routines of this process call others.
+static OWN: OnceLock<WorkerCredentials> = OnceLock::new();
+
+/// Has routines of this process call others as this. To be said before the first does.
+pub(crate) fn call_as(credentials: WorkerCredentials) {
+    let _ = OWN.set(credentials);
+}
+
 /// The proxy by which a routine calls others in the pool that it was called in.
 pub(crate) async fn of_route(route: &Arc<v1::Route>) -> Result<WorkerProxy, CallError> {
     let v1::Route { pool, tags, workers } = &**route;
@@ -285,7 +310,7 @@ pub(crate) async fn of_route(route: &Arc<v1::Route>) -> Result<WorkerProxy, Call
             WorkerProxy::of_pool(pool.clone()).tags(tags.clone())
         };
         // A routine that waits for those it calls holds their places: with a bound, enough of them would wait for each other for ever.
-        proxy.limit(usize::MAX).start().await
+        proxy.limit(usize::MAX).known_by(OWN.get().cloned()).start().await
     });
     made.await.cloned().map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }

@@ -2,12 +2,6 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-use hyper_util::rt::TokioIo;
-use tonic::transport::{Channel, Endpoint, Uri};
-use tower::service_fn;
-
-use super::Stream;
-
 /// Where a worker serves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -63,13 +57,12 @@ impl Address {
         }
     }
 
-    /// A channel that connects when it is first used, and again after it was lost.
-    pub(crate) fn channel(&self, endpoint: Endpoint) -> Channel {
-        let address = self.clone();
-        endpoint.connect_with_connector_lazy(service_fn(move |_: Uri| {
-            let address = address.clone();
-            async move { Stream::connect(&address).await.map(TokioIo::new) }
-        }))
+    /// The host, where there is one.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self {
+            Self::Tcp(place) => place.rsplit_once(':').map(|(host, _)| host),
+            Self::Unix(_) | Self::Abstract(_) => None,
+        }
     }
 }
 

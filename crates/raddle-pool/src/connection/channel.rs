@@ -14,17 +14,20 @@ use tokio::{
 use tonic::{Code, Status, transport};
 
 use super::{
-    Address, Outgoing, Stream,
+    Outgoing,
     link::Link,
     replies::{self, From, Replies, Turn, refusal},
     resource::ResourcePool,
+    stream::{GRPC, LINK},
+    target::{CONNECT, Target},
 };
-use crate::RpcError;
+use crate::{
+    RpcError,
+    credentials::{Refusal, WorkerCredentials},
+};
 
 /// How long a channel is kept that nobody uses.
 const TTL: Duration = Duration::from_secs(60);
-/// How long it may take to connect. A worker that listens accepts at once.
-const CONNECT: Duration = Duration::from_secs(5);
 /// How much may be on its way before the other side has taken it.
 pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
@@ -40,14 +43,14 @@ static CHANNELS: LazyLock<ResourcePool<Key, Channel>> = LazyLock::new(|| Resourc
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    address: Arc<str>,
+    target: Target,
     limit: usize,
     runtime: tokio::runtime::Id,
 }
 
 /// One socket to a worker.
 pub(crate) struct Channel {
-    address: Address,
+    target: Target,
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
     way: RwLock<Way>,
@@ -65,17 +68,21 @@ enum Way {
 }
 
 impl Channel {
-    /// The channel to this address.
-    pub(crate) fn get(address: &Arc<str>, limit: usize) -> Result<Arc<Self>, RpcError> {
+    /// The channel there.
+    pub(crate) fn get(
+        address: &str,
+        credentials: Option<&WorkerCredentials>,
+        limit: usize,
+    ) -> Result<Arc<Self>, RpcError> {
         let runtime = tokio::runtime::Handle::current().id();
-        let key = Key { address: Arc::clone(address), limit, runtime };
-        CHANNELS.get(&key, || Self::open(address, limit))
+        let key = Key { target: Target::new(address, credentials)?, limit, runtime };
+        CHANNELS.get(&key, || Ok(Self::open(key.target.clone(), limit)))
     }
 
-    fn open(address: &str, limit: usize) -> Result<Self, RpcError> {
-        let (address, grpc) = (parse(address)?, client(address)?);
+    fn open(target: Target, limit: usize) -> Self {
+        let grpc = target.client();
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        Ok(Self { address, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::new(()) })
+        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::new(()) }
     }
 
     /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
@@ -106,7 +113,7 @@ impl Channel {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let greeted = tokio::time::timeout(CONNECT, greet(&self.address)).await;
+        let greeted = tokio::time::timeout(CONNECT, greet(&self.target)).await;
         let greeted = greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         // Nothing was sent but a greeting.
         let way = greeted.map_err(|error| unreached(&error))?;
@@ -129,24 +136,26 @@ impl Channel {
 }
 
 /// Greets whoever serves there, and finds out how calls go.
-async fn greet(address: &Address) -> io::Result<Way> {
-    let mut stream = Stream::connect(address).await?;
+async fn greet(target: &Target) -> io::Result<Way> {
+    let mut stream = target.connect(&[LINK, GRPC]).await?;
+    if stream.is_grpc() {
+        return Ok(Way::Plain);
+    }
     stream.write_all(&GREETING).await?;
     let mut greeting = [0; GREETING.len()];
-    match stream.read_exact(&mut greeting).await {
-        Ok(_) if greeting == GREETING => Link::new(stream.into_socket()?).map(Arc::new).map(Way::Link),
-        // That is what a gRPC server says.
-        Ok(_) => Ok(Way::Plain),
-        // One that says nothing to strangers, or a worker that was just ending.
-        Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
-            Ok(Way::Unknown)
-        }
-        Err(error) => Err(error),
+    // A gRPC server begins to speak by itself. One that hangs up without a word was just ending, and has taken nothing.
+    stream.read_exact(&mut greeting).await?;
+    if greeting != GREETING {
+        return Ok(Way::Plain);
     }
+    Link::new(stream.into_socket()?).map(Arc::new).map(Way::Link)
 }
 
 /// Nobody was met there.
 fn unreached(error: &io::Error) -> RpcError {
+    if let Some(refusal) = Refusal::of(error) {
+        return RpcError::refused(Code::Unavailable, format!("there is no trust between worker and caller: {refusal}"));
+    }
     let message = match error.kind() {
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => format!("nobody serves there ({error})"),
         _ => format!("the worker cannot be reached ({error})"),
@@ -159,20 +168,4 @@ pub(super) fn unanswered(status: &Status) -> RpcError {
     // Whatever a way that broke is called, another worker may be reached.
     let code = if error.may_have_begun { Code::Unavailable } else { error.code };
     RpcError { code, ..error }
-}
-
-pub(super) fn client(address: &str) -> Result<WorkerClient<transport::Channel>, RpcError> {
-    // Where it leads is up to the connector; a request has to have some host.
-    let endpoint = transport::Endpoint::from_static("http://worker")
-        .connect_timeout(CONNECT)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_keep_alive_interval(ALIVE)
-        .keep_alive_timeout(ALIVE);
-    let client = WorkerClient::new(parse(address)?.channel(endpoint));
-    Ok(client.max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE))
-}
-
-fn parse(address: &str) -> Result<Address, RpcError> {
-    address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))
 }

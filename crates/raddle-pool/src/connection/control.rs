@@ -3,8 +3,8 @@
 use raddle_wire::v1::{self, worker_client::WorkerClient};
 use tonic::{Response, transport};
 
-use super::channel::{client, unanswered};
-use crate::{RpcError, worker::Patience};
+use super::{channel::unanswered, target::Target};
+use crate::{RpcError, credentials::WorkerCredentials, worker::Patience};
 
 /// A connection to a worker for what is no call. It is nobody else's, so that calls do not hold it up, and is closed when this is dropped.
 #[derive(Clone, Debug)]
@@ -13,7 +13,12 @@ pub struct Control(WorkerClient<transport::Channel>);
 impl Control {
     /// To the worker that serves at this address. Nothing is opened before it is used.
     pub fn new(address: &str) -> Result<Self, RpcError> {
-        client(address).map(Self)
+        Self::with_credentials(address, None)
+    }
+
+    /// The same, over TLS if there are credentials.
+    pub fn with_credentials(address: &str, credentials: Option<&WorkerCredentials>) -> Result<Self, RpcError> {
+        Target::new(address, credentials).map(|target| Self(target.client()))
     }
 
     /// Asks the worker what it is, and what it is doing.

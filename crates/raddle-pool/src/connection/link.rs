@@ -18,12 +18,7 @@ use raddle_wire::{
     frame::{Frame, MAX_HEAD},
     v1::{self, answer, request},
 };
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::Notify,
-    task::AbortHandle,
-    time::sleep,
-};
+use tokio::{io::unix::AsyncFd, sync::Notify, task::AbortHandle, time::sleep};
 use tonic::Code;
 
 use super::{Step, channel::ALIVE};
@@ -34,6 +29,9 @@ use crate::{
 
 /// A worker that says nothing for so long is asked whether it is there.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long what a worker has said before its end may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A link to a worker. It ends when it is dropped, or the worker does.
 pub(crate) struct Link {
@@ -90,7 +88,7 @@ impl Link {
             is_unwatched: AtomicBool::new(true),
             called: Notify::new(),
         });
-        let readable = socket.wait_for(Interest::READABLE)?;
+        let readable = socket.readable()?;
         // They end with the connection, which ends with the outbox that the link closes, or with the worker.
         tokio::spawn(read(readable, Arc::clone(&shared)));
         tokio::spawn(write(Arc::clone(&shared)));
@@ -243,6 +241,8 @@ async fn read(readable: AsyncFd<Arc<Socket>>, link: Arc<Shared>) {
 
 async fn write(link: Arc<Shared>) {
     if let Err(error) = Arc::clone(&link.outbox).write().await {
+        // Whoever reads sees the end, too, and what was said before it: that the worker has left in good order, perhaps.
+        sleep(LAST_WORDS).await;
         link.lose(&format!("the worker is gone ({error})"), false);
     }
 }

@@ -10,6 +10,7 @@ mod link;
 mod replies;
 pub(crate) mod resource;
 mod stream;
+mod target;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,9 +25,9 @@ pub use self::{
 pub(crate) use self::{
     channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW},
     replies::Step,
-    stream::Stream,
+    stream::{GRPC, LINK, Peer, Stream},
 };
-use crate::RpcError;
+use crate::{RpcError, credentials::WorkerCredentials};
 
 /// A call on its way to a worker. Cheap to clone: it may have to be offered to several.
 #[derive(Clone, Debug)]
@@ -44,6 +45,7 @@ pub struct ConnectionFactory(Connection);
 #[derive(Clone, Debug)]
 pub struct Connection {
     address: Arc<str>,
+    credentials: Option<WorkerCredentials>,
     limit: usize,
 }
 
@@ -70,7 +72,13 @@ impl Outgoing {
 impl ConnectionFactory {
     /// For a worker that serves at this address.
     pub fn new(address: &str, limit: usize) -> Self {
-        Self(Connection { address: address.into(), limit })
+        Self(Connection { address: address.into(), credentials: None, limit })
+    }
+
+    /// Over TLS, if there are credentials, unless it is a socket of this machine.
+    #[must_use]
+    pub fn credentials(self, credentials: Option<WorkerCredentials>) -> Self {
+        Self(Connection { credentials, ..self.0 })
     }
 
     /// A connection. Nothing is opened before it is used.
@@ -93,7 +101,7 @@ impl Connection {
         is_sent: impl FnOnce() + Send,
     ) -> Result<Replies, RpcError> {
         let handing_over = async {
-            let channel = Channel::get(&self.address, self.limit)?;
+            let channel = Channel::get(&self.address, self.credentials.as_ref(), self.limit)?;
             let turn = channel.turn().await?;
             is_sent();
             let mut replies = channel.dispatch(&call, turn).await?;

@@ -34,7 +34,8 @@ impl Inbox {
 
     /// Reads once, and gives each frame that is whole with it.
     pub(crate) fn read(&mut self, socket: &Socket, each: impl FnMut(Frame)) -> io::Result<Read> {
-        let (got, asked) = match self.decoder.room() {
+        let is_plain = socket.is_plain();
+        let (got, asked) = match self.decoder.room().filter(|_| is_plain) {
             Some((body, most)) => {
                 let got = would_block(receive(socket, body, most))?;
                 self.decoder.filled(got.unwrap_or(0), each);
@@ -49,7 +50,8 @@ impl Inbox {
         };
         Ok(match got {
             Some(0) => Read::Last,
-            Some(got) if got == asked => Read::Some,
+            // Of what is encrypted, a record is read at a time.
+            Some(got) if got == asked || !is_plain => Read::Some,
             Some(_) | None => Read::All,
         })
     }

@@ -15,7 +15,6 @@ use raddle_wire::{
     Message,
     frame::{self, PIECE},
 };
-use tokio::io::Interest;
 
 use super::Socket;
 
@@ -124,6 +123,10 @@ impl Outbox {
                 frame::put(&mut state.last, last, &[]);
             }
         }
+        if !state.is_stuck {
+            // Whoever finishes this sees what has come of it.
+            let _ = state.send(&self.socket);
+        }
         drop(state);
         self.writer.wake();
     }
@@ -163,7 +166,8 @@ impl Outbox {
         // Registered before it is looked at: who puts something there after the look finds somebody to wake.
         self.writer.register(cx.waker());
         let state = self.lock();
-        if state.is_empty() && state.ending == Ending::No { Poll::Pending } else { Poll::Ready(state.ending) }
+        let is_idle = state.is_empty() && !state.is_stuck && state.ending == Ending::No;
+        if is_idle { Poll::Pending } else { Poll::Ready(state.ending) }
     }
 
     async fn write_all(&self) -> io::Result<()> {
@@ -171,17 +175,14 @@ impl Outbox {
         loop {
             let is_sent = {
                 let mut state = self.lock();
-                let is_sent = state.ending == Ending::Now || state.send(&self.socket)?;
-                state.is_stuck = !is_sent;
-                is_sent
+                state.ending == Ending::Now || state.send(&self.socket)?
             };
             if is_sent {
                 return Ok(());
             }
             let waiting = match &waiting {
                 Some(waiting) => waiting,
-                // Beside whoever reads.
-                None => waiting.insert(self.socket.duplicate()?.wait_for(Interest::WRITABLE)?),
+                None => waiting.insert(self.socket.writable()?),
             };
             waiting.writable().await?.clear_ready();
         }
@@ -199,6 +200,12 @@ impl State {
 
     /// Sends what can be at once. Returns whether it was all.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
+        let sent = self.send_all(socket);
+        self.is_stuck = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        if self.is_stuck { Ok(false) } else { sent.map(|()| true) }
+    }
+
+    fn send_all(&mut self, socket: &Socket) -> io::Result<()> {
         while self.prepare() {
             let slices = [IoSlice::new(&self.now[self.sent..]), IoSlice::new(&self.piece)];
             let used = if self.piece.is_empty() { &slices[..1] } else { &slices };
@@ -209,12 +216,11 @@ impl State {
                     self.sent += of_now;
                     let _ = self.piece.split_to(sent - of_now);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        socket.flush()
     }
 
     /// Has something to be sent, if there is anything: all that is small, and a piece of what is large.
@@ -253,14 +259,15 @@ mod tests {
     use raddle_wire::{frame::Frame, v1};
 
     use super::{
-        super::{Inbox, Read},
+        super::{Inbox, Raw, Read},
         *,
     };
 
     fn pair() -> (Arc<Outbox>, Socket) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].into_iter().for_each(|end| end.set_nonblocking(true).unwrap());
-        (Outbox::new(Arc::new(Socket::Unix(ours))), Socket::Unix(theirs))
+        let socket = |end| Socket::new(Raw::Unix(end), None);
+        (Outbox::new(Arc::new(socket(ours))), socket(theirs))
     }
 
     fn head(id: u64) -> v1::Request {
@@ -270,7 +277,7 @@ mod tests {
     /// The number of each frame, and the length of its body, until the end.
     async fn received(socket: Socket) -> Vec<(u64, usize)> {
         let socket = Arc::new(socket);
-        let readable = Arc::clone(&socket).wait_for(Interest::READABLE).unwrap();
+        let readable = Arc::clone(&socket).readable().unwrap();
         let (mut inbox, mut frames) = (Inbox::new(), Vec::new());
         loop {
             let mut ready = readable.readable().await.unwrap();

@@ -10,58 +10,145 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::net::UnixStream,
     },
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use rustls::Connection;
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// One end of a connection. It never blocks.
+pub(crate) struct Socket {
+    raw: Raw,
+    /// What is sent, and received, is encrypted by this.
+    tls: Option<Mutex<Connection>>,
+}
+
+/// What it is to the system.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub(crate) enum Raw {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
 impl Socket {
-    /// The same end once more, which a runtime can wait for beside the first.
-    pub(crate) fn duplicate(&self) -> io::Result<Arc<Self>> {
-        Ok(Arc::new(match self {
-            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
-            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
-        }))
+    pub(crate) fn new(raw: Raw, tls: Option<Connection>) -> Self {
+        Self { raw, tls: tls.map(Mutex::new) }
     }
 
-    /// Has this runtime wait for it, once for each of which it has the same end.
-    pub(crate) fn wait_for(self: Arc<Self>, interest: Interest) -> io::Result<AsyncFd<Arc<Self>>> {
-        // SAFETY: it has one descriptor from its beginning to its end, and is kept for as long as it is waited for.
-        unsafe { AsyncFd::register_with_interest(self, interest) }.map_err(|error| error.into_parts().1)
+    /// Whether what arrives may be read past this.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    /// Has this runtime wait until it can be read. Once at a time: a runtime waits for an end once.
+    pub(crate) fn readable(self: Arc<Self>) -> io::Result<AsyncFd<Arc<Self>>> {
+        wait_for(self, Interest::READABLE)
+    }
+
+    /// Has this runtime wait until it can be written, beside whoever waits to read it.
+    pub(crate) fn writable(&self) -> io::Result<AsyncFd<Raw>> {
+        let again = match &self.raw {
+            Raw::Unix(stream) => Raw::Unix(stream.try_clone()?),
+            Raw::Tcp(stream) => Raw::Tcp(stream.try_clone()?),
+        };
+        wait_for(again, Interest::WRITABLE)
     }
 
     /// Ends the connection, whoever else has this end.
     pub(crate) fn shut(&self, how: Shutdown) {
+        if let Some(tls) = &self.tls {
+            let mut tls = lock(tls);
+            tls.send_close_notify();
+            // Who does not hear of the end in good order hears of it otherwise.
+            let _ = flush(&mut tls, &self.raw);
+        }
         // The other side may have done it before.
-        let _ = match self {
-            Self::Unix(stream) => stream.shutdown(how),
-            Self::Tcp(stream) => stream.shutdown(how),
+        let _ = match &self.raw {
+            Raw::Unix(stream) => stream.shutdown(how),
+            Raw::Tcp(stream) => stream.shutdown(how),
         };
     }
 
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(stream) => (&*stream).read(buffer),
-            Self::Tcp(stream) => (&*stream).read(buffer),
+        let Some(tls) = &self.tls else { return (&self.raw).read(buffer) };
+        let mut tls = lock(tls);
+        loop {
+            match tls.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            tls.read_tls(&mut &self.raw)?;
+            let processed = tls.process_new_packets();
+            // What the protocol itself has to say, also if it is that something is wrong. If it does not fit, it goes with what is sent next.
+            let _ = flush(&mut tls, &self.raw);
+            processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
     }
 
     pub(crate) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let Some(tls) = &self.tls else { return (&self.raw).write_vectored(slices) };
+        let mut tls = lock(tls);
+        loop {
+            let taken = tls.writer().write_vectored(slices)?;
+            let flushed = flush(&mut tls, &self.raw);
+            match flushed {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                // What it has taken is its own to send.
+                _ if taken > 0 => return Ok(taken),
+                flushed => flushed?,
+            }
+        }
+    }
+
+    /// Sends what was taken and not sent.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.tls.as_ref().map_or(Ok(()), |tls| flush(&mut lock(tls), &self.raw))
+    }
+}
+
+fn wait_for<T: AsRawFd>(what: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: both kinds of end have one descriptor from their beginning to their end, and are kept for as long as they are waited for.
+    unsafe { AsyncFd::register_with_interest(what, interest) }.map_err(|error| error.into_parts().1)
+}
+
+fn flush(tls: &mut Connection, mut raw: &Raw) -> io::Result<()> {
+    while tls.wants_write() {
+        tls.write_tls(&mut raw)?;
+    }
+    Ok(())
+}
+
+fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    tls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Read for &Raw {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => (&*stream).write_vectored(slices),
-            Self::Tcp(stream) => (&*stream).write_vectored(slices),
+            Raw::Unix(stream) => (&*stream).read(buffer),
+            Raw::Tcp(stream) => (&*stream).read(buffer),
         }
     }
 }
 
-impl AsFd for Socket {
+impl Write for &Raw {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Raw::Unix(stream) => (&*stream).write_vectored(slices),
+            Raw::Tcp(stream) => (&*stream).write_vectored(slices),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Raw {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(stream) => stream.as_fd(),
@@ -70,8 +157,20 @@ impl AsFd for Socket {
     }
 }
 
-impl AsRawFd for Socket {
+impl AsRawFd for Raw {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.raw.as_fd()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.raw.as_raw_fd()
     }
 }

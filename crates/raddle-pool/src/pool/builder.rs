@@ -19,6 +19,7 @@ use crate::{
     WorkerMetadata, WorkerProxy,
     balancer::{Balancer, Context},
     connection,
+    credentials::WorkerCredentials,
     discovery::{Discovery, LocalDiscovery, Publisher},
     worker::{LocalWorker, WorkerFactory},
 };
@@ -36,6 +37,7 @@ pub struct PoolBuilder {
     quorum: Option<usize>,
     lazy: bool,
     limit: usize,
+    credentials: Option<WorkerCredentials>,
     start_timeout: Option<Duration>,
 }
 
@@ -52,6 +54,7 @@ impl Default for PoolBuilder {
             quorum: None,
             lazy: false,
             limit: connection::LIMIT,
+            credentials: None,
             start_timeout: None,
         }
     }
@@ -118,6 +121,13 @@ impl PoolBuilder {
         self
     }
 
+    /// Who we are, and whom we trust. Calls go over TLS then, to workers that serve by it and to no others. Workers that [`worker`](Self::worker)
+    /// makes have to be given the same; those of the pool itself are.
+    pub fn credentials(mut self, credentials: WorkerCredentials) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+
     /// How long a worker may take to serve.
     pub fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = Some(timeout);
@@ -143,7 +153,7 @@ impl PoolBuilder {
             Some(discovery) => WorkerProxy::of_discovery(discovery).tags(self.tags.clone()),
             None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by(&name),
         };
-        let proxy = proxy.limit(self.limit).shared_balancer(self.balancer);
+        let proxy = proxy.limit(self.limit).shared_balancer(self.balancer).known_by(self.credentials.clone());
         if size == 0 {
             return Ok(WorkerPool { name, proxy: proxy.start().await?, keeper: None });
         }
@@ -152,7 +162,8 @@ impl PoolBuilder {
             size,
             quorum,
             tags: self.tags,
-            factory: self.factory.unwrap_or_else(|| Arc::new(LocalWorker::new)),
+            factory: self.factory.unwrap_or_else(|| of_this_program(self.credentials.clone())),
+            credentials: self.credentials,
             publishers: std::iter::once(local).chain(self.publisher).collect(),
             start_timeout: self.start_timeout,
             limit: self.limit,
@@ -167,6 +178,14 @@ impl PoolBuilder {
         }
         Ok(pool)
     }
+}
+
+/// Workers that are this program.
+fn of_this_program(credentials: Option<WorkerCredentials>) -> Arc<dyn WorkerFactory> {
+    Arc::new(move |tags: &BTreeSet<String>| match &credentials {
+        Some(credentials) => LocalWorker::new(tags).credentials(credentials.clone()),
+        None => LocalWorker::new(tags),
+    })
 }
 
 /// A name that no other pool has.

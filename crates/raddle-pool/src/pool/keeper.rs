@@ -22,6 +22,7 @@ use crate::{
     WorkerMetadata,
     balancer::Context,
     connection::ConnectionFactory,
+    credentials::WorkerCredentials,
     discovery::{Event, Publisher},
     proxy::Source,
     serve::words,
@@ -43,6 +44,8 @@ pub(super) struct Plan {
     pub(super) start_timeout: Option<Duration>,
     /// Calls in flight to one worker at a time.
     pub(super) limit: usize,
+    /// As whom workers are spoken to that serve over TLS.
+    pub(super) credentials: Option<WorkerCredentials>,
 }
 
 /// Keeps workers.
@@ -230,7 +233,8 @@ impl Keeper {
     }
 
     fn put(&self, metadata: &WorkerMetadata) {
-        let factory = ConnectionFactory::new(&metadata.address, self.plan.limit);
+        let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
+        let factory = ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
         self.context.put_worker(metadata.clone(), factory);
     }
 

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 use raddle_exec::title;
 use serde::{Deserialize, Serialize};
 
-use crate::Uid;
+use crate::{
+    Uid,
+    credentials::{Allow, Recipe},
+};
 
 /// The first argument of a program that is to be a worker.
 pub(crate) const ARGUMENT: &str = "raddle-pool-worker";
@@ -24,6 +27,12 @@ pub(crate) struct Settings {
     pub(crate) extra: BTreeMap<String, String>,
     /// Calls that it takes at a time, if that is bounded.
     pub(crate) max_in_flight: Option<usize>,
+    /// Who it is, and whom it trusts, if it is not to be found by whoever comes.
+    pub(crate) credentials: Option<Recipe>,
+    /// Who may do what, if not everybody may do everything.
+    pub(crate) allow: Option<Allow>,
+    /// It may be reached from other machines by anybody.
+    pub(crate) insecure: bool,
     /// How long it keeps what it needs to call others, when it does not.
     pub(crate) proxy_pool_ttl: Duration,
 }

@@ -98,7 +98,7 @@ impl Executor {
             return Err(RpcError::refused(Code::FailedPrecondition, message));
         }
         let Some(routine) = self.routines.get(&call.routine) else {
-            let message = format!("the worker has no routine '{}'", shown(&call.routine));
+            let message = format!("the worker has no routine '{}'", super::shown(&call.routine));
             return Err(RpcError::refused(Code::NotFound, message));
         };
         let in_flight = self.calls().running.len();
@@ -276,9 +276,4 @@ impl Running {
         drop(take(&self.waiting));
         self.aborts.iter().for_each(AbortHandle::abort);
     }
-}
-
-/// A name that came from elsewhere, in a message.
-fn shown(name: &str) -> String {
-    name.chars().take(128).flat_map(char::escape_default).collect()
 }

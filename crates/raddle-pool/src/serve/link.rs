@@ -16,17 +16,27 @@ use raddle_wire::{
     frame::Frame,
     v1::{self, answer, request::What},
 };
-use tokio::{io::Interest, runtime::Handle, task::JoinSet};
+use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
 
 use super::{
     executor::{Executor, Number},
+    gate::Gate,
     sink::Sink,
 };
-use crate::link::{Haste, Inbox, Outbox, Read, Socket};
+use crate::{
+    connection::Peer,
+    credentials::Action,
+    link::{Haste, Inbox, Outbox, Read, Socket},
+};
+
+/// How long a client may take to hang up when it has been told everything.
+const HANG_UP: Duration = Duration::from_millis(250);
 
 /// The links of a worker that are open.
-#[derive(Default)]
-pub(super) struct Links(Mutex<Open>);
+pub(super) struct Links {
+    gate: Arc<Gate>,
+    open: Mutex<Open>,
+}
 
 #[derive(Default)]
 struct Open {
@@ -42,9 +52,13 @@ pub(super) struct Link {
     socket: Arc<Socket>,
     outbox: Arc<Outbox>,
     executor: Arc<Executor>,
+    gate: Arc<Gate>,
+    peer: Peer,
     /// Calls that were taken and not ended.
     in_flight: Arc<AtomicUsize>,
     reader: Mutex<Reader>,
+    /// Nobody wants answers any more.
+    ended: Notify,
 }
 
 struct Reader {
@@ -55,8 +69,12 @@ struct Reader {
 }
 
 impl Links {
+    pub(super) fn new(gate: Arc<Gate>) -> Arc<Self> {
+        Arc::new(Self { gate, open: Mutex::default() })
+    }
+
     /// Begins to serve a client. To be called where the writer can run: not on a thread that routines can block.
-    pub(super) fn begin(&self, socket: Socket, executor: &Arc<Executor>) {
+    pub(super) fn begin(&self, socket: Socket, peer: Peer, executor: &Arc<Executor>) {
         let socket = Arc::new(socket);
         let outbox = Outbox::new(Arc::clone(&socket));
         let link = Arc::new(Link {
@@ -64,11 +82,15 @@ impl Links {
             socket,
             outbox: Arc::clone(&outbox),
             executor: Arc::clone(executor),
+            gate: Arc::clone(&self.gate),
+            peer,
             in_flight: Arc::default(),
             reader: Mutex::new(Reader { inbox: Inbox::new(), turn: 0, is_over: false }),
+            ended: Notify::new(),
         });
         let mut open = self.lock();
         if open.is_over {
+            // Nothing of it was read, so that nothing was taken.
             return link.leave();
         }
         open.links.retain(|link| link.strong_count() > 0);
@@ -76,8 +98,10 @@ impl Links {
         while open.writers.try_join_next().is_some() {}
         let ending = Arc::clone(&link);
         open.writers.spawn(async move {
-            if outbox.write().await.is_err() {
-                ending.end();
+            match outbox.write().await {
+                Err(_) => ending.end(),
+                // Until the client has hung up: what it has sent and nobody has read would have the system throw away what it has not read.
+                Ok(()) => drop(timeout(HANG_UP, ending.ended.notified()).await),
             }
         });
         drop(open);
@@ -86,23 +110,23 @@ impl Links {
 
     /// Has all links read by these threads.
     pub(super) fn move_to(&self, threads: &Handle) {
-        self.open().iter().for_each(|link| link.read_on(threads));
+        self.all().iter().for_each(|link| link.read_on(threads));
     }
 
     /// Ends all links in good order. Returns when everything was sent, or when it has taken too long.
     pub(super) async fn leave(&self, patience: Duration) {
         self.lock().is_over = true;
-        self.open().iter().for_each(|link| link.leave());
+        self.all().iter().for_each(|link| link.leave());
         let mut writers = std::mem::take(&mut self.lock().writers);
-        let _ = tokio::time::timeout(patience, async { while writers.join_next().await.is_some() {} }).await;
+        let _ = timeout(patience, async { while writers.join_next().await.is_some() {} }).await;
     }
 
-    fn open(&self) -> Vec<Arc<Link>> {
+    fn all(&self) -> Vec<Arc<Link>> {
         self.lock().links.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,7 +144,7 @@ impl Link {
 
     async fn read(self: Arc<Self>, turn: usize) {
         // By this runtime: each waits for its own.
-        let Ok(readable) = Arc::clone(&self.socket).wait_for(Interest::READABLE) else { return self.end() };
+        let Ok(readable) = Arc::clone(&self.socket).readable() else { return self.end() };
         while let Ok(mut ready) = readable.readable().await {
             match self.read_once(turn) {
                 Ok(Some(Read::Some)) => {}
@@ -154,7 +178,9 @@ impl Link {
         match what {
             Some(What::Call(call)) => {
                 let sink = Sink::of_link(id, &self.outbox, &self.in_flight);
-                if let Err(error) = self.executor.begin(number, v1::Call { arguments: body, ..call }, &sink) {
+                let begun = self.gate.check(&self.peer, Action::Call(&call.routine));
+                let call = v1::Call { arguments: body, ..call };
+                if let Err(error) = begun.and_then(|()| self.executor.begin(number, call, &sink)) {
                     sink.refuse(&error);
                 }
             }
@@ -184,6 +210,7 @@ impl Link {
         self.executor.cancel_link(self.number);
         self.outbox.abandon();
         self.socket.shut(Shutdown::Both);
+        self.ended.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, Reader> {

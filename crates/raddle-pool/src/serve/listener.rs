@@ -22,7 +22,7 @@ pub(super) enum Listener {
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ListenError {
-    #[error("'{0}' is reached from other machines, which needs TLS: serve at a loopback address or a Unix socket")]
+    #[error("'{0}' is reached from other machines: give credentials for TLS, or say that it may be insecure")]
     Exposed(String),
     #[error("cannot serve at {0}: {1}")]
     Io(String, #[source] io::Error),
@@ -30,7 +30,7 @@ pub(super) enum ListenError {
 
 impl Listener {
     /// Listens there. Returns what the address has become, where the port was any.
-    pub(super) async fn bind(address: &Address) -> Result<(Self, Address), ListenError> {
+    pub(super) async fn bind(address: &Address, may_be_exposed: bool) -> Result<(Self, Address), ListenError> {
         let failed = |error| ListenError::Io(address.to_string(), error);
         if let Some(path) = address.socket_path() {
             let bound = match UnixListener::bind(&path) {
@@ -44,7 +44,7 @@ impl Listener {
         }
         // Before anything listens there.
         let places: Vec<_> = lookup_host(address.to_string()).await.map_err(failed)?.collect();
-        if !places.iter().all(|place| place.ip().is_loopback()) {
+        if !may_be_exposed && !places.iter().all(|place| place.ip().is_loopback()) {
             return Err(ListenError::Exposed(address.to_string()));
         }
         let listener = TcpListener::bind(&places[..]).await.map_err(failed)?;

@@ -1,8 +1,9 @@
 //! The worker's side of calls: a process that serves `raddle.v1.Worker`.
 //!
-//! It has two runtimes. On the *control* runtime, which has the main thread, are the socket, the answers about its health, and the order to
-//! stop; no code of a user's ever runs there. On the *crew*, which has the other threads, are the routines. So a routine that blocks its
-//! thread holds up neither; and if routines block all threads of the crew, it gets more.
+//! It has two runtimes. On the *control* runtime, which has the main thread, are the door, gRPC, the answers about its health, and the order to
+//! stop; no code of a user's ever runs there. On the *crew*, which has the other threads, are the routines, and the links that bring them: a call is run
+//! by whoever has read it. A routine that blocks its thread holds up nobody else; and if routines block all threads of the crew, it gets more, and the
+//! links go there.
 
 mod backpressure;
 mod call;
@@ -10,6 +11,7 @@ mod config;
 mod crew;
 mod door;
 mod executor;
+mod gate;
 mod link;
 mod listener;
 mod panics;
@@ -27,3 +29,8 @@ pub(crate) use self::{
     panics::words,
     process::has_entered,
 };
+
+/// A name that came from elsewhere, in a message.
+fn shown(name: &str) -> String {
+    name.chars().take(128).flat_map(char::escape_default).collect()
+}

@@ -16,14 +16,16 @@ use raddle_core::routine::Routines;
 use raddle_exec::title;
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
 use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
 use super::{
     config::{ARGUMENT, Report, Settings},
     crew::Crew,
-    door,
+    door::Door,
     executor::Executor,
+    gate::Gate,
     link::Links,
     listener::Listener,
     panics,
@@ -32,7 +34,8 @@ use super::{
 };
 use crate::{
     WorkerMetadata,
-    connection::{Address, CONNECTION_WINDOW, MAX_MESSAGE, STREAM_WINDOW},
+    connection::{Address, CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
+    credentials::Recipe,
     proxy,
 };
 
@@ -102,10 +105,19 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let bound = async {
         let address: Address = settings.address.parse().map_err(|error| format!("{error}"))?;
         let routines = Routines::of_this_program().map_err(|clash| clash.to_string())?;
-        let (listener, address) = Listener::bind(&address).await.map_err(|error| error.to_string())?;
-        Ok((routines, listener, address))
+        let credentials = settings.credentials.clone().map(Recipe::load).transpose();
+        let credentials = credentials.map_err(|error| error.to_string())?;
+        let tls = credentials.as_ref().map(|own| own.server_config(&[LINK, GRPC])).transpose();
+        let tls = tls.map_err(|error| error.to_string())?.map(TlsAcceptor::from);
+        let may_be_exposed = tls.is_some() || settings.insecure;
+        let (listener, address) = Listener::bind(&address, may_be_exposed).await.map_err(|error| error.to_string())?;
+        if let Some(credentials) = credentials {
+            // Routines that call others do it as this worker.
+            proxy::call_as(credentials);
+        }
+        Ok((routines, listener, address, tls))
     };
-    let (routines, listener, address) = match bound.await {
+    let (routines, listener, address, tls) = match bound.await {
         Ok(bound) => bound,
         Err(error) => {
             tell(&Report::Failed(error))?;
@@ -121,11 +133,12 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         version: env!("CARGO_PKG_VERSION").into(),
         tags: settings.tags.clone(),
         extra: settings.extra.clone(),
-        secure: false,
+        secure: tls.is_some() && address.host().is_some(),
     };
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // These end with the process.
-    let links = Arc::<Links>::default();
+    let gate = Arc::new(Gate::new(settings.allow.clone()));
+    let links = Links::new(Arc::clone(&gate));
     tokio::spawn(Arc::clone(&executor).mind_the_crew(Arc::clone(&links)));
     tokio::spawn(obey(signals, stopper.clone()));
     let leash = leash.try_clone()?;
@@ -134,8 +147,9 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     health.set_serving::<WorkerServer<Service>>().await;
     tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
     let leaving = Arc::clone(&executor);
-    let clients = door::open(listener, Arc::clone(&links), Arc::clone(&executor));
-    let service = Service { executor, stopper: stopper.clone(), metadata, began: Instant::now() };
+    let door = Door { links: Arc::clone(&links), executor: Arc::clone(&executor), gate: Arc::clone(&gate), tls };
+    let clients = door.open(listener);
+    let service = Service { executor, gate, stopper: stopper.clone(), metadata, began: Instant::now() };
     let service =
         WorkerServer::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
     let server = Server::builder()

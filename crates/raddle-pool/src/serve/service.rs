@@ -18,17 +18,28 @@ use tonic::{Request, Response, Status};
 
 use super::{
     executor::{Doing, Executor, Number},
+    gate::Gate,
     sink::Sink,
     stop::Stopper,
 };
-use crate::{RpcError, WorkerMetadata, link::cost};
+use crate::{RpcError, WorkerMetadata, connection::Peer, credentials::Action, link::cost};
 
 /// Serves one worker.
 pub(super) struct Service {
     pub(super) executor: Arc<Executor>,
+    pub(super) gate: Arc<Gate>,
     pub(super) stopper: Stopper,
     pub(super) metadata: WorkerMetadata,
     pub(super) began: Instant,
+}
+
+impl Service {
+    /// Whether whoever has sent this may do this.
+    fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<(), Status> {
+        // A connection that nothing is known of could be anybody's.
+        let peer = request.extensions().get().unwrap_or(&Peer::Proven(None));
+        self.gate.check(peer, action).map_err(|error| status(&error))
+    }
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -38,6 +49,7 @@ impl Worker for Service {
     type DispatchStream = Answers<v1::Reply>;
 
     async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
+        self.check(&request, Action::Call(&request.get_ref().routine))?;
         let (send, answers) = mpsc::unbounded_channel();
         let number = Number { link: self.executor.new_link(), id: 0 };
         let sink = Sink::plain(send);
@@ -47,6 +59,7 @@ impl Worker for Service {
     }
 
     async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
+        self.check(&request, Action::Stop)?;
         let timeout = request.into_inner().timeout;
         if timeout.is_nan() {
             return Err(Status::invalid_argument("the timeout is no number"));
@@ -57,7 +70,8 @@ impl Worker for Service {
         stopping.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
     }
 
-    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
+    async fn info(&self, request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
+        self.check(&request, Action::Info)?;
         let Doing { in_flight, taken, is_stopping, .. } = self.executor.doing();
         Ok(Response::new(v1::InfoReply {
             protocol: PROTOCOL,
@@ -67,10 +81,12 @@ impl Worker for Service {
             uptime: self.began.elapsed().as_secs_f64(),
             stopping: is_stopping,
             routines: self.executor.routines().names().map(ToOwned::to_owned).collect(),
+            refused: self.gate.refused().into_iter().collect(),
         }))
     }
 
-    async fn idle(&self, _: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
+    async fn idle(&self, request: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
+        self.check(&request, Action::Info)?;
         self.executor.idle().await;
         let idle: Duration = self.executor.doing().idle;
         Ok(Response::new(v1::IdleReply { idle: idle.as_secs_f64() }))

@@ -11,7 +11,11 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use super::{Patience, ProcessSettings, Worker, WorkerError, WorkerProcess};
-use crate::{Uid, WorkerMetadata, connection::Control};
+use crate::{
+    Uid, WorkerMetadata,
+    connection::Control,
+    credentials::{Allow, WorkerCredentials},
+};
 
 /// How long a worker may take to end, beyond what its calls may.
 const BEYOND: Duration = Duration::from_secs(2);
@@ -59,6 +63,24 @@ impl LocalWorker {
     /// How many calls it takes at a time. It answers others that it does not want more, and they are offered to another.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.settings.max_in_flight = Some(calls);
+        self
+    }
+
+    /// Who it is, and whom it trusts: it then serves by TLS, at a port of this machine unless another address is said.
+    pub fn credentials(mut self, credentials: WorkerCredentials) -> Self {
+        self.settings.credentials = Some(credentials);
+        self
+    }
+
+    /// Who may call what, stop it, and ask what it is. If nothing is said, everybody who is let in.
+    pub fn allow(mut self, allow: Allow) -> Self {
+        self.settings.allow = Some(allow);
+        self
+    }
+
+    /// Lets it be reached from other machines by anybody. Without this, and without credentials, it serves on this machine only.
+    pub fn insecure(mut self) -> Self {
+        self.settings.insecure = true;
         self
     }
 
@@ -120,7 +142,8 @@ impl Worker for LocalWorker {
     async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
         let process = self.process().ok_or(WorkerError::NotRunning)?;
         let stopping = async {
-            let told = Control::new(&process.metadata().address)?.stop(patience).await;
+            let control = Control::with_credentials(&process.metadata().address, self.settings.credentials.as_ref());
+            let told = control?.stop(patience).await;
             if told.is_err() {
                 // It cannot be reached. If it is still there, it is told otherwise.
                 process.terminate(patience);

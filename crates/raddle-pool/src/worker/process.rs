@@ -24,6 +24,7 @@ use super::{Patience, WorkerError};
 use crate::{
     Uid, WorkerMetadata,
     connection::Address,
+    credentials::{Allow, WorkerCredentials},
     serve::{self, ARGUMENT, Report, Settings},
 };
 
@@ -49,6 +50,12 @@ pub struct ProcessSettings {
     pub extra: BTreeMap<String, String>,
     /// Calls that it takes at a time, if that is bounded.
     pub max_in_flight: Option<usize>,
+    /// Who it is, and whom it trusts: it then serves at a port, by TLS.
+    pub credentials: Option<WorkerCredentials>,
+    /// Who may do what. If nothing is said, everybody who is let in.
+    pub allow: Option<Allow>,
+    /// It may be reached from other machines by anybody. Without this, and without credentials, it serves on this machine only.
+    pub insecure: bool,
     /// How long it keeps what it needs to call others, when it does not.
     pub proxy_pool_ttl: Duration,
 }
@@ -74,6 +81,9 @@ impl Default for ProcessSettings {
             tags: BTreeSet::new(),
             extra: BTreeMap::new(),
             max_in_flight: None,
+            credentials: None,
+            allow: None,
+            insecure: false,
             proxy_pool_ttl: Duration::from_secs(60),
         }
     }
@@ -103,12 +113,12 @@ impl WorkerProcess {
         let address = heard_in(timeout, hear(settings, &mut leash), &mut child).await?;
         let metadata = WorkerMetadata {
             uid: settings.uid,
+            secure: settings.credentials.is_some() && is_at_a_port(&address),
             address,
             pid,
             version: env!("CARGO_PKG_VERSION").into(),
             tags: settings.tags.clone(),
             extra: settings.extra.clone(),
-            secure: false,
         };
         let (kill, killed) = watch::channel(false);
         let (say, ended) = watch::channel(None);
@@ -216,10 +226,13 @@ async fn hear(settings: &ProcessSettings, leash: &mut UnixStream) -> Result<Stri
         uid,
         tid: next_tid(),
         name: settings.name.clone(),
-        address: settings.address.clone().unwrap_or_else(|| format!("unix-abstract:raddle-{uid}")),
+        address: settings.address.clone().unwrap_or_else(|| own_address(settings)),
         tags: settings.tags.clone(),
         extra: settings.extra.clone(),
         max_in_flight: settings.max_in_flight,
+        credentials: settings.credentials.as_ref().map(|credentials| credentials.recipe().clone()),
+        allow: settings.allow.clone(),
+        insecure: settings.insecure,
         proxy_pool_ttl: settings.proxy_pool_ttl,
     };
     let mut line = serde_json::to_vec(&told).map_err(|error| WorkerError::Unable(error.to_string()))?;
@@ -236,6 +249,19 @@ async fn hear(settings: &ProcessSettings, leash: &mut UnixStream) -> Result<Stri
 
 fn described(status: std::io::Result<std::process::ExitStatus>) -> String {
     status.map_or_else(|error| format!("its end was not seen: {error}"), |status| status.to_string())
+}
+
+fn is_at_a_port(address: &str) -> bool {
+    matches!(address.parse(), Ok(Address::Tcp(_)))
+}
+
+/// Where a worker serves if nothing is said of it: out of the way of all others.
+fn own_address(settings: &ProcessSettings) -> String {
+    match settings.credentials {
+        // A certificate proves nothing on a socket where the system says who is there.
+        Some(_) => "127.0.0.1:0".to_owned(),
+        None => format!("unix-abstract:raddle-{}", settings.uid),
+    }
 }
 
 /// What `ps` shows until the worker has its title.

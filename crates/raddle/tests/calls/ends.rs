@@ -112,7 +112,7 @@ async fn a_start_that_fails_names_each_cause_and_leaves_nobody() {
         assert!(absent.to_string().contains("No such file"), "{absent}");
         let exposed = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:0");
         let error = pool(1).worker(exposed).start().await.unwrap_err().to_string();
-        assert!(error.contains("needs TLS"), "{error}");
+        assert!(error.contains("give credentials for TLS"), "{error}");
         let slow = |tags: &_| LocalWorker::new(tags).program("/bin/cat");
         let error =
             pool(1).worker(slow).start_timeout(Duration::from_millis(200)).start().await.unwrap_err().to_string();

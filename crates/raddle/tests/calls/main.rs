@@ -1,5 +1,7 @@
 //! Calls, with real workers: what they give, what travels with them, and what becomes of them when something breaks.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod cancels;
 mod clocks;
 mod ends;
@@ -10,6 +12,7 @@ mod modes;
 mod plain;
 mod proxies;
 mod routines;
+mod secure;
 mod strangers;
 mod streams;
 mod values;

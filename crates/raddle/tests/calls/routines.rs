@@ -179,13 +179,13 @@ pub(crate) fn breed() -> u32 {
     std::process::Command::new("sh").args(["-c", "exec sleep 1000"]).spawn().expect("a shell is there").id()
 }
 
-/// So many bytes.
 /// Texts of these lengths, one after the other.
 #[raddle::routine(name = "texts")]
 pub(crate) fn texts(lengths: Vec<usize>) -> impl Stream<Item = String> + Send {
     Ready(lengths.into_iter().map(|length| "x".repeat(length)))
 }
 
+/// So many bytes.
 #[raddle::routine(name = "fill")]
 pub(crate) async fn fill(size: usize) -> String {
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -45,7 +45,7 @@ async fn what_passes_keeps_the_worker_and_the_next_is_asked() {
 #[tokio::test]
 async fn a_worker_that_is_no_use_is_removed_and_the_next_is_asked() {
     for balancer in all() {
-        for code in [Code::PermissionDenied, Code::Unauthenticated, Code::Unimplemented] {
+        for code in [Code::Unauthenticated, Code::Unimplemented] {
             let (context, fakes) = pool([Does::Refuse(code), Does::Take, Does::Refuse(code)]);
             for _ in 0..20 {
                 call(&balancer, &context, Some(1)).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_worker_that_is_no_use_is_removed_and_the_next_is_asked() {
 async fn all_are_asked_once_before_it_is_given_up() {
     for balancer in all() {
         let (context, fakes) =
-            pool([Code::Unavailable, Code::PermissionDenied, Code::NotFound, Code::Unavailable].map(Does::Refuse));
+            pool([Code::Unavailable, Code::Unauthenticated, Code::NotFound, Code::Unavailable].map(Does::Refuse));
         let Err(CallError::NoWorkers(NoWorkersAvailable(Some(last)))) = call(&balancer, &context, Some(3)).await else {
             panic!("somebody has taken it")
         };
@@ -84,6 +84,8 @@ async fn workers_that_are_not_suited_stay_and_if_all_are_so_that_is_said() {
         }
         fakes.iter().for_each(|fake| fake.now_does(Does::Refuse(Code::FailedPrecondition)));
         assert_eq!(call(&balancer, &context, None).await, Err(CallError::Version("as told".into())));
+        fakes.iter().for_each(|fake| fake.now_does(Does::Refuse(Code::PermissionDenied)));
+        assert_eq!(call(&balancer, &context, None).await, Err(CallError::Denied("as told".into())));
         fakes[1].now_does(Does::Take);
         assert_eq!(call(&balancer, &context, None).await, Ok(()));
         assert!(context.workers().len() == 2 && context.workers().iter().all(|worker| worker.in_flight() == 0));

@@ -1,0 +1,70 @@
+//! Where a worker serves, and as whom it is spoken to.
+
+use std::{
+    hash::{Hash, Hasher},
+    io,
+    time::Duration,
+};
+
+use hyper_util::rt::TokioIo;
+use raddle_wire::v1::worker_client::WorkerClient;
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint, Uri},
+};
+use tower::service_fn;
+
+use super::{
+    Address, Stream,
+    channel::{ALIVE, CONNECTION_WINDOW, MAX_MESSAGE, STREAM_WINDOW},
+    stream::GRPC,
+};
+use crate::{RpcError, credentials::WorkerCredentials};
+
+/// How long it may take to connect. A worker that listens accepts at once.
+pub(super) const CONNECT: Duration = Duration::from_secs(5);
+
+/// Where a worker serves, and as whom it is spoken to. Whoever has the same can have the same connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    address: Address,
+    credentials: Option<WorkerCredentials>,
+}
+
+impl Target {
+    pub(super) fn new(address: &str, credentials: Option<&WorkerCredentials>) -> Result<Self, RpcError> {
+        let address = address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
+        Ok(Self { address, credentials: credentials.cloned() })
+    }
+
+    /// A connection in one of these protocols.
+    pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<Stream> {
+        let connecting = Stream::connect(&self.address, self.credentials.as_ref(), protocols);
+        tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// A client that connects when it is first used, and again after it was lost.
+    pub(super) fn client(&self) -> WorkerClient<Channel> {
+        let target = self.clone();
+        let connect = service_fn(move |_: Uri| {
+            let target = target.clone();
+            async move { target.connect(&[GRPC]).await.map(TokioIo::new) }
+        });
+        // Where it leads is up to the connector; a request has to have some host.
+        let channel = Endpoint::from_static("http://worker")
+            .connect_timeout(CONNECT)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .http2_keep_alive_interval(ALIVE)
+            .keep_alive_timeout(ALIVE)
+            .connect_with_connector_lazy(connect);
+        WorkerClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+    }
+}
+
+impl Hash for Target {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.address.hash(state);
+        self.credentials.as_ref().map(WorkerCredentials::fingerprint).hash(state);
+    }
+}

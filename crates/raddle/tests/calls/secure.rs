@@ -1,0 +1,287 @@
+//! Calls over TLS: between those who can prove who they are, and nobody else.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use futures_util::future::join_all;
+use raddle::{
+    CallError, WorkerPool, WorkerProxy,
+    pool::{
+        WorkerMetadata,
+        connection::Control,
+        credentials::{
+            PeerName, Pem, Recipe, WorkerCredentials,
+            issue::{Authority, Issued, Validity},
+        },
+        worker::{LocalWorker, Patience},
+    },
+};
+
+use raddle_wire::v1;
+
+use crate::{CALLEE, routines, until, within};
+
+/// Everybody's certificate is of this CA, unless it is said otherwise.
+struct Trust(Authority);
+
+impl Trust {
+    fn new() -> Self {
+        Self(Authority::new("test", Validity::days(SystemTime::now(), 1)).unwrap().0)
+    }
+
+    fn issue(&self, name: &str) -> Issued {
+        self.0.issue(&[name.parse().unwrap()], Validity::days(SystemTime::now(), 1)).unwrap()
+    }
+
+    fn recipe(&self, own: &Issued) -> Recipe {
+        Recipe::new(Pem::bytes(self.0.certificate())).identity(Pem::bytes(&own.certificate), Pem::bytes(&own.key))
+    }
+
+    /// Of somebody with this name, who calls workers by the name that those of the tests have.
+    fn caller(&self, name: &str) -> WorkerCredentials {
+        let expected: PeerName = "spiffe://test/worker".parse().unwrap();
+        self.recipe(&self.issue(name)).expecting([expected]).load().unwrap()
+    }
+
+    /// A pool whose workers have a name that is no host, and what is said of them.
+    async fn pool(&self, with: impl Fn(LocalWorker) -> LocalWorker + Send + Sync + 'static) -> WorkerPool {
+        let own = self.caller("spiffe://test/worker");
+        let worker = own.clone();
+        let factory = move |tags: &_| with(LocalWorker::new(tags).program(CALLEE).credentials(worker.clone()));
+        WorkerPool::builder().size(1).worker(factory).credentials(own).start().await.unwrap()
+    }
+}
+
+async fn called_by(credentials: &WorkerCredentials, worker: &WorkerMetadata) -> Result<u64, CallError> {
+    let proxy = WorkerProxy::of_workers([worker.clone()]).credentials(credentials.clone()).start().await.unwrap();
+    routines::add(1, 2).on(&proxy).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_streams_and_calls_of_routines_go_over_tls() {
+    within(60, async {
+        let pool = Trust::new().pool(|worker| worker).await;
+        let worker = &pool.workers()[0];
+        assert!(worker.secure && worker.address.starts_with("127.0.0.1:"), "{worker:?}");
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        assert_eq!(routines::nested(3).on(&pool).await, Ok(3));
+        let many = join_all((0..500).map(|n| routines::add(n, 1).on(&pool))).await;
+        assert!(many.into_iter().zip(1..).all(|(sum, expected)| sum == Ok(expected)));
+        for size in [0, 1, 100 << 10, 20 << 20] {
+            assert_eq!(routines::fill(size).on(&pool).await.map(|text| text.len()), Ok(size));
+        }
+        let large = "x".repeat(20 << 20);
+        let error = routines::find(large.clone()).on(&pool).await.unwrap_err();
+        assert_eq!(error, CallError::Failed(routines::Trouble::Missing { missing: large }));
+        let mut items = routines::count(10_000).on(&pool);
+        for n in 0..10_000 {
+            assert_eq!(items.next().await, Some(Ok(n)));
+        }
+        assert_eq!(items.next().await, None);
+        pool.stop_with(Patience::Endless).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_protected_and_what_is_not_do_not_mix() {
+    within(30, async {
+        let trust = Trust::new();
+        let (secure, plain) = (trust.pool(|worker| worker).await, crate::started(1).await);
+        for (worker, credentials) in [(&secure, None), (&plain, Some(trust.caller("spiffe://test/web")))] {
+            let proxy = WorkerProxy::of_workers(worker.workers());
+            let proxy = match credentials {
+                Some(credentials) => proxy.credentials(credentials),
+                None => proxy,
+            };
+            let proxy = proxy.start().await.unwrap();
+            let outcome = routines::add(1, 2).on(&proxy).await;
+            assert!(matches!(outcome, Err(CallError::NoWorkers(_))), "{outcome:?}");
+        }
+        // Whoever says that it is not protected does not get in either.
+        let lie = WorkerMetadata { secure: false, ..secure.workers()[0].clone() };
+        let proxy = WorkerProxy::of_workers([lie]).start().await.unwrap();
+        let outcome = routines::add(1, 2).on(&proxy).await;
+        assert!(matches!(outcome, Err(CallError::NoWorkers(_) | CallError::Lost { .. })), "{outcome:?}");
+        assert_eq!(routines::add(1, 2).on(&secure).await, Ok(3));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
+    within(60, async {
+        let (trust, stranger) = (Trust::new(), Trust::new());
+        let pool = trust.pool(|worker| worker).await;
+        let worker = pool.workers()[0].clone();
+        let foreign = stranger.issue("spiffe://test/web");
+        let (now, day) = (SystemTime::now(), Duration::from_secs(24 * 60 * 60));
+        let name = "spiffe://test/web".parse().unwrap();
+        let expired = trust.0.issue(&[name], Validity { from: now - day / 24, until: now - day / 48 }).unwrap();
+        let expected: PeerName = "spiffe://test/worker".parse().unwrap();
+        let cases = [
+            ("wrong CA", trust.recipe(&foreign).expecting([expected.clone()]), "unknown_issuer"),
+            ("expired", trust.recipe(&expired).expecting([expected.clone()]), "expired"),
+            (
+                "no certificate",
+                Recipe::new(Pem::bytes(trust.0.certificate())).mutual(false).expecting([expected.clone()]),
+                "no_certificate",
+            ),
+        ];
+        for (case, recipe, reason) in cases {
+            let outcome = called_by(&recipe.load().unwrap(), &worker).await;
+            assert!(matches!(outcome, Err(CallError::NoWorkers(_) | CallError::Lost { .. })), "{case}: {outcome:?}");
+            let own = trust.caller("spiffe://test/ops");
+            until_counted(&worker, &own, reason).await;
+        }
+        // The other way round: a worker whose certificate is of another CA, of another time or another name.
+        let others = [
+            ("wrong CA", stranger.caller("spiffe://test/worker"), trust.caller("spiffe://test/web")),
+            ("wrong name", trust.caller("spiffe://test/other"), trust.caller("spiffe://test/web")),
+        ];
+        for (case, serves, calls) in others {
+            let other = LocalWorker::new(&Default::default()).program(CALLEE).credentials(serves);
+            let fake = WorkerPool::builder().size(1).credentials(calls).quorum(1);
+            let settings = std::sync::Mutex::new(Some(other));
+            let fake = fake.worker(move |_: &_| settings.lock().unwrap().take().expect("once")).start().await.unwrap();
+            let outcome = routines::add(1, 2).on(&fake).timeout(Duration::from_secs(3)).await;
+            assert!(outcome.is_err(), "{case}: {outcome:?}");
+        }
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "whoever is honest is served");
+    })
+    .await;
+}
+
+async fn asked(worker: &WorkerMetadata, own: &WorkerCredentials) -> Result<v1::InfoReply, raddle::pool::RpcError> {
+    Control::with_credentials(&worker.address, Some(own))?.info().await
+}
+
+async fn until_counted(worker: &WorkerMetadata, own: &WorkerCredentials, reason: &str) {
+    let began = Instant::now();
+    loop {
+        let refused = asked(worker, own).await.unwrap().refused;
+        if refused.get(reason).is_some_and(|count| *count > 0) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(5), "{reason}: {refused:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
+    within(30, async {
+        let trust = Trust::new();
+        let pool = trust
+            .pool(|worker| {
+                worker.allow(
+                    "spiffe://test/worker = *\nspiffe://test/web = add\nspiffe://test/ops = @stop, @info"
+                        .parse()
+                        .unwrap(),
+                )
+            })
+            .await;
+        let worker = pool.workers()[0].clone();
+        let web = trust.caller("spiffe://test/web");
+        let proxy = WorkerProxy::of_workers([worker.clone()]).credentials(web.clone()).start().await.unwrap();
+        assert_eq!(routines::add(1, 2).on(&proxy).await, Ok(3));
+        let denied = routines::fill(3).on(&proxy).await.unwrap_err();
+        assert!(matches!(&denied, CallError::Denied(_)), "{denied:?}");
+        assert_eq!(denied.to_string(), "spiffe://test/web may not call 'fill'");
+        assert!(!denied.may_have_begun());
+        let stopped = Control::with_credentials(&worker.address, Some(&web)).unwrap().stop(Patience::None).await;
+        assert!(stopped.unwrap_err().to_string().contains("may not stop this worker"));
+        assert!(asked(&worker, &web).await.is_err());
+        let ops = trust.caller("spiffe://test/ops");
+        assert_eq!(called_by(&ops, &worker).await.unwrap_err().to_string(), "spiffe://test/ops may not call 'add'");
+        assert_eq!(asked(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
+        Control::with_credentials(&worker.address, Some(&ops)).unwrap().stop(Patience::None).await.unwrap();
+        until("it is gone", || !crate::is_alive(worker.pid)).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn honest_callers_are_served_while_a_thousand_say_nothing_and_others_talk_nonsense() {
+    within(60, async {
+        let pool = Trust::new().pool(|worker| worker).await;
+        let address = pool.workers()[0].address.clone();
+        let silent: Vec<TcpStream> = (0..1000).filter_map(|_| TcpStream::connect(&address).ok()).collect();
+        assert!(silent.len() > 900, "{}", silent.len());
+        for nonsense in
+            [&b"GET / HTTP/1.1\r\n\r\n"[..], b"raddle\0\x01garbage", b"\x16\x03\x01\xff\xff\xff", &[0; 4096]]
+        {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            stream.write_all(nonsense).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            let mut answer = Vec::new();
+            // It is told what is wrong, if anything, and hung up on.
+            let _ = stream.read_to_end(&mut answer);
+            assert!(answer.len() < 64, "{answer:?}");
+        }
+        let began = Instant::now();
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        drop(silent);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_renewed_without_an_end_to_calls() {
+    within(60, async {
+        let (trust, folder) = (Trust::new(), tempfile::tempdir().unwrap());
+        let path = |name: &str| folder.path().join(name);
+        let put = |own: &Issued| {
+            for (name, text) in [("ca", trust.0.certificate()), ("cert", &own.certificate), ("key", &own.key)] {
+                let temporary = path("new");
+                std::fs::write(&temporary, text).unwrap();
+                std::fs::rename(temporary, path(name)).unwrap();
+            }
+        };
+        put(&trust.issue("spiffe://test/first"));
+        let recipe = Recipe::new(Pem::file(path("ca"))).identity(Pem::file(path("cert")), Pem::file(path("key")));
+        let own = recipe.load().unwrap();
+        let factory = move |tags: &_| LocalWorker::new(tags).program(CALLEE).credentials(own.clone());
+        let named = |name: &str| {
+            let expected: PeerName = name.parse().unwrap();
+            trust.recipe(&trust.issue("spiffe://test/web")).expecting([expected]).load().unwrap()
+        };
+        let first = named("spiffe://test/first");
+        let pool = WorkerPool::builder().size(1).worker(factory).credentials(first.clone()).start().await.unwrap();
+        let worker = pool.workers()[0].clone();
+        let running = tokio::spawn(routines::rest(4000).on(&pool));
+        assert_eq!(called_by(&first, &worker).await, Ok(3));
+        put(&trust.issue("spiffe://test/second"));
+        let second = named("spiffe://test/second");
+        let began = Instant::now();
+        while called_by(&second, &worker).await != Ok(3) {
+            assert!(began.elapsed() < Duration::from_secs(10), "the new one is not shown");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(running.await.unwrap(), Ok(worker.pid), "what was running goes on");
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "and the connection that was there");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_port_that_others_reach_needs_tls_or_a_word() {
+    within(30, async {
+        let open = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("0.0.0.0:0");
+        let error = WorkerPool::builder().size(1).worker(open).start().await.unwrap_err().to_string();
+        assert!(error.contains("give credentials for TLS, or say that it may be insecure"), "{error}");
+        let insecure = move |tags: &_| open(tags).insecure();
+        let pool = WorkerPool::builder().size(1).worker(insecure).start().await.unwrap();
+        assert!(!pool.workers()[0].secure);
+        let trust = Arc::new(Trust::new());
+        let pool = trust.pool(|worker| worker.address_of("0.0.0.0:0")).await;
+        assert!(pool.workers()[0].secure);
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+    })
+    .await;
+}
