@@ -225,6 +225,7 @@ async fn read(readable: AsyncFd<Arc<Socket>>, link: Arc<Shared>) {
             Err(error) => wrong = Some(error),
         });
         link.is_heard.store(true, Ordering::Relaxed);
+        link.outbox.stand_in();
         if is_leaving {
             return link.lose("the worker is stopping", true);
         }
@@ -315,3 +316,6 @@ fn deliver(frame: Frame, link: &Shared) -> Result<Heard, raddle_wire::DecodeErro
     }
     Ok(Heard::OfCall)
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@ use std::{
     net::Shutdown,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -22,6 +23,8 @@ use super::Socket;
 const LARGE: usize = 64 * 1024;
 /// Memory that is kept for what is to come.
 const KEPT: usize = 256 * 1024;
+/// A writer that has not come for so long after it was woken is held up, by somebody who blocks the thread that it is to run on.
+const LATE: Duration = Duration::from_millis(20);
 
 /// Where things wait to be sent. What bounds it is what bounds those who put something there: permits of callers, credit of items.
 pub(crate) struct Outbox {
@@ -46,8 +49,12 @@ struct State {
     large: VecDeque<Large>,
     /// What is sent when there is nothing else.
     last: Vec<u8>,
+    /// The socket has not taken all of what it was given: what is encrypted may have been given to it, and not sent.
+    is_held_back: bool,
     /// The other side has to read something first. The writer waits for that.
     is_stuck: bool,
+    /// When the writer was woken, until it has come.
+    woken: Option<Instant>,
     ending: Ending,
 }
 
@@ -105,8 +112,11 @@ impl Outbox {
             state.next_ends.push((id, end));
         }
         // Who waits for the other side, or has been told to, takes this along.
-        let is_mine = haste == Haste::Now && !state.is_stuck;
+        let is_mine = !state.is_stuck && (haste == Haste::Now || state.is_writer_late());
         let is_left = if is_mine { !matches!(state.send(&self.socket), Ok(true)) } else { was_empty };
+        if is_left {
+            state.woken.get_or_insert_with(Instant::now);
+        }
         drop(state);
         if is_left {
             self.writer.wake();
@@ -147,6 +157,15 @@ impl Outbox {
         unsent
     }
 
+    /// Sends what is there if the writer does not come to it.
+    pub(crate) fn stand_in(&self) {
+        let mut state = self.lock();
+        if !state.is_stuck && state.ending != Ending::Now && state.is_writer_late() {
+            // What is left, and what went wrong, is for the writer to find.
+            let _ = state.send(&self.socket);
+        }
+    }
+
     /// Sends what others have left, until the outbox is closed and empty.
     pub(crate) async fn write(self: Arc<Self>) -> io::Result<()> {
         loop {
@@ -165,9 +184,9 @@ impl Outbox {
     fn poll_work(&self, cx: &mut Context<'_>) -> Poll<Ending> {
         // Registered before it is looked at: who puts something there after the look finds somebody to wake.
         self.writer.register(cx.waker());
-        let state = self.lock();
-        let is_idle = state.is_empty() && !state.is_stuck && state.ending == Ending::No;
-        if is_idle { Poll::Pending } else { Poll::Ready(state.ending) }
+        let mut state = self.lock();
+        state.woken = None;
+        if state.is_empty() && state.ending == Ending::No { Poll::Pending } else { Poll::Ready(state.ending) }
     }
 
     async fn write_all(&self) -> io::Result<()> {
@@ -175,7 +194,9 @@ impl Outbox {
         loop {
             let is_sent = {
                 let mut state = self.lock();
-                state.ending == Ending::Now || state.send(&self.socket)?
+                let is_sent = state.ending == Ending::Now || state.send(&self.socket)?;
+                state.is_stuck = !is_sent;
+                is_sent
             };
             if is_sent {
                 return Ok(());
@@ -195,14 +216,19 @@ impl Outbox {
 
 impl State {
     fn is_empty(&self) -> bool {
-        self.sent == self.now.len() && self.piece.is_empty() && self.next.is_empty() && self.large.is_empty()
+        let is_taken = self.sent == self.now.len() && self.piece.is_empty();
+        is_taken && !self.is_held_back && self.next.is_empty() && self.large.is_empty()
+    }
+
+    fn is_writer_late(&self) -> bool {
+        self.woken.is_some_and(|woken| woken.elapsed() > LATE)
     }
 
     /// Sends what can be at once. Returns whether it was all.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         let sent = self.send_all(socket);
-        self.is_stuck = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        if self.is_stuck { Ok(false) } else { sent.map(|()| true) }
+        self.is_held_back = matches!(&sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        if self.is_held_back { Ok(false) } else { sent.map(|()| true) }
     }
 
     fn send_all(&mut self, socket: &Socket) -> io::Result<()> {
