@@ -29,8 +29,7 @@ use crate::{
 
 /// A worker that says nothing for so long is asked whether it is there.
 const SILENCE: Duration = Duration::from_secs(5);
-
-/// How long what a worker has said before its end may take to be read.
+/// How long it may take to hear what a worker has said that hears nothing more.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A link to a worker. It ends when it is dropped, or the worker does.

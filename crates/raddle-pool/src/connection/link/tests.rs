@@ -73,3 +73,22 @@ async fn who_blocks_a_thread_after_a_call_holds_up_no_other() {
     drop((other, link));
     tokio::task::spawn_blocking(|| answering.join().unwrap()).await.unwrap();
 }
+
+#[tokio::test]
+async fn what_was_answered_is_heard_although_nothing_more_can_be_said() {
+    let (link, mut worker) = pair();
+    let mut answered = link.call(call()).unwrap();
+    let mut unheard = link.call(call()).unwrap();
+    let mut answers = answer(1, answer::What::Result(v1::Outcome {}), b"result");
+    answers.extend(answer(0, answer::What::Leave(v1::Leave {}), b""));
+    worker.write_all(&answers).unwrap();
+    // All of it before the link can look.
+    drop(worker);
+    let mut late = link.call(call()).unwrap();
+    assert_eq!(step(&mut answered).await, Step::Result(Bytes::from_static(b"result")));
+    for call in [&mut unheard, &mut late] {
+        let step = step(call).await;
+        assert!(matches!(&step, Step::Refused(error) if !error.may_have_begun), "{step:?}");
+    }
+    assert!(!link.is_open());
+}
