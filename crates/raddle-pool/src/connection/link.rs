@@ -203,7 +203,7 @@ impl Drop for LinkCall {
     fn drop(&mut self) {
         // Answers end the entry too; who is first does not matter.
         let was_open = self.link.calls().open.remove(&self.id).is_some();
-        if was_open && !self.is_over {
+        if was_open && !self.is_over && !self.link.outbox.withdraw(self.id) {
             let _ = self.link.say(self.id, request::What::Cancel(v1::Cancel {}), Haste::Soon);
         }
     }

@@ -124,6 +124,15 @@ impl Outbox {
         Ok(())
     }
 
+    /// Takes a large message back of which nothing was sent. Returns whether there was one: the other side will not hear of it.
+    pub(crate) fn withdraw(&self, id: u64) -> bool {
+        let mut state = self.lock();
+        let place = state.large.iter().position(|large| large.id == id && large.head.is_some());
+        let withdrawn = place.and_then(|place| state.large.remove(place));
+        drop(state);
+        withdrawn.is_some()
+    }
+
     /// Sends what is there, and then this, if it is anything, and takes nothing more.
     pub(crate) fn close(&self, last: Option<&impl Message>) {
         let mut state = self.lock();
@@ -207,6 +216,14 @@ impl Outbox {
             };
             waiting.writable().await?.clear_ready();
         }
+    }
+
+    /// How many bytes wait to be sent.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        let state = self.lock();
+        let large: usize = state.large.iter().map(|large| large.body.len()).sum();
+        state.now.len() - state.sent + state.piece.len() + state.next.len() + large
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

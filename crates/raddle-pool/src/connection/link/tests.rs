@@ -92,3 +92,17 @@ async fn what_was_answered_is_heard_although_nothing_more_can_be_said() {
     }
     assert!(!link.is_open());
 }
+
+#[tokio::test]
+async fn large_arguments_of_a_call_that_is_dropped_are_let_go_of() {
+    let (link, worker) = pair();
+    let body = Bytes::from(vec![7; 1 << 20]);
+    let large = || v1::Call { arguments: body.clone(), ..call() };
+    let _first = link.call(large()).unwrap();
+    for _ in 0..100 {
+        drop(link.call(large()).unwrap());
+    }
+    tokio::task::yield_now().await;
+    assert!(link.shared.outbox.waiting() < 4 << 20, "{}", link.shared.outbox.waiting());
+    drop(worker);
+}
