@@ -141,6 +141,10 @@ impl Outbox {
             if let Some(last) = last {
                 frame::put(&mut state.last, last, &[]);
             }
+            // Here and now, for there may be no writer. What is left is for the one that there is.
+            if !state.is_stuck {
+                let _ = state.send(&self.socket);
+            }
         }
         if !state.is_stuck {
             // Whoever finishes this sees what has come of it.
@@ -182,7 +186,8 @@ impl Outbox {
                 return Ok(());
             }
             self.write_all().await?;
-            if self.lock().ending == Ending::Soon {
+            // It may have been closed since, with a last word.
+            if self.lock().is_over() {
                 self.socket.shut(Shutdown::Write);
                 return Ok(());
             }
@@ -264,6 +269,10 @@ impl State {
             }
         }
         socket.flush()
+    }
+
+    fn is_over(&self) -> bool {
+        self.ending == Ending::Soon && self.is_empty() && self.last.is_empty()
     }
 
     /// Has something to be sent, if there is anything: all that is small, and a piece of what is large.

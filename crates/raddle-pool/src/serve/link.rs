@@ -217,3 +217,6 @@ impl Link {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;
