@@ -101,11 +101,13 @@ impl Executor {
             let message = format!("the worker has no routine '{}'", super::shown(&call.routine));
             return Err(RpcError::refused(Code::NotFound, message));
         };
+        let full = || RpcError::refused(Code::ResourceExhausted, "the worker does not want more just now");
+        let is_full = |in_flight| self.max_in_flight.is_some_and(|most| in_flight >= most);
         let in_flight = self.calls().running.len();
         // Asked before the lock is taken: it is a user's function.
-        let is_full = self.max_in_flight.is_some_and(|most| in_flight >= most) || self.crew.is_exhausted();
-        if is_full || !Backpressure::allows(Load { in_flight, routine: routine.name }) {
-            return Err(RpcError::refused(Code::ResourceExhausted, "the worker does not want more just now"));
+        let is_wanted = || Backpressure::allows(Load { in_flight, routine: routine.name });
+        if is_full(in_flight) || self.crew.is_exhausted() || !is_wanted() {
+            return Err(full());
         }
         let taken = Taken::new(routine, call, sink.clone());
         let is_plain = taken.is_plain();
@@ -114,6 +116,10 @@ impl Executor {
             let mut calls = self.calls();
             if calls.is_stopping {
                 return Err(RpcError::refused(Code::Unavailable, "the worker is stopping"));
+            }
+            // Other links may have brought some meanwhile.
+            if is_full(calls.running.len()) {
+                return Err(full());
             }
             if calls.running.contains_key(&number) {
                 return Err(RpcError::refused(Code::InvalidArgument, "a call of this number is in flight"));
@@ -275,5 +281,37 @@ impl Running {
     fn end(&self) {
         drop(take(&self.waiting));
         self.aborts.iter().for_each(AbortHandle::abort);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Barrier, thread};
+
+    use raddle_core::routine::{Routine, Run};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn no_more_are_taken_than_may_be_however_many_come_at_once() {
+        let endless = Run::Async(|_| Ok(Box::pin(std::future::pending())));
+        let routines = Routines::new([Routine { name: "endless", place: "here", run: endless }]).unwrap();
+        let call = || v1::Call { protocol: PROTOCOL, routine: "endless".into(), ..v1::Call::default() };
+        for _ in 0..200 {
+            let executor = Executor::new(routines.clone(), Crew::new().unwrap(), Some(1));
+            let (threads, sink) = (4, Sink::plain(mpsc::unbounded_channel().0));
+            let at_once = Barrier::new(threads);
+            let begin = &|link| {
+                at_once.wait();
+                executor.begin(Number { link, id: 1 }, call(), &sink).is_ok()
+            };
+            let taken = thread::scope(|scope| {
+                let all: Vec<_> = (0..threads as u64).map(|link| scope.spawn(move || begin(link))).collect();
+                all.into_iter().map(|one| one.join().unwrap()).filter(|is_taken| *is_taken).count()
+            });
+            executor.leave();
+            assert_eq!(taken, 1);
+        }
     }
 }
