@@ -24,7 +24,7 @@ use tonic::Code;
 use super::{Step, channel::ALIVE};
 use crate::{
     RpcError,
-    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Read, Socket, cost},
+    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Raw, Read, Socket, cost},
 };
 
 /// A worker that says nothing for so long is asked whether it is there.
@@ -89,7 +89,7 @@ impl Link {
         });
         let readable = socket.readable()?;
         // They end with the connection, which ends with the outbox that the link closes, or with the worker.
-        tokio::spawn(read(readable, Arc::clone(&shared)));
+        tokio::spawn(read(socket, readable, Arc::clone(&shared)));
         tokio::spawn(write(Arc::clone(&shared)));
         let watch = tokio::spawn(watch(Arc::clone(&shared))).abort_handle();
         Ok(Self { shared, watch })
@@ -209,7 +209,7 @@ impl Drop for LinkCall {
     }
 }
 
-async fn read(readable: AsyncFd<Arc<Socket>>, link: Arc<Shared>) {
+async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
     let ending = Ending(link);
     let (link, mut inbox, mut is_leaving) = (&ending.0, Inbox::new(), false);
     let reason = loop {
@@ -218,7 +218,7 @@ async fn read(readable: AsyncFd<Arc<Socket>>, link: Arc<Shared>) {
             Err(error) => break error.to_string(),
         };
         let mut wrong = None;
-        let read = inbox.read(ready.get_inner(), |frame| match deliver(frame, link) {
+        let read = inbox.read(&socket, |frame| match deliver(frame, link) {
             Ok(Heard::OfCall) => {}
             Ok(Heard::Leave) => is_leaving = true,
             Err(error) => wrong = Some(error),

@@ -10,7 +10,7 @@ use std::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::net::UnixStream,
     },
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use rustls::Connection;
@@ -40,18 +40,14 @@ impl Socket {
         self.tls.is_none()
     }
 
-    /// Has this runtime wait until it can be read. Once at a time: a runtime waits for an end once.
-    pub(crate) fn readable(self: Arc<Self>) -> io::Result<AsyncFd<Arc<Self>>> {
-        wait_for(self, Interest::READABLE)
+    /// Has this runtime wait until it can be read, beside whoever else waits for it.
+    pub(crate) fn readable(&self) -> io::Result<AsyncFd<Raw>> {
+        self.raw.wait_for(Interest::READABLE)
     }
 
-    /// Has this runtime wait until it can be written, beside whoever waits to read it.
+    /// Has this runtime wait until it can be written, beside whoever else waits for it.
     pub(crate) fn writable(&self) -> io::Result<AsyncFd<Raw>> {
-        let again = match &self.raw {
-            Raw::Unix(stream) => Raw::Unix(stream.try_clone()?),
-            Raw::Tcp(stream) => Raw::Tcp(stream.try_clone()?),
-        };
-        wait_for(again, Interest::WRITABLE)
+        self.raw.wait_for(Interest::WRITABLE)
     }
 
     /// Ends the connection, whoever else has this end.
@@ -106,9 +102,16 @@ impl Socket {
     }
 }
 
-fn wait_for<T: AsRawFd>(what: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: both kinds of end have one descriptor from their beginning to their end, and are kept for as long as they are waited for.
-    unsafe { AsyncFd::register_with_interest(what, interest) }.map_err(|error| error.into_parts().1)
+impl Raw {
+    /// By another descriptor: a runtime waits for each once.
+    fn wait_for(&self, interest: Interest) -> io::Result<AsyncFd<Self>> {
+        let again = match self {
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+        };
+        // SAFETY: it has one descriptor from its beginning to its end, and is kept for as long as it is waited for.
+        unsafe { AsyncFd::register_with_interest(again, interest) }.map_err(|error| error.into_parts().1)
+    }
 }
 
 fn flush(tls: &mut Connection, mut raw: &Raw) -> io::Result<()> {
@@ -166,11 +169,5 @@ impl AsRawFd for Raw {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.raw.as_fd()
-    }
-}
-
-impl AsRawFd for Socket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.raw.as_raw_fd()
     }
 }

@@ -200,9 +200,15 @@ impl Executor {
         let mut in_flight = self.in_flight.subscribe();
         while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
             tokio::time::sleep(HELD_UP).await;
-            if *in_flight.borrow() > 0 && self.crew.is_held_up().await && self.crew.grow() {
+            if *in_flight.borrow() == 0 || !self.crew.is_held_up().await {
+                continue;
+            }
+            if self.crew.grow() {
                 self.move_on();
                 links.move_to(&self.threads());
+            } else {
+                // Where nobody can block them: calls are refused, and clients hear that the worker is there.
+                links.move_to(&Handle::current());
             }
         }
     }

@@ -16,7 +16,12 @@ use raddle_wire::{
     frame::Frame,
     v1::{self, answer, request::What},
 };
-use tokio::{runtime::Handle, sync::Notify, task::JoinSet, time::timeout};
+use tokio::{
+    runtime::{self, Handle},
+    sync::Notify,
+    task::JoinSet,
+    time::timeout,
+};
 
 use super::{
     executor::{Executor, Number},
@@ -65,6 +70,8 @@ struct Reader {
     inbox: Inbox,
     /// How often somebody else has taken over to read. Who was it before is to leave it.
     turn: usize,
+    /// Who has.
+    runtime: Option<runtime::Id>,
     is_over: bool,
 }
 
@@ -85,7 +92,7 @@ impl Links {
             gate: Arc::clone(&self.gate),
             peer,
             in_flight: Arc::default(),
-            reader: Mutex::new(Reader { inbox: Inbox::new(), turn: 0, is_over: false }),
+            reader: Mutex::new(Reader { inbox: Inbox::new(), turn: 0, runtime: None, is_over: false }),
             ended: Notify::new(),
         });
         let mut open = self.lock();
@@ -135,6 +142,9 @@ impl Link {
     fn read_on(self: &Arc<Self>, threads: &Handle) {
         let turn = {
             let mut reader = self.lock();
+            if reader.runtime.replace(threads.id()) == Some(threads.id()) {
+                return;
+            }
             reader.turn += 1;
             reader.turn
         };
@@ -143,8 +153,7 @@ impl Link {
     }
 
     async fn read(self: Arc<Self>, turn: usize) {
-        // By this runtime: each waits for its own.
-        let Ok(readable) = Arc::clone(&self.socket).readable() else { return self.end() };
+        let Ok(readable) = self.socket.readable() else { return self.end() };
         while let Ok(mut ready) = readable.readable().await {
             match self.read_once(turn) {
                 Ok(Some(Read::Some)) => {}
