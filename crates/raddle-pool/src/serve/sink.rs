@@ -109,13 +109,13 @@ impl Sink {
     /// The end, otherwise.
     pub(super) fn exception(&self, mut exception: v1::Exception) {
         let value = std::mem::take(&mut exception.value);
-        exception.message.truncate(exception.message.floor_char_boundary(LONGEST));
+        exception.message = shortened(exception.message);
         self.send(What::Exception(exception), value);
     }
 
     /// It is not taken.
     pub(super) fn refuse(&self, error: &RpcError) {
-        let refusal = v1::Refusal { code: error.code as i32, message: error.message.clone() };
+        let refusal = v1::Refusal { code: error.code as i32, message: shortened(error.message.clone()) };
         self.send(What::Refusal(refusal), Bytes::new());
     }
 
@@ -151,6 +151,12 @@ impl Drop for OfLink {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// A message may quote what it is about, which may be larger than any head.
+fn shortened(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(LONGEST));
+    message
 }
 
 /// One of this kind, about which nothing else is to be said.
