@@ -10,6 +10,7 @@ use raddle_wire::{frame::GREETING, v1::worker_client::WorkerClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Semaphore,
+    time::Instant,
 };
 use tonic::{Code, Status, transport};
 
@@ -54,8 +55,8 @@ pub(crate) struct Channel {
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
     way: RwLock<Way>,
-    /// Held by whoever opens a link, so that it is one.
-    opening: tokio::sync::Mutex<()>,
+    /// Held by whoever opens a link, so that it is one. What has become of the last attempt, if that failed, and when.
+    opening: tokio::sync::Mutex<Option<(Instant, RpcError)>>,
 }
 
 /// How calls go.
@@ -82,7 +83,7 @@ impl Channel {
     fn open(target: Target, limit: usize) -> Self {
         let grpc = target.client();
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::new(()) }
+        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::default() }
     }
 
     /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
@@ -109,14 +110,23 @@ impl Channel {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let _opening = self.opening.lock().await;
+        let asked = Instant::now();
+        let mut failed = self.opening.lock().await;
         if let Some(known) = self.known() {
             return Ok(known);
+        }
+        // Who has waited for an attempt that failed does not wait for another: else the last of many would wait for all of them.
+        if let Some((_, error)) = failed.as_ref().filter(|(when, _)| *when >= asked) {
+            return Err(error.clone());
         }
         let greeted = tokio::time::timeout(CONNECT, greet(&self.target)).await;
         let greeted = greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         // Nothing was sent but a greeting.
-        let way = greeted.map_err(|error| unreached(&error))?;
+        let way = greeted.map_err(|error| {
+            let error = unreached(&error);
+            *failed = Some((Instant::now(), error.clone()));
+            error
+        })?;
         let link = match &way {
             Way::Link(link) => Some(Arc::clone(link)),
             Way::Unknown | Way::Plain => None,
@@ -168,4 +178,31 @@ pub(super) fn unanswered(status: &Status) -> RpcError {
     // Whatever a way that broke is called, another worker may be reached.
     let code = if error.may_have_begun { Code::Unavailable } else { error.code };
     RpcError { code, ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        // As a worker that stands still: the system connects, and nobody says anything.
+        let _listener = UnixListener::bind(&path).unwrap();
+        let target = Target::new(&format!("unix:{}", path.display()), None).unwrap();
+        let channel = Channel::open(target, 100);
+        let began = Instant::now();
+        for link in join_all((0..20).map(|_| channel.link())).await {
+            assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
+        }
+        assert!(began.elapsed() < 2 * CONNECT, "{:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(channel.link().await.is_err(), "a later one tries again");
+        assert!(began.elapsed() > 2 * CONNECT, "{:?}", began.elapsed());
+    }
 }

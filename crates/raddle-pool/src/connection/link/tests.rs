@@ -16,7 +16,7 @@ use super::*;
 fn pair() -> (Link, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    (Link::new(Socket::Unix(ours)).unwrap(), theirs)
+    (Link::new(Socket::new(Raw::Unix(ours), None)).unwrap(), theirs)
 }
 
 fn call() -> v1::Call {

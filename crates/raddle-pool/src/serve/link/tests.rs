@@ -6,15 +6,16 @@ use raddle_core::routine::Routines;
 use raddle_wire::frame::Decoder;
 
 use super::{super::crew::Crew, *};
+use crate::link::Raw;
 
 #[tokio::test]
 async fn who_comes_when_the_worker_leaves_is_told_so() {
     let executor = Executor::new(Routines::default(), Crew::new().unwrap(), None);
-    let links = Links::default();
+    let links = Links::new(Arc::default());
     links.leave(Duration::from_secs(1)).await;
     let (ours, mut client) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    links.begin(Socket::Unix(ours), &executor);
+    links.begin(Socket::new(Raw::Unix(ours), None), Peer::User, &executor);
     let reading = tokio::task::spawn_blocking(move || {
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let mut bytes = Vec::new();
