@@ -8,6 +8,7 @@ mod ends;
 mod examples;
 mod factories;
 mod faults;
+mod limits;
 mod modes;
 mod plain;
 mod proxies;
@@ -15,6 +16,7 @@ mod routines;
 mod secure;
 mod strangers;
 mod streams;
+mod stress;
 mod values;
 mod watches;
 

@@ -179,6 +179,18 @@ pub(crate) fn breed() -> u32 {
     std::process::Command::new("sh").args(["-c", "exec sleep 1000"]).spawn().expect("a shell is there").id()
 }
 
+/// The same text.
+#[raddle::routine(name = "echo")]
+pub(crate) async fn echo(text: String) -> String {
+    text
+}
+
+/// Leaves a trace of having run, and says whether it was the first to do so.
+#[raddle::routine(name = "note")]
+pub(crate) async fn note(path: PathBuf) -> bool {
+    std::fs::File::create_new(path).is_ok()
+}
+
 /// Texts of these lengths, one after the other.
 #[raddle::routine(name = "texts")]
 pub(crate) fn texts(lengths: Vec<usize>) -> impl Stream<Item = String> + Send {
