@@ -1,5 +1,6 @@
 //! How workers are found: who publishes them, and who hears of them.
 
+mod changes;
 mod local;
 mod static_list;
 

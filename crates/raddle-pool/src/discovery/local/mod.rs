@@ -9,7 +9,6 @@
 //! of the processes, and compare what is there with what they knew. So nothing is missed that happens between two looks, or that the kernel
 //! had no room to tell of.
 
-mod changes;
 mod entry;
 mod folder;
 mod pools;

@@ -1,7 +1,7 @@
 //! Somebody who hears of the workers of this machine.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     io,
     os::fd::{AsFd, OwnedFd},
 };
@@ -9,7 +9,6 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    changes::{Known, changes},
     entry::Name,
     folder::{Folder, Stamp, keep_latest},
     process::Life,
@@ -17,20 +16,17 @@ use super::{
 };
 use crate::{
     WorkerMetadata,
-    discovery::{Event, Filter, Subscription},
+    discovery::{Event, Filter, Subscription, changes::Told},
 };
 
 /// Somebody who hears of the workers of this machine.
 pub(super) struct Local {
     folder: Folder,
-    filter: Option<Filter>,
     watch: Watch,
     files: BTreeMap<Name, Seen>,
     /// The last number that was given to a process.
     number: u64,
-    /// What was told, or stands in `ready`.
-    known: Known,
-    ready: VecDeque<Event>,
+    told: Told,
 }
 
 /// A file, as it was when it was last looked at.
@@ -51,8 +47,8 @@ struct Watched {
 impl Local {
     /// Begins to listen. What is there is ready to be told.
     pub(super) fn start(folder: Folder, filter: Option<Filter>) -> io::Result<Self> {
-        let (files, known, ready) = (BTreeMap::new(), Known::new(), VecDeque::new());
-        let mut local = Self { folder, filter, watch: Watch::new()?, files, number: FOLDERS, known, ready };
+        let (watch, files) = (Watch::new()?, BTreeMap::new());
+        let mut local = Self { folder, watch, files, number: FOLDERS, told: Told::new(filter) };
         local.folder.sweep();
         local.watch_folders()?;
         local.look();
@@ -80,11 +76,7 @@ impl Local {
                 keep_latest(&mut latest, seen.stamp, worker);
             }
         }
-        let wanted = |worker: &WorkerMetadata| self.filter.as_ref().is_none_or(|filter| filter(worker));
-        let workers = latest.into_values().map(|(_, worker)| worker);
-        let now: Known = workers.filter(|worker| wanted(worker)).map(|worker| (worker.uid, worker.clone())).collect();
-        self.ready.extend(changes(&self.known, &now));
-        self.known = now;
+        self.told.see(latest.into_values().map(|(_, worker)| worker.clone()));
     }
 
     fn look_at(&mut self, name: Name, stamp: Stamp) {
@@ -154,7 +146,7 @@ impl Local {
 impl Subscription for Local {
     async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(event) = self.ready.pop_front() {
+            if let Some(event) = self.told.next() {
                 return Some(event);
             }
             // The only place to wait at, and nothing is taken there: whoever stops waiting loses nothing.

@@ -1,14 +1,42 @@
 //! What is new, from what was known and what is there. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::{Uid, WorkerMetadata, discovery::Event};
+use super::{Event, Filter};
+use crate::{Uid, WorkerMetadata};
 
 /// Workers that somebody has been told of.
-pub(super) type Known = BTreeMap<Uid, WorkerMetadata>;
+type Known = BTreeMap<Uid, WorkerMetadata>;
+
+/// What a subscriber was told, and what he is to be told next. Whoever looks says what is there; what is new follows.
+pub(super) struct Told {
+    filter: Option<Filter>,
+    /// What was told, or stands in `ready`.
+    known: Known,
+    ready: VecDeque<Event>,
+}
+
+impl Told {
+    pub(super) fn new(filter: Option<Filter>) -> Self {
+        Self { filter, known: Known::new(), ready: VecDeque::new() }
+    }
+
+    /// These are there now, and no others.
+    pub(super) fn see(&mut self, there: impl IntoIterator<Item = WorkerMetadata>) {
+        let wanted = |worker: &WorkerMetadata| self.filter.as_ref().is_none_or(|filter| filter(worker));
+        let now = there.into_iter().filter(wanted).map(|worker| (worker.uid, worker)).collect();
+        self.ready.extend(changes(&self.known, &now));
+        self.known = now;
+    }
+
+    /// The next event, if there is one.
+    pub(super) fn next(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+}
 
 /// What is to be told to who knows these, so that they know those. Ends come first: a name or an address may be used again.
-pub(super) fn changes(known: &Known, now: &Known) -> Vec<Event> {
+fn changes(known: &Known, now: &Known) -> Vec<Event> {
     let gone = known.iter().filter(|(uid, _)| !now.contains_key(uid)).map(|(_, worker)| Event::Dropped(worker.clone()));
     let there = now.iter().filter_map(|(uid, worker)| match known.get(uid) {
         None => Some(Event::Added(worker.clone())),
