@@ -113,13 +113,8 @@ impl Service {
 #[tonic::async_trait]
 impl Worker for Service {
     type DispatchStream = BoxStream<v1::Reply>;
-    type LinkStream = BoxStream<v1::Replies>;
 
     async fn dispatch(&self, _: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
-        Err(Status::unimplemented("it takes no calls"))
-    }
-
-    async fn link(&self, _: Request<tonic::Streaming<v1::Requests>>) -> Result<Response<Self::LinkStream>, Status> {
         Err(Status::unimplemented("it takes no calls"))
     }
 
