@@ -17,6 +17,9 @@ mod pool;
 mod proxy;
 mod scope;
 pub mod serve;
+mod stamp;
+#[cfg(test)]
+mod testing;
 pub mod worker;
 
 pub use call::{Call, CallStream};

@@ -3,6 +3,9 @@
 mod changes;
 mod local;
 mod static_list;
+#[cfg(test)]
+mod testing;
+mod watch;
 
 use std::{io, sync::Arc};
 
