@@ -25,7 +25,7 @@ pub mod worker;
 pub use call::{Call, CallStream};
 pub use credentials::WorkerCredentials;
 pub use error::{Blame, CallError, Never, NoWorkersAvailable, RpcError};
-pub use metadata::{Uid, WorkerMetadata};
+pub use metadata::{MetadataError, Uid, WorkerMetadata};
 pub use pool::{PoolBuilder, PoolError, WorkerPool};
 pub use proxy::{ProxyBuilder, WorkerProxy};
 pub use scope::On;
