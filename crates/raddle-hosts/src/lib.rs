@@ -14,8 +14,6 @@
 //!
 //! What fails is a panic: there is no test without the hosts. It takes root, and the programs `ip`, `nft`, `nsenter` and `unshare`.
 
-#![expect(clippy::expect_used, reason = "tests alone use this, and an error ends a test")]
-
 mod cable;
 mod host;
 mod lan;

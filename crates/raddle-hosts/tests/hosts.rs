@@ -1,5 +1,7 @@
 //! Hosts are apart from each other and from this machine, can be reached by each other, and leave nothing behind.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::{
     fs,
     io::{BufRead, BufReader},
