@@ -6,22 +6,25 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 25] = [
+const PROGRAMS: [(&str, &str); 29] = [
     ("bash", "bash"),
     ("mkfifo", "coreutils"),
     // With its engine, which has to run.
     ("docker", "docker.io"),
     ("xargs", "findutils"),
+    ("ip", "iproute2"),
     ("jq", "jq"),
     ("kubectl", "kubernetes-client"),
     ("awk", "mawk"),
     ("mount", "mount"),
     ("umount", "mount"),
+    ("nft", "nftables"),
     ("openssl", "openssl"),
     ("kill", "procps"),
     ("pgrep", "procps"),
     ("pkill", "procps"),
     ("ps", "procps"),
+    ("sysctl", "procps"),
     ("top", "procps"),
     // Its server is not used, and may run or not.
     ("promtool", "prometheus"),
@@ -31,6 +34,7 @@ const PROGRAMS: [(&str, &str); 25] = [
     ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
     ("setsid", "util-linux"),
     ("unshare", "util-linux"),
@@ -160,6 +164,8 @@ mod tests {
         for one in crates.read_dir().unwrap() {
             collect(&one.unwrap().path().join("tests"), &mut sources);
         }
+        // It is for tests alone.
+        collect(&crates.join("raddle-hosts/src"), &mut sources);
         let text: String = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
         assert!(text.contains("| jq "), "the tests were found");
         let known = |program: &str| PROGRAMS.iter().any(|(name, _)| *name == program);
@@ -170,7 +176,10 @@ mod tests {
             assert!(unknown.is_empty(), "not in the table: {unknown:?}");
         }
         // Of what scripts call, these are the ones that a small system lacks.
-        for program in ["jq", "python3", "setpriv", "setsid", "sqlite3", "top", "chattr", "gdb", "perl", "strace"] {
+        for program in [
+            "jq", "python3", "setpriv", "setsid", "sqlite3", "top", "chattr", "gdb", "perl", "strace", "ip", "nft",
+            "sysctl",
+        ] {
             let is_called = text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == program);
             assert!(!is_called || known(program), "{program} is not in the table");
         }

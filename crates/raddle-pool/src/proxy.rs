@@ -14,7 +14,7 @@ use tokio::{sync::OnceCell, task::AbortHandle, time::Instant};
 
 use crate::{
     CallError, NoWorkersAvailable, On, WorkerMetadata,
-    balancer::{Balancer, Context, RoundRobin},
+    balancer::{Balancer, Context, Entry, RoundRobin},
     connection::{self, ConnectionFactory, Outgoing, Replies, resource::ResourcePool},
     credentials::WorkerCredentials,
     discovery::{Discovery, DiscoveryError, Event, Filter, LocalDiscovery, StaticDiscovery, Subscription},
@@ -102,7 +102,7 @@ impl WorkerProxy {
         let mut route = self.0.route.clone();
         if route.pool.is_empty() && route.workers.is_empty() {
             let workers = self.0.context.workers();
-            route.workers = workers.iter().map(|entry| (*entry.metadata).clone().into()).collect();
+            route.workers = workers.iter().filter_map(Entry::for_others).map(Into::into).collect();
         }
         route
     }
@@ -140,7 +140,7 @@ impl Inner {
                 self.put_worker(worker);
             }
             Event::Added(worker) | Event::Updated(worker) | Event::Dropped(worker) => {
-                self.context.remove_worker(worker.uid);
+                self.context.forget_worker(worker.uid);
             }
         }
     }
@@ -245,6 +245,7 @@ impl ProxyBuilder {
         let filter: Option<Filter> =
             (!tags.is_empty()).then(|| Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as Filter);
         let mut subscription = discovery.subscribe(filter).await?;
+        context.doubt_by(move |worker| discovery.doubt(worker));
         let inner = Arc::new(Inner { context, balancer, route, limit, credentials, source, follower: OnceLock::new() });
         while let Some(Some(event)) = subscription.next().now_or_never() {
             inner.hear(event);

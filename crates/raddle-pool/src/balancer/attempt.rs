@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tonic::Code;
 
 use super::{Context, Entry};
 use crate::{
@@ -41,6 +42,9 @@ pub async fn attempt(
             Ok(replies) => return Ok(replies),
             Err(error) => error,
         };
+        if error.code == Code::Unavailable {
+            context.doubt(&worker.metadata);
+        }
         let who = format!("worker {} at {}", worker.metadata.uid, worker.metadata.address);
         match error.blame() {
             Blame::Call => return Err(error.into()),
@@ -141,8 +145,6 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use tonic::Code;
-
     use super::*;
 
     fn verdict(codes: &[Code]) -> CallError {

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc, OnceLock, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::Instant};
 use super::standing::{Standing, UnderWay};
 use crate::{
     RpcError, Uid, WorkerMetadata,
-    connection::{ConnectionFactory, Outgoing, Replies},
+    connection::{Address, ConnectionFactory, Outgoing, Replies},
 };
 
 /// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.
@@ -28,7 +28,12 @@ struct Inner {
     turn: AtomicUsize,
     /// Tells of changes.
     changes: watch::Sender<()>,
+    /// Finds out whether a worker is there.
+    doubts: OnceLock<Doubts>,
 }
+
+/// Finds out whether a worker is there that could not be reached.
+type Doubts = Box<dyn Fn(&WorkerMetadata) + Send + Sync>;
 
 /// A worker, and the way to it.
 #[derive(Clone, Debug)]
@@ -38,6 +43,10 @@ pub struct Entry {
     /// Makes connections to it.
     pub factory: ConnectionFactory,
     pub(super) standing: Arc<Standing>,
+    /// The pool itself has started it: nobody else knows better what becomes of it.
+    is_own: bool,
+    /// Where others find one that the pool has started, if they do.
+    public: Option<Arc<str>>,
 }
 
 impl Context {
@@ -46,16 +55,27 @@ impl Context {
         Arc::clone(&self.0.workers.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds a worker, or says something else of one that is there.
+    /// Adds a worker, or says something else of one that is there. One that the pool has started stays what it is.
     pub fn put_worker(&self, metadata: WorkerMetadata, factory: ConnectionFactory) {
+        self.put(metadata, factory, false);
+    }
+
+    /// The same with one that the pool has started.
+    pub(crate) fn put_own_worker(&self, metadata: WorkerMetadata, factory: ConnectionFactory) {
+        self.put(metadata, factory, true);
+    }
+
+    fn put(&self, metadata: WorkerMetadata, factory: ConnectionFactory, is_own: bool) {
         let standing = Arc::new(Standing::new(metadata.uid));
-        let mut entry = Entry { metadata: Arc::new(metadata), factory, standing };
+        let mut entry = Entry { metadata: Arc::new(metadata), factory, standing, is_own, public: None };
         self.change(|workers| match workers.iter_mut().find(|known| known.metadata.uid == entry.metadata.uid) {
+            Some(known) if known.is_own && !is_own => known.public = Some(entry.metadata.address.as_str().into()),
             Some(known) => {
                 // What was thought of it is worth nothing if it was started anew.
                 if known.metadata.pid == entry.metadata.pid && known.metadata.address == entry.metadata.address {
                     entry.standing = Arc::clone(&known.standing);
                 }
+                entry.public = known.public.take();
                 *known = entry;
             }
             None => workers.push(entry),
@@ -71,6 +91,23 @@ impl Context {
             was_there = workers.len() < before;
         });
         was_there
+    }
+
+    /// Removes a worker that is not heard of any more. One that the pool has started stays: whoever has told of it may be anybody.
+    pub(crate) fn forget_worker(&self, uid: Uid) {
+        self.change(|workers| workers.retain(|known| known.metadata.uid != uid || known.is_own));
+    }
+
+    /// Says that a worker could not be reached, to whoever can find out whether it is there.
+    pub fn doubt(&self, worker: &WorkerMetadata) {
+        if let Some(doubts) = self.0.doubts.get() {
+            doubts(worker);
+        }
+    }
+
+    /// Who finds out whether a worker is there. The first stays it.
+    pub(crate) fn doubt_by(&self, doubts: impl Fn(&WorkerMetadata) + Send + Sync + 'static) {
+        let _ = self.0.doubts.set(Box::new(doubts));
     }
 
     /// Waits until this worker is not among them.
@@ -114,6 +151,17 @@ impl Entry {
         let mut replies = outcome?;
         replies.hold(under_way);
         Ok(replies)
+    }
+
+    /// What is known of it, for others to use: where they find it. `None` if they do not: it serves at all addresses of this machine, and each machine
+    /// has its own.
+    pub(crate) fn for_others(&self) -> Option<WorkerMetadata> {
+        let known = (*self.metadata).clone();
+        match (&self.public, known.address.parse()) {
+            (_, Ok(address)) if !Address::is_everywhere(&address) => Some(known),
+            (Some(public), _) => Some(WorkerMetadata { address: (**public).to_owned(), ..known }),
+            _ => None,
+        }
     }
 
     /// The calls that were handed to this worker by [`dispatch`](Self::dispatch), and are not over.

@@ -1,6 +1,6 @@
 //! Where a worker serves.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
 /// Where a worker serves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +57,26 @@ impl Address {
         }
     }
 
+    /// Whether it means all addresses of a machine: it can be served at, and means another place on each.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.ip().is_some_and(|ip| ip.is_unspecified())
+    }
+
+    /// Where to connect to, from the machine that it is served at, if it means all addresses of that. Else it is the same.
+    pub(crate) fn from_here(self) -> Self {
+        match (self.ip(), &self) {
+            (Some(ip), Self::Tcp(place)) if ip.is_unspecified() => {
+                let port = place.rsplit_once(':').map_or("", |(_, port)| port);
+                Self::Tcp(if ip.is_ipv4() { format!("127.0.0.1:{port}") } else { format!("[::1]:{port}") })
+            }
+            _ => self,
+        }
+    }
+
+    fn ip(&self) -> Option<IpAddr> {
+        self.host()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    }
+
     /// The host, where there is one.
     pub(crate) fn host(&self) -> Option<&str> {
         match self {
@@ -78,6 +98,20 @@ mod tests {
         for text in ["", "unix:", "unix:relative", "unix-abstract:", "host", "host:", ":80", "host:99999", "a/b:80"] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("'{text}' is no address")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_means_every_address_is_reached_at_one() {
+        for (text, there) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")] {
+            let address: Address = text.parse().unwrap();
+            assert!(address.is_everywhere());
+            assert_eq!(address.from_here().to_string(), there);
+        }
+        for text in ["10.0.0.1:80", "[fd00::1]:80", "host:80", "unix:/x"] {
+            let address: Address = text.parse().unwrap();
+            assert!(!address.is_everywhere());
+            assert_eq!(address.from_here().to_string(), text);
         }
     }
 

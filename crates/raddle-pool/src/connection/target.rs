@@ -33,8 +33,9 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn new(address: &str, credentials: Option<&WorkerCredentials>) -> Result<Self, RpcError> {
-        let address = address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
-        Ok(Self { address, credentials: credentials.cloned() })
+        let address: Address =
+            address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
+        Ok(Self { address: address.from_here(), credentials: credentials.cloned() })
     }
 
     /// A connection in one of these protocols.

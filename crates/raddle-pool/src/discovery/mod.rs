@@ -2,7 +2,10 @@
 
 mod changes;
 mod file;
+#[cfg(feature = "lan")]
+mod lan;
 mod local;
+mod namespace;
 mod static_list;
 #[cfg(test)]
 mod testing;
@@ -12,6 +15,8 @@ use std::{io, sync::Arc};
 
 use async_trait::async_trait;
 
+#[cfg(feature = "lan")]
+pub use self::lan::LanDiscovery;
 pub use self::{file::FileDiscovery, local::LocalDiscovery, static_list::StaticDiscovery};
 use crate::WorkerMetadata;
 
@@ -44,6 +49,9 @@ pub trait Publisher: Send + Sync + 'static {
 pub trait Discovery: Send + Sync + 'static {
     /// Begins to listen. What is there already is heard of first, as [`Event::Added`], and without waiting.
     async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError>;
+
+    /// Somebody could not reach this worker. Whoever can finds out whether it is still there, and tells if it is not. Does not wait.
+    fn doubt(&self, _worker: &WorkerMetadata) {}
 }
 
 /// What is heard.
@@ -76,5 +84,9 @@ impl DiscoveryError {
 impl<D: Discovery + ?Sized> Discovery for Arc<D> {
     async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
         (**self).subscribe(filter).await
+    }
+
+    fn doubt(&self, worker: &WorkerMetadata) {
+        (**self).doubt(worker);
     }
 }

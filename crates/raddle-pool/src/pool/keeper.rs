@@ -235,7 +235,7 @@ impl Keeper {
     fn put(&self, metadata: &WorkerMetadata) {
         let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
         let factory = ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
-        self.context.put_worker(metadata.clone(), factory);
+        self.context.put_own_worker(metadata.clone(), factory);
     }
 
     /// A worker serves no more, or is about not to.

@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 use self::{folder::Folder, pools::Pools, process::Process, subscription::Local};
-use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription};
+use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, namespace};
 use crate::WorkerMetadata;
 
 /// The workers of this user on this machine that were published under one name.
@@ -52,16 +52,9 @@ impl LocalDiscovery {
         Self::of_pools(Pools::at(pools.into()), namespace)
     }
 
-    fn of_pools(pools: Pools, namespace: &str) -> Result<Self, DiscoveryError> {
-        let is_name = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
-        if !(1..=64).contains(&namespace.len()) || namespace.starts_with('.') || !namespace.chars().all(is_name) {
-            let source = io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "use 1 to 64 letters, digits, dots, dashes and underscores, and no dot first",
-            );
-            return Err(DiscoveryError { what: format!("'{namespace}' is no name for a pool"), source });
-        }
-        Ok(Self { folder: Folder::new(&Arc::new(pools), namespace), swept: Arc::default() })
+    fn of_pools(pools: Pools, name: &str) -> Result<Self, DiscoveryError> {
+        namespace::check(name)?;
+        Ok(Self { folder: Folder::new(&Arc::new(pools), name), swept: Arc::default() })
     }
 
     /// The name that its workers are published under.

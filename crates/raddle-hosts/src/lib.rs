@@ -1,0 +1,29 @@
+//! Several hosts on one machine, for tests: each is a network namespace with a cable to a switch, which is a bridge in a namespace of its
+//! own. Nothing of it is seen by the machine or by other tests, so that all may use the same names and addresses.
+//!
+//! ```no_run
+//! let lan = raddle_hosts::Lan::new();
+//! let (one, two) = (lan.host(), lan.host());
+//! let mut serving = one.command("my-server").arg(one.ipv4().to_string()).spawn()?;
+//! let answer = two.command("my-client").arg(one.ipv4().to_string()).output()?;
+//! one.cable().pull();
+//! # Ok::<_, std::io::Error>(())
+//! ```
+//!
+//! A host that is dropped ends whatever runs in it. That also happens when the process of the test is killed.
+//!
+//! What fails is a panic: there is no test without the hosts. It takes root, and the programs `ip`, `nft`, `nsenter` and `unshare`.
+
+mod cable;
+mod host;
+mod lan;
+mod namespace;
+
+pub use self::{cable::Cable, host::Host, lan::Lan};
+
+/// Whether hosts can be made here. In continuous integration it is an error if not.
+pub fn can_be_made() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(is_root || std::env::var_os("CI").is_none(), "only root can make hosts: run the tests as root");
+    is_root
+}

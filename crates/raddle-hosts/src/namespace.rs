@@ -1,0 +1,119 @@
+//! A network namespace, and a process that keeps it.
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::{fs::MetadataExt, process::CommandExt},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What keeps a namespace: it waits for the end of its input, which comes with the end of the test's process at the latest, and then ends
+/// whatever is left in the namespace, and with that the namespace. Addresses are used at once, without asking around whether others have
+/// them.
+const KEEPER: &str = r#"
+echo "$0" > /proc/sys/kernel/hostname
+for conf in all default; do echo 0 > /proc/sys/net/ipv6/conf/$conf/accept_dad; done
+echo kept
+read -r _
+for again in 1 2 3 4 5 6 7 8 9; do
+    left=no
+    for process in /proc/[0-9]*; do
+        pid=${process#/proc/}
+        [ "$pid" != $$ ] && [ "$process/ns/net" -ef /proc/$$/ns/net ] && kill -KILL "$pid" && left=yes
+    done
+    [ $left = yes ] || break
+    sleep 0.02
+done 2>/dev/null
+"#;
+/// How long it may take until all processes of a namespace are gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A network namespace with a host name of its own. When it is dropped, so is everything in it.
+pub(crate) struct Namespace {
+    keeper: Child,
+}
+
+impl Namespace {
+    /// Makes one. This is its host name.
+    pub(crate) fn new(name: &str) -> Self {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--net", "--uts", "--", "sh", "-c", KEEPER, name]);
+        // A group of its own: when the test's is killed, it is the one that cleans up.
+        unshare.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = unshare.spawn().expect("unshare runs");
+        let mut kept = String::new();
+        let said = keeper.stdout.take().map(|said| BufReader::new(said).read_line(&mut kept));
+        let namespace = Self { keeper };
+        assert!(matches!(said, Some(Ok(_))) && kept == "kept\n", "a network namespace cannot be made: is this root?");
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// The process that keeps it.
+    pub(crate) fn keeper(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// A program that is to run there. It is the process that is started, and not a child of it.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--uts", "--target"]).arg(self.keeper().to_string()).arg("--").arg(program);
+        command
+    }
+
+    /// Runs `ip` there, with these words.
+    pub(crate) fn ip(&self, words: &str) {
+        self.run("ip", words);
+    }
+
+    /// Runs a program there to its end, which must be a good one.
+    pub(crate) fn run(&self, program: &str, words: &str) {
+        let output = self.command(program).args(words.split_whitespace()).output().expect("nsenter runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {words}: {} {errors}", output.status);
+    }
+
+    /// The processes there, but for the one that keeps it.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let place = |pid: u32| {
+            let link = PathBuf::from(format!("/proc/{pid}/ns/net"));
+            fs::metadata(link).map(|meta| (meta.dev(), meta.ino())).ok()
+        };
+        let Some(here) = place(self.keeper()) else { return Vec::new() };
+        let all = fs::read_dir("/proc").expect("there is /proc").flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        // Those that have ended, and wait for their parents, are nowhere.
+        pids.filter(|pid| *pid != self.keeper() && place(*pid) == Some(here)).collect()
+    }
+
+    /// Ends all processes there, and waits until they are gone.
+    pub(crate) fn kill(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "processes cannot be killed: {left:?}");
+            for pid in left.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
+                // It may have ended by itself.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // At the end of its input it kills what is there, and ends. This is the way that is left when a test is killed, too.
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}

@@ -1,0 +1,275 @@
+//! The one place where a process speaks mDNS for a namespace: what it publishes, and what it has heard.
+//!
+//! `mdns-sd` has a thread that sends and receives; another, here, keeps what it tells. Neither needs a runtime: a program that blocks its own for a
+//! while is still there for others.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant, SystemTime},
+};
+
+use mdns_sd::{IfKind, IfPredicate, Receiver, ServiceDaemon, ServiceInfo};
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::{
+    interfaces::Choice,
+    listen::Listener,
+    place::Place,
+    record::{self, Beat, Unfit},
+    seen::Seen,
+};
+use crate::{Uid, WorkerMetadata};
+
+/// How often a worker gives a sign of life. One that was cut off is back so soon after it is not.
+const BEAT: Duration = Duration::from_secs(4);
+/// How long it may be silent: three signs in a row may be lost.
+pub(super) const TTL: Duration = Duration::from_secs(15);
+/// How often it is looked who was silent for too long. It is found out so much later, at most.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often it is looked whether interfaces have come or gone.
+const INTERFACES: u32 = 1;
+/// How long a worker that could not be reached has to say that it is there. It is asked twice, a second apart.
+const ANSWER: Duration = Duration::from_secs(3);
+/// How long the end of everything may take: for a last word to those who listen.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Speaks mDNS. When it is dropped, all that it has published is taken back.
+pub(super) struct Hub(Arc<Shared>);
+
+/// What the thread knows as well.
+pub(super) struct Shared {
+    pub(super) namespace: String,
+    choice: Choice,
+    state: Mutex<State>,
+    /// Tells that something was heard.
+    news: watch::Sender<()>,
+    has_ended: AtomicBool,
+}
+
+pub(super) struct State {
+    /// Replaced when it has heard too much.
+    pub(super) daemon: ServiceDaemon,
+    pub(super) seen: Seen,
+    published: BTreeMap<Uid, Published>,
+    /// Since when it is asked who is there, if anybody wants to know.
+    pub(super) listens: Listens,
+    thread: Option<Thread>,
+}
+
+/// Whether anybody wants to know who is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listens {
+    No,
+    Wanted,
+    Since(Instant),
+}
+
+struct Published {
+    worker: WorkerMetadata,
+    place: Place,
+    beat: u64,
+    due: Instant,
+}
+
+impl Hub {
+    /// Begins to speak at the chosen interfaces, and nowhere else.
+    pub(super) fn new(namespace: &str, choice: Choice) -> io::Result<Self> {
+        let daemon = speak(&choice)?;
+        let state =
+            State { daemon, seen: Seen::default(), published: BTreeMap::new(), listens: Listens::No, thread: None };
+        let shared = Arc::new(Shared {
+            namespace: namespace.to_owned(),
+            choice,
+            state: Mutex::new(state),
+            news: watch::Sender::default(),
+            has_ended: AtomicBool::new(false),
+        });
+        let kept = Arc::clone(&shared);
+        // Ends with the hub.
+        let thread = thread::Builder::new().name("lan-discovery".into()).spawn(move || kept.keep())?;
+        shared.state().thread = Some(thread.thread().clone());
+        Ok(Self(shared))
+    }
+
+    /// Says that a worker is there, or something else of one.
+    pub(super) fn publish(&self, worker: WorkerMetadata, place: Place) -> Result<(), Unfit> {
+        // Each is another, also than those of a process before this one.
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (uid, beat) = (worker.uid, since.as_millis() as u64);
+        let mut published = Published { worker, place, beat, due: Instant::now() };
+        // If it does not fit, it is not tried again and again.
+        published.texts(&self.0.namespace)?;
+        let mut state = self.0.state();
+        self.0.announce(&state.daemon, &mut published);
+        state.published.insert(uid, published);
+        Ok(())
+    }
+
+    /// Takes back what was said of a worker. Returns what tells that it was.
+    pub(super) fn take_back(&self, uid: Uid) -> Option<Receiver<mdns_sd::UnregisterStatus>> {
+        let mut state = self.0.state();
+        state.published.remove(&uid)?;
+        state.daemon.unregister(&record::name(uid)).inspect_err(|error| not_sent(uid, error)).ok()
+    }
+
+    /// Asks a worker whether it is there, if that was not done just now. If it does not answer, it is gone.
+    pub(super) fn doubt(&self, uid: Uid) {
+        let mut state = self.0.state();
+        if state.seen.doubt(uid, Instant::now()) {
+            debug!(worker = %uid, "is asked whether it is there");
+            if let Err(error) = state.daemon.verify(record::name(uid), ANSWER) {
+                not_sent(uid, &error);
+            }
+        }
+    }
+
+    /// Wants to know who is there. Returns since when that is asked, if it is.
+    pub(super) fn listen(&self) -> Option<Instant> {
+        let mut state = self.0.state();
+        match state.listens {
+            Listens::Since(since) => return Some(since),
+            Listens::Wanted => {}
+            Listens::No => {
+                state.listens = Listens::Wanted;
+                state.thread.iter().for_each(Thread::unpark);
+            }
+        }
+        None
+    }
+
+    /// Who is there, as far as is known.
+    pub(super) fn workers(&self) -> Vec<WorkerMetadata> {
+        self.0.state().seen.workers().collect()
+    }
+
+    /// Tells that something was heard.
+    pub(super) fn news(&self) -> watch::Receiver<()> {
+        self.0.news.subscribe()
+    }
+}
+
+impl Shared {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was heard.
+    pub(super) fn tell(&self) {
+        self.news.send_replace(());
+    }
+
+    /// The thread: gives signs of life, hears those of others, and misses them.
+    fn keep(&self) {
+        let mut listener = Listener::default();
+        while !self.has_ended.load(Ordering::Acquire) {
+            listener.hear(self, Instant::now() + LOOK);
+            let now = Instant::now();
+            self.beat(now);
+            let is_news = self.state().seen.expire(now);
+            if is_news {
+                self.tell();
+            }
+            if listener.is_too_much(self, now) {
+                self.start_anew(now);
+            }
+        }
+    }
+
+    /// Gives signs of life of those whose time it is.
+    fn beat(&self, now: Instant) {
+        let mut state = self.state();
+        let State { daemon, published, .. } = &mut *state;
+        for published in published.values_mut().filter(|published| published.due <= now) {
+            published.beat += 1;
+            self.announce(daemon, published);
+        }
+    }
+
+    /// Says that a worker is there. If it cannot be said now, it is soon.
+    fn announce(&self, daemon: &ServiceDaemon, published: &mut Published) {
+        let uid = published.worker.uid;
+        let announced = published.service(&self.namespace, &self.choice).and_then(|service| daemon.register(service));
+        published.due = Instant::now() + if announced.is_ok() { BEAT } else { LOOK };
+        if let Err(error) = announced {
+            not_sent(uid, &error);
+        }
+    }
+
+    /// Forgets all that was heard on the network, and hears it again. Those who hear of what is published here do not notice.
+    fn start_anew(&self, now: Instant) {
+        let fresh = match speak(&self.choice) {
+            Ok(fresh) => fresh,
+            Err(error) => return warn!(%error, "cannot begin anew to listen on the network"),
+        };
+        let mut state = self.state();
+        let old = std::mem::replace(&mut state.daemon, fresh);
+        // Without interfaces it takes nothing back.
+        if old.disable_interface(IfKind::All).is_ok() {
+            let _ = old.shutdown();
+        }
+        state.seen.confirm(now + TTL);
+        if matches!(state.listens, Listens::Since(_)) {
+            state.listens = Listens::Wanted;
+        }
+        let State { daemon, published, .. } = &mut *state;
+        published.values_mut().for_each(|published| self.announce(daemon, published));
+    }
+}
+
+/// Begins to speak mDNS at these interfaces. It begins with all of them, but without a word: what is said is said after they were chosen.
+fn speak(choice: &Choice) -> io::Result<ServiceDaemon> {
+    let begin = || {
+        let daemon = ServiceDaemon::new()?;
+        daemon.disable_interface(IfKind::All)?;
+        let choice = choice.clone();
+        daemon.enable_interface(IfKind::Predicate(IfPredicate::new(move |one| choice.takes(&one.name, one.ip()))))?;
+        daemon.set_ip_check_interval(INTERFACES)?;
+        Ok(daemon)
+    };
+    begin().map_err(|error: mdns_sd::Error| io::Error::other(error))
+}
+
+fn not_sent(uid: Uid, error: &mdns_sd::Error) {
+    debug!(worker = %uid, %error, "something could not be said of a worker on the network");
+}
+
+impl Published {
+    fn texts(&self, namespace: &str) -> Result<Vec<(String, String)>, Unfit> {
+        record::write(&self.worker, namespace, self.place.beyond(), &Beat { count: self.beat, ttl: TTL })
+    }
+
+    /// The same as a service, with a host of its own. Nobody else can have its name, so that nobody is asked who does.
+    fn service(&self, namespace: &str, choice: &Choice) -> mdns_sd::Result<ServiceInfo> {
+        let texts = self.texts(namespace).map_err(|unfit| mdns_sd::Error::Msg(unfit.to_string()))?;
+        let name = self.worker.uid.to_string();
+        let host = format!("{name}.local.");
+        let mut service =
+            ServiceInfo::new(record::SERVICE, &name, &host, (), self.place.port, &texts[..])?.enable_addr_auto();
+        service.set_requires_probe(false);
+        let (choice, place) = (choice.clone(), self.place);
+        let is_said = move |name: &str, ip| choice.takes(name, ip) && place.has(ip);
+        service.set_interfaces(vec![IfKind::Predicate(IfPredicate::new(move |one| is_said(&one.name, one.ip())))]);
+        Ok(service)
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Release);
+        let state = self.0.state();
+        let ending = state.daemon.shutdown();
+        state.thread.iter().for_each(Thread::unpark);
+        drop(state);
+        if let Ok(ending) = ending {
+            // What is published is taken back before this is told.
+            let _ = ending.recv_timeout(FAREWELL);
+        }
+    }
+}

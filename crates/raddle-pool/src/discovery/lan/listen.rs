@@ -1,0 +1,156 @@
+//! What is heard on the network, and when that is too much.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use mdns_sd::{Receiver, RecvTimeoutError, ResolvedService, ScopedIp, ServiceEvent};
+use tracing::{debug, warn};
+
+use super::{
+    hub::{Listens, Shared},
+    interfaces,
+    place::believed,
+    record::{self, SERVICE, Unbelievable},
+};
+
+/// So many records are kept of the network, of whatever kind: `mdns-sd` itself has no bound, and keeps some for ever. All workers that are kept have not
+/// a quarter of that.
+const RECORDS: i64 = 40_000;
+/// How often it is counted.
+const COUNT: Duration = Duration::from_secs(1);
+/// How often it is begun anew, at most.
+const ANEW: Duration = Duration::from_secs(2);
+
+/// Hears what is said on the network, when somebody wants to know.
+#[derive(Default)]
+pub(super) struct Listener {
+    events: Option<Receiver<ServiceEvent>>,
+    /// More was said than could be heard.
+    has_missed: bool,
+    counted: Option<Instant>,
+    began_anew: Option<Instant>,
+}
+
+impl Listener {
+    /// Hears what is said until then, or until there is something else to do.
+    pub(super) fn hear(&mut self, hub: &Shared, until: Instant) {
+        if self.events.is_none() && !self.begin(hub) {
+            return thread::park_timeout(until.saturating_duration_since(Instant::now()));
+        }
+        while let Some(events) = &self.events {
+            match events.recv_deadline(until) {
+                Ok(event) => note(hub, event),
+                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Disconnected) => {
+                    self.events = None;
+                    self.has_missed = true;
+                }
+            }
+        }
+    }
+
+    /// Begins to ask who is there, if somebody wants to know.
+    fn begin(&mut self, hub: &Shared) -> bool {
+        let mut state = hub.state();
+        if state.listens != Listens::Wanted {
+            return false;
+        }
+        match state.daemon.browse(SERVICE) {
+            Ok(events) => {
+                self.events = Some(events);
+                state.listens = Listens::Since(Instant::now());
+                drop(state);
+                hub.tell();
+                true
+            }
+            Err(error) => {
+                debug!(%error, "cannot ask who is on the network");
+                false
+            }
+        }
+    }
+
+    /// Whether so much is said on the network that it has to be forgotten.
+    pub(super) fn is_too_much(&mut self, hub: &Shared, now: Instant) -> bool {
+        if self.began_anew.is_some_and(|began| now < began + ANEW) {
+            return false;
+        }
+        if !self.has_missed && self.counted.is_none_or(|counted| now >= counted + COUNT) {
+            self.counted = Some(now);
+            let records = records(hub);
+            if records > RECORDS {
+                warn!(records, "a flood of records on the network: all are forgotten, and heard again");
+                self.has_missed = true;
+            }
+        }
+        if !self.has_missed {
+            return false;
+        }
+        (self.has_missed, self.events, self.began_anew) = (false, None, Some(now));
+        true
+    }
+}
+
+/// How many records are kept of the network.
+fn records(hub: &Shared) -> i64 {
+    let asked = hub.state().daemon.get_metrics();
+    let metrics = asked.ok().and_then(|answer| answer.recv_timeout(COUNT).ok()).unwrap_or_default();
+    metrics.iter().filter(|(name, _)| name.starts_with("cached-")).map(|(_, count)| count).sum()
+}
+
+fn note(hub: &Shared, event: ServiceEvent) {
+    let is_news = match event {
+        ServiceEvent::ServiceResolved(service) => match read(hub, &service) {
+            Ok(is_news) => is_news,
+            Err(Unbelievable::Elsewhere) => {
+                record::uid(&service.fullname).is_some_and(|uid| hub.state().seen.lose(uid))
+            }
+            Err(error) => {
+                debug!(name = shown(&service.fullname), %error, "a record on the network is not believed");
+                // What was believed before is not what it says now.
+                record::uid(&service.fullname).is_some_and(|uid| hub.state().seen.lose(uid))
+            }
+        },
+        ServiceEvent::ServiceRemoved(_, name) => record::uid(&name).is_some_and(|uid| hub.state().seen.lose(uid)),
+        ServiceEvent::SearchStarted(where_to) if where_to.contains(" on 0 interfaces") => {
+            debug!("there is no interface to find workers at, or another program has the port of mDNS for itself");
+            false
+        }
+        _ => false,
+    };
+    if is_news {
+        hub.tell();
+    }
+}
+
+/// Reads what is said of a worker. Returns whether that is news.
+fn read(hub: &Shared, service: &ResolvedService) -> Result<bool, Unbelievable> {
+    let texts = service.txt_properties.iter().map(|text| (text.key(), text.val()));
+    let said = record::read(&service.fullname, &hub.namespace, texts)?;
+    let mut state = hub.state();
+    let addresses = service.addresses.iter().map(|address| (address.to_ip_addr(), is_from_here(address)));
+    let place = believed(addresses, service.port, said.address, state.seen.place(said.uid));
+    let place = place.ok_or_else(|| Unbelievable::Wrong("its place".into()))?;
+    let (was_full, is_news) = (state.seen.is_full, state.seen.hear(said, place, Instant::now()));
+    if state.seen.is_full && !was_full {
+        warn!("there are more workers on the network than are kept: some are not heard of");
+    }
+    Ok(is_news)
+}
+
+/// Whether a loopback address was heard on the loopback, and not from another machine.
+fn is_from_here(address: &ScopedIp) -> bool {
+    address.is_loopback()
+        && match address {
+            ScopedIp::V4(address) => address.interface_ids().iter().all(|id| interfaces::is_loopback(&id.name)),
+            ScopedIp::V6(address) => interfaces::is_loopback(&address.scope_id().name),
+            _ => false,
+        }
+}
+
+/// A part of what others have written, for the log.
+fn shown(text: &str) -> String {
+    text.chars().take(80).flat_map(char::escape_default).collect()
+}

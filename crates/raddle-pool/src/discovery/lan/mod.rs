@@ -1,0 +1,173 @@
+//! The workers on the same network, in whatever machine they run: DNS-SD over mDNS, with nobody who serves it.
+//!
+//! Each worker is an instance of the service `_raddle._tcp`, by the name of its uid. Its SRV and address records say where it is, its TXT record says what
+//! else there is to know. What is heard comes from anybody: it is a hint whom to *try*, and never a reason to trust. `docs/discovery.md` has the form
+//! of the records, for those who write their own.
+//!
+//! `mdns-sd` sends and receives. What it does not do is done here: a worker that dies without a word is missed after seconds and not after minutes,
+//! since it gives signs of life; a flood of records takes no more memory than there is room for.
+
+mod hub;
+mod interfaces;
+mod listen;
+mod place;
+mod record;
+mod seen;
+mod subscription;
+
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use self::{
+    hub::Hub,
+    interfaces::Choice,
+    place::{Literal, Place},
+    subscription::Lan,
+};
+use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, namespace};
+use crate::WorkerMetadata;
+
+/// How long those who are there have to say so when somebody begins to listen.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How long it may take to say that a worker has gone.
+const GOODBYE: Duration = Duration::from_millis(500);
+
+/// The workers on the same network that were published under one name.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use raddle_pool::{WorkerPool, discovery::LanDiscovery, worker::LocalWorker};
+///
+/// let lan = LanDiscovery::new("math")?.interfaces(["eth0"]);
+/// // Here, and at every other machine on this network.
+/// let workers = |tags: &_| LocalWorker::new(tags).address_of("0.0.0.0:0").insecure();
+/// let pool = WorkerPool::builder().size(4).worker(workers).publisher(lan.clone()).discovery(lan).start().await?;
+/// # Ok(()) }
+/// ```
+///
+/// A worker that comes, changes or goes is heard of at once. One that dies without a word is missed after 15 s, or 3 s after somebody could not reach it.
+#[derive(Clone)]
+pub struct LanDiscovery {
+    namespace: Arc<str>,
+    choice: Choice,
+    literal: Option<Literal>,
+    /// Made when it is first needed.
+    hub: Arc<Mutex<Option<Arc<Hub>>>>,
+}
+
+impl LanDiscovery {
+    /// One for workers that are published under this name, at all interfaces but the loopback. A name has up to 64 letters, digits, dots, dashes and
+    /// underscores, and does not begin with a dot.
+    pub fn new(namespace: &str) -> Result<Self, DiscoveryError> {
+        namespace::check(namespace)?;
+        Ok(Self { namespace: namespace.into(), choice: Choice::default(), literal: None, hub: Arc::default() })
+    }
+
+    /// Uses these interfaces alone, by their names or addresses: `eth0`, `10.0.0.1`. The loopback is used if it is named.
+    pub fn interfaces(self, wanted: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { choice: Choice::of(wanted), hub: Arc::default(), ..self }
+    }
+
+    /// Says of the workers that are published that they are there: an IP address, with or without a port. If nothing is said, they are where they
+    /// serve; one that serves everywhere (`0.0.0.0`, `[::]`) is at the addresses of the interfaces that are used, whatever becomes of those.
+    pub fn advertise(self, address: &str) -> Result<Self, DiscoveryError> {
+        let literal = Literal::read(address).map_err(invalid("cannot advertise workers"))?;
+        Ok(Self { literal: Some(literal), hub: Arc::default(), ..self })
+    }
+
+    /// The name that its workers are published under.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn hub(&self) -> Result<Arc<Hub>, DiscoveryError> {
+        let mut hub = self.hub.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = &*hub {
+            return Ok(Arc::clone(hub));
+        }
+        let failed = || DiscoveryError::of::<io::Error>("cannot speak to the network");
+        let all = interfaces::all().map_err(failed())?;
+        self.choice.among(&all).map_err(failed())?;
+        let made = Arc::new(Hub::new(&self.namespace, self.choice.clone()).map_err(failed())?);
+        Ok(Arc::clone(hub.insert(made)))
+    }
+
+    fn made(&self) -> Option<Arc<Hub>> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where a worker is to be said to be.
+    fn place(&self, worker: &WorkerMetadata) -> Result<Place, io::Error> {
+        let all = interfaces::all()?;
+        let here: Vec<_> = self.choice.among(&all)?.into_iter().map(|one| one.ip).collect();
+        Place::of(&worker.address, self.literal, &here)
+            .map_err(|nowhere| io::Error::new(io::ErrorKind::InvalidInput, nowhere))
+    }
+}
+
+#[async_trait]
+impl Publisher for LanDiscovery {
+    async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
+        match event {
+            Event::Added(worker) | Event::Updated(worker) => {
+                let what = format!("worker {} cannot be published on the network", worker.uid);
+                let place = self.place(&worker).map_err(DiscoveryError::of(what.clone()))?;
+                self.hub()?.publish(worker, place).map_err(invalid(what))
+            }
+            Event::Dropped(worker) => {
+                let told = self.made().and_then(|hub| hub.take_back(worker.uid));
+                if let Some(told) = told {
+                    // It is not waited for that it was heard.
+                    let _ = tokio::time::timeout(GOODBYE, told.recv_async()).await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn withdraw(&self, worker: &WorkerMetadata) {
+        if let Some(hub) = self.made() {
+            hub.take_back(worker.uid);
+        }
+    }
+}
+
+#[async_trait]
+impl Discovery for LanDiscovery {
+    /// The first time, it takes half a second until those who are there have answered.
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
+        let hub = self.hub()?;
+        let mut news = hub.news();
+        let since = loop {
+            match hub.listen() {
+                Some(since) => break since,
+                // Who tells is part of the hub.
+                None => _ = news.changed().await,
+            }
+        };
+        tokio::time::sleep_until((since + SETTLE).into()).await;
+        Ok(Box::new(Lan::new(hub, filter)))
+    }
+
+    fn doubt(&self, worker: &WorkerMetadata) {
+        if let Some(hub) = self.made() {
+            hub.doubt(worker.uid);
+        }
+    }
+}
+
+fn invalid<E: std::error::Error + Send + Sync + 'static>(what: impl Into<String>) -> impl FnOnce(E) -> DiscoveryError {
+    let what = what.into();
+    move |error| DiscoveryError { what, source: io::Error::new(io::ErrorKind::InvalidInput, error) }
+}
+
+impl fmt::Debug for LanDiscovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LanDiscovery").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
