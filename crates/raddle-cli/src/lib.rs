@@ -17,6 +17,8 @@ mod progress;
 mod project;
 mod result;
 mod spec;
+#[cfg(feature = "pool")]
+mod systemd;
 mod table;
 mod tid;
 mod trust;

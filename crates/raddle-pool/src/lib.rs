@@ -26,6 +26,6 @@ pub use call::{Call, CallStream};
 pub use credentials::WorkerCredentials;
 pub use error::{Blame, CallError, Never, NoWorkersAvailable, RpcError};
 pub use metadata::{MetadataError, Uid, WorkerMetadata};
-pub use pool::{PoolBuilder, PoolError, WorkerPool};
+pub use pool::{PoolBuilder, PoolError, WorkerPool, standalone};
 pub use proxy::{ProxyBuilder, WorkerProxy};
 pub use scope::On;

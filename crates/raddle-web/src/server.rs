@@ -1,4 +1,4 @@
-//! Serves one page, beside what else the process does.
+//! Serves a page of metrics, and where there is something to be ready for, whether it is, beside what else the process does.
 
 use std::{future::Future, io, net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
@@ -16,6 +16,20 @@ use crate::request::{MAX_HEAD, Refusal, Request, end_of_head, parse};
 pub trait Source: Send + Sync + 'static {
     /// The page at `/metrics`, as it is now.
     fn page(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
+
+    /// What `/readyz` says. Where nobody says anything, there is no such page, and no `/healthz`, which says no more than that somebody answers.
+    fn readiness(&self) -> Option<Readiness> {
+        None
+    }
+}
+
+/// Whether somebody does what it is there for, and a word on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It does.
+    Ready(String),
+    /// Not yet, or no more.
+    Unready(String),
 }
 
 /// An address that is taken, where nobody is served yet.
@@ -38,6 +52,8 @@ pub struct BindError {
 }
 
 const PATH: &str = "/metrics";
+const READY: &str = "/readyz";
+const HEALTH: &str = "/healthz";
 const PAGE_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// Who scrapes comes with one connection at a time; more than a few are not there for the page.
@@ -142,12 +158,24 @@ async fn answer(head: &[u8], source: &dyn Source) -> Vec<u8> {
             let page = source.page().await;
             response("200 OK", PAGE_TYPE, page.as_bytes(), "", head_only)
         }
-        Ok(Request::Get { head_only, .. }) => {
-            response("404 Not Found", PLAIN, b"there is nothing but /metrics\n", "", head_only)
+        Ok(Request::Get { path, head_only }) => {
+            let (status, text) = said_of(path, source.readiness());
+            response(status, PLAIN, text.as_bytes(), "", head_only)
         }
         Err(Refusal::Method) => plain("405 Method Not Allowed", "only GET and HEAD\n", "Allow: GET, HEAD\r\n"),
         Err(Refusal::Version) => plain("505 HTTP Version Not Supported", "only HTTP/1.0 and HTTP/1.1\n", ""),
         Err(Refusal::Malformed) => plain("400 Bad Request", "that is no request\n", ""),
+    }
+}
+
+/// What is said at a path that is not that of the metrics.
+fn said_of(path: &str, readiness: Option<Readiness>) -> (&'static str, String) {
+    match (path, readiness) {
+        (_, None) => ("404 Not Found", "there is nothing but /metrics\n".into()),
+        (READY, Some(Readiness::Ready(word))) => ("200 OK", format!("{word}\n")),
+        (READY, Some(Readiness::Unready(word))) => ("503 Service Unavailable", format!("{word}\n")),
+        (HEALTH, Some(_)) => ("200 OK", "ok\n".into()),
+        (_, Some(_)) => ("404 Not Found", "there is nothing but /metrics, /readyz and /healthz\n".into()),
     }
 }
 
@@ -170,4 +198,25 @@ fn response(status: &str, kind: &str, body: &[u8], more: &str, head_only: bool) 
         whole.extend_from_slice(body);
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_shown_where_there_is_something_to_be_ready_for() {
+        let ready = || Some(Readiness::Ready("yes".into()));
+        let unready = || Some(Readiness::Unready("no".into()));
+        for (path, readiness, status, text) in [
+            (READY, ready(), "200 OK", "yes\n"),
+            (READY, unready(), "503 Service Unavailable", "no\n"),
+            (HEALTH, unready(), "200 OK", "ok\n"),
+            ("/", ready(), "404 Not Found", "there is nothing but /metrics, /readyz and /healthz\n"),
+            (READY, None, "404 Not Found", "there is nothing but /metrics\n"),
+            (HEALTH, None, "404 Not Found", "there is nothing but /metrics\n"),
+        ] {
+            assert_eq!(said_of(path, readiness), (status, text.to_owned()), "{path}");
+        }
+    }
 }

@@ -2,11 +2,15 @@
 
 #[cfg(feature = "tls")]
 mod cert;
+#[cfg(feature = "pool")]
+mod credentials;
 mod log;
 mod metrics;
 #[cfg(feature = "pool")]
 mod pool;
 mod queue;
+#[cfg(feature = "pool")]
+mod serve;
 mod spawner;
 mod spec;
 mod submit;
@@ -18,11 +22,15 @@ use raddle_core::{Span, tid::TidArg};
 
 #[cfg(feature = "tls")]
 pub(crate) use cert::{CaArgs, CertCommand, IssueArgs};
+#[cfg(feature = "pool")]
+pub(crate) use credentials::CredentialsArgs;
 pub(crate) use log::{LogArgs, LogFormat};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 #[cfg(feature = "pool")]
 pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs};
 pub(crate) use queue::{Amount, QueueCommand};
+#[cfg(feature = "pool")]
+pub(crate) use serve::{Finding, PoolServeArgs};
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
 pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};
@@ -136,7 +144,7 @@ pub(crate) enum Command {
     /// Keep one-shot workers ahead of demand
     #[command(subcommand)]
     Spawner(SpawnerCommand),
-    /// Show, ask and stop the workers of pools, which programs call routines on
+    /// Serve routines to pools; show, ask and stop the workers of pools
     #[cfg(feature = "pool")]
     #[command(subcommand)]
     Pool(PoolCommand),

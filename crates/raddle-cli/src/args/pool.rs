@@ -6,9 +6,13 @@ use clap::{Args, Subcommand};
 use raddle_core::{Span, span::ParseSpanError};
 use raddle_pool::worker::Patience;
 
-/// Show, ask and stop the workers of pools.
+use super::PoolServeArgs;
+
+/// Serve routines to pools; show, ask and stop the workers of pools.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
+    /// Keep workers for the pools of others, which call the routines of this program
+    Serve(Box<PoolServeArgs>),
     /// List the pools of this user on this machine
     #[command(after_help = "Example:
   raddle pool list --json | jq -r '.[].name'")]

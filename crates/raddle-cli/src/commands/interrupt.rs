@@ -12,6 +12,15 @@ pub(super) struct Interrupts {
     hangup: Option<Signal>,
 }
 
+/// What such a signal says, to those who tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// Somebody at a terminal wants it to end: SIGINT, and SIGHUP when the terminal is gone.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
 impl Interrupts {
     /// From now on these signals no longer end the process.
     pub(super) fn catch() -> Outcome<Self> {
@@ -24,6 +33,11 @@ impl Interrupts {
 
     /// Waits for the next of them.
     pub(super) async fn next(&mut self) {
+        self.word().await;
+    }
+
+    /// Waits for the next of them, and says which it is.
+    pub(super) async fn word(&mut self) -> Word {
         let Self { interrupt, terminate, hangup } = self;
         let hung_up = async {
             match hangup {
@@ -32,9 +46,9 @@ impl Interrupts {
             }
         };
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hung_up => {}
+            _ = interrupt.recv() => Word::Interrupt,
+            _ = terminate.recv() => Word::Terminate,
+            _ = hung_up => Word::Interrupt,
         }
     }
 }

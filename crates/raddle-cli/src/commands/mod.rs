@@ -40,6 +40,8 @@ use raddle_broker::Url;
 use raddle_core::Word;
 use raddle_exec::{Call, Prefork};
 
+#[cfg(feature = "pool")]
+use crate::args::PoolCommand;
 use crate::{
     args::{Cli, Command, Intake, LogArgs, LogFormat, MetricsCommand, SpawnerCommand, TaskCommand, WorkerCommand},
     context::Context,
@@ -54,6 +56,8 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
         Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
         Command::Spawner(SpawnerCommand::Run(args)) => (true, args.log),
         Command::Metrics(MetricsCommand::Serve(args)) => (true, args.log),
+        #[cfg(feature = "pool")]
+        Command::Pool(PoolCommand::Serve(args)) => (true, args.log),
         _ => (false, LogArgs::default()),
     };
     // Who starts a worker in the background speaks to people; the worker does not.

@@ -45,8 +45,25 @@ impl Page {
     }
 
     /// A metric that is one number, which only grows.
-    pub(crate) fn count(&mut self, name: &'static str, help: &str, value: u64) {
+    pub fn count(&mut self, name: &'static str, help: &str, value: u64) {
         self.single(name, Kind::Counter, help, value as f64);
+    }
+
+    /// A metric that is one number, which goes up and down.
+    pub fn gauge(&mut self, name: &'static str, help: &str, value: f64) {
+        self.single(name, Kind::Gauge, help, value);
+    }
+
+    /// A metric that is a number for each of these values of a label, which only grow.
+    pub fn counts<'a>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        label: &str,
+        counts: impl IntoIterator<Item = (&'a str, u64)>,
+    ) {
+        let mut family = self.family(name, Kind::Counter, help);
+        counts.into_iter().for_each(|(value, count)| family.sample(&[(label, value)], count as f64));
     }
 
     /// A metric that is one number.

@@ -119,6 +119,15 @@ impl Allow {
     }
 }
 
+impl IntoIterator for Allow {
+    type Item = Rule;
+    type IntoIter = std::vec::IntoIter<Rule>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.rules.into_iter()
+    }
+}
+
 /// Whoever has a verified certificate may do everything. Whoever is let in without one, which takes one-way TLS, may do all but stop the worker.
 impl Default for Allow {
     fn default() -> Self {

@@ -158,11 +158,12 @@ impl PoolBuilder {
             return Ok(WorkerPool { name, proxy: proxy.start().await?, keeper: None });
         }
         let local: Arc<dyn Publisher> = Arc::new(LocalDiscovery::new(&name)?);
+        let factory = self.factory.unwrap_or_else(|| of_this_program(self.credentials.clone()));
         let plan = Plan {
             size,
             quorum,
             tags: self.tags,
-            factory: self.factory.unwrap_or_else(|| of_this_program(self.credentials.clone())),
+            make: Arc::new(move |_, tags| factory.make(tags)),
             credentials: self.credentials,
             publishers: std::iter::once(local).chain(self.publisher).collect(),
             start_timeout: self.start_timeout,

@@ -1,14 +1,17 @@
 //! Keeps the workers of a pool: starts them, and others in the place of those that have ended.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, join_all},
+};
 use raddle_core::brake::Brake;
 use tokio::{
     sync::watch,
@@ -19,14 +22,14 @@ use tracing::{info, warn};
 
 use super::PoolError;
 use crate::{
-    WorkerMetadata,
+    Uid, WorkerMetadata,
     balancer::Context,
     connection::ConnectionFactory,
     credentials::WorkerCredentials,
     discovery::{Event, Publisher},
     proxy::Source,
     serve::words,
-    worker::{Patience, Worker, WorkerFactory},
+    worker::{Patience, Tally, Worker},
 };
 
 /// A worker that has lived for so long was well.
@@ -34,12 +37,15 @@ const WELL: Duration = Duration::from_secs(5);
 /// How long the end of a worker may take to be noticed, after a call has met it.
 const NOTICED: Duration = Duration::from_millis(20);
 
+/// Makes the worker of a place, with these tags. Places are counted from 0; one that ends is followed by another in its place.
+pub(super) type Make = Arc<dyn Fn(usize, &BTreeSet<String>) -> Arc<dyn Worker> + Send + Sync>;
+
 /// What workers are to be kept.
 pub(super) struct Plan {
     pub(super) size: usize,
     pub(super) quorum: usize,
     pub(super) tags: BTreeSet<String>,
-    pub(super) factory: Arc<dyn WorkerFactory>,
+    pub(super) make: Make,
     pub(super) publishers: Vec<Arc<dyn Publisher>>,
     pub(super) start_timeout: Option<Duration>,
     /// Calls in flight to one worker at a time.
@@ -59,6 +65,16 @@ pub(super) struct Keeper {
     brake: Mutex<Brake>,
     /// One task for each worker. None before it has begun, and after it was stopped.
     places: Mutex<Option<JoinSet<()>>>,
+    counted: Mutex<Counted>,
+}
+
+/// Whose deeds are counted.
+#[derive(Default)]
+struct Counted {
+    /// Those that are there can be asked.
+    there: BTreeMap<Uid, Arc<dyn Worker>>,
+    /// What those have done that are not.
+    gone: Tally,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +87,8 @@ struct State {
     first: usize,
     /// Why those could not that could not.
     causes: Vec<String>,
+    /// How often one has ended without having been told to, or could not be started.
+    losses: u64,
 }
 
 /// How a worker has come to its end.
@@ -90,6 +108,7 @@ impl Keeper {
             stop: watch::Sender::new(None),
             brake: Mutex::default(),
             places: Mutex::default(),
+            counted: Mutex::default(),
         })
     }
 
@@ -100,8 +119,8 @@ impl Keeper {
             return;
         }
         let mut tasks = JoinSet::new();
-        for _ in 0..self.plan.size {
-            tasks.spawn(Arc::clone(self).keep());
+        for place in 0..self.plan.size {
+            tasks.spawn(Arc::clone(self).keep(place));
         }
         *places = Some(tasks);
     }
@@ -126,7 +145,7 @@ impl Keeper {
         Err(PoolError::Start { wanted: size, causes })
     }
 
-    /// Stops all workers. Returns when they are gone.
+    /// Stops all workers. Returns when they are gone. Whoever is being stopped may be hurried by [`hurry`](Self::hurry).
     pub(super) async fn stop(&self, patience: Patience) {
         self.stop.send_replace(Some(patience));
         let places = self.places().take();
@@ -135,10 +154,43 @@ impl Keeper {
         }
     }
 
+    /// Has those that are being stopped cancel what is in flight.
+    pub(super) fn hurry(&self) {
+        self.stop.send_replace(Some(Patience::None));
+    }
+
+    /// Those that serve.
+    pub(super) fn serving(&self) -> Vec<WorkerMetadata> {
+        self.state.borrow().serving.clone()
+    }
+
+    /// How many serve, how many ends were not asked for, and whether others are held back because of them.
+    pub(super) fn standing(&self) -> (usize, u64, bool) {
+        let (serving, losses) = {
+            let state = self.state.borrow();
+            (state.serving.len(), state.losses)
+        };
+        (serving, losses, self.brake().is_on())
+    }
+
+    /// What all workers have done, those included that have ended. Each is asked, and has a second to answer.
+    pub(super) async fn tally(&self) -> Tally {
+        let (there, mut sum) = {
+            let counted = self.counted();
+            (counted.there.values().cloned().collect::<Vec<_>>(), counted.gone.clone())
+        };
+        // At once: one that does not answer holds up no other.
+        let tallies = join_all(there.iter().map(|worker| worker.tally())).await;
+        tallies.iter().flatten().for_each(|tally| sum.add(tally));
+        sum
+    }
+
     /// Lets go of all workers, which ends them.
     pub(super) fn abandon(&self) {
         self.stop.send_replace(Some(Patience::None));
         drop(self.places().take());
+        // A worker is gone with the last who has it.
+        self.counted().there.clear();
         // Its own: others may have been found besides.
         let mut own = Vec::new();
         self.state.send_modify(|state| own = std::mem::take(&mut state.serving));
@@ -149,7 +201,7 @@ impl Keeper {
     }
 
     /// Keeps one worker after the other.
-    async fn keep(self: Arc<Self>) {
+    async fn keep(self: Arc<Self>, place: usize) {
         let mut stop = self.stop.subscribe();
         let mut is_first = true;
         loop {
@@ -161,7 +213,7 @@ impl Keeper {
                 }
             }
             // It may be a user's code, which must not take the place along when it panics.
-            let made = catch_unwind(AssertUnwindSafe(|| self.plan.factory.make(&self.plan.tags)));
+            let made = catch_unwind(AssertUnwindSafe(|| (self.plan.make)(place, &self.plan.tags)));
             let worker = match made {
                 Ok(worker) => worker,
                 Err(thrown) => {
@@ -178,16 +230,18 @@ impl Keeper {
             let began = Instant::now();
             let how = match (starting, worker.metadata()) {
                 (Ok(Ok(())), Some(metadata)) => {
+                    self.counted().there.insert(worker.uid(), Arc::clone(&worker));
                     self.welcome(&metadata, std::mem::take(&mut is_first)).await;
                     let ended = self.look_after(&*worker, metadata, &mut stop).await;
-                    let patience = *stop.borrow();
-                    match (ended, patience) {
-                        (_, Some(patience)) => return self.dismiss(&*worker, patience).await,
-                        (Ended::ByItself(how), None) => how,
-                        (Ended::NoUse, None) => {
-                            self.dismiss(&*worker, Patience::None).await;
-                            "it was no use to its callers".to_owned()
-                        }
+                    let is_stopped = stop.borrow().is_some();
+                    if is_stopped || matches!(ended, Ended::NoUse) {
+                        self.dismiss(&*worker, &mut stop).await;
+                    }
+                    self.count(&*worker).await;
+                    match ended {
+                        _ if is_stopped => return,
+                        Ended::ByItself(how) => how,
+                        Ended::NoUse => "it was no use to its callers".to_owned(),
                     }
                 }
                 (Ok(Ok(())), None) => "it serves nowhere".to_owned(),
@@ -245,17 +299,39 @@ impl Keeper {
         self.publish(&Event::Dropped(metadata)).await;
     }
 
-    async fn dismiss(&self, worker: &dyn Worker, patience: Patience) {
-        if let Err(error) = worker.stop(patience).await {
+    /// Stops a worker: with what patience there is, which may become less meanwhile.
+    async fn dismiss(&self, worker: &dyn Worker, stop: &mut watch::Receiver<Option<Patience>>) {
+        let mut patience = stop.borrow_and_update().unwrap_or_default();
+        let stopped = loop {
+            let hurried = async {
+                let is_less = |now: &Option<Patience>| patience != Patience::None && *now == Some(Patience::None);
+                // Who says so is part of this.
+                drop(stop.wait_for(is_less).await);
+            };
+            tokio::select! {
+                stopped = worker.stop(patience) => break stopped,
+                () = hurried => patience = Patience::None,
+            }
+        };
+        if let Err(error) = stopped {
             warn!(worker = %worker.uid(), %error, "a worker could not be stopped");
         }
     }
 
+    /// Keeps what a worker has done that has ended.
+    async fn count(&self, worker: &dyn Worker) {
+        let done = worker.tally().await.map(Tally::ended);
+        let mut counted = self.counted();
+        counted.there.remove(&worker.uid());
+        done.iter().for_each(|done| counted.gone.add(done));
+    }
+
     /// Says what has become of a worker, and how soon there will be another.
     fn fail(&self, how: &str, is_first: bool, lived: Duration) {
-        if is_first {
-            self.state.send_modify(|state| state.causes.push(how.to_owned()));
-        }
+        self.state.send_modify(|state| {
+            state.losses += 1;
+            state.causes.extend(is_first.then(|| how.to_owned()));
+        });
         let mut brake = self.brake();
         if lived >= WELL {
             brake.ready();
@@ -280,6 +356,10 @@ impl Keeper {
 
     fn brake(&self) -> MutexGuard<'_, Brake> {
         self.brake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn places(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {

@@ -2,6 +2,7 @@
 
 mod builder;
 mod keeper;
+pub mod standalone;
 
 use std::{future::Future, sync::Arc};
 
@@ -42,6 +43,12 @@ pub enum PoolError {
     /// What was asked for makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// There is nothing to call.
+    #[error(
+        "this program has no routines that a worker could serve: functions with #[raddle::routine] are routines of the program that they \
+         are in, which serves them by itself, as in 'myapp pool serve'"
+    )]
+    NoRoutines,
 }
 
 impl WorkerPool {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Uid,
     credentials::{Allow, Recipe},
+    worker::Tally,
 };
 
 /// The first argument of a program that is to be a worker.
@@ -37,13 +38,18 @@ pub(crate) struct Settings {
     pub(crate) proxy_pool_ttl: Duration,
 }
 
-/// What it says when it serves, or why it cannot. One line the other way.
+/// What asks a worker what it has done. A byte, after the line that says what it is to be.
+pub(crate) const ASKED: u8 = b'?';
+
+/// What it says when it serves, or why it cannot; later, and at its end, what it has done. One line each, the other way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// It serves there.
     Serving(String),
     /// It cannot.
     Failed(String),
+    /// It has done this.
+    Done(Tally),
 }
 
 impl Settings {

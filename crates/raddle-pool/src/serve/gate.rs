@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt::Display,
     io,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -77,14 +77,25 @@ impl Gate {
         }
     }
 
+    /// A call was not taken. Others will take it, or its caller hears why: there is no need for the log to tell.
+    pub(super) fn decline(&self, error: &RpcError) {
+        let reason = match error.code {
+            Code::ResourceExhausted => "full",
+            Code::Unavailable => "stopping",
+            Code::NotFound => "unknown_routine",
+            Code::FailedPrecondition => "other_version",
+            _ => "malformed",
+        };
+        self.lock().entry(reason).or_default().count += 1;
+    }
+
     /// How many were refused, by the reason.
     pub(super) fn refused(&self) -> BTreeMap<String, u64> {
-        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        refused.iter().map(|(reason, refused)| ((*reason).to_owned(), refused.count)).collect()
+        self.lock().iter().map(|(reason, refused)| ((*reason).to_owned(), refused.count)).collect()
     }
 
     fn refuse(&self, reason: &'static str, why: &dyn Display) {
-        let mut all = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.lock();
         let refused = all.entry(reason).or_default();
         refused.count += 1;
         let now = Instant::now();
@@ -95,12 +106,19 @@ impl Gate {
             warn!(reason, times = since, "somebody was refused: {why}");
         }
     }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Refused>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credentials::{Identity, Name};
+    use crate::{
+        credentials::{Identity, Name},
+        worker::REASONS,
+    };
 
     fn proven(uri: &str) -> Peer {
         Peer::Proven(Some([Name::Uri(uri.to_owned())].into_iter().collect::<Identity>()))
@@ -123,6 +141,20 @@ mod tests {
             assert_eq!(error.code, Code::PermissionDenied);
         }
         assert_eq!(gate.refused()["not_allowed"], 5);
+    }
+
+    #[test]
+    fn every_reason_is_one_that_others_know() {
+        let gate = Gate::default();
+        use Code::{FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable};
+        for code in [ResourceExhausted, Unavailable, NotFound, FailedPrecondition, InvalidArgument] {
+            gate.decline(&RpcError::refused(code, ""));
+        }
+        gate.turn_away(&io::ErrorKind::TimedOut.into());
+        gate.turn_away(&io::ErrorKind::ConnectionReset.into());
+        let refused = gate.refused();
+        assert_eq!(refused.len(), 7);
+        assert!(refused.keys().all(|reason| REASONS.contains(&reason.as_str())), "{refused:?}");
     }
 
     #[test]

@@ -187,9 +187,13 @@ impl Link {
         match what {
             Some(What::Call(call)) => {
                 let sink = Sink::of_link(id, &self.outbox, &self.in_flight);
-                let begun = self.gate.check(&self.peer, Action::Call(&call.routine));
+                let is_allowed = self.gate.check(&self.peer, Action::Call(&call.routine));
                 let call = v1::Call { arguments: body, ..call };
-                if let Err(error) = begun.and_then(|()| self.executor.begin(number, call, &sink)) {
+                let begin = |()| {
+                    let begun = self.executor.begin(number, call, &sink);
+                    begun.inspect_err(|error| self.gate.decline(error))
+                };
+                if let Err(error) = is_allowed.and_then(begin) {
                     sink.refuse(&error);
                 }
             }

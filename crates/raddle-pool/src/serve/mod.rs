@@ -25,7 +25,7 @@ pub use self::{
     process::main_if_asked,
 };
 pub(crate) use self::{
-    config::{ARGUMENT, Report, Settings},
+    config::{ARGUMENT, ASKED, Report, Settings},
     panics::words,
     process::has_entered,
 };

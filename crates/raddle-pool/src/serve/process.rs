@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::fd::AsFd,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -21,10 +21,10 @@ use tonic::transport::Server;
 use tonic_health::server::HealthReporter;
 
 use super::{
-    config::{ARGUMENT, Report, Settings},
+    config::{ARGUMENT, ASKED, Report, Settings},
     crew::Crew,
     door::Door,
-    executor::Executor,
+    executor::{Doing, Executor},
     gate::Gate,
     link::Links,
     listener::Listener,
@@ -37,6 +37,7 @@ use crate::{
     connection::{Address, CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
     credentials::Recipe,
     proxy,
+    worker::Tally,
 };
 
 /// How long the server may take to end when its calls and links have: for what was answered to be sent, to clients that take their time.
@@ -95,13 +96,19 @@ fn take_leash() -> io::Result<File> {
     Ok(File::from(leash))
 }
 
-async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
-    let mut pool = leash;
-    let mut tell = |report: &Report| -> io::Result<()> {
+/// Where the pool hears from its worker. More than one thread has something to say.
+struct Pool(Mutex<File>);
+
+impl Pool {
+    fn tell(&self, report: &Report) -> io::Result<()> {
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
-        pool.write_all(&line)
-    };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+    }
+}
+
+async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
+    let pool = Arc::new(Pool(Mutex::new(leash.try_clone()?)));
     let bound = async {
         let address: Address = settings.address.parse().map_err(|error| format!("{error}"))?;
         let routines = Routines::of_this_program().map_err(|clash| clash.to_string())?;
@@ -120,7 +127,7 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let (routines, listener, address, tls) = match bound.await {
         Ok(bound) => bound,
         Err(error) => {
-            tell(&Report::Failed(error))?;
+            pool.tell(&Report::Failed(error))?;
             return Ok(());
         }
     };
@@ -141,8 +148,16 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let links = Links::new(Arc::clone(&gate));
     tokio::spawn(Arc::clone(&executor).mind_the_crew(Arc::clone(&links)));
     tokio::spawn(obey(signals, stopper.clone()));
-    let leash = leash.try_clone()?;
-    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash))?;
+    let tally = {
+        let (executor, gate) = (Arc::clone(&executor), Arc::clone(&gate));
+        move || {
+            let Doing { in_flight, taken, .. } = executor.doing();
+            Tally { in_flight: in_flight as u64, taken, refused: gate.refused() }
+        }
+    };
+    let (leash, told, count) = (leash.try_clone()?, Arc::clone(&pool), tally.clone());
+    let answer = move || told.tell(&Report::Done(count()));
+    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash, answer))?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<WorkerServer<Service>>().await;
     tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
@@ -169,7 +184,7 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     };
     // Before anybody knows where to look.
     settings.show("listening");
-    tell(&Report::Serving(address.to_string()))?;
+    pool.tell(&Report::Serving(address.to_string()))?;
     let ending = async {
         stopper.over().await;
         tokio::time::sleep(FAREWELL).await;
@@ -179,6 +194,8 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         () = ending => Ok(()),
     };
     leaving.leave();
+    // For those who keep count. Nobody else can say it any more.
+    let _ = pool.tell(&Report::Done(tally()));
     if let Address::Unix(path) = &address {
         let _ = std::fs::remove_file(path);
     }
@@ -205,11 +222,13 @@ async fn obey((mut terminate, mut interrupt): (Signal, Signal), stopper: Stopper
     }
 }
 
-/// Ends this process as soon as the pool is gone that it was started for. A thread of its own: nothing can hold it up.
-fn end_with_the_pool(mut leash: File) {
+/// Answers the pool that this process was started for, and ends it as soon as that is gone. A thread of its own: nothing can hold it up.
+fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>) {
     let mut word = [0];
     loop {
         match leash.read(&mut word) {
+            // If it cannot be told, it is gone, which is seen at the next look.
+            Ok(1) if word == [ASKED] => drop(answer()),
             Ok(1) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // And with it all that routines have started.

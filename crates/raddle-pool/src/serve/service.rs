@@ -53,7 +53,8 @@ impl Worker for Service {
         let (send, answers) = mpsc::unbounded_channel();
         let number = Number { link: self.executor.new_link(), id: 0 };
         let sink = Sink::plain(send);
-        self.executor.begin(number, request.into_inner(), &sink).map_err(|error| status(&error))?;
+        let begun = self.executor.begin(number, request.into_inner(), &sink);
+        begun.inspect_err(|error| self.gate.decline(error)).map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
         Ok(Response::new(Box::pin(Plain { executor, number, sink, answers, is_over: false })))
     }

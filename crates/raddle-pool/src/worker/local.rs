@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
-use super::{Patience, ProcessSettings, Worker, WorkerError, WorkerProcess};
+use super::{Patience, ProcessSettings, Tally, Worker, WorkerError, WorkerProcess};
 use crate::{
     Uid, WorkerMetadata,
     connection::Control,
@@ -179,6 +179,13 @@ impl Worker for LocalWorker {
         match self.metadata() {
             Some(metadata) => metadata,
             None => std::future::pending().await,
+        }
+    }
+
+    async fn tally(&self) -> Option<Tally> {
+        match self.process() {
+            Some(process) => Some(process.tally().await),
+            None => None,
         }
     }
 

@@ -1,7 +1,9 @@
 //! Workers: what a pool keeps, and what it starts.
 
+mod leash;
 mod local;
 mod process;
+mod tally;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +16,7 @@ use async_trait::async_trait;
 pub use self::{
     local::LocalWorker,
     process::{ProcessSettings, WorkerProcess},
+    tally::{REASONS, Tally},
 };
 use crate::{RpcError, Uid, WorkerMetadata};
 
@@ -46,6 +49,11 @@ pub trait Worker: Send + Sync + 'static {
     /// Waits until something else is to be said of it than at its start, such as that it is another process now, and says it. Called again after.
     async fn changed(&self) -> WorkerMetadata {
         std::future::pending().await
+    }
+
+    /// What it has done, and is doing, for those who keep count. Also of one that has ended. `None` if it does not say.
+    async fn tally(&self) -> Option<Tally> {
+        None
     }
 
     /// Waits until it has ended by itself, and says how. A pool then starts another in its place.

@@ -3,24 +3,22 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    os::unix::net::UnixStream as StdUnixStream,
     path::PathBuf,
     pin::pin,
     process::Stdio,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use raddle_core::{Tid, TidClock};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest, unix::AsyncFd},
-    net::UnixStream,
+    io::{Interest, unix::AsyncFd},
     process::{Child, Command},
-    sync::watch,
+    sync::{Notify, watch},
 };
 
-use super::{Patience, WorkerError};
+use super::{Patience, Tally, WorkerError, leash::Leash};
 use crate::{
     Uid, WorkerMetadata,
     connection::Address,
@@ -32,6 +30,10 @@ use crate::{
 const START: Duration = Duration::from_secs(30);
 /// How long its end may be seen after its last words, or the other way round.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long it may take to say what it has done. No code of a user's holds it up.
+const ANSWER: Duration = Duration::from_secs(1);
+/// Where systemd hears whether a service is ready. A worker is none: who has started it is.
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// What a worker's process is to be.
 #[derive(Clone, Debug)]
@@ -69,6 +71,10 @@ pub struct WorkerProcess {
     ended: watch::Receiver<Option<String>>,
     /// Ends it.
     kill: watch::Sender<bool>,
+    /// What it has done, as it was last heard.
+    done: watch::Receiver<Tally>,
+    /// Has it asked.
+    asked: Arc<Notify>,
 }
 
 impl Default for ProcessSettings {
@@ -96,14 +102,13 @@ impl WorkerProcess {
             return Err(WorkerError::NoEntry);
         }
         let timeout = timeout.unwrap_or(START);
-        let (ours, theirs) = StdUnixStream::pair().map_err(WorkerError::Spawn)?;
-        ours.set_nonblocking(true).map_err(WorkerError::Spawn)?;
-        let mut leash = UnixStream::from_std(ours).map_err(WorkerError::Spawn)?;
+        let (mut leash, theirs) = Leash::new().map_err(WorkerError::Spawn)?;
         // This program, whatever has become of its file since.
         let program = settings.program.clone().unwrap_or_else(|| "/proc/self/exe".into());
         let mut child = Command::new(program)
             .arg0(own_name())
             .arg(ARGUMENT)
+            .env_remove(NOTIFY_SOCKET)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .process_group(0)
             .kill_on_drop(true)
@@ -122,9 +127,12 @@ impl WorkerProcess {
         };
         let (kill, killed) = watch::channel(false);
         let (say, ended) = watch::channel(None);
+        let (count, done) = watch::channel(Tally::default());
+        let asked = Arc::new(Notify::new());
+        let held = Held { leash, asked: Arc::clone(&asked), count };
         // Ends with the process, which ends when `kill` is dropped.
-        tokio::spawn(look_after(child, leash, metadata.address.clone(), killed, say));
-        Ok(Self { pid, metadata, ended, kill })
+        tokio::spawn(look_after(child, held, metadata.address.clone(), killed, say));
+        Ok(Self { pid, metadata, ended, kill, done, asked })
     }
 
     /// Its number.
@@ -140,6 +148,19 @@ impl WorkerProcess {
     /// Whether it is running.
     pub fn is_alive(&self) -> bool {
         self.ended.borrow().is_none()
+    }
+
+    /// What it has done, and is doing. It is asked, and has a second to answer; else it is what was last heard.
+    pub async fn tally(&self) -> Tally {
+        let mut done = self.done.clone();
+        done.mark_unchanged();
+        self.asked.notify_one();
+        if self.is_alive() {
+            // Who has ended has said its last word.
+            let _ = tokio::time::timeout(ANSWER, done.changed()).await;
+        }
+        let done = done.borrow().clone();
+        if self.is_alive() { done } else { done.ended() }
     }
 
     /// Waits for its end, and says how it ended.
@@ -166,11 +187,34 @@ impl WorkerProcess {
     }
 }
 
+/// A worker that is held, and what is heard from it.
+struct Held {
+    leash: Leash,
+    asked: Arc<Notify>,
+    count: watch::Sender<Tally>,
+}
+
+impl Held {
+    /// Asks when it is to, and hears. Returns when there is nothing more to hear.
+    async fn listen(&mut self) {
+        loop {
+            tokio::select! {
+                heard = self.leash.hear() => match heard {
+                    Some(Report::Done(tally)) => _ = self.count.send_replace(tally),
+                    Some(_) => {}
+                    None => return,
+                },
+                () = self.asked.notified() => self.leash.ask(),
+            }
+        }
+    }
+}
+
 /// Holds the leash until the process has ended, or nobody wants it any more. Nothing is left of it then: what it has started is killed with it,
 /// as long as it has stayed in its group, and so is a socket that has a file.
 async fn look_after(
     mut child: Child,
-    leash: UnixStream,
+    mut held: Held,
     address: String,
     mut killed: watch::Receiver<bool>,
     say: watch::Sender<Option<String>>,
@@ -180,9 +224,14 @@ async fn look_after(
     // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
     let pidfd = opened.and_then(|pidfd| unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.ok());
     if let Some(pidfd) = pidfd {
+        let until_hung_up = async {
+            held.listen().await;
+            std::future::pending().await
+        };
         tokio::select! {
             _ = pidfd.readable() => {}
             () = async { drop(killed.wait_for(|killed| *killed).await) } => {}
+            () = until_hung_up => {}
         }
     }
     // Before it is waited for: until then nobody else can have its number.
@@ -190,7 +239,9 @@ async fn look_after(
         let _ = kill_process_group(pid, Signal::KILL);
     }
     let status = child.wait().await;
-    drop(leash);
+    // What it has done is the last that it says.
+    let _ = tokio::time::timeout(LAST_WORDS, held.listen()).await;
+    drop(held.leash);
     if let Ok(Address::Unix(path)) = address.parse() {
         let _ = std::fs::remove_file(path);
     }
@@ -219,8 +270,8 @@ async fn heard_in(
 }
 
 /// Tells the process what it is to be, and hears where it serves.
-async fn hear(settings: &ProcessSettings, leash: &mut UnixStream) -> Result<String, WorkerError> {
-    let hung_up = |_| WorkerError::Ended("it hung up".into());
+async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<String, WorkerError> {
+    let hung_up = || WorkerError::Ended("it hung up".into());
     let uid = settings.uid;
     let told = Settings {
         uid,
@@ -235,15 +286,11 @@ async fn hear(settings: &ProcessSettings, leash: &mut UnixStream) -> Result<Stri
         insecure: settings.insecure,
         proxy_pool_ttl: settings.proxy_pool_ttl,
     };
-    let mut line = serde_json::to_vec(&told).map_err(|error| WorkerError::Unable(error.to_string()))?;
-    line.push(b'\n');
-    leash.write_all(&line).await.map_err(hung_up)?;
-    let mut line = String::new();
-    BufReader::new(leash).read_line(&mut line).await.map_err(hung_up)?;
-    match serde_json::from_str(&line) {
-        Ok(Report::Serving(address)) => Ok(address),
-        Ok(Report::Failed(reason)) => Err(WorkerError::Unable(reason)),
-        Err(_) => Err(WorkerError::Ended("it hung up".into())),
+    leash.tell(&told).await.map_err(|_| hung_up())?;
+    match leash.hear().await {
+        Some(Report::Serving(address)) => Ok(address),
+        Some(Report::Failed(reason)) => Err(WorkerError::Unable(reason)),
+        Some(Report::Done(_)) | None => Err(hung_up()),
     }
 }
 

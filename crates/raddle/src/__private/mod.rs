@@ -25,12 +25,16 @@ pub fn enter() {
     #[cfg(feature = "pool")]
     raddle_pool::serve::main_if_asked();
     #[cfg(feature = "worker")]
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|argument| argument == "worker" || argument == "spawner" || raddle_cli::is_internal(&argument))
-    {
+    if std::env::args_os().nth(1).is_some_and(|argument| is_ours(&argument)) {
         process::exit(raddle_cli::run(Some(raddle_fabric::routine::call)).into());
     }
+}
+
+/// Whether a program that was started with this argument is its own worker, and no more.
+#[cfg(feature = "worker")]
+fn is_ours(argument: &std::ffi::OsStr) -> bool {
+    let is_pool = cfg!(feature = "pool") && argument == "pool";
+    is_pool || argument == "worker" || argument == "spawner" || raddle_cli::is_internal(argument)
 }
 
 /// Runs the body of `main`.

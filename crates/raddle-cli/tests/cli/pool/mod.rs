@@ -3,6 +3,7 @@
 mod fake;
 mod look;
 mod ping;
+mod serve;
 mod stop;
 
 use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};

@@ -1,0 +1,68 @@
+//! What Prometheus sees of standalone workers, and whether they are ready.
+
+use std::{future::Future, pin::Pin};
+
+use raddle_fabric::metrics::Page;
+use raddle_pool::{
+    standalone::{Handle, Phase, Standing},
+    worker::{REASONS, Tally},
+};
+use raddle_web::{Readiness, Source};
+
+/// What standalone workers show.
+pub(super) struct PoolPage(pub(super) Handle);
+
+impl Source for PoolPage {
+    fn page(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        Box::pin(async {
+            let tally = self.0.tally().await;
+            rendered(self.0.standing(), &tally)
+        })
+    }
+
+    fn readiness(&self) -> Option<Readiness> {
+        Some(ready(self.0.standing()))
+    }
+}
+
+fn rendered(now: Standing, tally: &Tally) -> String {
+    let mut page = Page::default();
+    page.gauge("raddle_pool_workers", "Workers that there are to be.", now.wanted as f64);
+    page.gauge("raddle_pool_workers_serving", "Workers that serve.", now.serving as f64);
+    page.gauge(
+        "raddle_pool_braking",
+        "Whether workers are held back because those before them have ended too soon.",
+        f64::from(u8::from(now.is_braking)),
+    );
+    let losses = "Workers that have ended without having been told to, or could not be started.";
+    page.count("raddle_pool_worker_losses_total", losses, now.losses);
+    page.gauge("raddle_pool_calls_in_flight", "Calls that have been taken and have not ended.", tally.in_flight as f64);
+    page.count("raddle_pool_calls_taken_total", "Calls that were taken.", tally.taken);
+    let refused = REASONS.map(|reason| (reason, tally.refused_for(reason)));
+    page.counts("raddle_pool_refused_total", "Callers and calls that were refused, by why.", "reason", refused);
+    page.into_text()
+}
+
+/// Whether calls are taken. All have to serve before that is so for the first time; after that, one is enough.
+fn ready(now: Standing) -> Readiness {
+    let serve = format!("{} of {} workers serve", now.serving, now.wanted);
+    match now.phase {
+        Phase::Serving if now.serving > 0 => Readiness::Ready(serve),
+        Phase::Starting | Phase::Serving => Readiness::Unready(serve),
+        Phase::Stopping => Readiness::Unready("no more calls are taken".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_ready_once_all_have_served_and_while_one_does() {
+        let standing = |phase, serving| Standing { phase, wanted: 2, serving, losses: 0, is_braking: false };
+        let is_ready = |phase, serving| matches!(ready(standing(phase, serving)), Readiness::Ready(_));
+        assert!(!is_ready(Phase::Starting, 1) && is_ready(Phase::Serving, 2));
+        assert!(is_ready(Phase::Serving, 1) && !is_ready(Phase::Serving, 0));
+        assert!(!is_ready(Phase::Stopping, 2));
+    }
+}

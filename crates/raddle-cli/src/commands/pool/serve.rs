@@ -1,0 +1,141 @@
+//! `raddle pool serve`: workers for the pools of others, in the foreground.
+
+use std::{fs, pin::pin, sync::Arc};
+
+use raddle_core::{Tid, TidClock};
+use raddle_exec::title;
+use raddle_pool::{
+    PoolError, WorkerMetadata,
+    credentials::Allow,
+    standalone::{Ended, Handle, Options, Service, Shutdown},
+};
+use raddle_web::{Server, Serving};
+use serde_json::json;
+
+use super::{credentials, metrics::PoolPage, note, publish};
+use crate::{
+    args::{Global, PoolServeArgs},
+    commands::interrupt::{Interrupts, Word},
+    error::{Failure, Outcome},
+    format::count,
+    metrics, output, systemd,
+};
+
+pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
+    let service = Service::new(options(args)?).map_err(refused)?;
+    let server = metrics::bind(&args.into()).await?;
+    let mut interrupts = Interrupts::catch()?;
+    let (handle, shutdown, title) = (service.handle(), Shutdown::new(), Title::new(&args.name));
+    let url = server.as_ref().map(Server::url);
+    let _serving: Option<Serving> = server.map(|server| server.serve(Arc::new(PoolPage(handle.clone()))));
+    title.show("starting");
+    let mut running = pin!(service.run(shutdown.clone()));
+    let mut is_told = false;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut running => break ended,
+            is_ready = handle.ready(), if !is_told => {
+                is_told = true;
+                if is_ready {
+                    title.show("serving");
+                    announce(global, args, &handle, url.as_deref())?;
+                }
+            }
+            word = interrupts.word() => {
+                title.show("stopping");
+                systemd::stopping();
+                match word {
+                    Word::Terminate => shutdown.cancel(),
+                    Word::Interrupt => {
+                        note(global, "stopping: calls in flight may end; once more to cancel them");
+                        shutdown.drain();
+                    }
+                }
+            }
+        }
+    };
+    if ended.map_err(refused)? == Ended::Uptime {
+        note(global, "the workers have served for as long as they were to");
+    }
+    Ok(0)
+}
+
+fn options(args: &PoolServeArgs) -> Outcome<Options> {
+    let mut options = Options::new(&args.name);
+    if let Some(workers) = args.workers {
+        options.workers = workers.into();
+    }
+    options.bind = args.bind.clone();
+    options.advertise = args.advertise.clone();
+    options.tags = args.tags.iter().cloned().collect();
+    options.credentials = credentials::load(&args.credentials)?;
+    options.allow = allow(args)?;
+    options.insecure = args.insecure;
+    options.max_in_flight = args.max_in_flight.map(|calls| calls as usize);
+    options.max_uptime = args.max_uptime.map(|time| time.0);
+    options.start_timeout = Some(args.start_timeout.0);
+    options.publishers = publish::all(args)?;
+    Ok(options)
+}
+
+/// What the rules come to, those of the file first.
+fn allow(args: &PoolServeArgs) -> Outcome<Option<Allow>> {
+    let mut rules = Vec::new();
+    if let Some(path) = &args.allow_file {
+        let wrong = |reason: String| Failure::Usage(format!("{}: {reason}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        rules.extend(text.parse::<Allow>().map_err(|error| wrong(error.to_string()))?);
+    }
+    rules.extend(args.allow.iter().cloned());
+    if rules.is_empty() {
+        return Ok(None);
+    }
+    Allow::new(rules).map(Some).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Says that all of them serve.
+fn announce(global: &Global, args: &PoolServeArgs, handle: &Handle, metrics: Option<&str>) -> Outcome<()> {
+    let workers = handle.workers();
+    let addresses: Vec<&str> = workers.iter().map(|worker| worker.address.as_str()).collect();
+    let serve = if workers.len() == 1 { "serves" } else { "serve" };
+    let line = format!("{}: {} {serve} at {}", args.name, count(workers.len() as u64, "worker"), addresses.join(", "));
+    if global.json {
+        let worker = |worker: &WorkerMetadata| {
+            let WorkerMetadata { uid, pid, address, secure, .. } = worker;
+            json!({ "uid": uid, "pid": pid, "address": address, "secure": secure })
+        };
+        let workers: Vec<_> = workers.iter().map(worker).collect();
+        output::json(&json!({ "pool": args.name, "pid": std::process::id(), "workers": workers, "metrics": metrics }))?;
+    } else {
+        if let Some(url) = metrics {
+            note(global, &format!("metrics are at {url}"));
+        }
+        output::line(&line)?;
+    }
+    systemd::ready(&line);
+    Ok(())
+}
+
+fn refused(error: PoolError) -> Failure {
+    match error {
+        PoolError::Start { .. } => Failure::Raddle(error.to_string()),
+        _ => Failure::Usage(error.to_string()),
+    }
+}
+
+/// What `ps` shows of whoever keeps the workers.
+struct Title {
+    tid: Tid,
+    name: String,
+}
+
+impl Title {
+    fn new(name: &str) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self { tid: TidClock::resume(0).next(now.as_nanos() as u64), name: name.to_owned() }
+    }
+
+    fn show(&self, status: &str) {
+        title::set(&raddle_core::title::format(self.tid, &self.name, status));
+    }
+}

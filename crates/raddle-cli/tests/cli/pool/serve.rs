@@ -1,0 +1,10 @@
+//! `raddle pool serve`, of a program that has nothing to serve. What programs with routines do is tested in `crates/raddle/tests/serve`.
+
+use crate::world::World;
+
+#[test]
+fn a_program_without_routines_says_so() {
+    let world = World::new();
+    let ran = world.raddle(["pool", "serve"]).code(2).says("has no routines").says("myapp pool serve");
+    assert_eq!(ran.text(), "");
+}

@@ -1,0 +1,67 @@
+//! `myapp pool serve`: workers of a program for the pools of others.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod ends;
+mod places;
+#[path = "../calls/routines.rs"]
+mod routines;
+mod secure;
+mod served;
+mod shown;
+
+use std::time::Duration;
+
+use self::served::Served;
+
+/// The program whose routines are served.
+const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
+
+/// Bounds a whole test.
+async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
+}
+
+/// Waits until something is so.
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(15), waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_durable_pool_calls_what_another_program_serves() {
+    within(60, async {
+        let served = Served::start(&["--workers", "2", "--tags", "gpu,big"]).await;
+        assert_eq!((&served.said["pool"], served.workers().len()), (&"default".into(), 2));
+        assert_eq!(served.said["pid"], served.pid());
+        let pool = served.pool().tags(["gpu"]).start().await.unwrap();
+        assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+        let mut pids = [routines::pid().on(&pool).await.unwrap(), routines::pid().on(&pool).await.unwrap()];
+        pids.sort_unstable();
+        let mut known: Vec<u32> = served.workers().iter().map(|worker| worker.pid).collect();
+        known.sort_unstable();
+        assert_eq!(pids[..], known[..]);
+        let other = served.pool().tags(["tpu"]).start().await.unwrap();
+        assert!(other.workers().is_empty());
+        assert_eq!(served.title(), "raddle-", "as all that may be looked for in an emergency");
+        served.interrupt().ends(0).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_is_replaced_and_found_again() {
+    within(60, async {
+        let served = Served::start(&["--workers", "1"]).await;
+        let pool = served.pool().start().await.unwrap();
+        let before = routines::pid().on(&pool).await.unwrap();
+        served::signal(before, libc::SIGKILL);
+        until("another one answers", async || routines::pid().on(&pool).await.is_ok_and(|pid| pid != before)).await;
+        served.terminate().ends(0).await;
+    })
+    .await;
+}
