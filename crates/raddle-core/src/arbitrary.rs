@@ -109,8 +109,8 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
     );
     let values =
         (collection::vec(value(), 0..4), object(), object(), collection::btree_map("[A-Z_]{1,8}", "\\PC*", 0..4));
-    let times =
-        (option::of(when()), option::of(span().prop_filter("zero", |s| *s != Span::default())), option::of(span()));
+    let positive = || span().prop_filter("zero", |s| *s != Span::default());
+    let times = (option::of(when()), option::of(positive()), option::of(span()), option::of(positive()));
     let trace = option::of((1u128.., 1u64.., any::<u8>(), option::of("[a-z]{1,9}=[!-~]{0,9}")));
     let policies = (retry(), reserved(), reserved(), isolation(), limits(), requires(), 0..=9u8);
     (target(), texts, values, times, policies, trace).prop_map(|(target, texts, values, times, policies, trace)| {
@@ -123,6 +123,7 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
             None => {}
         }
         (spec.timeout, spec.result_ttl) = (times.1, times.2);
+        spec.lifetime = times.3.filter(|life| spec.delay.is_none_or(|delay| delay < *life));
         let apart;
         (spec.retry, spec.on_stop, spec.on_error, apart, spec.limits, spec.requires, spec.priority) = policies;
         (spec.isolation, spec.isolation_fallback, spec.network) = apart;

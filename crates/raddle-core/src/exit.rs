@@ -85,6 +85,8 @@ pub enum Exit {
         /// What is known of it.
         message: String,
     },
+    /// Nobody had taken it when its `lifetime` was over.
+    Expired,
     /// A `STOP` reached it.
     Cancelled,
     /// A `KILL` reached it, or somebody killed its runner.
@@ -145,7 +147,7 @@ impl Exit {
         match self {
             Self::Code { code } => *code,
             Self::Signal { signal } => 128 + signal,
-            Self::Timeout => 124,
+            Self::Timeout | Self::Expired => 124,
             Self::Error { .. } | Self::Garbled { .. } => 1,
             Self::Panicked { .. } => 101,
             Self::NotFound { .. } => 127,
@@ -176,6 +178,7 @@ impl fmt::Display for Exit {
             Self::Lost { message } | Self::Error { message, .. } | Self::Garbled { message } => f.write_str(message),
             Self::Panicked { message, location } => write!(f, "panicked at {location}: {message}"),
             Self::Lapsed => f.write_str("the worker's lease ran out"),
+            Self::Expired => f.write_str("expired before a worker took it"),
             Self::Cancelled => f.write_str("stopped on request"),
             Self::Killed => f.write_str("killed on request"),
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Span, Tid};
+use crate::{Span, Tid, chance::unit_interval};
 
 /// How often a task is attempted and how long to wait in between.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -57,14 +57,6 @@ impl Retry {
         // Only spans beyond any that can be written down are too long for a duration.
         Duration::try_from_secs_f64(full * (1.0 - spread)).unwrap_or(Duration::MAX)
     }
-}
-
-/// A number in `[0, 1)` from the bits of `seed` (the finalizer of SplitMix64).
-fn unit_interval(seed: u64) -> f64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -30,6 +30,13 @@ pub struct Tally {
     pub losses: u32,
 }
 
+impl Tally {
+    /// Whether no attempt has been charged with anything: as far as is known, the target has never begun.
+    pub fn is_unrun(self) -> bool {
+        self.failures == 0 && self.losses == 0
+    }
+}
+
 /// What follows from the end of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -57,7 +64,7 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
         Exit::Code { code: 0 } => done(State::Completed, tally),
         Exit::Killed => done(State::Killed, tally),
         Exit::Cancelled if spec.on_stop == Reserved::Requeue => Next::Again { pause: Duration::ZERO, tally },
-        Exit::Cancelled => done(State::Cancelled, tally),
+        Exit::Cancelled | Exit::Expired => done(State::Cancelled, tally),
         // It is not the task's fault, and another worker may have what it needs; but this one must not take it again at once.
         Exit::Unfit { .. } | Exit::Starved { .. } => Next::Again { pause: UNBEGUN_PAUSE, tally },
         // Whatever kept the worker from renewing its lease in time, it was not this task, as far as is known.

@@ -16,6 +16,7 @@ fn each_end_has_the_code_a_shell_would_show() {
         (Exit::Code { code: 42 }, 42),
         (Exit::Signal { signal: 11 }, 139),
         (Exit::Timeout, 124),
+        (Exit::Expired, 124),
         (Exit::SpawnFailed { message: message() }, 125),
         (Exit::Lost { message: message() }, 125),
         (Exit::Lapsed, 125),

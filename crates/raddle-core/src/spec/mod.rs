@@ -1,10 +1,10 @@
 //! What a task is to do: one serde type for JSON and TOML, immutable once submitted.
 
 pub mod network;
-mod parse;
-mod table;
+pub(crate) mod parse;
+pub(crate) mod table;
 mod target;
-mod validate;
+pub(crate) mod validate;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    CapSet, Limits, Retry, Span, Tid,
+    CapSet, Limits, Retry, Span, Tally, Tid,
+    moment::{nanos_after, unix_nanos},
     trace::{TraceParent, TraceState},
 };
 
@@ -69,6 +70,12 @@ pub struct Spec {
     /// When to begin the first attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_at: Option<Timestamp>,
+    /// How long it may wait before it is taken by a worker. After that it expires, and is never run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetime: Option<Span>,
+    /// The same as a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_before: Option<Timestamp>,
     /// How long one attempt may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
@@ -181,6 +188,8 @@ impl Spec {
             priority: DEFAULT_PRIORITY,
             delay: None,
             run_at: None,
+            lifetime: None,
+            run_before: None,
             timeout: None,
             limits: Limits::default(),
             retry: Retry::default(),
@@ -246,9 +255,27 @@ impl Spec {
         after.or(self.run_at.map(Start::At))
     }
 
+    /// Whether a task expires that nobody takes.
+    pub fn expires(&self) -> bool {
+        self.lifetime.is_some() || self.run_before.is_some()
+    }
+
+    /// When a task of this id expires, in nanoseconds since the epoch, if it does. A lifetime goes before a time.
+    pub fn expires_at(&self, tid: Tid) -> Option<i64> {
+        // An id is the time of submission.
+        let after = self.lifetime.map(|lifetime| nanos_after(tid.as_i64(), lifetime.0));
+        after.or(self.run_before.map(unix_nanos))
+    }
+
+    /// Whether a task with this history, which waits, has expired by `now`, in nanoseconds since the epoch. One that has been run does not: what
+    /// was begun in time may be tried again later.
+    pub fn has_expired(&self, tid: Tid, tally: Tally, now: i64) -> bool {
+        tally.is_unrun() && self.expires_at(tid).is_some_and(|at| at <= now)
+    }
+
     /// The spec of the same task once more. What it said about its first time does not hold for the second.
     pub fn once_more(self, first: Tid) -> Self {
-        let mut again = Self { delay: None, run_at: None, ..self };
+        let mut again = Self { delay: None, run_at: None, run_before: None, ..self };
         again.metadata.insert(RETRY_OF.into(), Value::String(first.to_string()));
         again
     }

@@ -1,5 +1,7 @@
 //! Reading a spec from text, with the path of the key that is wrong.
 
+use serde::de::DeserializeOwned;
+
 use super::{InvalidSpec, Spec, table::Table};
 
 /// Why a text is not a spec.
@@ -30,25 +32,35 @@ pub enum ParseSpecError {
 impl Spec {
     /// Reads and checks a spec in JSON.
     pub fn from_json(text: &str) -> Result<Self, ParseSpecError> {
-        let mut reader = serde_json::Deserializer::from_str(text);
-        let Table(spec): Table<Self> = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|e| ParseSpecError::Json { path: e.path().to_string(), source: e.into_inner() })?;
-        reader.end().map_err(|source| ParseSpecError::Json { path: ".".into(), source })?;
+        let spec: Self = read_json(text)?;
         spec.validate()?;
         Ok(spec)
     }
 
     /// Reads and checks a spec in TOML.
     pub fn from_toml(text: &str) -> Result<Self, ParseSpecError> {
-        let toml_error = |path: String, source| ParseSpecError::Toml { path, source };
-        let table: toml::Table = text.parse().map_err(|e| toml_error(".".into(), e))?;
-        let mut value = toml::Value::Table(table);
-        plain(&mut value, "")?;
-        let spec: Self =
-            serde_path_to_error::deserialize(value).map_err(|e| toml_error(e.path().to_string(), e.into_inner()))?;
+        let spec: Self = read_toml(text)?;
         spec.validate()?;
         Ok(spec)
     }
+}
+
+/// Reads what is one table in JSON.
+pub(crate) fn read_json<T: DeserializeOwned>(text: &str) -> Result<T, ParseSpecError> {
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let Table(value): Table<T> = serde_path_to_error::deserialize(&mut reader)
+        .map_err(|e| ParseSpecError::Json { path: e.path().to_string(), source: e.into_inner() })?;
+    reader.end().map_err(|source| ParseSpecError::Json { path: ".".into(), source })?;
+    Ok(value)
+}
+
+/// Reads what is one table in TOML.
+pub(crate) fn read_toml<T: DeserializeOwned>(text: &str) -> Result<T, ParseSpecError> {
+    let toml_error = |path: String, source| ParseSpecError::Toml { path, source };
+    let table: toml::Table = text.parse().map_err(|e| toml_error(".".into(), e))?;
+    let mut value = toml::Value::Table(table);
+    plain(&mut value, "")?;
+    serde_path_to_error::deserialize(value).map_err(|e| toml_error(e.path().to_string(), e.into_inner()))
 }
 
 /// Makes JSON of what only TOML has: dates become text. Numbers that are none are refused, for nothing could stand for them.

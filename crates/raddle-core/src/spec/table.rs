@@ -11,10 +11,10 @@ use serde::{
 };
 
 /// A `T` that was read from a table.
-pub(super) struct Table<T>(pub(super) T);
+pub(crate) struct Table<T>(pub(crate) T);
 
 /// Reads a field from a table; for `deserialize_with`.
-pub(super) fn only<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+pub(crate) fn only<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     Table::deserialize(deserializer).map(|Table(value)| value)
 }
 

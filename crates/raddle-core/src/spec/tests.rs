@@ -313,3 +313,31 @@ fn the_same_once_more_is_due_at_once_and_names_the_first() {
     assert_eq!((again.start(), again.priority), (None, 7));
     assert_eq!(serde_json::json!(again.metadata), serde_json::json!({ "team": "blue", "retry_of": first.to_string() }));
 }
+
+#[test]
+fn a_lifetime_counts_from_the_submission_and_a_time_is_a_time() {
+    let tid = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+    let spec = |lifetime, run_before| Spec { lifetime, run_before, ..Spec::command(["true"]) };
+    let at: Timestamp = "2030-01-02T03:04:05Z".parse().unwrap();
+    assert_eq!((spec(None, None).expires_at(tid), spec(None, None).expires()), (None, false));
+    let lives = spec(Some(Span::secs(5)), None);
+    assert_eq!((lives.expires_at(tid), lives.expires()), (Some(1_700_000_005_000_000_000), true));
+    assert_eq!(spec(None, Some(at)).expires_at(tid), Some(unix_nanos(at)));
+    let (unrun, failed) = (Tally { attempt: 2, ..Tally::default() }, Tally { attempt: 1, failures: 1, losses: 0 });
+    assert!(!lives.has_expired(tid, unrun, 1_700_000_004_999_999_999));
+    assert!(lives.has_expired(tid, unrun, 1_700_000_005_000_000_000));
+    assert!(!lives.has_expired(tid, failed, i64::MAX), "it has been run in time");
+    assert_eq!(spec(None, Some(at)).once_more(tid).run_before, None);
+}
+
+#[test]
+fn what_would_never_run_is_refused() {
+    let at = |second| Some(Timestamp::from_second(second).unwrap());
+    assert!(invalid(|s| s.lifetime = Some(Span::default())).starts_with("at 'lifetime': must be longer"));
+    let both = |s: &mut Spec| (s.lifetime, s.run_before) = (Some(Span::secs(1)), at(0));
+    assert!(invalid(both).starts_with("at 'run_before': and lifetime exclude each other"));
+    let never = |s: &mut Spec| (s.delay, s.lifetime) = (Some(Span::secs(5)), Some(Span::secs(5)));
+    assert!(invalid(never).starts_with("at 'lifetime': is over before the task may begin"));
+    let never = |s: &mut Spec| (s.run_at, s.run_before) = (at(10), at(10));
+    assert!(invalid(never).starts_with("at 'run_before': is over before the task may begin"));
+}

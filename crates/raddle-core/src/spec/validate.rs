@@ -123,6 +123,7 @@ impl Spec {
         check((1..=MAX_ATTEMPTS).contains(&self.retry.attempts), "retry.attempts", "must be 1 to 1000000")?;
         check((0.0..=1.0).contains(&self.retry.jitter), "retry.jitter", "must be 0 to 1")?;
         check(self.delay.is_none() || self.run_at.is_none(), "run_at", "and delay exclude each other: give one")?;
+        self.validate_lifetime()?;
         check(self.timeout.is_none_or(|t| !t.0.is_zero()), "timeout", "must be longer than zero")?;
         let positive = |path, value: Option<u64>| check(value != Some(0), path, "must be at least 1");
         positive("limits.memory_mb", self.limits.memory_mb)?;
@@ -132,15 +133,29 @@ impl Spec {
     }
 }
 
+impl Spec {
+    fn validate_lifetime(&self) -> Result<(), InvalidSpec> {
+        check(
+            self.lifetime.is_none() || self.run_before.is_none(),
+            "run_before",
+            "and lifetime exclude each other: give one",
+        )?;
+        check(self.lifetime.is_none_or(|lifetime| !lifetime.0.is_zero()), "lifetime", "must be longer than zero")?;
+        const NEVER: &str = "is over before the task may begin: it would never run";
+        check(!matches!((self.lifetime, self.delay), (Some(life), Some(delay)) if life <= delay), "lifetime", NEVER)?;
+        check(!matches!((self.run_before, self.run_at), (Some(end), Some(at)) if end <= at), "run_before", NEVER)
+    }
+}
+
 /// Whether a text can be the name of a queue, a kind, a routine or a handler.
 pub fn is_label(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:@/".contains(&b))
 }
 
-fn check(holds: bool, path: &'static str, reason: &str) -> Result<(), InvalidSpec> {
+pub(crate) fn check(holds: bool, path: &'static str, reason: &str) -> Result<(), InvalidSpec> {
     if holds { Ok(()) } else { Err(invalid(path, reason)) }
 }
 
-fn invalid(path: &'static str, reason: &str) -> InvalidSpec {
+pub(crate) fn invalid(path: &'static str, reason: &str) -> InvalidSpec {
     InvalidSpec { path: path.into(), reason: reason.into() }
 }

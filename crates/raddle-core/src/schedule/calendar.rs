@@ -1,0 +1,148 @@
+//! The days and times of a cron expression, as a calendar and a clock show them. Nothing here knows of zones.
+
+use jiff::civil::{Date, DateTime, Time, date, time};
+
+use super::Cron;
+
+/// How far ahead and back a day is looked for. The rarest there are, such as a fifth Monday in February, are at most 40 years apart.
+pub(super) const FARTHEST_YEARS: i16 = 60;
+
+impl Cron {
+    /// The first time at or after another.
+    pub(super) fn first_from(&self, from: DateTime) -> Option<DateTime> {
+        let (day, at) = (from.date(), from.time());
+        if self.is_on(day)
+            && let Some(found) = self.time_from(at)
+        {
+            return Some(day.to_datetime(found));
+        }
+        let day = self.day_after(day)?;
+        Some(day.to_datetime(self.time_from(Time::midnight())?))
+    }
+
+    /// The last time at or before another.
+    pub(super) fn last_to(&self, to: DateTime) -> Option<DateTime> {
+        let (day, at) = (to.date(), to.time());
+        if self.is_on(day)
+            && let Some(found) = self.time_to(at)
+        {
+            return Some(day.to_datetime(found));
+        }
+        let day = self.day_before(day)?;
+        Some(day.to_datetime(self.time_to(time(23, 59, 59, 0))?))
+    }
+
+    /// Whether there is a day for it at all.
+    pub(super) fn is_ever_due(&self) -> bool {
+        self.day_after(date(2000, 1, 1)).is_some()
+    }
+
+    fn is_on(&self, day: Date) -> bool {
+        self.has_month(day) && self.has_day(day)
+    }
+
+    fn has_month(&self, day: Date) -> bool {
+        self.months & 1 << day.month() != 0
+    }
+
+    fn has_day(&self, day: Date) -> bool {
+        let (number, length) = (day.day() as u32, day.days_in_month() as u32);
+        let weekday = day.weekday().to_sunday_zero_offset() as usize;
+        let of_month = self.days.of_month & 1 << number != 0 || self.days.last && number == length;
+        let nth = (number - 1) / 7 + 1;
+        let of_week = self.days.of_week & 1 << weekday != 0
+            || self.days.nth[weekday] & 1 << nth != 0
+            || self.days.last_of_week & 1 << weekday != 0 && number + 7 > length;
+        match (self.is_any_day_of_month(), self.is_any_weekday()) {
+            (true, true) => true,
+            (true, false) => of_week,
+            (false, true) => of_month,
+            (false, false) => of_month || of_week,
+        }
+    }
+
+    fn day_after(&self, day: Date) -> Option<Date> {
+        let last_year = day.year().saturating_add(FARTHEST_YEARS);
+        let mut day = day.tomorrow().ok()?;
+        while day.year() <= last_year {
+            if !self.has_month(day) {
+                day = day.last_of_month().tomorrow().ok()?;
+            } else if self.has_day(day) {
+                return Some(day);
+            } else {
+                day = day.tomorrow().ok()?;
+            }
+        }
+        None
+    }
+
+    fn day_before(&self, day: Date) -> Option<Date> {
+        let first_year = day.year().saturating_sub(FARTHEST_YEARS);
+        let mut day = day.yesterday().ok()?;
+        while day.year() >= first_year {
+            if !self.has_month(day) {
+                day = day.first_of_month().yesterday().ok()?;
+            } else if self.has_day(day) {
+                return Some(day);
+            } else {
+                day = day.yesterday().ok()?;
+            }
+        }
+        None
+    }
+
+    /// The first time of a day at or after another.
+    fn time_from(&self, at: Time) -> Option<Time> {
+        let (hour, minute, second) = (at.hour() as u32, at.minute() as u32, at.second() as u32);
+        let (first_minute, first_second) = (next(self.minutes, 0)?, next(self.seconds, 0)?);
+        if has(self.hours, hour) {
+            if has(self.minutes, minute)
+                && let Some(second) = next(self.seconds, second)
+            {
+                return Some(clock(hour, minute, second));
+            }
+            if let Some(minute) = next(self.minutes, minute + 1) {
+                return Some(clock(hour, minute, first_second));
+            }
+        }
+        Some(clock(next(self.hours, hour + 1)?, first_minute, first_second))
+    }
+
+    /// The last time of a day at or before another.
+    fn time_to(&self, at: Time) -> Option<Time> {
+        let (hour, minute, second) = (at.hour() as u32, at.minute() as u32, at.second() as u32);
+        let (last_minute, last_second) = (last(self.minutes, 59)?, last(self.seconds, 59)?);
+        if has(self.hours, hour) {
+            if has(self.minutes, minute)
+                && let Some(second) = last(self.seconds, second)
+            {
+                return Some(clock(hour, minute, second));
+            }
+            if let Some(minute) = minute.checked_sub(1).and_then(|minute| last(self.minutes, minute)) {
+                return Some(clock(hour, minute, last_second));
+            }
+        }
+        let hour = hour.checked_sub(1).and_then(|hour| last(self.hours, hour))?;
+        Some(clock(hour, last_minute, last_second))
+    }
+}
+
+fn clock(hour: u32, minute: u32, second: u32) -> Time {
+    time(hour as i8, minute as i8, second as i8, 0)
+}
+
+fn has(set: u64, value: u32) -> bool {
+    set & 1 << value != 0
+}
+
+/// The first of a set from `value` on.
+fn next(set: u64, value: u32) -> Option<u32> {
+    let rest = set >> value;
+    (rest != 0).then(|| value + rest.trailing_zeros())
+}
+
+/// The last of a set up to `value`.
+fn last(set: u64, value: u32) -> Option<u32> {
+    let rest = set & (u64::MAX >> (63 - value));
+    (rest != 0).then(|| 63 - rest.leading_zeros())
+}

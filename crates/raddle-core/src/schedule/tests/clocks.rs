@@ -1,0 +1,201 @@
+//! What becomes of due times when clocks are changed: by example, and against a count minute by minute.
+
+use std::collections::BTreeSet;
+
+use jiff::{ToSpan, civil::DateTime};
+use proptest::{prelude::*, sample};
+
+use super::{super::series::Series, *};
+
+const SPRING: &str = "2027-03-27T12:00:00Z"; // Berlin: on the 28th, from 02:00 to 03:00
+const AUTUMN: &str = "2027-10-30T12:00:00Z"; // Berlin: on the 31st, from 03:00 to 02:00
+
+fn berlin(text: &str, after: &str, count: usize) -> Vec<String> {
+    shown(text, "Europe/Berlin", after, count)
+}
+
+#[test]
+fn a_time_that_never_comes_is_made_up_for_at_once() {
+    assert_eq!(berlin("30 2 * * *", SPRING, 2), ["03-28 03:00 +02:00", "03-29 02:30 +02:00"]);
+    // Once, however many times never came.
+    assert_eq!(berlin("*/10 2 * * *", SPRING, 2), ["03-28 03:00 +02:00", "03-29 02:00 +02:00"]);
+    // And once if it is due then anyway.
+    assert_eq!(berlin("0 2,3 * * *", SPRING, 3), ["03-28 03:00 +02:00", "03-29 02:00 +02:00", "03-29 03:00 +02:00"]);
+}
+
+#[test]
+fn a_time_that_comes_twice_is_kept_once() {
+    assert_eq!(berlin("30 2 * * *", AUTUMN, 2), ["10-31 02:30 +02:00", "11-01 02:30 +01:00"]);
+    assert_eq!(berlin("*/30 2 * * *", AUTUMN, 3), ["10-31 02:00 +02:00", "10-31 02:30 +02:00", "11-01 02:00 +01:00"]);
+    assert_eq!(berlin("0 3 * * *", AUTUMN, 1), ["10-31 03:00 +01:00"], "three is there once");
+}
+
+#[test]
+fn what_is_due_in_every_hour_goes_by_the_time_that_passes() {
+    let gaps = |text: &str, after: &str| {
+        let zone = zone("Europe/Berlin");
+        let entry = Entry::new(cron(text, "Europe/Berlin"), &zone, at(after));
+        let due = entry.upcoming(&zone, 100);
+        due.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs() / 60).collect::<BTreeSet<i64>>()
+    };
+    for after in [SPRING, AUTUMN] {
+        assert_eq!(gaps("30 * * * *", after), BTreeSet::from([60]));
+        assert_eq!(gaps("*/15 * * * *", after), BTreeSet::from([15]));
+    }
+}
+
+#[test]
+fn half_an_hour_is_a_change_as_well() {
+    // Lord Howe: from 02:00 to 02:30 on 2027-10-03, and from 02:00 to 01:30 on 2027-04-04.
+    let lord_howe = |text: &str, after: &str, count| shown(text, "Australia/Lord_Howe", after, count);
+    assert_eq!(lord_howe("15 2 * * *", "2027-10-02T10:00:00Z", 2), ["10-03 02:30 +11:00", "10-04 02:15 +11:00"]);
+    assert_eq!(
+        lord_howe("15 * * * *", "2027-10-02T14:00:00Z", 3),
+        ["10-03 01:15 +10:30", "10-03 02:30 +11:00", "10-03 03:15 +11:00"]
+    );
+    assert_eq!(lord_howe("45 1 * * *", "2027-04-03T10:00:00Z", 2), ["04-04 01:45 +11:00", "04-05 01:45 +10:30"]);
+}
+
+#[test]
+fn a_day_that_never_came_is_made_up_for() {
+    // Samoa went from the end of the 29th to the beginning of the 31st.
+    let apia = shown("0 3 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 3);
+    assert_eq!(apia, ["12-29 03:00 -10:00", "12-31 00:00 +14:00", "12-31 03:00 +14:00"]);
+}
+
+/// What an expression says, as sets.
+#[derive(Clone, Debug)]
+struct Says {
+    minutes: Vec<i8>,
+    hours: Vec<i8>,
+    days: Vec<i8>,
+    weekdays: Vec<i8>,
+}
+
+impl Says {
+    fn text(&self) -> String {
+        let field = |values: &[i8]| match values {
+            [] => "*".to_owned(),
+            values => values.iter().map(i8::to_string).collect::<Vec<_>>().join(","),
+        };
+        format!("{} {} {} * {}", field(&self.minutes), field(&self.hours), field(&self.days), field(&self.weekdays))
+    }
+
+    fn has(&self, at: DateTime) -> bool {
+        let any = |values: &[i8], value| values.is_empty() || values.contains(&value);
+        let weekday = at.weekday().to_sunday_zero_offset();
+        let day = match (self.days.is_empty(), self.weekdays.is_empty()) {
+            (false, false) => self.days.contains(&at.day()) || self.weekdays.contains(&weekday),
+            _ => any(&self.days, at.day()) && any(&self.weekdays, weekday),
+        };
+        at.second() == 0 && day && any(&self.hours, at.hour()) && any(&self.minutes, at.minute())
+    }
+
+    /// All due times of a span of time, found minute by minute.
+    fn count_out(&self, zone: &TimeZone, from: Timestamp, to: Timestamp) -> Vec<Timestamp> {
+        let mut found = BTreeSet::new();
+        let mut seen: BTreeSet<DateTime> = BTreeSet::new();
+        // What was there before the span counts as seen.
+        let mut at = from - 26.hours();
+        let mut before = zone.to_datetime(at);
+        while at < to {
+            let now = zone.to_datetime(at);
+            let is_new = seen.insert(now);
+            let hourly = self.hours.is_empty();
+            if self.has(now) && (is_new || hourly) {
+                found.insert(at);
+            }
+            // Times that were leapt over.
+            let mut leapt = before + 1.minutes();
+            let is_gap = leapt < now;
+            let whole_hours = is_gap && (now - leapt).total(jiff::Unit::Minute).unwrap() as i64 % 60 == 0;
+            while leapt < now {
+                if self.has(leapt) && !(hourly && whole_hours) {
+                    found.insert(at);
+                }
+                leapt = leapt + 1.minutes();
+            }
+            before = now;
+            at = at + 1.minutes();
+        }
+        found.into_iter().filter(|at| *at > from).collect()
+    }
+}
+
+fn says() -> impl Strategy<Value = Says> {
+    let some = |from: i8, to: i8, most: usize| sample::subsequence((from..=to).collect::<Vec<_>>(), 0..=most);
+    // Most of them at the hours at which clocks are changed.
+    let hours = prop_oneof![3 => some(0, 4, 3), 1 => some(0, 23, 3), 1 => Just(Vec::new())];
+    (some(0, 59, 4), hours, some(1, 31, 12), some(0, 6, 3)).prop_map(|(minutes, hours, days, weekdays)| Says {
+        minutes,
+        hours,
+        days,
+        weekdays,
+    })
+}
+
+const ZONES: [&str; 9] = [
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "America/St_Johns",
+    "Australia/Lord_Howe",
+    "Africa/Casablanca",
+    "America/Santiago",
+    "Asia/Kolkata",
+    "Asia/Tehran",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// No due time is lost or doubled, whichever way they are gone through.
+    #[test]
+    fn due_times_are_those_that_are_counted_out(
+        says in says(),
+        name in sample::select(ZONES.to_vec()),
+        year in 1_420_000_000i64..2_400_000_000,
+        shift in -2000i64..2000,
+    ) {
+        let zone = zone(name);
+        let near = Timestamp::from_second(year - year % 60).unwrap();
+        let change = zone.following(near).next().map_or(near, |change| change.timestamp());
+        let from = change + (shift - 1500).minutes();
+        let to = from + 50.hours();
+        let parsed: Cron = says.text().parse().unwrap();
+        let series = Series::Cron(&parsed, &zone);
+        let expected = says.count_out(&zone, from, to);
+        let forward: Vec<_> = std::iter::successors(series.after(from), |at| series.after(*at)).take_while(|at| *at < to).collect();
+        prop_assert_eq!(&forward, &expected, "'{}' in {} from {}", says.text(), name, from);
+        let instant = Duration::from_nanos(1);
+        let mut back: Vec<_> = std::iter::successors(series.up_to(to - instant), |at| series.up_to(*at - instant))
+            .take_while(|at| *at > from)
+            .collect();
+        back.reverse();
+        prop_assert_eq!(&back, &expected, "back from {} for '{}' in {}", to, says.text(), name);
+        if let (Some(first), Some(last)) = (expected.first(), expected.last()) {
+            prop_assert_eq!(series.count(*first, *last, u64::MAX), expected.len() as u64);
+        }
+    }
+
+    /// For years on end, each is after the one before.
+    #[test]
+    fn due_times_only_ever_increase(says in says(), name in sample::select(ZONES.to_vec()), begin in 0i64..250_000_000_000) {
+        let zone = zone(name);
+        let parsed: Cron = says.text().parse().unwrap();
+        let series = Series::Cron(&parsed, &zone);
+        let mut at = Timestamp::from_second(begin).unwrap();
+        for _ in 0..50 {
+            let Some(next) = series.after(at) else { break };
+            prop_assert!(next > at);
+            prop_assert_eq!(series.up_to(next), Some(next));
+            prop_assert_eq!(series.up_to(next - Duration::from_nanos(1)).filter(|before| *before > at), None);
+            at = next;
+        }
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "\\PC{0,40}|[0-9*/,#L? -]{0,40}") {
+        let _ = text.parse::<Cron>();
+    }
+}

@@ -1,0 +1,74 @@
+//! What becomes of an entry.
+
+use super::*;
+
+const NOW: &str = "2026-11-30T08:00:00Z";
+
+fn entry() -> Entry {
+    Entry::new(every(60), &TimeZone::UTC, at(NOW))
+}
+
+#[test]
+fn what_comes_every_so_often_comes_first_after_that() {
+    assert_eq!(entry().next, Some(at("2026-11-30T08:01:00Z")));
+    let started =
+        |start: &str| Entry::new(Schedule { start: Some(at(start)), ..every(60) }, &TimeZone::UTC, at(NOW)).next;
+    assert_eq!(started("2026-12-24T00:00:00Z"), Some(at("2026-12-24T00:00:00Z")));
+    assert_eq!(started("2026-11-30T07:59:30Z"), Some(at("2026-11-30T08:00:30Z")), "in step with its start");
+    assert_eq!(started(NOW), Some(at("2026-11-30T08:01:00Z")));
+}
+
+#[test]
+fn an_expression_begins_with_its_start() {
+    let entry = Entry::new(
+        Schedule { start: Some(at("2026-12-24T03:00:00Z")), ..cron("0 3 * * *", "UTC") },
+        &TimeZone::UTC,
+        at(NOW),
+    );
+    assert_eq!(entry.next, Some(at("2026-12-24T03:00:00Z")));
+}
+
+#[test]
+fn firing_takes_a_due_time_and_stores_the_next() {
+    let before = entry();
+    assert_eq!(before.fire(&TimeZone::UTC, at("2026-11-30T08:00:59.9Z"), 10), None);
+    let firing = before.fire(&TimeZone::UTC, at("2026-11-30T08:01:00.1Z"), 10).unwrap();
+    assert_eq!((firing.due.as_slice(), firing.missed), (&[at("2026-11-30T08:01:00Z")][..], 0));
+    let Entry { next, last, fired, missed, .. } = firing.entry;
+    assert_eq!((next, last), (Some(at("2026-11-30T08:02:00Z")), Some(at("2026-11-30T08:01:00Z"))));
+    assert_eq!((fired, missed), (1, 0));
+}
+
+#[test]
+fn a_pause_leaves_out_what_is_due_meanwhile_and_keeps_step() {
+    let paused = entry().paused().unwrap();
+    assert_eq!((paused.due(), paused.paused()), (None, None));
+    assert_eq!(paused.fire(&TimeZone::UTC, at("2026-11-30T09:00:00Z"), 10), None);
+    let resumed = paused.resumed(&TimeZone::UTC, at("2026-11-30T08:10:30Z")).unwrap();
+    assert_eq!((resumed.due(), resumed.missed), (Some(at("2026-11-30T08:11:00Z")), 0));
+    assert_eq!(resumed.resumed(&TimeZone::UTC, at(NOW)), None);
+    assert_eq!(entry().paused().unwrap().resumed(&TimeZone::UTC, at(NOW)).unwrap(), entry());
+}
+
+#[test]
+fn what_is_written_anew_goes_on_where_it_was() {
+    let later = at("2026-11-30T08:00:30Z");
+    let before = entry();
+    assert_eq!(before.rewritten(every(60), &TimeZone::UTC, later), None, "it says the same");
+    let mut other = every(60);
+    other.task.priority = 9;
+    let rewritten = before.rewritten(other.clone(), &TimeZone::UTC, later).unwrap();
+    assert_eq!((rewritten.next, &rewritten.schedule), (before.next, &other), "in step");
+    let faster = before.rewritten(every(10), &TimeZone::UTC, later).unwrap();
+    assert_eq!(faster.next, Some(at("2026-11-30T08:00:40Z")));
+    let paused = before.paused().unwrap().rewritten(every(10), &TimeZone::UTC, later).unwrap();
+    assert!(paused.paused, "whoever has paused it has not been asked");
+}
+
+#[test]
+fn an_entry_is_read_as_it_was_written() {
+    let mut entry = entry().fire(&TimeZone::UTC, at("2026-11-30T08:05:00Z"), 10).unwrap().entry;
+    entry.paused = true;
+    let json = serde_json::to_string(&entry).unwrap();
+    assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
+}
