@@ -20,12 +20,13 @@ use crate::{
         Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
         TaskFilter, Verdict, WaitingRequest,
     },
+    schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView},
 };
 
 /// A place where tasks are kept.
-pub trait Broker: Tasks + Registry + Messages + Log + Output {}
+pub trait Broker: Tasks + Registry + Messages + Log + Output + Schedules {}
 
-impl<T: Tasks + Registry + Messages + Log + Output> Broker for T {}
+impl<T: Tasks + Registry + Messages + Log + Output + Schedules> Broker for T {}
 
 /// The way of a task: in, out, and what is known of it in between.
 #[async_trait]
@@ -182,4 +183,24 @@ pub trait Output: Send + Sync + 'static {
 
     /// The events and output of a task from `cursor` on; waits for the first of either.
     async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress>;
+}
+
+/// Tasks that come again and again, and those that have waited for too long.
+#[async_trait]
+pub trait Schedules: Send + Sync + 'static {
+    /// All schedules, by their names. One that a later version has made is left out.
+    async fn schedules(&self) -> Result<Vec<ScheduleView>>;
+
+    /// One schedule.
+    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>>;
+
+    /// Changes a schedule if it is still as it was seen, and submits tasks with that, in one step. Returns when all of it is durable.
+    async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged>;
+
+    /// What is to be done now: waits until a schedule is due, or a task has expired.
+    async fn agenda(&self, wait: Duration) -> Result<Agenda>;
+
+    /// Ends tasks that have waited for longer than their lifetime, some of them if they are many. Returns how many. A claim gives none of them out,
+    /// whether this was called or not.
+    async fn expire(&self) -> Result<u64>;
 }

@@ -16,14 +16,16 @@ pub mod queues;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod request;
+mod schedules;
 pub mod sqlite;
 mod wait;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Tasks};
+pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Schedules, Tasks};
 pub use connect::{ParseUrlError, Url, connect, connect_here};
 pub use demand::{Demand, Waiting};
 pub use error::{Error, Result};
 pub use request::*;
+pub use schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView};

@@ -18,9 +18,10 @@ use super::{
     protocol::{Bytes, Call, read},
 };
 use crate::{
-    Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Heart, Log, Message,
-    Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
-    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
+    Agenda, Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Heart, Log,
+    Message, Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release,
+    Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit, Submitted, Summary,
+    TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
 };
 
 /// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
@@ -323,5 +324,28 @@ impl Output for Remote {
 
     async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress> {
         self.ask(Call::Follow { tid, cursor, wait }).await
+    }
+}
+
+#[async_trait]
+impl Schedules for Remote {
+    async fn schedules(&self) -> Result<Vec<ScheduleView>> {
+        self.ask(Call::Schedules).await
+    }
+
+    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
+        self.ask(Call::Schedule(name.into())).await
+    }
+
+    async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {
+        self.ask(Call::ChangeSchedule(Box::new(change))).await
+    }
+
+    async fn agenda(&self, wait: Duration) -> Result<Agenda> {
+        self.ask(Call::Agenda { wait }).await
+    }
+
+    async fn expire(&self) -> Result<u64> {
+        self.ask(Call::Expire).await
     }
 }

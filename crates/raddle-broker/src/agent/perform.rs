@@ -105,6 +105,11 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
             answer(id, &broker.read_output(fence, stream, offset, max).await.map(Bytes))
         }
         Call::Follow { tid, cursor, wait } => answer(id, &broker.follow(tid, cursor, wait).await),
+        Call::Schedules => answer(id, &broker.schedules().await),
+        Call::Schedule(name) => answer(id, &broker.schedule(&name).await),
+        Call::ChangeSchedule(change) => answer(id, &broker.change_schedule(*change).await),
+        Call::Agenda { wait } => answer(id, &broker.agenda(wait).await),
+        Call::Expire => answer(id, &broker.expire().await),
     }
 }
 

@@ -19,13 +19,17 @@ use raddle_core::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::request::{
-    ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter, WaitingRequest,
+use crate::{
+    ScheduleChange,
+    request::{
+        ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter,
+        WaitingRequest,
+    },
 };
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 4;
+pub(super) const VERSION: u8 = 5;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -179,6 +183,13 @@ pub(super) enum Call {
         cursor: Cursor,
         wait: Duration,
     },
+    Schedules,
+    Schedule(String),
+    ChangeSchedule(Box<ScheduleChange>),
+    Agenda {
+        wait: Duration,
+    },
+    Expire,
 }
 
 /// Output on its way.
@@ -241,7 +252,12 @@ impl Call {
             | Self::Clear(_)
             | Self::Events { .. }
             | Self::ReadOutput { .. }
-            | Self::Follow { .. } => false,
+            | Self::Follow { .. }
+            | Self::Schedules
+            | Self::Schedule(_)
+            | Self::ChangeSchedule(_)
+            | Self::Agenda { .. }
+            | Self::Expire => false,
         }
     }
 
@@ -254,7 +270,8 @@ impl Call {
             Self::Controls { wait, .. }
             | Self::Take { wait, .. }
             | Self::Events { wait, .. }
-            | Self::Follow { wait, .. } => *wait,
+            | Self::Follow { wait, .. }
+            | Self::Agenda { wait } => *wait,
             _ => Duration::ZERO,
         }
     }

@@ -6,6 +6,7 @@
 
 pub mod claim;
 pub mod control;
+pub mod expiry;
 pub mod finish;
 pub mod load;
 pub mod log;
@@ -19,6 +20,7 @@ pub mod reclaim;
 pub mod registry;
 pub mod release;
 pub mod resubmit;
+pub mod schedules;
 pub mod submit;
 pub mod tasks;
 pub mod wake;
@@ -153,6 +155,19 @@ macro_rules! conformance {
                 started_is_noted_once
                 started_by_a_late_attempt_is_passed_over
             }
+            expiry {
+                what_waited_too_long_is_not_given_out
+                what_waited_too_long_is_ended_though_nobody_asks
+                a_time_is_as_good_as_a_lifetime
+                what_is_held_or_delayed_expires_as_well
+                what_was_taken_in_time_does_not_expire
+                what_has_failed_in_time_may_be_tried_again_later
+                what_was_given_back_unrun_expires
+                one_that_has_expired_is_not_claimed_by_its_submitter
+                those_behind_the_expired_are_given_out
+                a_key_is_free_once_its_task_has_expired
+                many_expire_in_turn
+            }
             finish {
                 success_completes
                 an_attempt_that_ran_is_logged_as_running
@@ -280,6 +295,21 @@ macro_rules! conformance {
                 an_unfinished_task_is_not_submitted_again
                 a_dead_task_leaves_the_dead_letter_queue
                 a_dead_task_whose_key_is_taken_stays_dead
+            }
+            schedules {
+                a_schedule_is_kept_as_it_was_given
+                a_change_is_made_from_what_was_seen
+                names_and_tasks_are_checked
+                tasks_come_with_the_change_or_not_at_all
+                a_task_whose_key_is_taken_is_not_submitted_twice
+                nothing_is_fired_before_its_time
+                the_agenda_has_what_is_due
+                the_agenda_waits_for_what_is_due
+                a_change_wakes_who_waits_for_the_agenda
+                a_task_that_expires_wakes_who_waits_for_the_agenda
+                a_paused_schedule_is_not_due
+                fired_tasks_are_claimed_as_any_other
+                ten_contenders_fire_a_thousand_due_times_once
             }
             wake {
                 a_submission_wakes_a_claim

@@ -15,12 +15,20 @@ impl State {
             return Err(Error::NotFound(request.owner));
         }
         let max = usize::try_from(request.max).unwrap_or(usize::MAX);
-        let tids = match request.only {
-            Some(tid) => Vec::from_iter(self.is_ready(tid).then_some(tid).filter(|_| max > 0)),
-            None => self.ready.first(max, |p| request.queues.contains(&p.queue) && p.needs.is_subset(&request.caps)),
-        };
-        let claims: Vec<_> = tids.into_iter().map(|tid| self.hand_over(tid, request.owner, now)).collect();
-        Ok(Some(claims).filter(|claims| !claims.is_empty()))
+        loop {
+            let tids = match request.only {
+                Some(tid) => Vec::from_iter(self.is_ready(tid).then_some(tid).filter(|_| max > 0)),
+                None => {
+                    self.ready.first(max, |p| request.queues.contains(&p.queue) && p.needs.is_subset(&request.caps))
+                }
+            };
+            let is_over = tids.is_empty();
+            let fresh: Vec<Tid> = tids.into_iter().filter(|tid| !self.end_expired(*tid, now)).collect();
+            if is_over || !fresh.is_empty() {
+                let claims: Vec<_> = fresh.into_iter().map(|tid| self.hand_over(tid, request.owner, now)).collect();
+                return Ok(Some(claims).filter(|claims| !claims.is_empty()));
+            }
+        }
     }
 
     /// Notes that attempts have begun.

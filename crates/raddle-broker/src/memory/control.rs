@@ -87,7 +87,7 @@ impl State {
         self.put(&QueueName::Task(tid, Port::CtrlOut), vec![text], now);
     }
 
-    fn end_waiting(&mut self, fence: Fence, state: TaskState, exit: Exit, now: Now) {
+    pub(super) fn end_waiting(&mut self, fence: Fence, state: TaskState, exit: Exit, now: Now) {
         let report = self.report_of(fence, exit, now);
         self.end(fence, None, End { state, dead: false, report, when: now });
     }

@@ -18,6 +18,7 @@ mod reclaim;
 mod registry;
 mod release;
 mod resubmit;
+mod schedules;
 mod shared;
 mod state;
 mod submit;

@@ -22,7 +22,8 @@ impl State {
         }
         let owner = self.next_id(now);
         self.enter(owner, worker, lease, true, now);
-        let claim = self.is_ready(tid).then(|| self.hand_over(tid, owner, now));
+        let is_fresh = self.is_ready(tid) && !self.end_expired(tid, now);
+        let claim = is_fresh.then(|| self.hand_over(tid, owner, now));
         Ok(Own { submitted, worker: Some(owner), claim })
     }
 

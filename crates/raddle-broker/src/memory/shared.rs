@@ -26,6 +26,8 @@ pub(super) enum Topic {
     Messages,
     /// The log or an attempt's output has grown.
     Progress,
+    /// A schedule has changed, or a task expires sooner than all others.
+    Agenda,
 }
 
 /// The state and its bells.
@@ -36,6 +38,7 @@ pub(super) struct Shared {
     controls: Notify,
     messages: Notify,
     progress: Notify,
+    agenda: Notify,
 }
 
 impl Shared {
@@ -66,14 +69,21 @@ impl Shared {
             // Listening begins before looking: what changes in between rings a bell that is already heard.
             let mut bell = pin!(self.bell(topic).notified());
             bell.as_mut().enable();
-            let (found, due) = self.change(|state, now| (act(state, now), state.next_due()));
+            let (found, due) = self.change(|state, now| {
+                let found = act(state, now);
+                let due = match topic {
+                    Topic::Ready => state.next_due(),
+                    Topic::Agenda => state.next_on_agenda(now),
+                    _ => None,
+                };
+                (found, due)
+            });
             if let Some(found) = found? {
                 return Ok(Some(found));
             }
             if Instant::now() >= deadline {
                 return Ok(None);
             }
-            let due = due.filter(|_| topic == Topic::Ready);
             let until = due.map_or(deadline, |due| due.min(deadline));
             // Rung or late makes no difference: either way the state is looked at again.
             let _ = timeout_at(until, bell).await;
@@ -90,6 +100,7 @@ impl Shared {
             Topic::Controls => &self.controls,
             Topic::Messages => &self.messages,
             Topic::Progress => &self.progress,
+            Topic::Agenda => &self.agenda,
         }
     }
 
@@ -99,6 +110,7 @@ impl Shared {
             (wake.controls, &self.controls),
             (wake.messages, &self.messages),
             (wake.progress, &self.progress),
+            (wake.agenda, &self.agenda),
         ];
         for (_, bell) in bells.into_iter().filter(|(rings, _)| *rings) {
             bell.notify_waiters();

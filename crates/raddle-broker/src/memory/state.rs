@@ -17,7 +17,7 @@ use super::{
     ready::{Partition, Ready},
     shared::after,
 };
-use crate::request::Fence;
+use crate::{ScheduleView, request::Fence};
 
 /// Everything a broker knows.
 pub(super) struct State {
@@ -33,6 +33,9 @@ pub(super) struct State {
     pub(super) events: BTreeMap<Tid, Event>,
     /// Standard output and error of each attempt that wrote any.
     pub(super) output: BTreeMap<Fence, [Vec<u8>; 2]>,
+    pub(super) schedules: BTreeMap<String, ScheduleView>,
+    /// Tasks that expire, and when, in nanoseconds since the epoch. Some may have been taken, or be over, by now.
+    pub(super) expiring: BTreeSet<(i64, Tid)>,
     pub(super) stale_writes: u64,
     /// Tasks that were taken back from workers that were gone.
     pub(super) reclaims: u64,
@@ -123,6 +126,7 @@ pub(super) struct Wake {
     pub(super) controls: bool,
     pub(super) messages: bool,
     pub(super) progress: bool,
+    pub(super) agenda: bool,
 }
 
 impl State {
@@ -243,6 +247,8 @@ impl Default for State {
             queues: BTreeMap::new(),
             events: BTreeMap::new(),
             output: BTreeMap::new(),
+            schedules: BTreeMap::new(),
+            expiring: BTreeSet::new(),
             stale_writes: 0,
             reclaims: 0,
             wake: Wake::default(),

@@ -28,6 +28,7 @@ impl State {
         let key = spec.unique_key.clone();
         let tid = self.store(spec, parent, now);
         self.unique.extend(key.map(|key| (key, tid)));
+        self.note_expiry(tid);
         self.line_up(tid, due, now);
         Submitted::New(tid)
     }

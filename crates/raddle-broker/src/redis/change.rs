@@ -302,7 +302,7 @@ impl<'a> Draft<'a> {
         self.record.place = if self.record.run_at.is_some() { Place::Delayed } else { Place::Ready };
     }
 
-    fn end_waiting(&mut self, state: State, exit: Exit) {
+    pub(super) fn end_waiting(&mut self, state: State, exit: Exit) {
         let report = self.before.report(exit);
         self.finish(state, false, report, None);
     }

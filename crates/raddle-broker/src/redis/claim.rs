@@ -330,6 +330,32 @@ impl Core {
         for (fence, error) in &unreadable {
             self.fail(*fence, error).await?;
         }
+        self.fresh(claims).await
+    }
+
+    /// Those of some claims that have not expired. The others are ended: nobody is given them.
+    pub(super) async fn fresh(&self, mut claims: Vec<Claim>) -> Result<Vec<Claim>> {
+        let expiring: Vec<Tid> =
+            claims.iter().filter(|claim| claim.spec.expires()).map(|claim| claim.fence.tid).collect();
+        if expiring.is_empty() {
+            return Ok(claims);
+        }
+        // By the server's clock.
+        let tasks = snapshots(&self.link, &expiring).await?;
+        let has_expired = |claim: &Claim| {
+            let Some(task) = tasks.get(&claim.fence.tid).filter(|task| task.is_latest(claim.fence)) else {
+                return false;
+            };
+            claim.spec.has_expired(task.tid, task.record.tally, task.now.saturating_mul(1000))
+        };
+        let expired: Vec<Claim> = claims.extract_if(.., |claim| has_expired(claim)).collect();
+        let mut drafts = Vec::new();
+        for task in expired.iter().filter_map(|claim| tasks.get(&claim.fence.tid)) {
+            let mut draft = Draft::new(task);
+            draft.settle(task.report(Exit::Expired));
+            drafts.push(draft);
+        }
+        apply(&self.link, &drafts, Sure::Done).await?;
         Ok(claims)
     }
 

@@ -33,6 +33,7 @@ mod reclaim;
 mod record;
 mod registry;
 mod run;
+mod schedules;
 mod script;
 mod submit;
 mod target;

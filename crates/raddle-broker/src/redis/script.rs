@@ -21,11 +21,11 @@ pub(super) struct Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal $(doubles $what:literal)? $(tells $tells:literal)?;)*) => {
+    ($($name:ident = $($file:literal)+ $(doubles $what:literal)? $(tells $tells:literal)?;)*) => {
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
             let doubles = None::<&str>$(.or(Some($what)))?;
             let tells = false $(|| $tells)?;
-            Script { doubles, tells, ..Script::link(include_str!(concat!("lua/", $file))) }
+            Script { doubles, tells, ..Script::link(&[$(include_str!(concat!("lua/", $file))),+].concat()) }
         });)*
 
         #[cfg(test)]
@@ -51,8 +51,10 @@ scripts! {
     REFUSE = "refuse.lua";
     REGISTER = "register.lua";
     REGISTER_OWN = "register_own.lua";
+    SCHEDULE = "schedule.lua" "expiring.lua" "submit.lua";
     STARTED = "started.lua";
     SUBMIT = "submit.lua" doubles "has stored a task";
+    SUBMIT_EXPIRING = "expiring.lua" "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";
     WORDS = "words.lua";
 }

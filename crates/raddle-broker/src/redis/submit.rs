@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use raddle_core::{Spec, Target, Tid, moment::unix_nanos, worker::WorkerInfo};
+use redis::Value;
 
 use super::{
     Redis,
@@ -10,7 +11,7 @@ use super::{
     link::Sure,
     reclaim::reclaim,
     record::{key_of, millis, stored},
-    script,
+    script::{self, Script},
     value::{arg, list, number, text, tid},
 };
 use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Submitted};
@@ -26,13 +27,12 @@ const FARTHEST_MICROS: u64 = 1 << 52;
 struct Batch {
     parts: Vec<String>,
     args: Vec<Vec<u8>>,
-    tasks: usize,
     /// How many arguments each task has.
     each: usize,
 }
 
 /// What a batch is submitted for.
-enum Mode {
+pub(super) enum Mode {
     Plain,
     /// The task that is submitted once more.
     Again(Tid),
@@ -41,8 +41,8 @@ enum Mode {
 }
 
 /// What the script answered.
-struct Stored {
-    submitted: Vec<Submitted>,
+pub(super) struct Stored {
+    pub(super) submitted: Vec<Submitted>,
     owner: Option<Tid>,
     claimed: Option<Tid>,
 }
@@ -54,6 +54,7 @@ impl Redis {
         }
         if let [task] = &batch[..]
             && is_plain(task)
+            && !task.spec.expires()
             && !self.link().target.address.options.wants_copies()
             && self.core.hand.is_worth_trying()
             && let Some(tid) = self.hand_over(task).await?
@@ -90,6 +91,7 @@ impl Redis {
         let mode = if left_to_others { Mode::Plain } else { Mode::Own(worker.clone(), lease) };
         let stored = self.store(vec![task], mode).await?;
         let claim = stored.claimed.map(|tid| Claim { fence: Fence { tid, attempt: 1 }, spec });
+        let claim = self.core.fresh(claim.into_iter().collect()).await?.pop();
         if let Some(owner) = stored.owner {
             self.show_worker(owner, &worker).await;
         }
@@ -98,17 +100,35 @@ impl Redis {
     }
 
     async fn store(&self, tasks: Vec<Submit>, mode: Mode) -> Result<Stored> {
-        let batch = Batch::new(&tasks)?;
+        let (keys, mut args) = self.submission(&tasks, mode)?;
+        let script: &Script = match tasks.iter().any(|task| task.spec.expires()) {
+            true => {
+                args.push(lifetimes(&tasks));
+                &script::SUBMIT_EXPIRING
+            }
+            false => &script::SUBMIT,
+        };
+        let answer = self.link().change(script, keys, args, Sure::Durable).await?;
+        self.stored(list(answer), tasks.len()).await
+    }
+
+    /// Tasks, as the scripts take them: keys and arguments.
+    pub(super) fn submission(&self, tasks: &[Submit], mode: Mode) -> Result<(Vec<String>, Vec<Vec<u8>>)> {
+        let batch = Batch::new(tasks)?;
         let keys = batch.parts.iter().map(|part| self.core.keys.ready(part)).collect();
         let mut args = vec![arg(batch.parts.len())];
         args.extend(batch.parts.into_iter().map(String::into_bytes));
-        args.extend([arg(batch.tasks), arg(batch.each)]);
+        args.extend([arg(tasks.len()), arg(batch.each)]);
         args.extend(batch.args);
         args.extend(mode.args());
-        let answer = self.link().change(&script::SUBMIT, keys, args, Sure::Durable).await?;
+        Ok((keys, args))
+    }
+
+    /// What the scripts answered when they had stored `tasks` of them.
+    pub(super) async fn stored(&self, answer: Vec<Value>, tasks: usize) -> Result<Stored> {
         let odd =
             || Error::Server { place: self.link().target.place(), reason: "a submission was not answered".into() };
-        let [first, existing, fresh, owner, claimed, idle] = <[_; 6]>::try_from(list(answer)).map_err(|_| odd())?;
+        let [first, existing, fresh, owner, claimed, idle] = <[_; 6]>::try_from(answer).map_err(|_| odd())?;
         self.core.hand.somebody_waits(number(idle) > 0);
         let fresh: Vec<String> = list(fresh).into_iter().map(text).collect();
         if !fresh.is_empty() {
@@ -120,8 +140,8 @@ impl Redis {
             others.extend(tid(holder).map(|holder| (number(index) as usize, holder)));
         }
         let mut next = from_stream_id(&text(first)).unwrap_or(0);
-        let mut submitted = Vec::with_capacity(batch.tasks);
-        for index in 1..=batch.tasks {
+        let mut submitted = Vec::with_capacity(tasks);
+        for index in 1..=tasks {
             submitted.push(match others.get(&index) {
                 Some(holder) => Submitted::Existing(*holder),
                 None => {
@@ -181,7 +201,7 @@ impl Batch {
             }
             args.push(task_arg(task)?);
         }
-        Ok(Self { parts, args, tasks: tasks.len(), each })
+        Ok(Self { parts, args, each })
     }
 }
 
@@ -201,6 +221,25 @@ impl Mode {
 /// Whether there is nothing to say of a task but its spec.
 fn is_plain(Submit { spec, .. }: &Submit) -> bool {
     spec.delay.is_none() && spec.run_at.is_none() && spec.unique_key.is_none()
+}
+
+/// When tasks expire, as the scripts take it: on the server's clock.
+pub(super) fn lifetimes(tasks: &[Submit]) -> Vec<u8> {
+    let word = |Submit { spec, .. }: &Submit| match (spec.lifetime, spec.run_before) {
+        (Some(lifetime), _) => span_micros(lifetime.0).to_string(),
+        (None, Some(at)) => format!("@{}", micros_from(unix_nanos(at))),
+        (None, None) => "-".into(),
+    };
+    tasks.iter().map(word).collect::<Vec<_>>().join(" ").into_bytes()
+}
+
+/// The first microsecond that is not before a time in nanoseconds since the epoch.
+pub(super) fn micros_from(nanos: i64) -> i64 {
+    (nanos.saturating_add(999) / 1000).clamp(0, FARTHEST_MICROS as i64)
+}
+
+fn span_micros(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(FARTHEST_MICROS)
 }
 
 /// A task, written out as the scripts store it.
@@ -229,10 +268,7 @@ fn info_arg(worker: &WorkerInfo) -> Vec<u8> {
 /// When a task may begin, as the script takes it: on the server's clock.
 fn due(spec: &Spec) -> (String, String) {
     match (spec.delay, spec.run_at) {
-        (Some(delay), _) => {
-            let micros = u64::try_from(delay.0.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(FARTHEST_MICROS);
-            (micros.to_string(), String::new())
-        }
+        (Some(delay), _) => (span_micros(delay.0).to_string(), String::new()),
         (None, Some(at)) => {
             let nanos = unix_nanos(at);
             let micros = (nanos.saturating_add(999) / 1000).min(FARTHEST_MICROS as i64);

@@ -6,7 +6,7 @@ use raddle_core::{EventKind, Exit, Spec, State, Tally, Tid};
 use rusqlite::{OptionalExtension, params};
 
 use super::{
-    finish::{Ending, end_active},
+    finish::{Ending, end_active, end_attempt},
     reclaim::report,
     registry::entered_at,
     submit::refresh_parts,
@@ -42,7 +42,12 @@ pub(super) fn claim(tx: &mut Tx<'_>, request: &ClaimRequest) -> Result<(Vec<Clai
         None => best(tx, request)?,
     };
     let claims = take(tx, request.owner, own, &candidates)?;
-    let again_in = if claims.is_empty() { next_due(tx)? } else { None };
+    let again_in = match (claims.is_empty(), candidates.is_empty()) {
+        (true, true) => next_due(tx)?,
+        // Those behind them may be better.
+        (true, false) => Some(Duration::ZERO),
+        _ => None,
+    };
     Ok((claims, again_in))
 }
 
@@ -135,6 +140,7 @@ fn take(tx: &mut Tx<'_>, owner: Tid, own: bool, candidates: &[Candidate]) -> Res
             let fence = Fence { tid: *tid, attempt: tally.attempt + 1 };
             tx.event(*tid, EventKind::Spawning, fence.attempt, Some(owner), None);
             match parse_spec(*tid, spec) {
+                Ok(spec) if spec.has_expired(*tid, *tally, tx.now) => expire(tx, *tid)?,
                 Ok(spec) => claims.push(Claim { fence, spec }),
                 // A record that nobody can read must not stand in the way of those behind it.
                 Err(error) => give_up(tx, *tid, &error)?,
@@ -142,6 +148,13 @@ fn take(tx: &mut Tx<'_>, owner: Tid, own: bool, candidates: &[Candidate]) -> Res
         }
     }
     Ok(claims)
+}
+
+/// Ends a task that has waited for too long. Nobody is given it.
+fn expire(tx: &mut Tx<'_>, tid: Tid) -> Result<(), Fail> {
+    let Some(active) = find_active(tx.db(), tid)? else { return Ok(()) };
+    let report = report(tx, Exit::Expired);
+    end_attempt(tx, tid, &active, &report).map(drop)
 }
 
 fn give_up(tx: &mut Tx<'_>, tid: Tid, error: &Error) -> Result<(), Fail> {

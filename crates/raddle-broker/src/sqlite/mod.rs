@@ -29,6 +29,7 @@ mod private;
 mod purge;
 mod reclaim;
 mod registry;
+mod schedules;
 mod schema;
 mod submit;
 mod syncer;

@@ -9,6 +9,7 @@ use super::{
     bell::Topic,
     reclaim::reclaim,
     registry::{Entry, living},
+    schedules::note_expiries,
     submit::{Prepared, Row, due, hold_key, insert, key_holder, part_of, submit},
     tx::{Fail, Tx},
 };
@@ -35,13 +36,19 @@ pub(super) fn submit_own(
     let entry = Entry::new(tx, owner, lease)?;
     let row = Row { tid, part: part_of(tx, &task.spec)?, service: false, task: &task };
     hold_key(tx, &row)?;
-    insert(tx, &[row])?;
+    insert(tx, std::slice::from_ref(&row))?;
+    note_expiries(tx, &[row])?;
     // A task's own row is its `created` event.
     tx.touch(Topic::Log);
     entry.write(tx, worker, true)?;
     let own = Own { submitted: Submitted::New(tid), worker: Some(owner), claim: None };
     if let Some(at) = due(tx, &task.spec) {
         tx.enqueue_delayed(tid, Tally::default(), at)?;
+        return Ok(own);
+    }
+    if task.spec.has_expired(tid, Tally::default(), tx.now) {
+        // The next who looks at it ends it.
+        tx.enqueue(tid, Tally::default(), None)?;
         return Ok(own);
     }
     tx.db()

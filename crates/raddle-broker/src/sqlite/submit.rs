@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use super::{
     bell::Topic,
     bulk::Bulk,
+    schedules::note_expiries,
     tx::{Fail, Part, Tx},
 };
 use crate::{Error, Submit, Submitted};
@@ -46,6 +47,7 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submit
         rows.push(row);
     }
     insert(tx, &rows)?;
+    note_expiries(tx, &rows)?;
     let mut ready = None;
     for Row { tid, task, .. } in &rows {
         match due(tx, &task.spec) {

@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_broker::{
-    Broker, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log, Message,
-    Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
-    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Agenda, Broker, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log,
+    Message, Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Registry,
+    Release, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit, Submitted,
+    Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 use raddle_core::{
     Control, Event, QueueName, TaskView, Tid, WorkerEntry,
@@ -223,5 +224,28 @@ impl Output for Observed {
 
     async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress> {
         self.broker.follow(tid, cursor, wait).await
+    }
+}
+
+#[async_trait]
+impl Schedules for Observed {
+    async fn schedules(&self) -> Result<Vec<ScheduleView>> {
+        self.broker.schedules().await
+    }
+
+    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
+        self.broker.schedule(name).await
+    }
+
+    async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {
+        self.broker.change_schedule(change).await
+    }
+
+    async fn agenda(&self, wait: Duration) -> Result<Agenda> {
+        self.broker.agenda(wait).await
+    }
+
+    async fn expire(&self) -> Result<u64> {
+        self.broker.expire().await
     }
 }

@@ -1,0 +1,206 @@
+//! Tasks that nobody takes in time.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use raddle_core::{EventKind, Exit, Span, Spec, State, Tid, worker::WorkerInfo};
+
+use super::{Fixture, Handle, support::*};
+use crate::{
+    Result,
+    request::{ClaimRequest, Delivered, OwnRequest, Submit, Verdict},
+};
+
+/// How long what is to expire in its case may wait.
+const LIFETIME: Duration = Duration::from_millis(80);
+/// How long what is to live through its case may.
+const LONG: Duration = Duration::from_secs(120);
+
+fn short_lived(name: &str) -> Spec {
+    Spec { lifetime: Some(Span(LIFETIME)), ..spec(name) }
+}
+
+async fn outlive() {
+    tokio::time::sleep(LIFETIME + Duration::from_millis(20)).await;
+}
+
+/// Checks that a task has ended without having been run.
+async fn assert_expired(broker: &Handle, tid: Tid) -> Result<()> {
+    let task = view(broker, tid).await?;
+    let report = task.report.expect("it is over");
+    assert_eq!((task.state, report.exit, report.started_at), (State::Cancelled, Exit::Expired, None));
+    assert!(!task.dead);
+    let kinds = kinds(broker, tid).await?;
+    assert!(!kinds.contains(&EventKind::Running), "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| kind.is_terminal()).count(), 1);
+    assert_eq!(last_detail(broker, tid).await?.as_deref(), Some("expired before a worker took it"));
+    Ok(())
+}
+
+/// Ends all that has expired, as whoever waits for the agenda does.
+async fn sweep(broker: &Handle) -> Result<u64> {
+    let mut ended = 0;
+    while broker.agenda(AT_ONCE).await?.expired {
+        ended += broker.expire().await?;
+    }
+    Ok(ended)
+}
+
+/// Whether anybody else has looked at it or not.
+pub async fn what_waited_too_long_is_not_given_out(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, short_lived("task")).await?;
+    outlive().await;
+    assert_eq!(claim(broker, owner, 10).await?, []);
+    assert_expired(broker, tid).await?;
+    assert_eq!(sweep(broker).await?, 0, "it has been ended");
+    assert_expired(broker, tid).await
+}
+
+/// By whoever waits for it.
+pub async fn what_waited_too_long_is_ended_though_nobody_asks(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let (tid, other) = (submit(broker, short_lived("task")).await?, submit(broker, spec("other")).await?);
+    assert_eq!(broker.expire().await?, 0, "not yet");
+    let agenda = broker.agenda(SOON).await?;
+    assert!(agenda.expired && agenda.due.is_empty());
+    assert_eq!(sweep(broker).await?, 1);
+    assert_expired(broker, tid).await?;
+    assert_eq!(view(broker, other).await?.state, State::Created);
+    assert_eq!(broker.summary().await?.ready, [("default".to_owned(), 1)].into());
+    Ok(())
+}
+
+/// Also one that is past when the task comes.
+pub async fn a_time_is_as_good_as_a_lifetime(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let until = |at: Timestamp| Spec { run_before: Some(at), ..spec("task") };
+    let now = Timestamp::now();
+    let gone = submit(broker, until(now - Duration::from_secs(1))).await?;
+    let fresh = submit(broker, until(now + LONG)).await?;
+    assert_eq!(sweep(broker).await?, 1);
+    assert_expired(broker, gone).await?;
+    let owner = worker(broker).await?;
+    assert_eq!(take(broker, owner).await?.tid, fresh);
+    Ok(())
+}
+
+/// Wherever it waits.
+pub async fn what_is_held_or_delayed_expires_as_well(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let delayed = Spec { delay: Some(Span(LIFETIME / 2)), ..short_lived("delayed") };
+    let (held, delayed) = (submit(broker, short_lived("held")).await?, submit(broker, delayed).await?);
+    let paused = broker.control(held, "pause".parse().expect("a word")).await?;
+    assert_eq!(paused, Delivered::Applied(State::Created));
+    outlive().await;
+    assert_eq!(sweep(broker).await?, 2);
+    assert_expired(broker, held).await?;
+    assert_expired(broker, delayed).await?;
+    let summary = broker.summary().await?;
+    assert_eq!((summary.delayed, summary.paused, summary.ready.len()), (0, 0, 0));
+    Ok(())
+}
+
+/// A lifetime is for waiting.
+pub async fn what_was_taken_in_time_does_not_expire(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { lifetime: Some(Span::secs(1)), ..spec("task") }).await?;
+    let fence = begin(broker, owner).await?;
+    tokio::time::sleep(Duration::from_millis(1050)).await;
+    assert_eq!(sweep(broker).await?, 0);
+    assert_eq!(view(broker, tid).await?.state, State::Running);
+    assert_eq!(end(broker, fence, success()).await?, Verdict::Done(State::Completed));
+    Ok(())
+}
+
+/// It has been run, which is what it was to be.
+pub async fn what_has_failed_in_time_may_be_tried_again_later(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { lifetime: Some(Span::secs(1)), ..retrying(2, Span::millis(1100)) }).await?;
+    let fence = begin(broker, owner).await?;
+    assert!(matches!(end(broker, fence, failure()).await?, Verdict::Again(_)));
+    let again = begin(broker, owner).await?;
+    assert_eq!((again.tid, again.attempt), (tid, 2));
+    assert_eq!(sweep(broker).await?, 0);
+    assert_eq!(end(broker, again, success()).await?, Verdict::Done(State::Completed));
+    Ok(())
+}
+
+/// Though somebody had it when its time came.
+pub async fn what_was_given_back_unrun_expires(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { lifetime: Some(Span::secs(1)), ..spec("task") }).await?;
+    let fence = take(broker, owner).await?;
+    tokio::time::sleep(Duration::from_millis(1050)).await;
+    assert_eq!(sweep(broker).await?, 0, "somebody has it");
+    release(broker, fence).await?;
+    assert_eq!(claim(broker, owner, 10).await?, []);
+    assert_expired(broker, tid).await
+}
+
+/// Not even by who is there for it alone.
+pub async fn one_that_has_expired_is_not_claimed_by_its_submitter(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let worker = WorkerInfo { queues: Vec::new(), ..info("own") };
+    let run_before = Some(Timestamp::now() - Duration::from_secs(1));
+    let task = Submit::new(Spec { run_before, ..spec("task") });
+    let own = broker.submit_own(OwnRequest { task, worker, lease: TTL, yields: false }).await?;
+    assert_eq!(own.claim, None);
+    sweep(broker).await?;
+    if let Some(owner) = own.worker {
+        // Whoever looks first ends it.
+        let only = Some(own.submitted.tid());
+        let _ = broker.claim(ClaimRequest { only, ..request(owner) }).await;
+    }
+    assert_expired(broker, own.submitted.tid()).await
+}
+
+/// However many stand in front.
+pub async fn those_behind_the_expired_are_given_out(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let gone = submit_all(broker, vec![short_lived("gone"); 20]).await?;
+    outlive().await;
+    let fresh = submit(broker, spec("fresh")).await?;
+    let claims = broker.claim(ClaimRequest { max: 2, wait: SOON, ..request(owner) }).await?;
+    assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), [fresh]);
+    for tid in gone {
+        assert_expired(broker, tid).await?;
+    }
+    Ok(())
+}
+
+/// An expired task is over.
+pub async fn a_key_is_free_once_its_task_has_expired(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let keyed = || Spec { unique_key: Some("key".into()), ..short_lived("keyed") };
+    let first = submit(broker, keyed()).await?;
+    assert_eq!(submit(broker, keyed()).await?, first);
+    outlive().await;
+    sweep(broker).await?;
+    let second = submit(broker, keyed()).await?;
+    assert_ne!(second, first);
+    assert_expired(broker, first).await
+}
+
+/// Each once, however many look.
+pub async fn many_expire_in_turn(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    submit_all(broker, vec![short_lived("task"); 1000]).await?;
+    outlive().await;
+    let mut ended = 0;
+    let (first, second) = (broker.clone(), store.reopen().await);
+    while broker.agenda(AT_ONCE).await?.expired {
+        let (a, b) = tokio::join!(first.expire(), second.expire());
+        ended += a? + b?;
+    }
+    assert_eq!(ended, 1000);
+    let summary = broker.summary().await?;
+    assert_eq!(summary.states, [(State::Cancelled, 1000)].into());
+    assert!(summary.ready.is_empty());
+    Ok(())
+}
