@@ -9,6 +9,7 @@ pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 pub mod routine;
+pub mod schedule;
 pub mod spawner;
 pub mod wait;
 pub mod worker;

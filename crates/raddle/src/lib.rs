@@ -37,6 +37,7 @@
 //! ```
 //!
 //! `add::task(1, 2)` is the same as a task, which a broker keeps until it is done, and `add::here(1, 2)` runs in this process.
+//! `add::task(1, 2).schedule(&broker, Schedule::cron("sums", "@hourly"))` has it submitted again and again.
 //! `#[raddle::routines]` on an `impl` block is for methods.
 //!
 //! # Tasks
@@ -70,6 +71,7 @@ mod error;
 
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
+pub use raddle_core::{Schedule, schedule::Missed};
 pub use raddle_fabric::{
     handler::{self, Handler},
     routine::{Handle, Task, TaskError, log, progress, trace},
@@ -119,7 +121,7 @@ pub mod prelude {
 
     pub use raddle_broker::{Broker, Stream, Submit, Submitted, TaskFilter, connect};
     pub use raddle_core::{
-        CapSet, Control, Exit, Limits, Report, Retry, Span, Spec, State, Target, TaskView, Tid, Word,
+        CapSet, Control, Exit, Limits, Report, Retry, Schedule, Span, Spec, State, Target, TaskView, Tid, Word,
     };
     pub use raddle_fabric::{Ended, Options, Shutdown, Worker};
     #[cfg(feature = "pool")]

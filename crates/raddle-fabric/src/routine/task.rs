@@ -3,11 +3,12 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Error, Result, Submit};
-use raddle_core::{CapSet, Span, Spec, Target, Trace};
+use raddle_core::{CapSet, Span, Spec, Target, Trace, schedule, spec::InvalidSpec};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Handle;
+use crate::schedule::Put;
 
 /// A task that will run a routine and give back a `T`.
 #[must_use = "a task that is not submitted never runs"]
@@ -61,6 +62,11 @@ impl<T> Task<T> {
         self.with(|spec| spec.delay = Some(Span(delay)))
     }
 
+    /// How long it may wait for a worker. After that it expires, and is never run.
+    pub fn lifetime(self, lifetime: Duration) -> Self {
+        self.with(|spec| spec.lifetime = Some(Span(lifetime)))
+    }
+
     /// What a worker must offer.
     pub fn requires(self, caps: CapSet) -> Self {
         self.with(|spec| spec.requires = caps)
@@ -87,14 +93,37 @@ impl<T> Task<T> {
         &self.spec
     }
 
+    /// Has it submitted again and again. A schedule of this name that says something else is replaced; one that says the same goes on as it is,
+    /// so that a program may say this whenever it starts.
+    ///
+    /// ```no_run
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use raddle_broker::Broker;
+    /// # use raddle_core::{Schedule, schedule::Missed};
+    /// # use raddle_fabric::{routine::Task, schedule::Error};
+    /// # async fn nightly(broker: Arc<dyn Broker>, report: impl Fn(&str) -> Task<()>) -> Result<(), Error> {
+    /// let when = Schedule::cron("nightly", "0 3 * * 1-5").timezone("Europe/Berlin").missed(Missed::Skip);
+    /// report("everything").retry(3).schedule(&broker, when).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schedule(
+        self,
+        broker: &Arc<dyn Broker>,
+        when: schedule::Draft,
+    ) -> impl Future<Output = Result<Put, crate::schedule::Error>> + use<T> {
+        let broker = Arc::clone(broker);
+        async move {
+            self.check()?;
+            crate::schedule::put(&*broker, when.task(self.spec)?, true).await
+        }
+    }
+
     /// Stores it. When this returns, the task will run.
     pub fn submit(self, broker: &Arc<dyn Broker>) -> impl Future<Output = Result<Handle<T>>> + use<T> {
         let broker = Arc::clone(broker);
         async move {
-            if let Some(reason) = self.refused {
-                let path = "args".into();
-                return Err(Error::Invalid(raddle_core::spec::InvalidSpec { path, reason }));
-            }
+            self.check()?;
             let task = match super::trace() {
                 Some(trace) if self.spec.traceparent.is_none() => self.trace(trace),
                 _ => self,
@@ -103,6 +132,14 @@ impl<T> Task<T> {
             let tid = submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)?;
             Ok(Handle::new(broker, tid))
         }
+    }
+}
+
+impl<T> Task<T> {
+    /// Refuses arguments that cannot be written down.
+    fn check(&self) -> Result<()> {
+        let refused = |reason: &String| Error::Invalid(InvalidSpec { path: "args".into(), reason: reason.clone() });
+        self.refused.as_ref().map_or(Ok(()), |reason| Err(refused(reason)))
     }
 }
 

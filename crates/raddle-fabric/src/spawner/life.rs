@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{Config, Launcher, Obstacles, line::Line, service::Service};
-use crate::{Shutdown, metrics::Book, worker};
+use crate::{Shutdown, metrics::Book, schedule, worker};
 
 /// How a spawner behaves.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ pub struct Ended {
 }
 
 /// The kind of a spawner in the registry.
-const KIND: &str = "spawner";
+pub(crate) const KIND: &str = "spawner";
 const LEASE: Duration = Duration::from_secs(3);
 /// After an error of the broker, before the next try.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
@@ -133,6 +133,8 @@ impl Spawner {
     pub async fn run(self, shutdown: Shutdown) -> Result<Ended> {
         let Self { broker, options, launcher, tid, leased_at, shown, serving } = self;
         let line = Line::new(&broker, options.lease, tid, leased_at)?;
+        // It ends with this spawner. Its workers are there for one task each, and fire nothing.
+        let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(Arc::clone(&broker), options.clone(), launcher, line, shown, &shutdown);
         let end = loop {
             match service.run().await {

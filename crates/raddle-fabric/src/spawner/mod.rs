@@ -51,5 +51,6 @@ pub use cluster::{Cluster, ClusterLayer};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
 pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, Tell};
+pub(crate) use life::KIND;
 pub use life::{Ended, Handle, Options, Snapshot, Spawner};
 pub use process::{Processes, Template};

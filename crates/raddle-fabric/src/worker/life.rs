@@ -11,6 +11,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::schedule;
+
 use super::{
     Options, Shutdown, Standstill,
     core::ERROR_PAUSE,
@@ -226,6 +228,8 @@ impl Worker {
         if let Some(Err(error)) = needs_group.then(raddle_exec::cgroup::prepare) {
             tracing::debug!(%error, "limits are kept without control groups");
         }
+        // It ends with this worker, whichever way that ends.
+        let _scheduling = self.options.schedules.then(|| schedule::Running::start(Arc::clone(&self.broker)));
         loop {
             let service = Service::start(&mut self, &shutdown)?;
             let tid = self.tid;

@@ -39,7 +39,7 @@ pub(crate) mod words;
 
 pub use apart::{NoMinimum, minimum};
 pub use life::{EndReason, Ended, LastAttempt, Worker};
-pub(crate) use options::this_host;
 pub use options::{DOCKER, ONE_SHOT, Options, SANDBOX};
+pub(crate) use options::{RESIDENT, SCHEDULER, this_host};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

@@ -49,6 +49,8 @@ pub struct Options {
     pub runner: PathBuf,
     /// Whoever has started it has looked for a control group to work in, and it is in that.
     pub grouped: bool,
+    /// Whether it fires schedules, and ends tasks that have expired. Any number may: each due time is fired once.
+    pub schedules: bool,
     /// A runner that is there already, for the first task. If it is a ward, that process is the worker, and this one only speaks for it.
     pub prefork: Option<Prefork>,
 }
@@ -58,7 +60,9 @@ const LEASE: Duration = Duration::from_secs(3);
 /// The name and kind of a worker for one task that it was given.
 const INLINE: &str = "inline";
 /// The kind of a worker that takes tasks as they come.
-const RESIDENT: &str = "resident";
+pub(crate) const RESIDENT: &str = "resident";
+/// The name and kind of a worker that fires schedules, and takes no tasks.
+pub(crate) const SCHEDULER: &str = "scheduler";
 /// The kind of a worker that takes one task, and leaves after it.
 pub const ONE_SHOT: &str = "one-shot";
 const GRACE: Duration = Duration::from_secs(5);
@@ -73,7 +77,7 @@ impl Options {
     /// A worker that takes tasks as they come, one per core at a time.
     pub fn resident() -> Self {
         let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-        Self { concurrency: cores, max_tasks: None, ..Self::one_shot() }
+        Self { concurrency: cores, max_tasks: None, schedules: true, ..Self::one_shot() }
     }
 
     /// A worker that takes one task as it comes, runs it and leaves.
@@ -102,8 +106,14 @@ impl Options {
             plugins: Arc::default(),
             runner: "/proc/self/exe".into(),
             grouped: false,
+            schedules: false,
             prefork: None,
         }
+    }
+
+    /// A worker that takes no tasks, and fires schedules alone.
+    pub fn scheduler() -> Self {
+        Self { name: SCHEDULER.into(), schedules: true, ..Self::inline(None) }
     }
 
     /// Offers these routines and handlers to tasks; a sandbox, which every worker has; and containers, if there is an image for them.
@@ -125,6 +135,7 @@ impl Options {
 
     fn kind(&self) -> &'static str {
         match self.max_tasks {
+            _ if self.queues.is_empty() && self.schedules => SCHEDULER,
             // One that serves no queue is there for a task that it was given.
             _ if self.queues.is_empty() => INLINE,
             Some(1) => ONE_SHOT,

@@ -186,6 +186,22 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
                 println!("{}", pid::task().submit(&broker).await?.result().await?);
             }
         }
+        "schedule" => {
+            let when = || raddle::Schedule::every("sums", std::time::Duration::from_millis(100));
+            let put = add::task(1, 2).schedule(&broker, when()).await?;
+            let again = add::task(1, 2).schedule(&broker, when()).await?;
+            println!("{} {}", put.entry().fired, matches!(again, raddle::fabric::schedule::Put::Unchanged(_)));
+            let tid = loop {
+                match broker.schedule("sums").await?.and_then(|view| view.task) {
+                    Some(tid) => break tid,
+                    None => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+                }
+            };
+            println!("{}", raddle::Handle::<u64>::new(broker.clone(), tid).result().await?);
+            raddle::fabric::schedule::remove(&*broker, "sums").await?;
+            let wrong = add::task(1, 2).schedule(&broker, raddle::Schedule::cron("sums", "soon")).await;
+            println!("{}", wrong.map(drop).unwrap_err());
+        }
         "name" => println!("{}", add::NAME),
         other => Err(format!("there is no '{other}'"))?,
     }

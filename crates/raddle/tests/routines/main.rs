@@ -66,6 +66,15 @@ fn a_routine_is_called_and_answers_with_its_type() {
 }
 
 #[test]
+fn a_routine_is_scheduled_as_it_is_called() {
+    let world = World::new(&[]);
+    let said = world.says("schedule");
+    let said: Vec<_> = said.lines().collect();
+    assert_eq!(said[..2], ["0 true", "3"]);
+    assert!(said[2].contains("at 'cron': cron 'soon': has 1 fields"), "{said:?}");
+}
+
+#[test]
 fn a_stream_and_methods_are_tasks_as_well() {
     let world = World::new(&[]);
     assert_eq!(world.says("countdown"), "[3, 2, 1]");

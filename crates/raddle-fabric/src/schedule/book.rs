@@ -1,0 +1,140 @@
+//! What people do to schedules. Each is a look and a change from what was seen; where somebody else was faster, it is done again.
+
+use jiff::{Timestamp, tz::TimeZone};
+use raddle_broker::{Broker, ScheduleChange, ScheduleChanged, ScheduleView, Submit, Submitted};
+use raddle_core::{Schedule, schedule::Entry, spec::InvalidSpec};
+
+use super::zone::zone;
+
+/// Why nothing was done to a schedule.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The broker could not be asked.
+    #[error(transparent)]
+    Broker(#[from] raddle_broker::Error),
+    /// There is none of this name.
+    #[error("there is no schedule '{0}': see 'raddle schedule list'")]
+    Absent(String),
+    /// There is another of this name.
+    #[error("there is another schedule '{0}': replace it with --replace, or give this one another name")]
+    Exists(String),
+    /// It is none that could be fired.
+    #[error("the schedule cannot be used, {0}")]
+    Invalid(#[from] InvalidSpec),
+    /// Others change it all the time.
+    #[error("schedule '{0}' does not hold still: try again")]
+    Restless(String),
+}
+
+/// What became of a schedule that was put.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Put {
+    /// It is new.
+    Added(Entry),
+    /// It was there, and said something else.
+    Replaced(Entry),
+    /// It was there, and said the same.
+    Unchanged(Entry),
+}
+
+/// How often a change is tried. Only due times that come many times a second would need so many.
+const TRIES: usize = 100;
+
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Adds a schedule, or puts it in the place of another of its name if it `replaces` that. One that says the same is left as it is.
+pub async fn put(broker: &dyn Broker, schedule: Schedule, replaces: bool) -> Result<Put> {
+    schedule.validate()?;
+    let zone = zone_of(&schedule)?;
+    for _ in 0..TRIES {
+        let now = clock(broker).await?;
+        let (seen, put) = match broker.schedule(&schedule.name).await? {
+            None => (None, Put::Added(Entry::new(schedule.clone(), &zone, now))),
+            Some(view) => match view.entry.rewritten(schedule.clone(), &zone, now) {
+                None => return Ok(Put::Unchanged(view.entry)),
+                Some(_) if !replaces => return Err(Error::Exists(schedule.name)),
+                Some(entry) => (Some(view.version), Put::Replaced(entry)),
+            },
+        };
+        let change = ScheduleChange {
+            name: schedule.name.clone(),
+            seen,
+            entry: Some(put.entry().clone()),
+            tasks: Vec::new(),
+            due: None,
+        };
+        if let ScheduleChanged::Made { .. } = broker.change_schedule(change).await? {
+            return Ok(put);
+        }
+    }
+    Err(Error::Restless(schedule.name))
+}
+
+/// Pauses a schedule. Returns whether it was not paused before.
+pub async fn pause(broker: &dyn Broker, name: &str) -> Result<bool> {
+    alter(broker, name, async |view| Ok(view.entry.paused().map(Some))).await
+}
+
+/// Lets a paused schedule go on. Returns whether it was paused before. What was due meanwhile is left out.
+pub async fn resume(broker: &dyn Broker, name: &str) -> Result<bool> {
+    alter(broker, name, async |view| {
+        let (zone, now) = (zone_of(&view.entry.schedule)?, clock(broker).await?);
+        Ok(view.entry.resumed(&zone, now).map(Some))
+    })
+    .await
+}
+
+/// Removes a schedule. Tasks that were submitted for it stay.
+pub async fn remove(broker: &dyn Broker, name: &str) -> Result<()> {
+    alter(broker, name, async |_| Ok(Some(None))).await.map(drop)
+}
+
+/// Submits the task of a schedule now, whether it is paused or not. Its due times are as they were.
+pub async fn run_now(broker: &dyn Broker, name: &str) -> Result<Submitted> {
+    let view = broker.schedule(name).await?.ok_or_else(|| Error::Absent(name.into()))?;
+    let mut task = view.entry.schedule.task_for(clock(broker).await?);
+    task.run_at = None;
+    let submitted = broker.submit(vec![Submit::new(task)]).await?;
+    submitted.first().copied().ok_or(Error::Broker(raddle_broker::Error::Closed))
+}
+
+/// Changes a schedule as `decide` says: to another entry, or to none. Returns whether something was changed.
+async fn alter(
+    broker: &dyn Broker,
+    name: &str,
+    decide: impl AsyncFn(&ScheduleView) -> Result<Option<Option<Entry>>>,
+) -> Result<bool> {
+    for _ in 0..TRIES {
+        let view = broker.schedule(name).await?.ok_or_else(|| Error::Absent(name.into()))?;
+        let Some(entry) = decide(&view).await? else { return Ok(false) };
+        let seen = Some(view.version);
+        let change = ScheduleChange { name: name.into(), seen, entry, tasks: Vec::new(), due: None };
+        if let ScheduleChanged::Made { .. } = broker.change_schedule(change).await? {
+            return Ok(true);
+        }
+    }
+    Err(Error::Restless(name.into()))
+}
+
+/// What the broker's clock shows.
+async fn clock(broker: &dyn Broker) -> Result<Timestamp> {
+    Ok(broker.agenda(std::time::Duration::ZERO).await?.now)
+}
+
+fn zone_of(schedule: &Schedule) -> Result<TimeZone> {
+    let unknown = || InvalidSpec {
+        path: "timezone".into(),
+        reason: format!("'{}' is not known to this version", schedule.zone()),
+    };
+    zone(schedule.zone()).ok_or_else(|| Error::Invalid(unknown()))
+}
+
+impl Put {
+    /// The entry from now on.
+    pub fn entry(&self) -> &Entry {
+        match self {
+            Self::Added(entry) | Self::Replaced(entry) | Self::Unchanged(entry) => entry,
+        }
+    }
+}

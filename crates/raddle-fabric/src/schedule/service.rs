@@ -1,0 +1,237 @@
+//! Firing schedules: waits for the broker's agenda, and takes what is due before others do.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use raddle_broker::{Agenda, Broker, Result, ScheduleChange, ScheduleChanged, ScheduleView, Submit};
+use raddle_core::{Schedule, Tid, schedule::Firing};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+
+use super::zone::Zones;
+use crate::Shutdown;
+
+/// How long one wait for the agenda lasts before it is begun again. Nothing depends on it.
+const WAIT: Duration = Duration::from_secs(3600);
+/// When what is due cannot be fired here, before the next look: what else is due may be so much late then.
+const PAUSE: Duration = Duration::from_millis(250);
+/// After errors of the broker it doubles as long as they go on.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How many tasks are submitted in one step, and how large they may be together: others wait meanwhile.
+const PORTION: usize = 100;
+const PORTION_BYTES: usize = 8 << 20;
+
+/// Fires schedules, and ends tasks that have expired.
+pub struct Service {
+    broker: Arc<dyn Broker>,
+    zones: Arc<Zones>,
+    shown: watch::Sender<Snapshot>,
+}
+
+/// Looks at a service from outside. Clones look at the same one.
+#[derive(Clone, Debug)]
+pub struct Handle(watch::Receiver<Snapshot>);
+
+/// What a service has done since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Due times that it has submitted a task for.
+    pub fired: u64,
+    /// Those that it left out because nobody was there for them.
+    pub missed: u64,
+    /// How often another was faster.
+    pub raced: u64,
+    /// Tasks that it has ended because nobody had taken them in time.
+    pub expired: u64,
+}
+
+/// A service at work, on the runtime that it was started on. It ends when this is dropped.
+pub struct Running(JoinHandle<()>);
+
+/// What came of one schedule that was due.
+enum Outcome {
+    Fired {
+        schedule: String,
+        due: Vec<Timestamp>,
+        tids: Vec<Tid>,
+        missed: u64,
+    },
+    /// Another was faster.
+    Raced,
+    /// Nothing can be made of it here.
+    Unable,
+}
+
+impl Service {
+    /// For the schedules of this broker.
+    pub fn new(broker: Arc<dyn Broker>) -> Self {
+        Self { broker, zones: Arc::default(), shown: watch::Sender::new(Snapshot::default()) }
+    }
+
+    /// A look at it, also while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle(self.shown.subscribe())
+    }
+
+    /// Fires what is due until it is asked to stop. Fails when the broker refuses for good to be asked.
+    pub async fn run(self, shutdown: Shutdown) -> Result<Snapshot> {
+        let mut pause = PAUSE;
+        loop {
+            let step = async {
+                let agenda = self.broker.agenda(WAIT).await?;
+                self.attend(agenda).await
+            };
+            // Dropping it loses nothing: a due time is fired with the step that takes it, or not at all.
+            let done = tokio::select! {
+                done = step => done,
+                () = shutdown.asked(1) => break,
+            };
+            pause = match done {
+                Ok(true) => {
+                    pause = PAUSE;
+                    continue;
+                }
+                Ok(false) => PAUSE,
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "schedules cannot be looked at");
+                    (pause * 2).min(LONGEST_PAUSE)
+                }
+                Err(error) => return Err(error),
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = shutdown.asked(1) => break,
+            }
+        }
+        Ok(*self.shown.borrow())
+    }
+
+    /// Does what is on the agenda. Returns whether anything came of it.
+    async fn attend(&self, agenda: Agenda) -> Result<bool> {
+        let Agenda { now, due, expired } = agenda;
+        let mut moved = due.is_empty() && !expired;
+        // Together, so that they are written together. They end with this if it is dropped.
+        let mut firing = JoinSet::new();
+        for view in due {
+            firing.spawn(fire(Arc::clone(&self.broker), Arc::clone(&self.zones), view, now));
+        }
+        let mut failure = None;
+        while let Some(outcome) = firing.join_next().await {
+            match outcome.unwrap_or(Ok(Outcome::Unable)) {
+                Ok(outcome) => moved |= self.note(outcome),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if expired {
+            let ended = self.broker.expire().await?;
+            moved = true;
+            self.shown.send_modify(|shown| shown.expired += ended);
+            if ended > 0 {
+                tracing::info!(tasks = ended, "tasks have expired that nobody had taken");
+            }
+        }
+        match failure {
+            Some(error) if !moved => Err(error),
+            Some(error) => {
+                tracing::warn!(%error, "a schedule could not be fired");
+                Ok(moved)
+            }
+            None => Ok(moved),
+        }
+    }
+
+    fn note(&self, outcome: Outcome) -> bool {
+        match outcome {
+            Outcome::Fired { schedule, due, tids, missed } => {
+                self.shown.send_modify(|shown| {
+                    shown.fired += due.len() as u64;
+                    shown.missed += missed;
+                });
+                for (due, tid) in due.iter().zip(&tids) {
+                    tracing::info!(schedule, %due, %tid, "fired");
+                }
+                if missed > 0 {
+                    tracing::warn!(schedule, missed, "due times were missed, and are left out");
+                }
+                true
+            }
+            Outcome::Raced => {
+                self.shown.send_modify(|shown| shown.raced += 1);
+                true
+            }
+            Outcome::Unable => false,
+        }
+    }
+}
+
+/// Fires one schedule as it was seen.
+async fn fire(broker: Arc<dyn Broker>, zones: Arc<Zones>, view: ScheduleView, now: Timestamp) -> Result<Outcome> {
+    let ScheduleView { version, entry, .. } = view;
+    let schedule = &entry.schedule;
+    let Some(zone) = zones.get(schedule.zone()) else {
+        tracing::warn!(
+            schedule = schedule.name,
+            zone = schedule.zone(),
+            "a schedule is in a time zone that is not known here"
+        );
+        return Ok(Outcome::Unable);
+    };
+    let Some(firing) = entry.fire(&zone, now, portion(schedule)) else { return Ok(Outcome::Unable) };
+    let Firing { entry: next, due, missed } = firing;
+    let change = ScheduleChange {
+        name: schedule.name.clone(),
+        seen: Some(version),
+        entry: Some(next),
+        tasks: due.iter().map(|due| Submit::new(schedule.task_for(*due))).collect(),
+        due: entry.due(),
+    };
+    Ok(match broker.change_schedule(change).await? {
+        ScheduleChanged::Made { submitted, .. } => Outcome::Fired {
+            schedule: schedule.name.clone(),
+            due,
+            tids: submitted.iter().map(|stored| stored.tid()).collect(),
+            missed,
+        },
+        ScheduleChanged::Raced | ScheduleChanged::Early => Outcome::Raced,
+    })
+}
+
+/// How many tasks of a schedule are submitted in one step.
+fn portion(schedule: &Schedule) -> usize {
+    let size = serde_json::to_string(&schedule.task).map_or(PORTION_BYTES, |text| text.len());
+    (PORTION_BYTES / size.max(1)).clamp(1, PORTION)
+}
+
+impl Handle {
+    /// What it has done until now.
+    pub fn snapshot(&self) -> Snapshot {
+        *self.0.borrow()
+    }
+
+    /// Returns when it has done something more, or is gone, with `false`.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+}
+
+impl Running {
+    /// Fires the schedules of this broker from now on.
+    pub fn start(broker: Arc<dyn Broker>) -> Self {
+        Self(tokio::spawn(async move {
+            if let Err(error) = Service::new(broker).run(Shutdown::new()).await {
+                // Whoever it belongs to finds out for itself whether that is the end.
+                tracing::warn!(%error, "schedules are not fired from here any more");
+            }
+        }))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
