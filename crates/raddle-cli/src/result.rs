@@ -18,6 +18,7 @@ const AT_ONCE: u32 = 256 * 1024;
 pub(crate) fn exit_code(state: State, report: Option<&Report>) -> u8 {
     match state {
         State::Timeout => TIMED_OUT,
+        State::Cancelled if report.is_some_and(|report| report.exit == Exit::Expired) => TIMED_OUT,
         State::Cancelled => INTERRUPTED,
         State::Killed => KILLED,
         _ => match report {

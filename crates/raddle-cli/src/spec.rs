@@ -36,7 +36,14 @@ pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> Spec {
 }
 
 /// Lays what the flags say over `spec`, and checks the whole.
-pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
+pub(crate) fn complete(spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
+    let spec = overlay(spec, flags)?;
+    spec.validate().map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
+    Ok(spec)
+}
+
+/// Lays what the flags say over `spec`.
+pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     fn set<T: Clone>(key: &mut T, flag: &Option<T>) {
         if let Some(value) = flag {
             key.clone_from(value);
@@ -76,6 +83,9 @@ pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     if flags.delay.is_some() || flags.run_at.is_some() {
         (spec.delay, spec.run_at) = (flags.delay, flags.run_at);
     }
+    if flags.lifetime.is_some() || flags.run_before.is_some() {
+        (spec.lifetime, spec.run_before) = (flags.lifetime, flags.run_before);
+    }
     set_option(&mut spec.unique_key, &flags.unique_key);
     set_option(&mut spec.kind, &flags.kind);
     set_option(&mut spec.result_ttl, &flags.result_ttl);
@@ -83,7 +93,6 @@ pub(crate) fn complete(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set(&mut spec.on_stop, &flags.on_stop.map(Into::into));
     set(&mut spec.on_error, &flags.on_error.map(Into::into));
     spec.metadata.extend(flags.meta.iter().map(|pair| (pair.key.clone(), Value::String(pair.value.clone()))));
-    spec.validate().map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
     Ok(spec)
 }
 

@@ -9,6 +9,7 @@ mod metrics;
 #[cfg(feature = "pool")]
 mod pool;
 mod queue;
+mod schedule;
 #[cfg(feature = "pool")]
 mod serve;
 mod spawner;
@@ -29,6 +30,7 @@ pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 #[cfg(feature = "pool")]
 pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs};
 pub(crate) use queue::{Amount, QueueCommand};
+pub(crate) use schedule::{Names as ScheduleNames, ScheduleAddArgs, ScheduleCommand, ScheduleRunArgs};
 #[cfg(feature = "pool")]
 pub(crate) use serve::{Finding, PoolServeArgs};
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
@@ -141,6 +143,9 @@ pub(crate) enum Command {
     /// Start, list and stop workers
     #[command(subcommand)]
     Worker(WorkerCommand),
+    /// Have tasks submitted again and again: every so often, or at the times of a cron expression
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
     /// Keep one-shot workers ahead of demand
     #[command(subcommand)]
     Spawner(SpawnerCommand),

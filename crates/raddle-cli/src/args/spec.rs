@@ -78,6 +78,12 @@ pub(crate) struct SpecArgs {
     /// When it may begin, as 2026-11-30T08:00:00Z
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     pub(crate) run_at: Option<Timestamp>,
+    /// How long it may wait for a worker: after that it expires, and is never run
+    #[arg(long, value_name = "TIME", conflicts_with = "run_before")]
+    pub(crate) lifetime: Option<Span>,
+    /// The same as a time, as 2026-11-30T08:10:00Z
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    pub(crate) run_before: Option<Timestamp>,
     /// While a task with this key is unfinished, return that one instead of submitting another
     #[arg(long, value_name = "KEY")]
     pub(crate) unique_key: Option<String>,
@@ -166,7 +172,7 @@ fn percent(text: &str) -> Result<u32, &'static str> {
         .map_err(|_| "write whole percent of a core: 50, or 200 for two cores")
 }
 
-fn moment(text: &str) -> Result<Timestamp, &'static str> {
+pub(crate) fn moment(text: &str) -> Result<Timestamp, &'static str> {
     const FORM: &str = "write date, time and zone: 2026-11-30T08:00:00Z, or 2026-11-30T08:00:00+01:00";
     const RANGE: &str = "is too far away: name a time before 9999-12-30T22:00:00Z";
     let is_whole = |pieces: Pieces<'_>| pieces.time().is_some() && pieces.offset().is_some();

@@ -1,7 +1,7 @@
 //! `raddle tid` and `raddle task status`: one task.
 
 use jiff::Timestamp;
-use raddle_core::{Target, TaskView, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
+use raddle_core::{State, Target, TaskView, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
 use serde_json::json;
 
 use crate::{context::Context, error::Outcome, format, output, result, table, tid, worker};
@@ -50,6 +50,7 @@ fn text(task: &TaskView) -> String {
         ("folder", task.spec.cwd.clone()),
         ("created", Some(format!("{} ({} ago)", format::time(task.created_at), format::age(task.created_at, now)))),
         ("not before", task.run_at.filter(|_| !task.state.is_terminal()).map(format::time)),
+        ("expires", expiry(task)),
         ("finished", task.finished_at.map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now)))),
         ("took", format::took(task, now).map(format::fine)),
     ];
@@ -62,6 +63,13 @@ fn text(task: &TaskView) -> String {
             .push(("used", format!("{} MiB at most, {} of cpu", report.usage.peak_rss_bytes >> 20, format::fine(cpu))));
     }
     lines.iter().map(|(label, value)| format!("{label:<11}{}\n", table::printable(value))).collect()
+}
+
+/// When it expires, if it waits and has not been run.
+fn expiry(task: &TaskView) -> Option<String> {
+    let waits = task.state == State::Created && task.failures + task.losses == 0;
+    let at = task.spec.expires_at(task.tid).filter(|_| waits)?;
+    Timestamp::from_nanosecond(at.into()).ok().map(format::time)
 }
 
 /// The number of the latest attempt, and how many of them may still go wrong. The number alone says nothing of that: it also counts

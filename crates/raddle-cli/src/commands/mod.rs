@@ -25,6 +25,7 @@ mod recover;
 mod result;
 mod retry;
 mod run;
+mod schedule;
 #[cfg(feature = "docker")]
 mod seccomp;
 mod spawner;
@@ -43,7 +44,10 @@ use raddle_exec::{Call, Prefork};
 #[cfg(feature = "pool")]
 use crate::args::PoolCommand;
 use crate::{
-    args::{Cli, Command, Intake, LogArgs, LogFormat, MetricsCommand, SpawnerCommand, TaskCommand, WorkerCommand},
+    args::{
+        Cli, Command, Intake, LogArgs, LogFormat, MetricsCommand, ScheduleCommand, SpawnerCommand, TaskCommand,
+        WorkerCommand,
+    },
     context::Context,
     error::{Failure, Outcome},
     logging, panic,
@@ -55,6 +59,7 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let (stays, log) = match &command {
         Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
         Command::Spawner(SpawnerCommand::Run(args)) => (true, args.log),
+        Command::Schedule(ScheduleCommand::Run(args)) => (true, args.log),
         Command::Metrics(MetricsCommand::Serve(args)) => (true, args.log),
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => (true, args.log),
@@ -133,6 +138,7 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Tid(args) => inspect::tid(context, args.tid).await,
         Command::Task(command) => task(context, command).await,
         Command::Queue(command) => queue::queue(context, command).await,
+        Command::Schedule(command) => schedule::schedule(context, command).await,
         Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, prefork).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,

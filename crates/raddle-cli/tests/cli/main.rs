@@ -38,6 +38,7 @@ mod redis;
 mod result;
 mod run;
 mod sandbox;
+mod schedule;
 mod shape;
 mod spawner;
 mod submit;

@@ -1,0 +1,87 @@
+//! `raddle schedule add`.
+
+use std::{fs, path::Path};
+
+use raddle_core::{Schedule, Spec};
+use raddle_fabric::schedule::{self, Put};
+use serde_json::json;
+
+use super::warn_if_nobody_fires;
+use crate::{
+    args::{ScheduleAddArgs, SpecArgs},
+    context::Context,
+    error::{Failure, Outcome},
+    format, output, spec,
+};
+
+pub(super) async fn add(context: &Context, args: &ScheduleAddArgs) -> Outcome {
+    let written = match &args.file {
+        Some(path) => {
+            let read = read(path)?;
+            Schedule { task: template(read.task, &args.spec)?, ..read }
+        }
+        None => of_flags(args)?,
+    };
+    written.validate().map_err(|error| Failure::Usage(format!("the schedule cannot be used, {error}")))?;
+    let name = written.name.clone();
+    let broker = context.broker().await?;
+    let put = schedule::put(&*broker, written, args.replace).await?;
+    let entry = put.entry();
+    let what = match &put {
+        Put::Added(_) => "added",
+        Put::Replaced(_) => "replaced",
+        Put::Unchanged(_) => "unchanged",
+    };
+    if context.json {
+        output::json(&json!({ "name": name, "put": what, "paused": entry.paused, "next": entry.due() }))?;
+        return Ok(0);
+    }
+    let next = match entry.due() {
+        Some(next) => format!("due next at {}", format::time(next)),
+        None if entry.paused => "paused".into(),
+        None => "never due".into(),
+    };
+    context.note(format!("schedule '{name}' {what}, {next}"));
+    if !context.quiet() {
+        warn_if_nobody_fires(context, &*broker).await?;
+    }
+    Ok(0)
+}
+
+fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
+    let mut task = template(spec::of_words(&args.target, &args.command), &args.spec)?;
+    Ok(Schedule {
+        name: args.schedule.clone().unwrap_or_default(),
+        every: args.every,
+        cron: args.cron.clone(),
+        timezone: args.timezone.clone(),
+        start: args.start,
+        missed: args.missed.into(),
+        // Of a task it would count from its submission, of a schedule it does from the due time.
+        lifetime: task.lifetime.take(),
+        jitter: args.jitter,
+        paused: args.paused,
+        task,
+    })
+}
+
+/// What is submitted each time. The trace of who adds it is not the one that its tasks belong to.
+fn template(spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
+    let (parent, state) = (spec.traceparent, spec.tracestate.clone());
+    let mut spec = spec::overlay(spec, flags)?;
+    if flags.traceparent.is_none() {
+        (spec.traceparent, spec.tracestate) = (parent, state);
+    }
+    Ok(spec)
+}
+
+fn read(path: &Path) -> Outcome<Schedule> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|error| Failure::Usage(format!("cannot read {shown}: {error}")))?;
+    let read = if path.extension().is_some_and(|extension| extension == "toml") {
+        Schedule::from_toml(&text)
+    } else {
+        Schedule::from_json(&text)
+    };
+    read.map_err(|error| Failure::Usage(format!("{shown} is not a schedule, {error}")))
+}

@@ -1,0 +1,54 @@
+//! `raddle schedule list`.
+
+use jiff::Timestamp;
+use raddle_broker::ScheduleView;
+use raddle_core::Schedule;
+
+use super::warn_if_nobody_fires;
+use crate::{context::Context, error::Outcome, format, output, table::Table};
+
+pub(super) async fn list(context: &Context) -> Outcome {
+    let broker = context.onlooker().await?;
+    let schedules = broker.schedules().await?;
+    if context.json {
+        output::json(&schedules)?;
+        return Ok(0);
+    }
+    output::raw(render(&schedules).as_bytes())?;
+    if schedules.iter().any(|view| view.entry.due().is_some()) {
+        warn_if_nobody_fires(context, &*broker).await?;
+    }
+    Ok(0)
+}
+
+fn render(schedules: &[ScheduleView]) -> String {
+    let mut table = Table::new(&["NAME", "WHEN", "NEXT", "LAST", "FIRED", "MISSED", "POLICY", "TASK", "NOTE"]);
+    for ScheduleView { entry, task, .. } in schedules {
+        let schedule = &entry.schedule;
+        table.row([
+            schedule.name.clone(),
+            when(schedule),
+            or_dash(entry.due()),
+            or_dash(entry.last),
+            entry.fired.to_string(),
+            entry.missed.to_string(),
+            schedule.missed.as_str().into(),
+            task.map_or_else(|| "-".into(), |tid| tid.to_string()),
+            if entry.paused { "paused".into() } else { String::new() },
+        ]);
+    }
+    table.render()
+}
+
+/// When it is due, in words.
+pub(super) fn when(schedule: &Schedule) -> String {
+    match (&schedule.every, &schedule.cron) {
+        (Some(every), _) => format!("every {every}"),
+        (None, Some(cron)) => format!("{cron} {}", schedule.zone()),
+        (None, None) => "-".into(),
+    }
+}
+
+pub(super) fn or_dash(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "-".into(), format::time)
+}
