@@ -13,6 +13,7 @@ mod queue;
 mod redis;
 mod run;
 mod sandbox;
+mod schedule;
 mod spawn;
 mod stats;
 
@@ -33,12 +34,12 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls schedule (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 12] = [
+const BENCHES: [(&str, Bench); 13] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -51,6 +52,7 @@ const BENCHES: [(&str, Bench); 12] = [
     ("sandbox", sandbox::bench),
     ("docker", oneshot::docker::bench),
     ("calls", calls::bench),
+    ("schedule", schedule::bench),
 ];
 
 fn main() -> ExitCode {
