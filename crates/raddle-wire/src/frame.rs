@@ -24,6 +24,11 @@ pub const MAX_BODY: usize = 255 * 1024 * 1024;
 pub const PIECE: usize = 256 * 1024;
 /// The bytes before a head.
 const HEADER: usize = 12;
+/// Memory that is kept for what is to come. A link that has once had a larger message does not keep what that took.
+const KEPT: usize = 128 * 1024;
+/// Of a body that is announced, so much memory is taken before any of it has come, and then at most twice as much as has: whoever announces much and
+/// sends little holds little. Most bodies that come in pieces fit in at once.
+const AHEAD: usize = 1024 * 1024;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +118,9 @@ impl Decoder {
             let left = self.read(&buffer, &mut each)?.len();
             self.buffer = buffer;
             self.buffer.drain(..self.buffer.len() - left);
+            if self.buffer.is_empty() {
+                self.buffer.shrink_to(KEPT);
+            }
         }
         Ok(())
     }
@@ -163,10 +171,11 @@ impl Decoder {
         if self.large.is_some() {
             return Err(FrameError::Unfit);
         }
-        // Memory that nothing arrives in is never touched.
-        let body = Vec::with_capacity(header.whole);
+        let body = Vec::with_capacity(header.whole.min(AHEAD));
         let head = Bytes::copy_from_slice(head);
-        self.large = Some(Large { head, body, whole: header.whole, missing: header.piece });
+        let mut large = Large { head, body, whole: header.whole, missing: 0 };
+        large.expect(header.piece);
+        self.large = Some(large);
         Ok(())
     }
 
@@ -175,7 +184,7 @@ impl Decoder {
         if header.whole != large.whole || header.piece == 0 || header.piece > large.whole - large.body.len() {
             return Err(FrameError::Unfit);
         }
-        large.missing = header.piece;
+        large.expect(header.piece);
         Ok(())
     }
 
@@ -183,6 +192,11 @@ impl Decoder {
         if let Some(Large { head, body, .. }) = self.large.take_if(|large| large.body.len() == large.whole) {
             each(Frame { head, body: body.into() });
         }
+    }
+
+    /// Bytes that have arrived and were not given yet.
+    pub fn held(&self) -> usize {
+        self.buffer.len() + self.large.as_ref().map_or(0, |large| large.body.len())
     }
 
     /// How many bytes the frame at the beginning of the buffer needs, at least.
@@ -194,6 +208,18 @@ impl Decoder {
             Some((Header { head, piece, .. }, _)) => HEADER + head + piece,
         };
         Ok(whole.saturating_sub(self.buffer.len()))
+    }
+}
+
+impl Large {
+    /// Makes room for a piece. It is the sender who says how much there will be in all, so that is not believed before it comes.
+    fn expect(&mut self, piece: usize) {
+        let needed = self.body.len() + piece;
+        if needed > self.body.capacity() {
+            let next = needed.max(2 * self.body.capacity()).min(self.whole);
+            self.body.reserve_exact(next - self.body.len());
+        }
+        self.missing = piece;
     }
 }
 
@@ -214,95 +240,7 @@ impl Header {
     }
 }
 
+#[cfg(any(test, feature = "probe"))]
+pub mod probe;
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::v1;
-
-    fn head(id: u64) -> v1::Request {
-        v1::Request { id, what: None }
-    }
-
-    fn decode(decoder: &mut Decoder, bytes: &[u8]) -> Result<Vec<(u64, Bytes)>, FrameError> {
-        let mut frames = Vec::new();
-        decoder.take(bytes, |frame| frames.push((v1::Request::decode(frame.head).unwrap().id, frame.body)))?;
-        Ok(frames)
-    }
-
-    /// A body in two pieces, with another message in between.
-    fn interleaved() -> Vec<u8> {
-        let mut bytes = Vec::new();
-        put_beginning(&mut bytes, &head(1).encode_to_vec(), 2, 5);
-        bytes.extend_from_slice(b"la");
-        put(&mut bytes, &head(2), b"small");
-        put_next(&mut bytes, 3, 5);
-        bytes.extend_from_slice(b"rge");
-        put(&mut bytes, &head(3), b"");
-        bytes
-    }
-
-    proptest! {
-        #[test]
-        fn frames_come_out_as_they_went_in_however_they_are_cut(cuts in proptest::collection::vec(1_usize..40, 1..100)) {
-            let (bytes, mut decoder, mut frames) = (interleaved(), Decoder::default(), Vec::new());
-            let (mut at, mut cuts) = (0, cuts.into_iter().cycle());
-            while at < bytes.len() {
-                let end = bytes.len().min(at + cuts.next().unwrap());
-                frames.extend(decode(&mut decoder, &bytes[at..end]).unwrap());
-                at = end;
-            }
-            let expected: Vec<(u64, Bytes)> =
-                vec![(2, Bytes::from_static(b"small")), (1, Bytes::from_static(b"large")), (3, Bytes::new())];
-            prop_assert_eq!(frames, expected);
-        }
-
-        #[test]
-        fn nonsense_is_refused_or_waits_and_breaks_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..4096)) {
-            let mut decoder = Decoder::default();
-            let _ = decoder.take(&bytes, |_| {});
-        }
-    }
-
-    #[test]
-    fn a_body_can_be_put_where_it_belongs() {
-        let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
-        let mut bytes = Vec::new();
-        put_beginning(&mut bytes, &head(1).encode_to_vec(), 3, 5);
-        assert!(decoder.room().is_none());
-        assert_eq!(decode(&mut decoder, &bytes), Ok(vec![]));
-        for piece in [b"la".as_slice(), b"r"] {
-            let (body, most) = decoder.room().unwrap();
-            body.extend_from_slice(piece);
-            assert!(most >= piece.len());
-            decoder.filled(piece.len(), |frame| frames.push(frame.body));
-        }
-        assert!(decoder.room().is_none(), "the next piece has to begin");
-        bytes.clear();
-        put_next(&mut bytes, 2, 5);
-        assert_eq!(decode(&mut decoder, &bytes), Ok(vec![]));
-        decoder.room().unwrap().0.extend_from_slice(b"ge");
-        decoder.filled(2, |frame| frames.push(frame.body));
-        assert_eq!(frames, ["large"]);
-        assert!(decoder.room().is_none());
-    }
-
-    #[test]
-    fn what_nobody_sends_is_refused() {
-        let header = |head: u32, piece: u32, whole: u32| [head, piece, whole].map(u32::to_le_bytes).concat();
-        let begun = [header(1, 0, 5), vec![8]].concat();
-        for (bytes, error) in [
-            (header(u32::MAX, 0, 0), FrameError::TooLarge),
-            (header(1, 0, u32::MAX), FrameError::TooLarge),
-            (header(1, PIECE as u32 + 1, PIECE as u32 + 1), FrameError::TooLarge),
-            (header(1, 2, 1), FrameError::Unfit),
-            (header(0, 1, 1), FrameError::Unfit),
-            ([begun.clone(), header(0, 0, 5)].concat(), FrameError::Unfit),
-            ([begun.clone(), header(0, 1, 6)].concat(), FrameError::Unfit),
-            ([begun.clone(), begun.clone()].concat(), FrameError::Unfit),
-        ] {
-            assert_eq!(Decoder::default().take(&bytes, |_| {}), Err(error), "{bytes:?}");
-        }
-    }
-}
+mod tests;
