@@ -46,6 +46,8 @@ pub(super) struct Design<'a> {
     pub(super) door: Option<BorrowedFd<'a>>,
     /// The folder to write in, where there is no root of its own.
     pub(super) scratch: Option<&'a Path>,
+    /// It is forked in the network that it is to be in.
+    pub(super) is_networked: bool,
 }
 
 /// The shim's ends of its ways.
@@ -77,7 +79,7 @@ impl Design<'_> {
     }
 
     /// Whether it is to have a network of its own.
-    fn has_network(&self) -> bool {
+    pub(super) fn has_network(&self) -> bool {
         !self.lacks.namespaces && self.sandbox.network != Network::Host
     }
 }
@@ -158,7 +160,7 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     let own = [Some(plan.stdin), Some(ends.says.as_raw_fd()), Some(ends.leash.as_raw_fd()), executable.opened()];
     let own = own.into_iter().flatten().chain(design.door.map(|door| door.as_raw_fd()));
     close_all_but(&mut plan.outputs.iter().copied().chain(own).collect::<Vec<_>>());
-    let network = design.has_network().then(Making::begin);
+    let network = (design.has_network() && !design.is_networked).then(Making::begin);
     let mut go = Vec::new();
     if !matches!(sys::read_some(ends.leash.as_fd(), &mut go, 1), Ok(1)) {
         leave();

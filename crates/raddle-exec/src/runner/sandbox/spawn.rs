@@ -17,6 +17,7 @@ use super::{
         program::Executable,
     },
     FOLDERS, Files, Lacks, Layer, NotBegun, Refused, filter, ids,
+    network::Visit,
     proxy::Proxy,
     scratch::Scratch,
     shim::{self, Design, Ends, GO, Witness, Word},
@@ -78,15 +79,16 @@ fn spawn_without(
     let rlimits: Vec<_> = plan.rlimits.iter().filter(counted).copied().collect();
     let envp = moved.as_ref().map_or(plan.envp, |(pointers, _)| pointers);
     let plan = Plan { envp, rlimits: &rlimits, ..*plan };
-    let design = Design {
+    let mut design = Design {
         sandbox,
         lacks,
         // Asked before: in a user namespace nobody is root.
         is_root: sys::is_root(),
         door: proxy.as_ref().map(Proxy::door),
         scratch: scratch.as_ref().map(Scratch::path),
+        is_networked: false,
     };
-    match start(stack, &plan, executable, &design) {
+    match start(stack, &plan, executable, &mut design) {
         Ok((pid, witness)) => {
             let files = Files::new(!lacks.namespaces);
             let proxy = proxy.map(|proxy| proxy.pid);
@@ -121,16 +123,22 @@ fn start(
     stack: &mut Stack,
     plan: &Plan<'_>,
     executable: &Executable,
-    design: &Design<'_>,
+    design: &mut Design<'_>,
 ) -> Result<(u32, Witness), NotBegun> {
     let starved = |error| NotBegun::Step(Step::Clone, error);
     let (ours, theirs) = sys::seqpacket_pair().map_err(starved)?;
     let (leash, held) = shim::pipe().map_err(starved)?;
     ids::hand_over(plan.outputs.iter().copied().chain([plan.stdin]));
     let flags = design.namespaces() | libc::SIGCHLD;
+    let visit = (design.is_root && design.has_network()).then(Visit::begin).flatten();
+    design.is_networked = visit.is_some();
     // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
-    match sys::check(pid as i32) {
+    let cloned = sys::check(pid as i32);
+    if !matches!(cloned, Ok(0)) {
+        drop(visit);
+    }
+    match cloned {
         Ok(0) => {
             drop(held);
             shim::live(stack, plan, executable, &Ends { says: theirs, leash }, design)

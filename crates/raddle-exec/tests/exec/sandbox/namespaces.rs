@@ -72,6 +72,30 @@ async fn attempts_after_each_other_find_it_new_and_its_interface_up() {
     }
 }
 
+/// To make one takes longest of all, so root keeps one that is as good as new.
+#[tokio::test]
+async fn root_keeps_a_network_until_somebody_has_used_it() {
+    // SAFETY: geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return;
+    }
+    let Some(mut rig) = rigs().await.into_iter().next() else { panic!("there is one for this user") };
+    let mut seen = Vec::new();
+    for script in ["", "", COUNT, "", ""] {
+        let request =
+            rig.command(&["python3", "-c", &format!("import os\nprint(os.readlink('/proc/self/ns/net'))\n{script}")]);
+        seen.push(stdout(&rig.run(&boxed(request)).await).lines().next().unwrap().to_owned());
+    }
+    assert_eq!((&seen[0], &seen[1]), (&seen[1], &seen[2]), "{seen:?}");
+    assert_ne!(seen[2], seen[3], "{seen:?}");
+    assert_eq!(seen[3], seen[4], "{seen:?}");
+    assert!(!seen.contains(&host()), "{seen:?}");
+    // The runner itself has not stayed there.
+    let request = rig.command(&["readlink", "/proc/self/ns/net"]);
+    assert_eq!(stdout(&rig.run(&request).await).trim(), host());
+    rig.finish().await;
+}
+
 /// What the shim gives up, each of its threads would have to give up by itself.
 #[tokio::test]
 async fn a_shim_has_one_thread_and_no_descriptor_of_a_network() {
