@@ -4,6 +4,8 @@
 mod cert;
 #[cfg(feature = "pool")]
 mod credentials;
+#[cfg(feature = "pool")]
+mod finding;
 mod log;
 mod metrics;
 #[cfg(feature = "pool")]
@@ -24,13 +26,15 @@ use raddle_core::{Span, tid::TidArg};
 pub(crate) use cert::{CaArgs, CertCommand, IssueArgs};
 #[cfg(feature = "pool")]
 pub(crate) use credentials::CredentialsArgs;
+#[cfg(feature = "pool")]
+pub(crate) use finding::Finding;
 pub(crate) use log::{LogArgs, LogFormat};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 #[cfg(feature = "pool")]
 pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs};
 pub(crate) use queue::{Amount, QueueCommand};
 #[cfg(feature = "pool")]
-pub(crate) use serve::{Finding, PoolServeArgs};
+pub(crate) use serve::PoolServeArgs;
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
 pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};
