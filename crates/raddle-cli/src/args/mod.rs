@@ -4,6 +4,8 @@
 mod cert;
 #[cfg(feature = "pool")]
 mod credentials;
+#[cfg(feature = "pool")]
+mod finding;
 mod log;
 mod metrics;
 #[cfg(feature = "pool")]
@@ -25,6 +27,8 @@ use raddle_core::{Span, tid::TidArg};
 pub(crate) use cert::{CaArgs, CertCommand, IssueArgs};
 #[cfg(feature = "pool")]
 pub(crate) use credentials::CredentialsArgs;
+#[cfg(feature = "pool")]
+pub(crate) use finding::Finding;
 pub(crate) use log::{LogArgs, LogFormat};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 #[cfg(feature = "pool")]
@@ -32,7 +36,7 @@ pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs};
 pub(crate) use queue::{Amount, QueueCommand};
 pub(crate) use schedule::{Names as ScheduleNames, ScheduleAddArgs, ScheduleCommand, ScheduleRunArgs};
 #[cfg(feature = "pool")]
-pub(crate) use serve::{Finding, PoolServeArgs};
+pub(crate) use serve::PoolServeArgs;
 pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
 pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};

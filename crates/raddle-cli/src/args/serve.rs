@@ -1,6 +1,6 @@
 //! `raddle pool serve`.
 
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
 use clap::Args;
 use raddle_core::Span;
@@ -10,7 +10,7 @@ use raddle_pool::{
     standalone::{Advertise, AdvertiseError},
 };
 
-use super::{CredentialsArgs, LogArgs, MetricsArgs};
+use super::{CredentialsArgs, Finding, LogArgs, MetricsArgs};
 
 /// Serve the routines of this program.
 #[derive(Debug, Args)]
@@ -39,7 +39,8 @@ pub(crate) struct PoolServeArgs {
     /// Where others find them, if that is not where they serve: a host, and perhaps the first port
     #[arg(long, value_name = "HOST[:PORT]", value_parser = advertise)]
     pub(crate) advertise: Option<Advertise>,
-    /// How others find them: 'local' is this user on this machine, which is always told. Can be given several times
+    /// How others find them: 'lan', those on the same network, by mDNS; 'file:FOLDER', those who read a file there for each;
+    /// 'local', this user on this machine, who always does. Can be given several times
     #[arg(long, value_name = "HOW", value_delimiter = ',', default_value = "local")]
     pub(crate) discovery: Vec<Finding>,
     /// What they can do, for those who choose
@@ -74,24 +75,6 @@ pub(crate) struct PoolServeArgs {
     /// Serve beyond this machine without TLS: whoever reaches the port may call
     #[arg(long, help_heading = "Credentials", conflicts_with = "credentials_ca")]
     pub(crate) insecure: bool,
-}
-
-/// How workers are found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
-    /// By this user on this machine.
-    Local,
-}
-
-impl FromStr for Finding {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "local" => Ok(Self::Local),
-            _ => Err("workers are found by 'local'".into()),
-        }
-    }
 }
 
 fn advertise(text: &str) -> Result<Advertise, AdvertiseError> {

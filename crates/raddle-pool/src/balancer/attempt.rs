@@ -8,7 +8,7 @@ use tonic::Code;
 use super::{Context, Entry};
 use crate::{
     Blame, CallError, NoWorkersAvailable, RpcError,
-    connection::{Outgoing, Replies},
+    connection::{Outgoing, Replies, Wait},
 };
 
 /// Asks workers in the order in which `choose` names them, by their place among the [`Candidates`], until one takes the call.
@@ -38,7 +38,9 @@ pub async fn attempt(
             continue;
         }
         asked.push(place);
-        let error = match worker.hand_over(under_way, call.clone(), left).await {
+        // To find out that a machine is gone takes time, which whoever has others to ask need not have.
+        let wait = if asked.len() < workers.len() { Wait::Briefly } else { Wait::ForIt };
+        let error = match worker.hand_over(under_way, call.clone(), left, wait).await {
             Ok(replies) => return Ok(replies),
             Err(error) => error,
         };

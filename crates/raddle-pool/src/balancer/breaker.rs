@@ -3,13 +3,14 @@
 //! ```text
 //!              failed                3rd in a row               the backoff is over, and somebody asks
 //!  Healthy ────────────► Suspect ────────────────► Ejected ───────────────────────────────────────────► HalfOpen
-//!     ▲                     │                       ▲   ▲            failed: twice as long                  │ │
+//!     ▲                     │                       ▲   ▲     failed: twice as long; unavailable: not        │ │
 //!     │                     │                       │   └───────────────────────────────────────────────────┘ │
 //!     └─────────────────────┴───────────────────────┴───────────── succeeded ──────────────────────────────────┘
 //! ```
 //!
-//! A worker that refuses calls for a reason that passes is not removed, but left alone for a while. After that, one call tries it. Pure: what is
-//! told, and what time it is, is given.
+//! A worker that refuses calls for a reason that passes is not removed, but left alone for a while. After that, one call tries it. To try one that
+//! says at once that it does not take calls, or that is not reached, costs that call next to nothing: it is left alone for no longer each
+//! time, so that it is called again soon after it is back. Pure: what is told, and what time it is, is given.
 
 use std::time::Duration;
 
@@ -43,8 +44,10 @@ pub(super) enum Happening {
     Asked,
     /// It has taken one, or has given a good reason not to.
     Succeeded,
-    /// It has not.
+    /// It has not, and to find that out may have cost the call a good part of its time.
     Failed,
+    /// It has not, and that was said at once; or the way to it broke.
+    Unavailable,
     /// The caller of the call that was to try it did not wait for an answer.
     Abandoned,
 }
@@ -63,14 +66,15 @@ impl Health {
     pub(super) fn after(self, happening: Happening, now: Instant) -> Self {
         match (happening, self) {
             (Happening::Succeeded, _) => Self::Healthy,
-            (Happening::Failed, Self::Healthy) => Self::Suspect { failures: 1 },
-            (Happening::Failed, Self::Suspect { failures }) if failures + 1 < FAILURES => {
+            (Happening::Failed | Happening::Unavailable, Self::Healthy) => Self::Suspect { failures: 1 },
+            (Happening::Failed | Happening::Unavailable, Self::Suspect { failures }) if failures + 1 < FAILURES => {
                 Self::Suspect { failures: failures + 1 }
             }
-            (Happening::Failed, Self::Suspect { .. }) => Self::ejected(1, now),
+            (Happening::Failed | Happening::Unavailable, Self::Suspect { .. }) => Self::ejected(1, now),
             (Happening::Failed, Self::HalfOpen { times }) => Self::ejected(times.saturating_add(1), now),
+            (Happening::Unavailable, Self::HalfOpen { .. }) => Self::ejected(1, now),
             // Asked because all others had failed, or before it was ejected. It is the same trouble, so it takes no longer.
-            (Happening::Failed, Self::Ejected { .. }) => self,
+            (Happening::Failed | Happening::Unavailable, Self::Ejected { .. }) => self,
             (Happening::Asked, Self::Ejected { until, times }) if until <= now => Self::HalfOpen { times },
             (Happening::Asked, _) => self,
             (Happening::Abandoned, Self::HalfOpen { times }) => Self::Ejected { until: now, times },
@@ -122,6 +126,10 @@ mod tests {
             (HalfOpen { times: 2 }, Asked, HalfOpen { times: 2 }),
             (HalfOpen { times: 2 }, Succeeded, Healthy),
             (HalfOpen { times: 2 }, Failed, Ejected { until: now + sec(4), times: 3 }),
+            (Healthy, Unavailable, suspect(1)),
+            (suspect(2), Unavailable, Ejected { until: now + sec(1), times: 1 }),
+            (later, Unavailable, later),
+            (HalfOpen { times: 2 }, Unavailable, Ejected { until: now + sec(1), times: 1 }),
             (HalfOpen { times: 2 }, Abandoned, due),
         ] {
             assert_eq!(before.after(happening, now), after, "{before:?} after {happening:?}");
@@ -137,15 +145,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_left_alone_for_ever(happenings in prop::collection::vec((0_u8..4, 0_u64..100), 0..60)) {
+        fn nobody_is_left_alone_for_ever(happenings in prop::collection::vec((0_u8..5, 0_u64..100), 0..60)) {
             let (mut now, mut health, mut in_a_row) = (Instant::now(), Healthy, 0);
             for (which, passed) in happenings {
                 now += sec(passed);
-                let happening = [Asked, Succeeded, Failed, Abandoned][usize::from(which)];
+                let happening = [Asked, Succeeded, Failed, Unavailable, Abandoned][usize::from(which)];
                 health = health.after(happening, now);
                 match happening {
                     Succeeded => in_a_row = 0,
-                    Failed => in_a_row += 1,
+                    Failed | Unavailable => in_a_row += 1,
                     Asked | Abandoned => {}
                 }
                 // It takes three to be ejected, and a trial always comes to an end.

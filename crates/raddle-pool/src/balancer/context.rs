@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::Instant};
 use super::standing::{Standing, UnderWay};
 use crate::{
     RpcError, Uid, WorkerMetadata,
-    connection::{Address, ConnectionFactory, Outgoing, Replies},
+    connection::{Address, ConnectionFactory, Outgoing, Replies, Wait},
 };
 
 /// The workers of one pool, and the ways to them. Kept by its proxy from what a discovery tells; balancers remove workers that are no use.
@@ -137,7 +137,7 @@ impl Context {
 impl Entry {
     /// Hands a call to this worker, and keeps account of it: of how many it has, how long they take, and whether it takes them.
     pub async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, RpcError> {
-        self.hand_over(self.standing.ask(Instant::now(), timeout), call, timeout).await
+        self.hand_over(self.standing.ask(Instant::now(), timeout), call, timeout, Wait::ForIt).await
     }
 
     pub(super) async fn hand_over(
@@ -145,8 +145,9 @@ impl Entry {
         mut under_way: UnderWay,
         call: Outgoing,
         timeout: Option<Duration>,
+        wait: Wait,
     ) -> Result<Replies, RpcError> {
-        let outcome = self.factory.connect().dispatch_in_turn(call, timeout, || under_way.send()).await;
+        let outcome = self.factory.connect().dispatch_in_turn(call, timeout, wait, || under_way.send()).await;
         under_way.hear(outcome.as_ref().err());
         let mut replies = outcome?;
         replies.hold(under_way);

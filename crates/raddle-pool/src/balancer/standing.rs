@@ -160,9 +160,9 @@ fn judge(error: &RpcError) -> Option<Happening> {
         (Blame::Unsuited, _) | (Blame::Passing, Code::ResourceExhausted) | (Blame::Call, Code::InvalidArgument) => {
             Some(Happening::Succeeded)
         }
+        // Or the way broke.
+        (Blame::Passing | Blame::Call, Code::Unavailable) => Some(Happening::Unavailable),
         (Blame::Passing | Blame::Worker, _) => Some(Happening::Failed),
-        // The way broke.
-        (Blame::Call, Code::Unavailable) => Some(Happening::Failed),
         // Nobody has waited any longer.
         (Blame::Call, _) => None,
     }

@@ -2,7 +2,8 @@
 
 use std::{
     io,
-    sync::{Arc, LazyLock, PoisonError, RwLock},
+    pin::pin,
+    sync::{Arc, LazyLock, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
@@ -10,13 +11,14 @@ use raddle_wire::{frame::GREETING, v1::worker_client::WorkerClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Semaphore,
-    time::Instant,
+    time::{sleep, timeout},
 };
 use tonic::{Code, Status, transport};
 
 use super::{
     Outgoing,
     link::Link,
+    reach::{AGAIN, Reach, SLOW, Wait},
     replies::{self, From, Replies, Turn, refusal},
     resource::ResourcePool,
     stream::{GRPC, LINK},
@@ -55,8 +57,7 @@ pub(crate) struct Channel {
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
     way: RwLock<Way>,
-    /// Held by whoever opens a link, so that it is one. What has become of the last attempt, if that failed, and when.
-    opening: tokio::sync::Mutex<Option<(Instant, RpcError)>>,
+    reach: Reach,
 }
 
 /// How calls go.
@@ -83,7 +84,7 @@ impl Channel {
     fn open(target: Target, limit: usize) -> Self {
         let grpc = target.client();
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::default() }
+        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), reach: Reach::default() }
     }
 
     /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
@@ -94,11 +95,17 @@ impl Channel {
     }
 
     /// Sends a call whose turn it is.
-    pub(crate) async fn dispatch(&self, call: &Outgoing, turn: Turn) -> Result<Replies, RpcError> {
-        let from = match self.link().await? {
+    pub(crate) async fn dispatch(
+        self: &Arc<Self>,
+        call: &Outgoing,
+        turn: Turn,
+        wait: Wait,
+    ) -> Result<Replies, RpcError> {
+        let from = match self.link(wait).await? {
             Some(link) => From::Link(link.call((*call.call).clone())?),
             None => {
                 let replies = self.grpc.clone().dispatch((*call.call).clone()).await;
+                let replies = replies.inspect_err(|status| self.doubt(status));
                 From::Plain(replies.map_err(|status| refusal(&status))?.into_inner())
             }
         };
@@ -106,33 +113,19 @@ impl Channel {
     }
 
     /// The link, if the worker has links.
-    async fn link(&self) -> Result<Option<Arc<Link>>, RpcError> {
+    async fn link(self: &Arc<Self>, wait: Wait) -> Result<Option<Arc<Link>>, RpcError> {
         if let Some(known) = self.known() {
             return Ok(known);
         }
-        let asked = Instant::now();
-        let mut failed = self.opening.lock().await;
-        if let Some(known) = self.known() {
-            return Ok(known);
+        let asked = self.reach.ask(self.is_cut());
+        if asked.is_mine {
+            // Ends when there is a link, or the worker has answered otherwise, or nobody has the channel any more.
+            tokio::spawn(open(Arc::downgrade(self), self.target.clone()));
         }
-        // Who has waited for an attempt that failed does not wait for another: else the last of many would wait for all of them.
-        if let Some((_, error)) = failed.as_ref().filter(|(when, _)| *when >= asked) {
-            return Err(error.clone());
-        }
-        let greeted = tokio::time::timeout(CONNECT, greet(&self.target)).await;
-        let greeted = greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        // Nothing was sent but a greeting.
-        let way = greeted.map_err(|error| {
-            let error = unreached(&error);
-            *failed = Some((Instant::now(), error.clone()));
-            error
-        })?;
-        let link = match &way {
-            Way::Link(link) => Some(Arc::clone(link)),
-            Way::Unknown | Way::Plain => None,
-        };
-        *self.way.write().unwrap_or_else(PoisonError::into_inner) = way;
-        Ok(link)
+        let failed = self.reach.wait(asked, wait).await;
+        // It may have come and gone.
+        let lost = || RpcError::refused(Code::Unavailable, "the worker is gone");
+        self.known().ok_or_else(|| failed.unwrap_or_else(lost))
     }
 
     /// The way, if it is known and still there.
@@ -142,6 +135,46 @@ impl Channel {
             Way::Plain => Some(None),
             Way::Link(_) | Way::Unknown => None,
         }
+    }
+
+    /// If the way to a worker without links broke, it is greeted anew: that finds out whether it can be reached, and nobody has to wait for it.
+    fn doubt(&self, status: &Status) {
+        if std::error::Error::source(status).is_some() {
+            *self.way.write().unwrap_or_else(PoisonError::into_inner) = Way::Unknown;
+        }
+    }
+
+    /// Whether the link there was is gone because nothing was heard any more.
+    fn is_cut(&self) -> bool {
+        matches!(&*self.way.read().unwrap_or_else(PoisonError::into_inner), Way::Link(link) if link.is_cut())
+    }
+}
+
+/// Opens a link. Tries again and again, if nobody says anything.
+async fn open(channel: Weak<Channel>, target: Target) {
+    loop {
+        let mut greeting = pin!(timeout(CONNECT, greet(&target)));
+        let greeted = match timeout(SLOW, &mut greeting).await {
+            Ok(greeted) => greeted,
+            Err(_) => {
+                let Some(channel) = channel.upgrade() else { return };
+                channel.reach.is_slow();
+                drop(channel);
+                greeting.await
+            }
+        };
+        let Some(channel) = channel.upgrade() else { return };
+        // Nothing was sent but a greeting.
+        match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(way) => {
+                *channel.way.write().unwrap_or_else(PoisonError::into_inner) = way;
+                return channel.reach.reached();
+            }
+            Err(error) if !channel.reach.failed(&error, unreached(&error)) => return,
+            Err(_) => {}
+        }
+        drop(channel);
+        sleep(AGAIN).await;
     }
 }
 
@@ -185,24 +218,61 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use futures_util::future::join_all;
+    use tokio::time::Instant;
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
+    /// As a worker that stands still: the system connects, and nobody says anything.
+    fn silent() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        // As a worker that stands still: the system connects, and nobody says anything.
-        let _listener = UnixListener::bind(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
         let target = Target::new(&format!("unix:{}", path.display()), None).unwrap();
-        let channel = Channel::open(target, 100);
+        (folder, listener, Arc::new(Channel::open(target, 100)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
+        let (_folder, _listener, channel) = silent();
         let began = Instant::now();
-        for link in join_all((0..20).map(|_| channel.link())).await {
+        for link in join_all((0..20).map(|_| channel.link(Wait::ForIt))).await {
             assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
         }
         assert!(began.elapsed() < 2 * CONNECT, "{:?}", began.elapsed());
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(channel.link().await.is_err(), "a later one tries again");
+        assert!(channel.link(Wait::ForIt).await.is_err(), "a later one waits for the next attempt");
         assert!(began.elapsed() > 2 * CONNECT, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_others_to_ask_waits_once_and_not_for_long() {
+        let (_folder, _listener, channel) = silent();
+        let began = Instant::now();
+        for _ in 0..20 {
+            let link = channel.link(Wait::Briefly).await;
+            assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
+        }
+        assert!((SLOW..2 * SLOW).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_is_back_is_reached_without_a_call() {
+        let (_folder, listener, channel) = silent();
+        assert!(channel.link(Wait::Briefly).await.is_err());
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::UnixListener::from_std(listener).unwrap();
+        let meeting = async {
+            // The first is never answered, and gives up.
+            let (_silent, _) = listener.accept().await.unwrap();
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut greeting = [0; GREETING.len()];
+            stream.read_exact(&mut greeting).await.unwrap();
+            stream.write_all(&GREETING).await.unwrap();
+            while channel.known().is_none() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(2 * CONNECT, meeting).await.expect("it is reached");
+        assert!(matches!(channel.link(Wait::Briefly).await, Ok(Some(_))));
     }
 }

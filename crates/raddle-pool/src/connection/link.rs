@@ -18,17 +18,23 @@ use raddle_wire::{
     frame::{Frame, MAX_HEAD},
     v1::{self, answer, request},
 };
-use tokio::{io::unix::AsyncFd, sync::Notify, task::AbortHandle, time::sleep};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::Notify,
+    task::AbortHandle,
+    time::{Instant, sleep},
+};
 use tonic::Code;
 
-use super::{Step, channel::ALIVE};
+use super::{
+    Step,
+    pulse::{Next, Pulse, Seen},
+};
 use crate::{
     RpcError,
     link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Raw, Read, Socket, cost},
 };
 
-/// A worker that says nothing for so long is asked whether it is there.
-const SILENCE: Duration = Duration::from_secs(5);
 /// How long it may take to hear what a worker has said that hears nothing more.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -53,8 +59,25 @@ struct Shared {
 #[derive(Default)]
 struct Calls {
     open: HashMap<u64, Arc<Slot>>,
-    /// Why there is no link any more.
-    lost: Option<String>,
+    lost: Option<Lost>,
+}
+
+/// That there is no link any more.
+struct Lost {
+    reason: String,
+    /// It was given up because nothing was heard: whoever connects may not hear anything either.
+    is_cut: bool,
+}
+
+/// How a link ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// The worker has said that it does: it has answered all that it took.
+    InGoodOrder,
+    /// It has broken.
+    Broken,
+    /// Nothing was heard any more.
+    Cut,
 }
 
 /// Where the answers of one call arrive.
@@ -88,16 +111,21 @@ impl Link {
             called: Notify::new(),
         });
         let readable = socket.readable()?;
+        let watch = tokio::spawn(watch(Arc::clone(&shared), Arc::clone(&socket))).abort_handle();
         // They end with the connection, which ends with the outbox that the link closes, or with the worker.
         tokio::spawn(read(socket, readable, Arc::clone(&shared)));
         tokio::spawn(write(Arc::clone(&shared)));
-        let watch = tokio::spawn(watch(Arc::clone(&shared))).abort_handle();
         Ok(Self { shared, watch })
     }
 
     /// Whether calls can still be made.
     pub(crate) fn is_open(&self) -> bool {
         self.shared.calls().lost.is_none()
+    }
+
+    /// Whether there is no link any more because nothing was heard.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.shared.calls().lost.as_ref().is_some_and(|lost| lost.is_cut)
     }
 
     /// Sends a call. An error means that it was not sent.
@@ -113,7 +141,7 @@ impl Link {
         let slot = Arc::new(Slot::default());
         let open = {
             let mut calls = shared.calls();
-            if let Some(reason) = &calls.lost {
+            if let Some(Lost { reason, .. }) = &calls.lost {
                 return Err(RpcError::refused(Code::Unavailable, reason.clone()));
             }
             calls.open.insert(id, Arc::clone(&slot));
@@ -152,17 +180,17 @@ impl Shared {
         self.outbox.push(id, &v1::Request { id, what: Some(what) }, Bytes::new(), haste)
     }
 
-    /// Nothing will be heard any more. A worker that has closed the link in good order has answered all that it took.
-    fn lose(&self, reason: &str, in_good_order: bool) {
+    /// Nothing will be heard any more.
+    fn lose(&self, reason: &str, how: How) {
         let unsent = self.outbox.abandon();
         let open = {
             let mut calls = self.calls();
-            calls.lost.get_or_insert_with(|| reason.to_owned());
+            calls.lost.get_or_insert_with(|| Lost { reason: reason.to_owned(), is_cut: how == How::Cut });
             std::mem::take(&mut calls.open)
         };
         for (id, slot) in open {
             // What was not even sent has not begun.
-            let error = if in_good_order || unsent.contains(&id) {
+            let error = if how == How::InGoodOrder || unsent.contains(&id) {
                 RpcError::refused(Code::Unavailable, reason)
             } else {
                 RpcError::lost(reason)
@@ -226,7 +254,7 @@ async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
         link.is_heard.store(true, Ordering::Relaxed);
         link.outbox.stand_in();
         if is_leaving {
-            return link.lose("the worker is stopping", true);
+            return link.lose("the worker is stopping", How::InGoodOrder);
         }
         match (read, wrong) {
             (Ok(Read::Some), None) => {}
@@ -236,29 +264,29 @@ async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
             (Err(error), _) => break error.to_string(),
         }
     };
-    link.lose(&format!("the worker is gone ({reason})"), false);
+    link.lose(&format!("the worker is gone ({reason})"), How::Broken);
 }
 
 async fn write(link: Arc<Shared>) {
     if let Err(error) = Arc::clone(&link.outbox).write().await {
         // Whoever reads sees the end, too, and what was said before it: that the worker has left in good order, perhaps.
         sleep(LAST_WORDS).await;
-        link.lose(&format!("the worker is gone ({error})"), false);
+        link.lose(&format!("the worker is gone ({error})"), How::Broken);
     }
 }
 
-/// Asks a worker that says nothing whether it is there, as long as somebody waits for it to say something.
-async fn watch(link: Arc<Shared>) {
+/// Looks after a worker, as long as somebody waits for it to say something: one that is silent is asked whether it is there.
+async fn watch(link: Arc<Shared>, socket: Arc<Socket>) {
+    let mut pulse = Pulse::new(socket.is_far());
     loop {
         if link.is_unwatched.load(Ordering::Relaxed) {
             link.called.notified().await;
+            pulse = Pulse::new(socket.is_far());
         }
         link.is_heard.store(false, Ordering::Relaxed);
-        sleep(SILENCE).await;
-        if link.is_heard.load(Ordering::Relaxed) {
-            continue;
-        }
-        if link.calls().open.is_empty() {
+        sleep(pulse.pause()).await;
+        let is_heard = link.is_heard.load(Ordering::Relaxed);
+        if !is_heard && link.calls().open.is_empty() {
             link.is_unwatched.store(true, Ordering::Relaxed);
             // A call that came before that was said would not have said anything.
             if link.calls().open.is_empty() {
@@ -266,10 +294,18 @@ async fn watch(link: Arc<Shared>) {
             }
             link.is_unwatched.store(false, Ordering::Relaxed);
         }
-        let _ = link.say(0, request::What::Ping(v1::Ping {}), Haste::Now);
-        sleep(ALIVE).await;
-        if !link.is_heard.load(Ordering::Relaxed) {
-            return link.lose("the worker does not answer", false);
+        let has_moved = link.outbox.has_moved();
+        // Only where it counts: it is asked of the system.
+        let acknowledged = if is_heard { None } else { socket.acknowledged() };
+        match pulse.look(Seen { now: Instant::now(), is_heard, has_moved, acknowledged }) {
+            Next::Wait => {}
+            Next::Ask => {
+                let _ = link.say(0, request::What::Ping(v1::Ping {}), Haste::Now);
+                // That it was asked is no sign of life.
+                link.outbox.has_moved();
+            }
+            Next::Cut => return link.lose("the worker's machine does not answer", How::Cut),
+            Next::Still => return link.lose("the worker does not answer", How::Cut),
         }
     }
 }
@@ -279,7 +315,7 @@ struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.lose("the link is gone", false);
+        self.0.lose("the link is gone", How::Broken);
     }
 }
 

@@ -7,6 +7,8 @@ mod address;
 mod channel;
 mod control;
 mod link;
+mod pulse;
+mod reach;
 mod replies;
 pub(crate) mod resource;
 mod stream;
@@ -24,6 +26,7 @@ pub use self::{
 };
 pub(crate) use self::{
     channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW},
+    reach::Wait,
     replies::Step,
     stream::{GRPC, LINK, Peer, Stream},
 };
@@ -90,21 +93,22 @@ impl ConnectionFactory {
 impl Connection {
     /// Hands a call to the worker. Returns when it has been taken.
     pub async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, RpcError> {
-        self.dispatch_in_turn(call, timeout, || {}).await
+        self.dispatch_in_turn(call, timeout, Wait::ForIt, || {}).await
     }
 
-    /// The same, and says when it is the call's turn: how long it waits for that is not up to the worker.
+    /// The same, and says when it is the call's turn: how long it waits for that is not up to the worker. `wait` is for one that is not reached.
     pub(crate) async fn dispatch_in_turn(
         &self,
         call: Outgoing,
         timeout: Option<Duration>,
+        wait: Wait,
         is_sent: impl FnOnce() + Send,
     ) -> Result<Replies, RpcError> {
         let handing_over = async {
             let channel = Channel::get(&self.address, self.credentials.as_ref(), self.limit)?;
             let turn = channel.turn().await?;
             is_sent();
-            let mut replies = channel.dispatch(&call, turn).await?;
+            let mut replies = channel.dispatch(&call, turn, wait).await?;
             replies.taken().await?;
             Ok(replies)
         };

@@ -55,6 +55,8 @@ struct State {
     is_stuck: bool,
     /// When the writer was woken, until it has come.
     woken: Option<Instant>,
+    /// Something was sent since somebody has asked.
+    has_moved: bool,
     ending: Ending,
 }
 
@@ -175,6 +177,11 @@ impl Outbox {
         }
     }
 
+    /// Whether something was sent since this was last asked.
+    pub(crate) fn has_moved(&self) -> bool {
+        std::mem::take(&mut self.lock().has_moved)
+    }
+
     /// Sends what others have left, until the outbox is closed and empty.
     pub(crate) async fn write(self: Arc<Self>) -> io::Result<()> {
         loop {
@@ -256,6 +263,7 @@ impl State {
             match socket.write(used) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => {
+                    self.has_moved = true;
                     let of_now = sent.min(self.now.len() - self.sent);
                     self.sent += of_now;
                     let _ = self.piece.split_to(sent - of_now);

@@ -5,12 +5,14 @@
 
 use std::{
     io::{self, IoSlice, Read, Write},
+    mem::MaybeUninit,
     net::{Shutdown, TcpStream},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::net::UnixStream,
     },
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use rustls::Connection;
@@ -21,6 +23,17 @@ pub(crate) struct Socket {
     raw: Raw,
     /// What is sent, and received, is encrypted by this.
     tls: Option<Mutex<Connection>>,
+}
+
+/// What the system of the other end has acknowledged, whatever its processes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Acknowledged {
+    /// How much of what it was sent.
+    pub(crate) bytes: u64,
+    /// Something was sent that it has not.
+    pub(crate) is_waiting: bool,
+    /// How long ago it has last said anything.
+    pub(crate) heard: Duration,
 }
 
 /// What it is to the system.
@@ -38,6 +51,28 @@ impl Socket {
     /// Whether what arrives may be read past this.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none()
+    }
+
+    /// Whether the other end may be on another machine, which can go without a word.
+    pub(crate) fn is_far(&self) -> bool {
+        matches!(self.raw, Raw::Tcp(_))
+    }
+
+    /// What the system of the other end has acknowledged. `None` if that cannot be told.
+    pub(crate) fn acknowledged(&self) -> Option<Acknowledged> {
+        let Raw::Tcp(stream) = &self.raw else { return None };
+        let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
+        let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+        let (descriptor, place) = (stream.as_raw_fd(), info.as_mut_ptr().cast());
+        // SAFETY: the system writes no more than `size` bytes, all of which are there, and the descriptor is open for as long as it is borrowed.
+        let outcome = unsafe { libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut size) };
+        // SAFETY: all bytes of it are set, to zero if by nobody else, and it is made of numbers.
+        let info = unsafe { info.assume_init() };
+        (outcome == 0).then(|| Acknowledged {
+            bytes: info.tcpi_bytes_acked,
+            is_waiting: info.tcpi_unacked > 0,
+            heard: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+        })
     }
 
     /// Has this runtime wait until it can be read, beside whoever else waits for it.

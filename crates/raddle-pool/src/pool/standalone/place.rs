@@ -61,6 +61,11 @@ pub(super) fn nearby(served: &str) -> String {
 }
 
 impl Advertise {
+    /// The host, without brackets.
+    pub fn host(&self) -> &str {
+        self.host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(&self.host)
+    }
+
     /// Whether it goes with where they serve.
     pub(super) fn check(&self, bind: Option<&Address>) -> Result<(), String> {
         match (bind, self.port) {

@@ -1,0 +1,137 @@
+//! A host that calls, again and again, and what becomes of that.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, ChildStdin, Stdio},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use raddle::pool::WorkerMetadata;
+use serde::{Deserialize, Serialize};
+
+use crate::{Machine, until};
+
+/// What a caller is to do.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Settings {
+    /// These workers, or else those of this name on the network.
+    pub(crate) workers: Option<Vec<WorkerMetadata>>,
+    pub(crate) lan: Option<String>,
+    /// How many call at a time.
+    pub(crate) callers: usize,
+    /// How long each rests after a call.
+    pub(crate) rest: u64,
+    /// How long a call may take.
+    pub(crate) timeout: Option<u64>,
+    /// How long the routine takes.
+    pub(crate) linger: u64,
+    /// CA, certificate and key.
+    pub(crate) credentials: Option<[PathBuf; 3]>,
+}
+
+/// What became of a call. Times are in milliseconds since the epoch.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Called {
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
+    /// Where it ran: the name of the host, and the process.
+    pub(crate) host: Option<String>,
+    pub(crate) process: Option<u32>,
+    pub(crate) error: Option<String>,
+    pub(crate) may_have_begun: bool,
+}
+
+/// Somebody who calls. It ends with this.
+pub(crate) struct Load {
+    child: Child,
+    leash: Option<ChildStdin>,
+    calls: Arc<Mutex<Vec<Called>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { workers: None, lan: None, callers: 8, rest: 10, timeout: None, linger: 0, credentials: None }
+    }
+}
+
+impl Load {
+    /// Begins to call, from this machine.
+    pub(crate) fn start(machine: &Machine, settings: &Settings) -> Self {
+        let mut command = machine.command();
+        command.arg("load").arg(serde_json::to_string(settings).unwrap());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (leash, said) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&calls);
+        // Ends with the process.
+        let reader = thread::spawn(move || {
+            for line in said.lines() {
+                let Ok(line) = line else { return };
+                let called = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                heard.lock().unwrap().push(called);
+            }
+        });
+        Self { child, leash, calls, reader: Some(reader) }
+    }
+
+    /// What has become of the calls so far that have ended.
+    pub(crate) fn calls(&self) -> Vec<Called> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    /// How many calls that began after this ran there.
+    pub(crate) fn ran(&self, after: u64, host: &str) -> usize {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|call| call.began >= after && call.host.as_deref() == Some(host)).count()
+    }
+
+    /// Waits until calls run at all of these, and at no others.
+    #[track_caller]
+    pub(crate) fn settle(&self, hosts: &[&str]) {
+        let mut since = crate::now();
+        until(&format!("calls run at {hosts:?}"), 20, || {
+            let ran = hosts.iter().all(|host| self.ran(since, host) > 0);
+            let calls = self.calls.lock().unwrap();
+            let others = calls.iter().filter(|call| call.began >= since);
+            let other = others.filter(|call| !call.host.as_deref().is_some_and(|host| hosts.contains(&host))).last();
+            if let Some(other) = other {
+                since = other.began + 1;
+            }
+            ran
+        });
+    }
+
+    /// Stops it, and says what became of all calls.
+    pub(crate) fn stop(mut self) -> Vec<Called> {
+        self.end();
+        self.calls()
+    }
+
+    fn end(&mut self) {
+        drop(self.leash.take());
+        let _ = self.child.wait();
+        if let Some(reader) = self.reader.take() {
+            let read = reader.join();
+            assert!(read.is_ok() || thread::panicking(), "it has said something else");
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Those that failed.
+pub(crate) fn failed(calls: &[Called]) -> Vec<&Called> {
+    failed_after(calls, 0)
+}
+
+/// Those that failed, and began after this.
+pub(crate) fn failed_after(calls: &[Called], after: u64) -> Vec<&Called> {
+    calls.iter().filter(|call| call.error.is_some() && call.began > after).collect()
+}

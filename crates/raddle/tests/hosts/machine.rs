@@ -1,0 +1,99 @@
+//! A host that serves.
+
+use std::{
+    io::{BufRead, BufReader},
+    os::unix::fs::DirBuilderExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use raddle::pool::WorkerMetadata;
+use raddle_hosts::{Host, Lan};
+use serde_json::Value;
+
+use crate::{FAR, until};
+
+/// A host, and what serves there. When it is dropped, nothing of it is left, and nobody is told.
+pub(crate) struct Machine {
+    pub(crate) host: Host,
+    folder: tempfile::TempDir,
+    serving: Vec<Child>,
+}
+
+impl Machine {
+    pub(crate) fn new(lan: &Lan) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("raddle")).unwrap();
+        Self { host: lan.host(), folder, serving: Vec::new() }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.host.name()
+    }
+
+    /// Where its files are.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A program of the tests, to be run there.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = self.host.command(FAR);
+        command.env("XDG_RUNTIME_DIR", self.path()).current_dir(self.path());
+        command
+    }
+
+    /// Serves there, at an address of its own unless something else is said, and returns the workers.
+    pub(crate) fn serve(&mut self, args: &[&str]) -> Vec<WorkerMetadata> {
+        let bind = format!("{}:0", self.host.ipv4());
+        let mut command = self.command();
+        command.args(["pool", "serve", "--json"]).args(args).stdin(Stdio::null()).stdout(Stdio::piped());
+        if !args.contains(&"--bind") {
+            command.args(["--bind", &bind]);
+        }
+        if !args.contains(&"--credentials-ca") {
+            command.arg("--insecure");
+        }
+        let mut child = command.spawn().unwrap();
+        let (say, hear) = mpsc::channel();
+        let said = child.stdout.take().unwrap();
+        // Ends with the line, or with the process.
+        thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(said).read_line(&mut line);
+            let _ = say.send(line);
+        });
+        self.serving.push(child);
+        let line = hear.recv_timeout(Duration::from_secs(30)).expect("it serves in time");
+        let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
+        let worker = |worker: &Value| WorkerMetadata {
+            uid: worker["uid"].as_str().unwrap().parse().unwrap(),
+            address: worker["address"].as_str().unwrap().to_owned(),
+            pid: worker["pid"].as_u64().unwrap() as u32,
+            version: "1".into(),
+            tags: [].into(),
+            extra: [].into(),
+            secure: worker["secure"].as_bool().unwrap(),
+        };
+        said["workers"].as_array().unwrap().iter().map(worker).collect()
+    }
+
+    /// Has the first of those that serve here leave in good order. Returns when it has.
+    pub(crate) fn leave(&mut self) {
+        let mut serving = self.serving.remove(0);
+        // SAFETY: it is our child and not waited for, so the pid is its own; the signal has no memory effects here.
+        unsafe { libc::kill(serving.id() as i32, libc::SIGINT) };
+        until("it leaves", 20, || serving.try_wait().unwrap().is_some());
+        assert_eq!(serving.wait().unwrap().code(), Some(0));
+    }
+
+    /// Cuts its power.
+    pub(crate) fn cut_power(self) {
+        let Self { host, mut serving, folder: _folder } = self;
+        host.cut_power();
+        serving.iter_mut().for_each(|child| drop(child.wait()));
+    }
+}

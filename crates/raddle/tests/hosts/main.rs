@@ -1,0 +1,41 @@
+//! Pools across machines: hosts on a network of their own, whose cables are pulled, whose power is cut, and whose workers come and go.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod cut;
+mod finding;
+mod latency;
+mod load;
+mod machine;
+mod replaced;
+mod trust;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use self::{
+    load::{Called, Load, Settings},
+    machine::Machine,
+};
+
+/// The program that serves, and calls.
+const FAR: &str = env!("CARGO_BIN_EXE_raddle-test-far");
+
+/// In milliseconds since the epoch, as callers tell it.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+/// Waits until something is so, and says how long that took.
+#[track_caller]
+fn until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) -> Duration {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(seconds), "not within {seconds} s: {what}");
+        pause(10);
+    }
+    began.elapsed()
+}
