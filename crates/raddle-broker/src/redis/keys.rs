@@ -43,7 +43,7 @@ pub(super) struct Keys {
 }
 
 /// The keys that are always there, and what each of them is. Scripts have their names in capitals.
-pub(super) const FIXED: [(&str, &str); 24] = [
+pub(super) const FIXED: [(&str, &str); 25] = [
     ("meta", "hash"),
     ("spec", "hash"),
     ("task", "hash"),
@@ -68,6 +68,7 @@ pub(super) const FIXED: [(&str, &str); 24] = [
     ("beats", "hash"),
     ("output", "hash"),
     ("own", "set"),
+    ("chained", "hash"),
 ];
 
 impl Keys {

@@ -21,11 +21,12 @@ pub(super) struct Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal $(doubles $what:literal)? $(tells $tells:literal)?;)*) => {
+    ($($name:ident = $file:literal $(before $rest:literal)? $(doubles $what:literal)? $(tells $tells:literal)?;)*) => {
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
             let doubles = None::<&str>$(.or(Some($what)))?;
             let tells = false $(|| $tells)?;
-            Script { doubles, tells, ..Script::link(include_str!(concat!("lua/", $file))) }
+            let own = concat!(include_str!(concat!("lua/", $file)) $(, include_str!(concat!("lua/", $rest)))?);
+            Script { doubles, tells, ..Script::link(own) }
         });)*
 
         #[cfg(test)]
@@ -38,11 +39,13 @@ scripts! {
     APPLY = "apply.lua";
     BEAT = "beat.lua";
     BOOT = "boot.lua";
+    CHAIN = "chain.lua" doubles "has chained tasks";
     CLAIM = "claim.lua";
     CLEAR = "clear.lua";
     DEPTHS = "depths.lua";
     DISMISS = "dismiss.lua";
     FINISH = "finish.lua";
+    FOLLOW = "follow.lua" before "finish.lua";
     FORGET = "forget.lua";
     GONE = "gone.lua";
     HAND = "hand.lua" doubles "has stored a task" tells true;

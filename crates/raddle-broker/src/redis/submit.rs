@@ -135,7 +135,7 @@ impl Redis {
     }
 
     /// Lets all workers look at the partitions anew: they wait on those they know of.
-    async fn tell_of_parts(&self) {
+    pub(super) async fn tell_of_parts(&self) {
         let tell = async || -> Result<()> {
             let mut pipe = redis::pipe();
             pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
@@ -204,9 +204,13 @@ fn is_plain(Submit { spec, .. }: &Submit) -> bool {
 }
 
 /// A task, written out as the scripts store it.
-fn task_arg(task: &Submit) -> Result<Vec<u8>> {
+pub(super) fn task_text(task: &Submit) -> Result<String> {
     let Submit { spec, parent } = task;
-    Ok(stored(spec, *parent, false, spec.result_ttl().0, &task.written()?).into_bytes())
+    Ok(stored(spec, *parent, false, spec.result_ttl().0, &task.written()?))
+}
+
+fn task_arg(task: &Submit) -> Result<Vec<u8>> {
+    Ok(task_text(task)?.into_bytes())
 }
 
 /// A worker, written out as the scripts take it.
@@ -227,7 +231,7 @@ fn info_arg(worker: &WorkerInfo) -> Vec<u8> {
 }
 
 /// When a task may begin, as the script takes it: on the server's clock.
-fn due(spec: &Spec) -> (String, String) {
+pub(super) fn due(spec: &Spec) -> (String, String) {
     match (spec.delay, spec.run_at) {
         (Some(delay), _) => {
             let micros = u64::try_from(delay.0.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(FARTHEST_MICROS);

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_broker::{
-    Broker, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log, Message,
-    Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Registry, Release, Result,
-    Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Broker, Chain, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log,
+    Message, Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Registry,
+    Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 use raddle_core::{
     Control, Event, QueueName, TaskView, Tid, WorkerEntry,
@@ -64,6 +64,10 @@ impl Tasks for Observed {
 
     async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
         self.broker.progress(fence, progress).await
+    }
+
+    async fn chain(&self, chain: Chain) -> Result<u64> {
+        self.broker.chain(chain).await
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {

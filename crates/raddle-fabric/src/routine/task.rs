@@ -3,11 +3,11 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Error, Result, Submit};
-use raddle_core::{CapSet, Span, Spec, Target, Trace};
+use raddle_core::{CapSet, Span, Spec, Target, Trace, spec::InvalidSpec};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Handle;
+use super::{ChainError, Handle, chain};
 
 /// A task that will run a routine and give back a `T`.
 #[must_use = "a task that is not submitted never runs"]
@@ -87,19 +87,30 @@ impl<T> Task<T> {
         &self.spec
     }
 
+    /// Lets it follow the task that this process runs: it is submitted if that succeeds, in the same step. See [`chain`](super::chain()).
+    pub fn chain(self) -> Result<(), ChainError> {
+        chain(self.checked()?)
+    }
+
+    /// The spec, unless an argument could not be written down.
+    fn checked(self) -> Result<Spec, InvalidSpec> {
+        match self.refused {
+            Some(reason) => Err(InvalidSpec { path: "args".into(), reason }),
+            None => Ok(self.spec),
+        }
+    }
+
     /// Stores it. When this returns, the task will run.
     pub fn submit(self, broker: &Arc<dyn Broker>) -> impl Future<Output = Result<Handle<T>>> + use<T> {
         let broker = Arc::clone(broker);
         async move {
-            if let Some(reason) = self.refused {
-                let path = "args".into();
-                return Err(Error::Invalid(raddle_core::spec::InvalidSpec { path, reason }));
+            let mut spec = self.checked().map_err(Error::Invalid)?;
+            if let Some(Trace { parent, state }) = super::trace()
+                && spec.traceparent.is_none()
+            {
+                (spec.traceparent, spec.tracestate) = (Some(parent), state);
             }
-            let task = match super::trace() {
-                Some(trace) if self.spec.traceparent.is_none() => self.trace(trace),
-                _ => self,
-            };
-            let submitted = broker.submit(vec![Submit::new(task.spec)]).await?;
+            let submitted = broker.submit(vec![Submit::new(spec)]).await?;
             let tid = submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)?;
             Ok(Handle::new(broker, tid))
         }

@@ -123,8 +123,9 @@ local function event(kind, worker, tasks, n, detail)
   ring('log')
 end
 
--- A record: place, attempt, failures, losses, partition, owner, claimed at, process, paused, run at, ttl, unique key. Of a task that was
--- handed over and has not begun, `HANDED` stands in the place of the process.
+-- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Of a task that was
+-- handed over and has not begun, `HANDED` stands in the place of the process. Flags are a number: 1 for one that stands still on request, and 2
+-- more if its attempt has chained anything.
 -- Places: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that has never been anything but ready has no record.
 local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
@@ -153,6 +154,27 @@ local function first_record(spec, owner, claimed_at, process)
   local part, ttl, _, key = head(spec)
   return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. claimed_at .. ' ' .. process .. ' 0 - ' .. ttl .. ' ' .. key
 end
+
+-- What attempts have chained: under a task's id what there is of it, "calls tasks bytes told" and a line for each partition; under that and the
+-- number of a call what came with it. Nothing of it is known anywhere else.
+local function is_chained(f)
+  return tonumber(f[9]) >= 2
+end
+local function chained_fields(tid, account)
+  local all = {}
+  for i = 1, tonumber(string.match(account, '^%d+')) do
+    all[i] = tid .. ':' .. i
+  end
+  return all
+end
+local function unchain(tid)
+  local gone = chained_fields(tid, call('HGET', CHAINED, tid) or '0')
+  gone[#gone + 1] = tid
+  call_many('HDEL', CHAINED, gone)
+end
+
+-- Where nothing else says so, what attempts have chained is left to another script: see `follow.lua`.
+local follow = nil
 
 -- The number of control words that wait for a task.
 local function words_of(tid)
