@@ -41,6 +41,7 @@ fn a_task_says_when_it_begins_and_how_it_ends() {
     assert_eq!(run("quick", "4"), (Some(0), String::new(), vec!["4 quick begin".into(), "4 quick end".into()]));
     assert_eq!(run("broken", "1").2, ["1 broken begin", "1 broken fail"]);
     assert_eq!((run("flaky", "2").0, run("flaky", "3").0), (Some(7), Some(0)));
+    assert_eq!(run("chains", "1").2, ["1 chains begin", "1 chains fail"], "there is nothing to chain with");
     let (code, output, _) = run("prints", "1");
     assert_eq!((code, output.lines().count()), (Some(0), 100));
     let lines = run("nap", "1").2;

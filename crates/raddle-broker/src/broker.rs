@@ -16,7 +16,7 @@ use raddle_core::{
 use crate::{
     Demand, Result,
     request::{
-        Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
+        Chain, Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
         Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
         TaskFilter, Verdict, WaitingRequest,
     },
@@ -61,7 +61,14 @@ pub trait Tasks: Send + Sync + 'static {
     /// Notes how far a running attempt has come. It is forgotten with the attempt; one that is not the latest is passed over.
     async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()>;
 
-    /// Ends attempts: result, state, event and removal in one step each. Returns when they are durable.
+    /// Lets tasks follow a running attempt, and returns how many do by now. Nobody sees them before its end. If that is a success, they are
+    /// submitted in the same step, in the order in which they were chained, with its task as their parent; after any other they are gone.
+    ///
+    /// As durable as it has to be for that: nothing that a [`finish`](Self::finish) finds is lost after it. An attempt that is not the latest is
+    /// refused, counted and logged.
+    async fn chain(&self, chain: Chain) -> Result<u64>;
+
+    /// Ends attempts: result, state, event and removal in one step each, and what they have chained with it. Returns when they are durable.
     ///
     /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle()`].
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>>;

@@ -9,6 +9,8 @@ use std::{
 use raddle_core::{QueueName, State, Tid, control::ParseControlError, spec::InvalidSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::chain::{MAX_CHAINED, MAX_CHAINED_BYTES};
+
 /// The result of asking a broker.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -37,6 +39,33 @@ pub enum Error {
         tid: Tid,
         /// The unfinished one.
         holder: Tid,
+    },
+    /// The attempt is not the latest of its task any more, or is over.
+    #[error("attempt {attempt} of task {tid} is over, or another has taken its place: nothing was chained")]
+    Superseded {
+        /// The task.
+        tid: Tid,
+        /// The attempt that asked.
+        attempt: u32,
+    },
+    /// The attempt has chained as much as one may.
+    #[error(
+        "attempt {attempt} of task {tid} would chain more than {MAX_CHAINED} tasks, or {} MiB of them: chain one that submits the others",
+        MAX_CHAINED_BYTES >> 20
+    )]
+    ChainFull {
+        /// The task.
+        tid: Tid,
+        /// The attempt that asked.
+        attempt: u32,
+    },
+    /// The store has lost what the attempt had chained before.
+    #[error("what attempt {attempt} of task {tid} had chained is not there any more: it has to run again")]
+    ChainLost {
+        /// The task.
+        tid: Tid,
+        /// The attempt that asked.
+        attempt: u32,
     },
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
@@ -274,6 +303,8 @@ impl Error {
                 | Self::Finished(..)
                 | Self::Unfinished(..)
                 | Self::KeyTaken { .. }
+                | Self::Superseded { .. }
+                | Self::ChainFull { .. }
                 | Self::View(..)
                 | Self::Control(_)
                 | Self::ControlQueue(_)

@@ -6,6 +6,7 @@
 pub mod agent;
 mod broker;
 mod bytes;
+pub mod chain;
 mod connect;
 mod demand;
 mod doubt;

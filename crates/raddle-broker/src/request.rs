@@ -21,6 +21,18 @@ pub struct Submit {
     pub parent: Option<Tid>,
 }
 
+/// Follow-ups of a running attempt: tasks that are submitted if it succeeds, and in the same step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Chain {
+    /// The attempt.
+    pub fence: Fence,
+    /// What is to follow it.
+    pub tasks: Vec<Spec>,
+    /// For the attempt's worker, which passes on what it is told: how many it has passed on before these. So it can say them again when it does
+    /// not know whether it was heard, and those that are there already are passed over.
+    pub told: Option<u64>,
+}
+
 /// What became of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Submitted {

@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_broker::Submit;
+use raddle_broker::{Fence, Submit};
 use raddle_core::{
     Spec, Target, Tid, Trace,
-    job::TID_VARIABLE,
+    job::{ATTEMPT_VARIABLE, TID_VARIABLE},
     spec::{Isolation, MAX_SPEC_BYTES},
 };
 use serde_json::Value;
@@ -159,6 +159,12 @@ pub(crate) fn submission(spec: Spec) -> Submit {
 /// The task that this process belongs to.
 pub(crate) fn own_task() -> Option<Tid> {
     env::var(TID_VARIABLE).ok().and_then(|text| text.parse().ok())
+}
+
+/// The attempt that this process belongs to.
+pub(crate) fn own_attempt() -> Option<Fence> {
+    let attempt = env::var(ATTEMPT_VARIABLE).ok().and_then(|text| text.parse().ok())?;
+    Some(Fence { tid: own_task()?, attempt })
 }
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.

@@ -3,16 +3,17 @@
 //! ```json
 //! {"progress": {"percent": 40, "message": "halfway"}}
 //! {"log": {"level": "warn", "message": "slow disk"}}
+//! {"chain": {"target": {"command": ["./report"]}}}
 //! {"result": {"any": "value"}}
 //! ```
 //!
-//! Any number of the first two, then one `result` or one `error`, and then the end of the process. This is read from a process that runs
+//! Any number of the first three, then one `result` or one `error`, and then the end of the process. This is read from a process that runs
 //! foreign code: whatever it says, it makes its own task fail and nothing else.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Exit;
+use crate::{Exit, Spec, spec::ParseSpecError};
 
 /// The longest line, and so the largest result.
 pub const LONGEST_LINE: usize = 16 << 20;
@@ -29,6 +30,8 @@ pub enum Reply {
     Progress(Progress),
     /// Something for the task's log.
     Log(Remark),
+    /// A task that is to follow it if it succeeds: its spec.
+    Chain(Value),
     /// It is done, and this is what came of it.
     Result(Value),
     /// It has failed.
@@ -150,6 +153,8 @@ pub enum Aside {
     Progress(Progress),
     /// Something for the log.
     Log(Remark),
+    /// A task that is to follow it if it succeeds.
+    Chain(Box<Spec>),
 }
 
 /// Why an answer could not be understood.
@@ -157,11 +162,17 @@ pub enum Aside {
 #[non_exhaustive]
 pub enum Garbled {
     /// A line is not one of the known objects.
-    #[error("it answered what is not one of progress, log, result and error: {line}: {reason}")]
+    #[error("it answered what is not one of progress, log, chain, result and error: {line}: {reason}")]
     Line {
         /// Its beginning.
         line: String,
         /// What is wrong with it.
+        reason: String,
+    },
+    /// What it chained is no task.
+    #[error("it chained what is no task that could be run, {reason}")]
+    Chain {
+        /// What is wrong with it, and where.
         reason: String,
     },
     /// A line has no end.
@@ -170,6 +181,12 @@ pub enum Garbled {
     /// There were two.
     #[error("it answered twice")]
     Twice,
+}
+
+impl From<ParseSpecError> for Garbled {
+    fn from(error: ParseSpecError) -> Self {
+        Self::Chain { reason: error.to_string() }
+    }
 }
 
 /// One run's answer, as it comes in.
@@ -226,6 +243,13 @@ impl Dialogue {
         let answer = match serde_json::from_slice(line) {
             Ok(Reply::Progress(progress)) => return Some(Aside::Progress(progress.sane())),
             Ok(Reply::Log(remark)) => return Some(Aside::Log(remark)),
+            Ok(Reply::Chain(value)) => match Spec::from_value(value) {
+                Ok(spec) => return Some(Aside::Chain(Box::new(spec))),
+                Err(error) => {
+                    self.garbled = Some(Garbled::from(error));
+                    return None;
+                }
+            },
             Ok(Reply::Result(value)) => Ok(value),
             Ok(Reply::Error(fault)) => Err(fault),
             Err(error) => {

@@ -39,6 +39,9 @@ pub struct TaskView {
     /// How far the present attempt says that it has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// How many tasks its present attempt has chained: they are submitted if it succeeds.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub chained: u64,
     /// When it was submitted.
     pub created_at: Timestamp,
     /// When the present attempt was claimed.
@@ -69,10 +72,15 @@ impl TaskView {
             worker: None,
             pid: None,
             progress: None,
+            chained: 0,
             created_at,
             claimed_at: None,
             finished_at: None,
             report: None,
         }
     }
+}
+
+fn is_none(number: &u64) -> bool {
+    *number == 0
 }

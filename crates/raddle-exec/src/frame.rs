@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use raddle_core::{Exit, Limits, Tid, Usage, moment::unix_nanos};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Done, Notice, Order, Program, Request, Sandbox, Stream};
+use crate::message::{Done, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
 
 /// Said in every frame that carries a structure. A runner is started from its worker's own file, so that another version on
 /// the other side is an accident, and is refused.
@@ -75,8 +75,8 @@ pub(crate) enum ToRunner {
 pub(crate) struct Kept {
     /// The bytes of all frames that were sent, from the first on.
     pub(crate) bytes: u64,
-    /// How much the answers among them have put into the task's log.
-    pub(crate) logged: u64,
+    /// What has been made of the answers among them.
+    pub(crate) heeded: Heeded,
 }
 
 /// A [`Request`] without its input.
@@ -163,7 +163,8 @@ pub(crate) fn put_name(out: &mut Vec<u8>, worker: Tid, name: &str) {
 }
 
 pub(crate) fn put_kept(out: &mut Vec<u8>, kept: Kept) {
-    put(out, KEPT, |out| out.extend([kept.bytes, kept.logged].iter().flat_map(|number| number.to_le_bytes())));
+    let Kept { bytes, heeded: Heeded { logged, chained } } = kept;
+    put(out, KEPT, |out| out.extend([bytes, logged, chained].iter().flat_map(|number| number.to_le_bytes())));
 }
 
 pub(crate) fn put_asked(out: &mut Vec<u8>) {
@@ -223,9 +224,10 @@ pub(crate) fn take_to_runner(buf: &mut Vec<u8>) -> Result<Option<ToRunner>, Malf
             Ok(ToRunner::Name(worker, String::from_utf8_lossy(name).into_owned()))
         }
         (KEPT, bytes) => {
-            let (bytes, logged) = bytes.split_first_chunk().ok_or(Malformed::Short(kind))?;
-            let logged = logged.try_into().map_err(|_| Malformed::Short(kind))?;
-            Ok(ToRunner::Kept(Kept { bytes: u64::from_le_bytes(*bytes), logged: u64::from_le_bytes(logged) }))
+            let (numbers, []) = bytes.as_chunks() else { return Err(Malformed::Short(kind)) };
+            let [bytes, logged, chained] = numbers else { return Err(Malformed::Short(kind)) };
+            let [bytes, logged, chained] = [bytes, logged, chained].map(|number| u64::from_le_bytes(*number));
+            Ok(ToRunner::Kept(Kept { bytes, heeded: Heeded { logged, chained } }))
         }
         _ => Err(Malformed::UnknownType(kind)),
     })
@@ -398,11 +400,12 @@ mod tests {
         let mut buf = Vec::new();
         let worker = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
         put_name(&mut buf, worker, "wärm");
-        put_kept(&mut buf, Kept { bytes: 7, logged: u64::MAX });
+        let heeded = Heeded { logged: u64::MAX, chained: 3 };
+        put_kept(&mut buf, Kept { bytes: 7, heeded });
         put_leave(&mut buf);
         let mut next = || take_to_runner(&mut buf).unwrap().unwrap();
         assert!(matches!(next(), ToRunner::Name(tid, name) if tid == worker && name == "wärm"));
-        assert!(matches!(next(), ToRunner::Kept(Kept { bytes: 7, logged: u64::MAX })));
+        assert!(matches!(next(), ToRunner::Kept(Kept { bytes: 7, heeded: told }) if told == heeded));
         assert!(matches!(next(), ToRunner::Leave));
         assert!(matches!(take_to_runner(&mut vec![NAME, 1, 0, 0, 0, 9]), Err(Malformed::Short(NAME))));
         assert!(matches!(take_to_runner(&mut vec![KEPT, 1, 0, 0, 0, 9]), Err(Malformed::Short(KEPT))));

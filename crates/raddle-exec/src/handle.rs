@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    Done, FencePage, Notice, Order, Prefork, Request,
+    Done, FencePage, Heeded, Notice, Order, Prefork, Request,
     frame::{self, Kept},
     orphans,
     prefork::{self, Forked},
@@ -203,10 +203,10 @@ impl Runner {
         }
     }
 
-    /// Tells a ward that all it has said so far is safe, `logged` bytes of it in the task's log: it need not say it again to anybody.
-    pub async fn keep(&mut self, logged: u64) -> Result<(), RunnerGone> {
+    /// Tells a ward that all it has said so far is safe, and what was made of it: it need not say it again to anybody.
+    pub async fn keep(&mut self, heeded: Heeded) -> Result<(), RunnerGone> {
         if self.process.is_ward() {
-            frame::put_kept(&mut self.outgoing, Kept { bytes: self.taken, logged });
+            frame::put_kept(&mut self.outgoing, Kept { bytes: self.taken, heeded });
             self.flush().await?;
         }
         Ok(())

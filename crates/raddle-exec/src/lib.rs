@@ -45,7 +45,7 @@ mod zygote;
 
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
-pub use message::{Done, HANDLER, Notice, Order, Program, Request, Sandbox, Stream};
+pub use message::{Done, HANDLER, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
 pub use orphans::{SUSPEND, become_subreaper, children, is_ignored, reap_orphans, setsid_self, stop_self, terminate};
 pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};

@@ -137,6 +137,15 @@ impl Done {
     }
 }
 
+/// What has been made of what an attempt answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heeded {
+    /// How many bytes of it are in the task's log.
+    pub logged: u64,
+    /// How many times it said what is to follow it.
+    pub chained: u64,
+}
+
 /// What an attempt writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {

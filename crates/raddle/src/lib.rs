@@ -74,7 +74,7 @@ pub use futures_core::Stream;
 pub use raddle_core::{Schedule, schedule::Missed};
 pub use raddle_fabric::{
     handler::{self, Handler},
-    routine::{Handle, Task, TaskError, log, progress, trace},
+    routine::{ChainError, Handle, Task, TaskError, chain, log, progress, trace},
 };
 pub use raddle_macros::{main, routine, routines};
 #[cfg(feature = "pool")]

@@ -13,7 +13,9 @@ use serde_json::Value;
 
 use crate::{
     campaign::{Broken, is_interrupted},
+    check::FollowUp,
     site::Site,
+    task::CHAINED,
 };
 
 /// Reading the log of 200,000 tasks takes some seconds.
@@ -104,6 +106,20 @@ pub(crate) fn stored(site: &Site, name: &str) -> Result<HashMap<usize, Vec<Tid>>
         stored.entry(batch).or_default().push(tid);
     }
     Ok(stored)
+}
+
+/// The tasks that were chained, with the attempts that did.
+pub(crate) fn follow_ups(site: &Site) -> Result<Vec<FollowUp>, Broken> {
+    let answer = ask(site, &["task", "list", "--json", "--limit", "100000000", "--name", &format!("{CHAINED}*")])?;
+    let tasks: Vec<Value> = serde_json::from_str(&answer).map_err(|error| format!("the list is no JSON: {error}"))?;
+    let follow_up = |task: &Value| {
+        let (parent, attempt) = task["name"].as_str()?.strip_prefix(CHAINED)?.split_once('-')?;
+        let is_below = task["parent"].as_str() == Some(parent);
+        let (tid, parent) = (task["tid"].as_str()?.parse().ok()?, parent.parse().ok()?);
+        is_below.then_some(FollowUp { tid, parent, attempt: attempt.parse().ok()? })
+    };
+    let odd = |task: &Value| Broken::from(format!("the list has {task}"));
+    tasks.iter().map(|task| follow_up(task).ok_or_else(|| odd(task))).collect()
 }
 
 /// What an attempt wrote to its standard output.

@@ -230,6 +230,7 @@ impl Campaign<'_> {
             lines,
             batches,
             events,
+            follow_ups: broker::follow_ups(site)?,
             census: broker::census(site)?,
             deeds: std::mem::take(&mut self.monkey.deeds),
             survivors,

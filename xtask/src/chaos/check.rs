@@ -34,6 +34,8 @@ const RENEWAL: u64 = 4_000_000_000;
 pub(crate) struct Evidence {
     pub(crate) lines: Vec<Line>,
     pub(crate) batches: Vec<Submitted>,
+    /// What follows tasks that have chained something.
+    pub(crate) follow_ups: Vec<FollowUp>,
     /// The broker's log, in its order.
     pub(crate) events: Vec<Event>,
     pub(crate) census: Census,
@@ -45,6 +47,15 @@ pub(crate) struct Evidence {
     pub(crate) garbled: Vec<Tid>,
     /// What `CLOCK_MONOTONIC` is behind the time of day.
     pub(crate) clock_offset: u64,
+}
+
+/// A task that was chained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FollowUp {
+    pub(crate) tid: Tid,
+    pub(crate) parent: Tid,
+    /// The attempt of that.
+    pub(crate) attempt: u32,
 }
 
 /// One process that submitted.
@@ -69,6 +80,8 @@ pub(crate) struct Figures {
     pub(crate) accepted: usize,
     /// Tasks that are stored though their submitter was killed before it could say so, and those of `run`.
     pub(crate) unannounced: usize,
+    /// Tasks that follow others, as they should.
+    pub(crate) followed: usize,
     pub(crate) completed: usize,
     pub(crate) failed: usize,
     pub(crate) killed: usize,
@@ -112,7 +125,8 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
         history.check_attempts(*tid, &doubly_stopped, figures, faults);
         history.check_kin(*tid, evidence.clock_offset, faults);
     }
-    figures.unannounced = histories.len() - figures.accepted;
+    figures.unannounced = histories.len() - figures.accepted - evidence.follow_ups.len();
+    check_chains(evidence, &histories, figures, faults);
     let runners_killed = evidence.deeds.iter().filter(|deed| deed.what == What::KillRunner).count();
     if figures.killed > runners_killed {
         let text = format!("{} tasks are 'killed', and only {runners_killed} runners were", figures.killed);
@@ -158,6 +172,9 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
             histories.entry(*tid).or_default();
         }
         batch.accepted.iter().for_each(|tid| histories.entry(*tid).or_default().is_accepted = true);
+    }
+    for follow_up in &evidence.follow_ups {
+        histories.entry(follow_up.tid).or_default();
     }
     for line in &evidence.lines {
         let history = histories.entry(line.tid).or_default();
@@ -282,6 +299,30 @@ impl History<'_> {
             faults.push(Fault::Outlived(tid, Duration::from_nanos(kin - over)));
         }
     }
+}
+
+/// Every task that has chained something is followed once, by what the attempt that ended it has chained; one that has not succeeded by nothing.
+fn check_chains(
+    evidence: &Evidence,
+    histories: &BTreeMap<Tid, History<'_>>,
+    figures: &mut Figures,
+    faults: &mut Vec<Fault>,
+) {
+    let mut followed: BTreeMap<Tid, Vec<u32>> = BTreeMap::new();
+    for follow_up in &evidence.follow_ups {
+        followed.entry(follow_up.parent).or_default().push(follow_up.attempt);
+    }
+    for (tid, history) in histories.iter().filter(|(_, history)| history.class == Some(Class::Chains)) {
+        let by = followed.remove(tid).unwrap_or_default();
+        let success = history.end().filter(|end| end.event == EventKind::Completed).map(|end| end.attempt);
+        match (success, &by[..]) {
+            (Some(attempt), [only]) if attempt == *only => figures.followed += 1,
+            (None, []) => {}
+            (Some(_), []) => faults.push(Fault::Unfollowed(*tid)),
+            _ => faults.push(Fault::Misfollowed(*tid, success, by)),
+        }
+    }
+    faults.extend(followed.into_iter().map(|(tid, by)| Fault::Misfollowed(tid, None, by)));
 }
 
 /// When which worker was stopped.

@@ -26,11 +26,25 @@ pub(crate) enum Class {
     Broken,
     /// Leaves a process behind that detaches itself and would live on.
     Family,
+    /// Chains one task, and takes a while before it ends.
+    Chains,
+    /// Was chained. Ends at once.
+    Follows,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Quick, Self::Nap, Self::Slow, Self::Prints, Self::Pours, Self::Flaky, Self::Broken, Self::Family];
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Quick,
+        Self::Nap,
+        Self::Slow,
+        Self::Prints,
+        Self::Pours,
+        Self::Flaky,
+        Self::Broken,
+        Self::Family,
+        Self::Chains,
+        Self::Follows,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -42,6 +56,8 @@ impl Class {
             Self::Flaky => "flaky",
             Self::Broken => "broken",
             Self::Family => "family",
+            Self::Chains => "chains",
+            Self::Follows => "follows",
         }
     }
 
@@ -217,19 +233,22 @@ fn how(dice: &mut Dice, left: usize, tasks: u32) -> How {
             classes.iter_mut().filter(|_| dice.within(0..10) == 0).for_each(|class| *class = Class::Broken);
             How::File(classes)
         }
-        Form::Inline => How::Inline(dice.pick(&[(5, Class::Quick), (3, Class::Nap), (1, Class::Family)])),
+        Form::Inline => {
+            How::Inline(dice.pick(&[(5, Class::Quick), (3, Class::Nap), (1, Class::Family), (1, Class::Chains)]))
+        }
     }
 }
 
 fn classes(dice: &mut Dice, count: usize) -> Vec<Class> {
     let mix = [
-        (780, Class::Quick),
+        (740, Class::Quick),
         (80, Class::Nap),
         (4, Class::Slow),
         (50, Class::Prints),
         (6, Class::Pours),
         (50, Class::Flaky),
         (30, Class::Family),
+        (40, Class::Chains),
     ];
     (0..count).map(|_| dice.pick(&mix)).collect()
 }

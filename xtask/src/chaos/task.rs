@@ -19,6 +19,8 @@ use crate::{
 
 /// Names the campaign's folder to everything that it starts, and tells the campaign's processes from all others.
 pub(crate) const MARKER: &str = "RADDLE_CHAOS";
+/// What the names of tasks begin with that were chained: then follow who chained them, and in which attempt.
+pub(crate) const CHAINED: &str = "c";
 /// A flaky task fails up to this attempt.
 const FLAKY_UNTIL: u32 = 2;
 const TICK: Duration = Duration::from_millis(50);
@@ -58,12 +60,21 @@ impl Task {
         // Which tasks take long differs from run to run, with their ids; what is done to them does not.
         let share = self.tid.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         match self.class {
-            Class::Quick => {}
+            Class::Quick | Class::Follows => {}
             Class::Nap => self.tick_for(Duration::from_millis(100 + share % 1_400))?,
             Class::Slow => self.tick_for(Duration::from_millis(4_000 + share % 3_000))?,
             Class::Prints | Class::Pours => {
                 let mut out = io::stdout().lock();
                 out.write_all(&output(self.class, self.tid)).and_then(|()| out.flush()).map_err(|e| e.to_string())?;
+            }
+            Class::Chains => {
+                if let Err(error) = self.chain() {
+                    eprintln!("chaos task: nothing was chained: {error}");
+                    self.say(Mark::Fail)?;
+                    return Ok(ExitCode::from(7));
+                }
+                // Long enough to be killed in between.
+                self.tick_for(Duration::from_millis(50 + share % 400))?;
             }
             Class::Flaky if self.attempt > FLAKY_UNTIL => {}
             Class::Flaky | Class::Broken => {
@@ -80,6 +91,18 @@ impl Task {
         }
         self.say(Mark::End)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// Chains a task whose name says who did, and in which attempt.
+    fn chain(&self) -> Result<(), String> {
+        let folder = PathBuf::from(variable(MARKER)?).join("bin");
+        let name = format!("{CHAINED}{}-{}", self.tid, self.attempt);
+        let retry = "--retry 60 --backoff constant --retry-base 0.05".split(' ');
+        let mut raddle = Command::new(folder.join("raddle"));
+        raddle.args(["submit", "--chain", "--quiet", "--name", &name]).args(retry).arg("--");
+        raddle.arg(folder.join("chaos")).args(["task", Class::Follows.name()]).stdin(Stdio::null());
+        let status = raddle.status().map_err(|e| e.to_string())?;
+        if status.success() { Ok(()) } else { Err(status.to_string()) }
     }
 
     /// What stays behind: in a session of its own, where no signal to a process group reaches it.

@@ -18,7 +18,7 @@ use super::{
     protocol::{Bytes, Call, read},
 };
 use crate::{
-    Agenda, Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Heart, Log,
+    Agenda, Chain, Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Heart, Log,
     Message, Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry, Release,
     Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit, Submitted, Summary,
     TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
@@ -174,6 +174,10 @@ impl Tasks for Remote {
 
     async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
         self.ask(Call::Progress { fence, progress }).await
+    }
+
+    async fn chain(&self, chain: Chain) -> Result<u64> {
+        self.ask(Call::Chain(chain)).await
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {

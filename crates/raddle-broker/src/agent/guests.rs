@@ -120,6 +120,9 @@ impl Guest {
 
     /// The call as it may be made.
     async fn admit(&self, broker: &dyn Broker, call: Call) -> Result<Call> {
+        if matches!(call, Call::Chain(_)) {
+            return Err(refused("a task there can submit nothing, and so chain nothing"));
+        }
         if !call.is_for_guests() {
             return Err(refused("this is nothing that a worker needs for its task"));
         }

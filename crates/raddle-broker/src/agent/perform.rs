@@ -59,6 +59,7 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         Call::Started(batch) => answer(id, &broker.started(batch).await),
         Call::Paused { fence, paused } => answer(id, &broker.paused(fence, paused).await),
         Call::Progress { fence, progress } => answer(id, &broker.progress(fence, progress).await),
+        Call::Chain(chain) => answer(id, &broker.chain(chain).await),
         Call::Finish(batch) => answer(id, &broker.finish(batch).await),
         Call::Release(batch) => answer(id, &broker.release(batch).await),
         Call::Reclaim => answer(id, &broker.reclaim().await),

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     ScheduleChange,
     request::{
-        ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter,
+        Chain, ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter,
         WaitingRequest,
     },
 };
@@ -102,6 +102,7 @@ pub(super) enum Call {
         fence: Fence,
         progress: raddle_core::Progress,
     },
+    Chain(Chain),
     Finish(Vec<Finish>),
     Release(Vec<Release>),
     Reclaim,
@@ -202,6 +203,8 @@ impl Call {
     pub(super) fn doubles(&self) -> Option<&'static str> {
         match self {
             Self::Submit(_) | Self::SubmitOwn(_) | Self::Resubmit(_) => Some("has stored a task"),
+            // What a worker passes on is counted, and so is there once.
+            Self::Chain(chain) if chain.told.is_none() => Some("has chained tasks"),
             Self::Put { .. } => Some("has stored a message"),
             Self::Take { .. } | Self::Shift { .. } => Some("has taken messages"),
             _ => None,
@@ -230,7 +233,9 @@ impl Call {
             Self::Claim(request) => request.only.is_none(),
             // Answers to control words.
             Self::Put { queue, .. } => matches!(queue, QueueName::Task(_, Port::CtrlOut)),
-            Self::Submit(_)
+            // A task there can submit nothing, also not what is to follow it.
+            Self::Chain(_)
+            | Self::Submit(_)
             | Self::SubmitOwn(_)
             | Self::Reclaim
             | Self::Control { .. }
@@ -391,6 +396,9 @@ mod tests {
             Error::Finished(tid(), State::Completed),
             Error::Unfinished(tid(), State::Running),
             Error::KeyTaken { tid: tid(), holder: tid() },
+            Error::Superseded { tid: tid(), attempt: 2 },
+            Error::ChainFull { tid: tid(), attempt: 2 },
+            Error::ChainLost { tid: tid(), attempt: 2 },
             Error::View(queue.clone(), "taken".into()),
             Error::Control("x".parse::<Control>().unwrap_err()),
             Error::ControlQueue(queue),
@@ -450,6 +458,7 @@ mod tests {
         let refused = [
             claim(Some(tid())),
             Call::Submit(vec![]),
+            Call::Chain(Chain { fence, tasks: vec![], told: Some(0) }),
             Call::Resubmit(tid()),
             Call::Control { tid: tid(), message },
             Call::Tasks(TaskFilter::default()),

@@ -4,6 +4,7 @@
 //! the engines' own files have. They wait for things with a deadline and never sleep until something has probably happened, with one
 //! exception: that a lease has run out can only be seen by letting its time pass.
 
+pub mod chain;
 pub mod claim;
 pub mod control;
 pub mod expiry;
@@ -130,6 +131,30 @@ macro_rules! conformance {
                 a_worker_for_one_task_leaves_with_the_one_it_claims
                 what_its_worker_leaves_behind_is_taken_back
                 a_task_can_be_left_to_others
+            }
+            chain {
+                what_was_chained_follows_success
+                what_is_chained_is_nowhere_before
+                they_are_as_old_as_the_end
+                any_other_end_leaves_nothing
+                only_the_attempt_that_succeeds_is_followed
+                what_a_worker_leaves_behind_is_not_followed
+                a_late_attempt_chains_nothing
+                nobody_else_chains
+                one_invalid_task_refuses_all_of_its_call
+                an_attempt_chains_so_much_and_no_more
+                a_thousand_follow_at_once
+                what_their_specs_say_holds
+                a_delayed_one_is_given_when_it_is_due
+                one_that_has_waited_for_too_long_expires
+                they_wake_who_waits
+                a_key_that_is_taken_then_is_respected
+                a_task_may_follow_itself
+                a_batch_ends_with_and_without
+                what_a_worker_says_twice_is_chained_once
+                chaining_from_many_hands_loses_none
+                what_races_with_the_end_is_told_apart
+                a_task_of_ones_own_is_followed
             }
             claim {
                 nothing_to_claim_takes_the_whole_wait

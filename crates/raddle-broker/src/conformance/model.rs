@@ -7,7 +7,7 @@ use raddle_core::{Control, Exit, Span, Spec, State, Tid, Word, spec::Reserved};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Error, Result,
+    Chain, Error, Result,
     request::{ClaimRequest, Fence, Started, TaskFilter, Verdict},
 };
 
@@ -27,6 +27,7 @@ enum Step {
         max: u32,
     },
     Start(Index),
+    Chain(Index, u8),
     Finish(Index, Exit),
     Release(Index),
     Tell(Index, Word),
@@ -47,6 +48,8 @@ enum Known {
 struct Model {
     tasks: BTreeMap<Tid, Known>,
     attempts: BTreeMap<Tid, u32>,
+    /// How many tasks the present attempts have chained.
+    chained: BTreeMap<Tid, u64>,
     stale: u64,
     worker: Tid,
 }
@@ -81,6 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..10u8, 1..4u32, on_stop).prop_map(|(priority, attempts, on_stop)| Step::Submit { priority, attempts, on_stop }),
         5 => (1..4u32).prop_map(|max| Step::Claim { max }),
         3 => index().prop_map(Step::Start),
+        3 => (index(), 1..4u8).prop_map(|(index, tasks)| Step::Chain(index, tasks)),
         5 => (index(), exits).prop_map(|(index, exit)| Step::Finish(index, exit)),
         2 => index().prop_map(Step::Release),
         4 => (index(), words).prop_map(|(index, word)| Step::Tell(index, word)),
@@ -93,7 +97,8 @@ fn step() -> impl Strategy<Value = Step> {
 /// Runs one sequence, and then everything that is left to its end.
 async fn run(broker: Handle, sequence: Vec<Step>) -> Result<()> {
     let stale = broker.summary().await?.stale_writes;
-    let mut model = Model { tasks: BTreeMap::new(), attempts: BTreeMap::new(), stale, worker: worker(&broker).await? };
+    let (tasks, attempts, chained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut model = Model { tasks, attempts, chained, stale, worker: worker(&broker).await? };
     for step in sequence {
         model.take(&broker, step).await?;
         model.compare(&broker).await?;
@@ -134,10 +139,29 @@ impl Model {
                     self.tasks.insert(fence.tid, Known::Active { attempt, running: true });
                 }
             }
+            Step::Chain(index, tasks) => {
+                let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                let tasks = vec![spec("chained"); usize::from(tasks)];
+                let count = tasks.len() as u64;
+                match (broker.chain(Chain { fence, tasks, told: None }).await, known) {
+                    (Ok(all), Known::Active { .. }) => {
+                        let chained = self.chained.entry(fence.tid).or_default();
+                        *chained += count;
+                        assert_eq!(all, *chained);
+                    }
+                    (Err(Error::Superseded { .. }), Known::Waits { .. } | Known::Over(_)) => self.stale += 1,
+                    (outcome, known) => panic!("{outcome:?} for a task that is {known:?}"),
+                }
+            }
             Step::Finish(index, exit) => {
                 let Some((fence, known)) = self.pick(index) else { return Ok(()) };
+                let is_success = exit == success();
                 let verdict = end(broker, fence, exit).await?;
+                let chained = self.chained.get(&fence.tid).copied().unwrap_or_default();
                 self.judge(broker, fence, known, verdict).await?;
+                if is_success && verdict != Verdict::Stale {
+                    self.learn_of_children(broker, fence.tid, chained).await?;
+                }
             }
             Step::Release(index) => {
                 let Some((fence, known)) = self.pick(index) else { return Ok(()) };
@@ -168,6 +192,7 @@ impl Model {
                     if matches!(self.tasks[&tid], Known::Active { .. }) {
                         self.learn(broker, tid).await?;
                         assert!(!matches!(self.tasks[&tid], Known::Active { .. }), "{tid} went back");
+                        self.chained.remove(&tid);
                     }
                 }
             }
@@ -191,6 +216,7 @@ impl Model {
     /// A verdict on an attempt must fit what was known of it.
     async fn judge(&mut self, broker: &Handle, fence: Fence, known: Known, verdict: Verdict) -> Result<()> {
         let was_active = matches!(known, Known::Active { .. });
+        self.chained.remove(&fence.tid);
         assert_eq!(verdict != Verdict::Stale, was_active, "{verdict:?} for a task that is {known:?}");
         match verdict {
             Verdict::Done(state) => _ = self.tasks.insert(fence.tid, Known::Over(state)),
@@ -200,6 +226,15 @@ impl Model {
             }
             Verdict::Stale => self.stale += 1,
         }
+        Ok(())
+    }
+
+    /// What a task had chained is there after its success, and nothing else.
+    async fn learn_of_children(&mut self, broker: &Handle, parent: Tid, chained: u64) -> Result<()> {
+        let mut children = broker.tasks(TaskFilter::default()).await?;
+        children.retain(|task| task.parent == Some(parent));
+        assert_eq!(children.len() as u64, chained, "{parent} is followed by what it has chained");
+        children.iter().rev().for_each(|child| self.add(child.tid));
         Ok(())
     }
 
@@ -229,6 +264,7 @@ impl Model {
                 state => Known::Over(state),
             };
             assert_eq!(seen, *known, "{tid}");
+            assert_eq!(task.chained, self.chained.get(tid).copied().unwrap_or_default(), "{tid}");
         }
         let summary = broker.summary().await?;
         let stored = broker.tasks(TaskFilter::default()).await?;

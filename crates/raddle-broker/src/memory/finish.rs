@@ -6,7 +6,7 @@ use super::state::{Due, End, Now, Place, Run, State};
 use crate::request::{Fence, Finish, Stream, Verdict};
 
 impl State {
-    /// Ends an attempt: result, state, event and removal in one step.
+    /// Ends an attempt: result, state, event, removal and what follows it in one step.
     pub(super) fn finish(&mut self, finish: Finish, now: Now) -> Verdict {
         let Finish { fence, report, stdout, stderr } = finish;
         let Some(run) = self.active(fence) else { return self.refuse(fence, now) };
@@ -16,7 +16,10 @@ impl State {
         if has_run && !run.running {
             self.log(fence, EventKind::Running, Some(run.owner), None, now);
         }
+        let follow_ups = if report.exit.is_success() { self.take_chained(fence) } else { Vec::new() };
         let verdict = self.settle(fence, run, report, now);
+        // Their keys are looked at now that its own is free: a task may follow itself.
+        follow_ups.into_iter().for_each(|submit| _ = self.admit(submit, now));
         if matches!(verdict, Verdict::Done(_)) {
             self.dismiss(run.owner);
         }

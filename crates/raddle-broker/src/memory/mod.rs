@@ -5,6 +5,7 @@
 //! Waiting happens outside, in `shared`: a call that finds nothing sleeps until a change rings its topic. The only timer
 //! is the one for the next task that becomes due.
 
+mod chain;
 mod claim;
 mod control;
 mod finish;

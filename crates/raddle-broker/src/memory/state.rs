@@ -14,6 +14,7 @@ use raddle_core::{
 use tokio::time::Instant;
 
 use super::{
+    chain::Chained,
     ready::{Partition, Ready},
     shared::after,
 };
@@ -54,6 +55,8 @@ pub(super) struct Task {
     pub(super) worker: Option<Tid>,
     /// How far its present attempt says that it has come.
     pub(super) progress: Option<Progress>,
+    /// What its present attempt has chained.
+    pub(super) chained: Chained,
     /// Its entries in the log.
     pub(super) events: Vec<Tid>,
 }
@@ -176,6 +179,10 @@ impl State {
                 self.queues.remove(&QueueName::Task(tid, Port::CtrlIn));
             }
             Place::Active(_) | Place::Held(_) => {}
+        }
+        // What an attempt has chained goes with it, unless it was taken before.
+        if !matches!(place, Place::Active(_)) {
+            task.chained = Chained::default();
         }
         task.place = place;
     }

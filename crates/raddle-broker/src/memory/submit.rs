@@ -16,7 +16,7 @@ impl State {
         Ok(batch.into_iter().map(|submit| self.admit(submit, now)).collect())
     }
 
-    fn admit(&mut self, submit: Submit, now: Now) -> Submitted {
+    pub(super) fn admit(&mut self, submit: Submit, now: Now) -> Submitted {
         let Submit { spec, parent } = submit;
         if let Some(tid) = spec.unique_key.as_ref().and_then(|key| self.unique.get(key)) {
             return Submitted::Existing(*tid);
@@ -45,6 +45,7 @@ impl State {
             place: Place::Held(None),
             worker: None,
             progress: None,
+            chained: Default::default(),
             events: Vec::new(),
         };
         self.tasks.insert(tid, task);

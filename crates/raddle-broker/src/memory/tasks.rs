@@ -9,8 +9,8 @@ use super::{Memory, shared::Topic, state::State};
 use crate::{
     Demand, Result, Tasks,
     request::{
-        Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed, Release,
-        Started, Submit, Submitted, Summary, TaskFilter, Verdict, WaitingRequest,
+        Chain, Claim, ClaimRequest, Delivered, Delivery, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
+        Release, Started, Submit, Submitted, Summary, TaskFilter, Verdict, WaitingRequest,
     },
 };
 
@@ -46,6 +46,10 @@ impl Tasks for Memory {
     async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
         self.shared.change(|state, _| state.progress(fence, progress));
         Ok(())
+    }
+
+    async fn chain(&self, chain: Chain) -> Result<u64> {
+        self.shared.change(|state, now| state.chain(&chain, now))
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {

@@ -97,6 +97,7 @@ impl Task {
             parent: self.parent,
             worker: self.worker,
             pid: run.and_then(|run| run.pid),
+            chained: self.chained.account.tasks,
             progress: self.progress.clone().filter(|_| run.is_some()),
             created_at: self.created_at,
             claimed_at: run.map(|run| run.claimed_at),

@@ -279,6 +279,8 @@ impl<'a> Draft<'a> {
         self.record.owner = None;
         self.record.claimed_at = None;
         self.record.pid = None;
+        // The script removes what the attempt has chained.
+        self.record.chained = false;
         self.line_up(Some(run_at));
         // The last attempt was told to stand still, and nobody has said that the task may go on.
         if std::mem::take(&mut self.record.paused) {

@@ -1,12 +1,13 @@
 //! The end of an attempt: finished, or given back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use raddle_core::{EventKind, State, Tid};
 
 use super::{
     Redis,
     apply::{Applied, apply, snapshots},
+    chain::Chained,
     change::{Draft, Snapshot, Tail},
     link::{Link, Sure},
     output::{MAX_KEPT, WHOLE_BYTES},
@@ -18,6 +19,10 @@ use crate::{Error, Fence, Finish, Release, Result, Started, Stream, Verdict};
 
 /// How many attempts one script ends at most: nobody else is served meanwhile.
 const AT_ONCE: usize = 500;
+/// How often what attempts have chained is read anew before it must have been lost.
+const TRIES: u32 = 100;
+/// How many tasks one script submits that follow attempts, unless a single attempt has chained more.
+const FOLLOWED_AT_ONCE: u64 = 2000;
 
 impl Redis {
     /// Notes that targets have begun.
@@ -49,7 +54,7 @@ impl Redis {
         }
     }
 
-    /// Ends attempts. Success leaves nothing to decide, and is one call for all; what went otherwise is read and decided on.
+    /// Ends attempts. Success leaves nothing to decide, and is one call for all that have chained nothing; what went otherwise is read and decided on.
     pub(super) async fn finish_batch(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         let mut verdicts = vec![Verdict::Stale; batch.len()];
         // One task may be there twice, and what comes first counts.
@@ -58,12 +63,17 @@ impl Redis {
         for (index, finish) in batch.into_iter().enumerate() {
             if finish.report.exit.is_success() { run.push((index, finish)) } else { others.push((index, finish)) }
         }
+        let mut chained = Vec::new();
         for part in run.chunks(AT_ONCE) {
             let answers = self.complete_all(part.iter().map(|(_, finish)| finish)).await?;
-            for ((index, _), verdict) in part.iter().zip(answers) {
-                verdicts[*index] = verdict;
+            for ((index, finish), answer) in part.iter().zip(answers) {
+                match answer {
+                    Completed::Verdict(verdict) => verdicts[*index] = verdict,
+                    Completed::Chained => chained.push((*index, finish)),
+                }
             }
         }
+        self.complete_chained(chained, &mut verdicts).await?;
         let decide = |task: &Snapshot, draft: &mut Draft<'_>, finish: &Finish| {
             draft.output.extend(tails(finish));
             if task.record.place == Place::Spawning && finish.report.started_at.is_some() {
@@ -79,36 +89,99 @@ impl Redis {
         Ok(verdicts)
     }
 
-    async fn complete_all<'f>(&self, batch: impl Iterator<Item = &'f Finish> + Clone) -> Result<Vec<Verdict>> {
+    async fn complete_all<'f>(&self, batch: impl Iterator<Item = &'f Finish> + Clone) -> Result<Vec<Completed>> {
         // Most have nothing more to say at their end.
         let is_silent = batch.clone().all(|finish| finish.stdout.is_empty() && finish.stderr.is_empty());
         let (mut keys, mut args) = (Vec::new(), vec![arg(MAX_KEPT), arg(if is_silent { 3 } else { 7 })]);
         for finish in batch {
-            let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
-            args.extend([arg(finish.fence.tid), arg(finish.fence.attempt), report]);
-            if is_silent {
-                continue;
-            }
-            let mut tails: HashMap<Stream, Tail> = tails(finish).into_iter().collect();
-            for stream in Stream::BOTH {
-                let (kind, bytes) = match tails.remove(&stream) {
-                    None => (Vec::new(), Vec::new()),
-                    Some(Tail::Whole(bytes)) => (arg("h"), bytes),
-                    Some(Tail::Rest(bytes)) => {
-                        keys.push(self.core.keys.output(finish.fence, stream));
-                        (arg(keys.len()), bytes)
-                    }
-                };
-                args.extend([kind, bytes]);
+            args.extend(head(finish));
+            if !is_silent {
+                args.extend(self.ends(finish, &mut keys));
             }
         }
         let answers = list(self.link().change(&script::FINISH, keys, args, Sure::Durable).await?);
-        let verdict = |answer| match text(answer).as_str() {
-            "done" => Verdict::Done(State::Completed),
-            _ => Verdict::Stale,
-        };
-        Ok(answers.into_iter().map(verdict).collect())
+        Ok(answers.into_iter().map(completed).collect())
     }
+
+    /// Ends attempts that went well and have chained something, with what follows them. What that is may grow until the script looks.
+    async fn complete_chained(&self, mut open: Vec<(usize, &Finish)>, verdicts: &mut [Verdict]) -> Result<()> {
+        let mut in_vain = 0;
+        while let Some((_, first)) = open.first() {
+            if in_vain == TRIES {
+                let Fence { tid, attempt } = first.fence;
+                return Err(Error::ChainLost { tid, attempt });
+            }
+            let tids: Vec<Tid> = open.iter().take(AT_ONCE).map(|(_, finish)| finish.fence.tid).collect();
+            let (mut keys, mut args, mut parts) = (Vec::new(), vec![arg(MAX_KEPT), arg(8)], BTreeSet::new());
+            let (mut ended, mut tasks) = (Vec::new(), 0);
+            for ((_, finish), text) in open.iter().zip(self.chained(&tids).await?) {
+                let text = text.unwrap_or_default();
+                // Where nothing is left, the attempt will be over, which the script says.
+                let chained = Chained::parse(finish.fence.tid, &text).unwrap_or_default();
+                if !ended.is_empty() && tasks + chained.tasks() > FOLLOWED_AT_ONCE {
+                    break;
+                }
+                tasks += chained.tasks();
+                parts.extend(chained.parts);
+                args.extend(head(finish));
+                args.extend(self.ends(finish, &mut keys));
+                args.push(text.into_bytes());
+                ended.push(finish.fence);
+            }
+            keys.extend(parts.iter().map(|part| self.core.keys.ready(part)));
+            let answers = list(self.link().change(&script::FOLLOW, keys, args, Sure::Durable).await?);
+            let rest = open.split_off(ended.len());
+            let mut again = Vec::new();
+            for ((index, finish), answer) in open.into_iter().zip(answers) {
+                match completed(answer) {
+                    Completed::Verdict(verdict) => verdicts[index] = verdict,
+                    Completed::Chained => again.push((index, finish)),
+                }
+            }
+            in_vain = if again.len() == ended.len() { in_vain + 1 } else { 0 };
+            open = again.into_iter().chain(rest).collect();
+        }
+        Ok(())
+    }
+
+    /// What is added to the output of an attempt at its end, as the script takes it. Keys that it names by number are added to `keys`.
+    fn ends(&self, finish: &Finish, keys: &mut Vec<String>) -> Vec<Vec<u8>> {
+        let mut tails: HashMap<Stream, Tail> = tails(finish).into_iter().collect();
+        let mut args = Vec::with_capacity(4);
+        for stream in Stream::BOTH {
+            let (kind, bytes) = match tails.remove(&stream) {
+                None => (Vec::new(), Vec::new()),
+                Some(Tail::Whole(bytes)) => (arg("h"), bytes),
+                Some(Tail::Rest(bytes)) => {
+                    keys.push(self.core.keys.output(finish.fence, stream));
+                    (arg(keys.len()), bytes)
+                }
+            };
+            args.extend([kind, bytes]);
+        }
+        args
+    }
+}
+
+/// What the script says of an attempt that went well.
+enum Completed {
+    Verdict(Verdict),
+    /// It has chained something, and is as it was.
+    Chained,
+}
+
+fn completed(answer: redis::Value) -> Completed {
+    match text(answer).as_str() {
+        "done" => Completed::Verdict(Verdict::Done(State::Completed)),
+        "chained" => Completed::Chained,
+        _ => Completed::Verdict(Verdict::Stale),
+    }
+}
+
+/// Task, attempt and report, as the script takes them.
+fn head(finish: &Finish) -> [Vec<u8>; 3] {
+    let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
+    [arg(finish.fence.tid), arg(finish.fence.attempt), report]
 }
 
 /// Gives tasks back to their queue as if they had not been claimed.

@@ -43,7 +43,7 @@ pub(super) struct Keys {
 }
 
 /// The keys that are always there, and what each of them is. Scripts have their names in capitals.
-pub(super) const FIXED: [(&str, &str); 27] = [
+pub(super) const FIXED: [(&str, &str); 28] = [
     ("meta", "hash"),
     ("spec", "hash"),
     ("task", "hash"),
@@ -71,6 +71,7 @@ pub(super) const FIXED: [(&str, &str); 27] = [
     ("schedules", "hash"),
     ("agenda", "zset"),
     ("expiring", "zset"),
+    ("chained", "hash"),
 ];
 
 impl Keys {

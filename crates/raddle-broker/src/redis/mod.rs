@@ -12,6 +12,7 @@
 
 mod apply;
 mod bell;
+mod chain;
 mod change;
 mod claim;
 mod control;

@@ -10,6 +10,10 @@ use crate::{Error, Result};
 /// Beyond this a number is not exact in a script.
 const EXACT: u64 = (1 << 53) - 1;
 
+/// What the flags of a record say, added up.
+const PAUSED: u8 = 1;
+const CHAINED: u8 = 2;
+
 /// Where a task is before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -33,6 +37,8 @@ pub(super) struct Record {
     /// Where a task was handed over and has not begun, scripts see something else here: see `common.lua`.
     pub(super) pid: Option<u32>,
     pub(super) paused: bool,
+    /// Whether its present attempt has chained anything. Scripts see one number for this and the pause.
+    pub(super) chained: bool,
     /// In nanoseconds since the epoch.
     pub(super) run_at: Option<i64>,
     /// How long the task's record is kept, in milliseconds.
@@ -111,6 +117,7 @@ impl Stored<'_> {
             claimed_at: None,
             pid: None,
             paused: false,
+            chained: false,
             run_at: None,
             ttl: self.ttl,
             key: self.key.into(),
@@ -122,22 +129,18 @@ impl Record {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
             let mut fields = text.splitn(12, ' ');
-            Some(Self {
-                place: Place::parse(fields.next()?)?,
-                tally: Tally {
-                    attempt: fields.next()?.parse().ok()?,
-                    failures: fields.next()?.parse().ok()?,
-                    losses: fields.next()?.parse().ok()?,
-                },
-                part: optional(fields.next()?).map(Into::into),
-                owner: optional(fields.next()?).and_then(|text| text.parse().ok()),
-                claimed_at: optional(fields.next()?).and_then(|text| text.parse().ok()),
-                pid: optional(fields.next()?).and_then(|text| text.parse().ok()),
-                paused: fields.next()? == "1",
-                run_at: optional(fields.next()?).and_then(|text| text.parse().ok()),
-                ttl: fields.next()?.parse().ok()?,
-                key: fields.next()?.into(),
-            })
+            let place = Place::parse(fields.next()?)?;
+            let mut count = || fields.next()?.parse().ok();
+            let tally = Tally { attempt: count()?, failures: count()?, losses: count()? };
+            let part = optional(fields.next()?).map(Into::into);
+            let owner = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let claimed_at = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let pid = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let flags: u8 = fields.next()?.parse().ok()?;
+            let (paused, chained) = (flags & PAUSED != 0, flags & CHAINED != 0);
+            let run_at = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
+            Some(Self { place, tally, part, owner, claimed_at, pid, paused, chained, run_at, ttl, key })
         };
         parse().ok_or_else(|| unreadable(tid, "its place is not as it was written"))
     }
@@ -167,7 +170,7 @@ impl fmt::Display for Record {
             self.owner.map_or_else(dash, |owner| owner.to_string()),
             self.claimed_at.map_or_else(dash, |at| at.to_string()),
             self.pid.map_or_else(dash, |pid| pid.to_string()),
-            u8::from(self.paused),
+            u8::from(self.paused) * PAUSED + u8::from(self.chained) * CHAINED,
             self.run_at.map_or_else(dash, |at| at.to_string()),
             self.ttl,
             self.key,
@@ -253,6 +256,7 @@ mod tests {
             claimed_at: None,
             pid: None,
             paused: false,
+            chained: false,
             run_at: None,
             ttl: 1000,
             key: String::new(),
@@ -263,11 +267,13 @@ mod tests {
             claimed_at: Some(1_763_248_964_000_000),
             pid: Some(7),
             paused: true,
+            chained: true,
             run_at: Some(1_763_248_964_000_000_001),
             key: "\"a key with blanks\"".into(),
             ..plain.clone()
         };
-        for record in [plain, full] {
+        let chained = Record { paused: false, ..full.clone() };
+        for record in [plain, full, chained] {
             assert_eq!(Record::parse(tid(), &record.to_string()).unwrap(), record);
         }
         assert!(Record::parse(tid(), "r 1 2").is_err());

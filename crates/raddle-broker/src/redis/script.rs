@@ -38,11 +38,13 @@ scripts! {
     APPLY = "apply.lua";
     BEAT = "beat.lua";
     BOOT = "boot.lua";
+    CHAIN = "chain.lua" doubles "has chained tasks";
     CLAIM = "claim.lua";
     CLEAR = "clear.lua";
     DEPTHS = "depths.lua";
     DISMISS = "dismiss.lua";
     FINISH = "finish.lua";
+    FOLLOW = "follow.lua" "finish.lua";
     FORGET = "forget.lua";
     GONE = "gone.lua";
     HAND = "hand.lua" doubles "has stored a task" tells true;

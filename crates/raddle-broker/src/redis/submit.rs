@@ -155,7 +155,7 @@ impl Redis {
     }
 
     /// Lets all workers look at the partitions anew: they wait on those they know of.
-    async fn tell_of_parts(&self) {
+    pub(super) async fn tell_of_parts(&self) {
         let tell = async || -> Result<()> {
             let mut pipe = redis::pipe();
             pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
@@ -225,12 +225,16 @@ fn is_plain(Submit { spec, .. }: &Submit) -> bool {
 
 /// When tasks expire, as the scripts take it: on the server's clock.
 pub(super) fn lifetimes(tasks: &[Submit]) -> Vec<u8> {
-    let word = |Submit { spec, .. }: &Submit| match (spec.lifetime, spec.run_before) {
+    tasks.iter().map(lifetime).collect::<Vec<_>>().join(" ").into_bytes()
+}
+
+/// When a task expires, as the scripts take it.
+pub(super) fn lifetime(Submit { spec, .. }: &Submit) -> String {
+    match (spec.lifetime, spec.run_before) {
         (Some(lifetime), _) => span_micros(lifetime.0).to_string(),
         (None, Some(at)) => format!("@{}", micros_from(unix_nanos(at))),
         (None, None) => "-".into(),
-    };
-    tasks.iter().map(word).collect::<Vec<_>>().join(" ").into_bytes()
+    }
 }
 
 /// The first microsecond that is not before a time in nanoseconds since the epoch.
@@ -243,9 +247,13 @@ fn span_micros(span: Duration) -> u64 {
 }
 
 /// A task, written out as the scripts store it.
-fn task_arg(task: &Submit) -> Result<Vec<u8>> {
+pub(super) fn task_text(task: &Submit) -> Result<String> {
     let Submit { spec, parent } = task;
-    Ok(stored(spec, *parent, false, spec.result_ttl().0, &task.written()?).into_bytes())
+    Ok(stored(spec, *parent, false, spec.result_ttl().0, &task.written()?))
+}
+
+fn task_arg(task: &Submit) -> Result<Vec<u8>> {
+    Ok(task_text(task)?.into_bytes())
 }
 
 /// A worker, written out as the scripts take it.
@@ -266,7 +274,7 @@ fn info_arg(worker: &WorkerInfo) -> Vec<u8> {
 }
 
 /// When a task may begin, as the script takes it: on the server's clock.
-fn due(spec: &Spec) -> (String, String) {
+pub(super) fn due(spec: &Spec) -> (String, String) {
     match (spec.delay, spec.run_at) {
         (Some(delay), _) => (span_micros(delay.0).to_string(), String::new()),
         (None, Some(at)) => {

@@ -17,8 +17,8 @@ use super::{
     value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
-    Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged,
+    Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
 /// How many tasks are read at once for a list.
@@ -59,6 +59,10 @@ impl Tasks for Redis {
         self.note_progress(fence, &progress).await
     }
 
+    async fn chain(&self, chain: Chain) -> Result<u64> {
+        self.chain_tasks(&chain).await
+    }
+
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
         self.core.doubts.finish(self, batch, async |batch| self.finish_batch(batch).await).await
     }
@@ -92,7 +96,7 @@ impl Tasks for Redis {
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
         let Some(mut task) = self.snapshot(tid).await?.map(|task| view(&task)).transpose()? else { return Ok(None) };
-        self.show_progress(std::slice::from_mut(&mut task)).await?;
+        self.show_more(std::slice::from_mut(&mut task)).await?;
         Ok(Some(task))
     }
 
@@ -249,7 +253,13 @@ impl Redis {
                 found.push(task);
             }
         }
-        self.show_progress(&mut found[first..]).await
+        self.show_more(&mut found[first..]).await
+    }
+
+    /// Adds what is not in the records of tasks.
+    async fn show_more(&self, tasks: &mut [TaskView]) -> Result<()> {
+        self.show_progress(tasks).await?;
+        self.show_chained(tasks).await
     }
 
     async fn dead(&self) -> Result<Vec<Tid>> {
@@ -333,6 +343,8 @@ fn view(task: &Snapshot) -> Result<TaskView> {
         pid: active.and_then(|record| record.pid),
         // It has a key of its own: see `progress.rs`.
         progress: None,
+        // That there is something: how much is in a key of its own, see `chain.rs`.
+        chained: active.map_or(0, |record| u64::from(record.chained)),
         created_at: at_nanos(tid.as_i64()),
         claimed_at: active.and_then(|record| record.claimed_at).map(at_micros),
         finished_at: done.map(|done| at_micros(done.finished_at)),

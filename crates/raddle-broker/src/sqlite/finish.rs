@@ -11,6 +11,7 @@ use rusqlite::{Connection, params};
 
 use super::{
     bulk::Bulk,
+    chain,
     claim::spec_of,
     clock, control,
     tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
@@ -69,11 +70,12 @@ pub(super) fn progress_of(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
     Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
-/// Ends attempts. What needs no more than a record is written together at the end.
+/// Ends attempts. What needs no more than a record is written together at the end, and then what follows them.
 pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, Fail> {
     let tids: Vec<Tid> = batch.iter().map(|finish| finish.fence.tid).collect();
     let mut actives = find_actives(tx.db(), &tids)?;
     let mut records = Vec::with_capacity(batch.len());
+    let mut followed = Vec::new();
     let mut verdicts = Vec::with_capacity(batch.len());
     for Finish { fence, report, stdout, stderr } in batch {
         let Some(active) = take_latest(&mut actives, *fence) else {
@@ -89,6 +91,11 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
         }
         verdicts.push(match what_next(tx, fence.tid, &active, report)? {
             Next::Done { state, dead, tally } => {
+                if active.chained && report.exit.is_success() {
+                    followed.push(fence.tid);
+                } else if active.chained {
+                    chain::discard(tx, fence.tid)?;
+                }
                 let active = Active { tally, ..active };
                 records.push(Record::of_active(tx, fence.tid, &active, &Ending { state, dead, report }));
                 Verdict::Done(state)
@@ -99,6 +106,7 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
     let tids: Vec<Tid> = records.iter().map(|record| record.tid).collect();
     remove_actives(tx, &tids)?;
     write_records(tx, &records)?;
+    chain::follow_up(tx, &followed)?;
     Ok(verdicts)
 }
 
@@ -144,7 +152,7 @@ fn release_one(tx: &mut Tx<'_>, release: &Release) -> Result<Verdict, Fail> {
 }
 
 /// Counts and logs a write that came too late.
-fn refuse(tx: &mut Tx<'_>, fence: Fence) -> rusqlite::Result<()> {
+pub(super) fn refuse(tx: &mut Tx<'_>, fence: Fence) -> rusqlite::Result<()> {
     tx.count("stale_writes")?;
     // The record may have been purged meanwhile, and the log holds nothing of tasks that are not there.
     if tx.db().prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([fence.tid.as_i64()])? {
@@ -186,7 +194,7 @@ fn again(
     pause: Duration,
     tally: Tally,
 ) -> Result<Verdict, Fail> {
-    remove_actives(tx, &[tid])?;
+    leave(tx, tid, active)?;
     let kind = settle::event_before_another(&report.exit);
     tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
     wait_again(tx, tid, &Active { tally, ..*active }, Some(moment::nanos_after(tx.now, pause)))
@@ -200,7 +208,7 @@ pub(super) fn give_back(
     kind: EventKind,
     reason: &str,
 ) -> Result<Verdict, Fail> {
-    remove_actives(tx, &[tid])?;
+    leave(tx, tid, active)?;
     tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
     wait_again(tx, tid, active, None)
 }
@@ -229,7 +237,7 @@ pub(super) struct Ending<'a> {
 
 /// Ends a task that a worker has.
 pub(super) fn end_active(tx: &mut Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'_>) -> Result<(), Fail> {
-    remove_actives(tx, &[tid])?;
+    leave(tx, tid, active)?;
     let record = Record::of_active(tx, tid, active, ending);
     write_records(tx, &[record])
 }
@@ -319,6 +327,14 @@ static FIND_ACTIVE: LazyLock<Bulk> =
 
 fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("it has only string keys")
+}
+
+/// Takes a task from its worker after an attempt that did not succeed, with what that has chained.
+fn leave(tx: &Tx<'_>, tid: Tid, active: &Active) -> rusqlite::Result<()> {
+    if active.chained {
+        chain::discard(tx, tid)?;
+    }
+    remove_actives(tx, &[tid])
 }
 
 fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {

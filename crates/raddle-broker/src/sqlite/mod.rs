@@ -9,6 +9,7 @@
 
 mod bell;
 mod bulk;
+mod chain;
 mod claim;
 mod clock;
 mod control;

@@ -7,12 +7,13 @@ pub(super) const VERSION: u32 = 1;
 
 /// What a new database holds.
 ///
-/// A task's id is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and `done`. `rank` is 9 minus the priority, so that
+/// A task's id is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and `done`. What the attempt of an active one has chained is in
+/// `chained`, and is no task yet. `rank` is 9 minus the priority, so that
 /// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
 /// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page, so `status`,
 /// `busy` and `spawned` stay 0. No column is declared UNIQUE: that would make an index without a statement of its own, and [`image`](super::image) writes
 /// what is stated here, word for word.
-pub(super) const STATEMENTS: [&str; 18] = [
+pub(super) const STATEMENTS: [&str; 19] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
     "CREATE UNIQUE INDEX parts_by_name ON parts (queue, needs)",
@@ -38,8 +39,9 @@ pub(super) const STATEMENTS: [&str; 18] = [
     "CREATE TABLE active (
     tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
     ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, own INTEGER NOT NULL DEFAULT 0,
-    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT
 )",
+    "CREATE TABLE chained (tid INTEGER NOT NULL, n INTEGER NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (tid, n)) WITHOUT ROWID",
     "CREATE TABLE done (
     tid INTEGER PRIMARY KEY, state INTEGER NOT NULL, dead INTEGER NOT NULL, owner INTEGER,
     finished_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::{
     Sqlite,
     bell::Topic,
-    blocking, claim, clock, control, finish, health,
+    blocking, chain, claim, clock, control, finish, health,
     output::{self, Whereto},
     own, purge, reclaim, submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
@@ -17,8 +17,9 @@ use super::{
     writer::{Durability, Writer},
 };
 use crate::{
-    Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged, Reclaimed,
-    Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged,
+    Reclaimed, Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    WaitingRequest,
 };
 
 #[async_trait]
@@ -67,6 +68,13 @@ impl Tasks for Sqlite {
 
     async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
         self.write(Durability::Process, move |tx| finish::progress(tx, fence, &progress)).await
+    }
+
+    async fn chain(&self, chain: Chain) -> Result<u64> {
+        let Chain { fence, told, .. } = chain;
+        let specs = chain.written()?;
+        let chained = self.write(Durability::Process, move |tx| chain::chain(tx, fence, &specs, told)).await?;
+        chained.ok_or_else(|| Chain::superseded(fence))
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
@@ -262,6 +270,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
         task.paused = active.paused;
         task.claimed_at = Some(clock::timestamp(active.claimed_at));
         task.progress = finish::progress_of(db, tid)?;
+        task.chained = if active.chained { chain::count(db, tid)? } else { 0 };
         active.tally
     } else if let Some(waiting) = find_waiting(db, tid)? {
         task.paused = waiting.place == Place::Held;

@@ -67,6 +67,8 @@ pub(super) struct Active {
     pub(super) paused: bool,
     /// Whether its worker is there for it alone.
     pub(super) own: bool,
+    /// Whether it has chained anything.
+    pub(super) chained: bool,
 }
 
 /// One entry of the event log.
@@ -312,7 +314,7 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
 
 /// What [`active_at`] reads, in its order.
 pub(super) const ACTIVE_COLUMNS: &str =
-    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid";
+    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL";
 
 pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
     Ok(Active {
@@ -326,6 +328,7 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
         paused: row.get(9)?,
         own: row.get(10)?,
         tid: tid_at(row, 11)?,
+        chained: row.get(12)?,
     })
 }
 

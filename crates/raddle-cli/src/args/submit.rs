@@ -49,11 +49,18 @@ pub(crate) struct TargetArgs {
   raddle submit --array 1-1000 -- ./render --frame {}
   raddle submit --handler word-count -- \"some text\"
   find . -name '*.png' | raddle submit --each-line - -- optipng {}
+  raddle run -- sh -c './extract && raddle submit --chain -- ./load'
 
 With --each-line and --array, {} in the command, in --name and in --unique-key is the line or
 number, which the task also finds in RADDLE_ITEM. Tasks are stored in groups of 1000: of each group
-all or none.")]
+all or none.
+
+With --chain no ids are printed: what is chained is no task before the task that chains it is
+completed, in the same step. If that fails or is lost, it never is one.")]
 pub(crate) struct SubmitArgs {
+    /// In a task: submit when this attempt of it succeeds, and not at all if it does not
+    #[arg(long)]
+    pub(crate) chain: bool,
     /// Read the spec from a file, JSON or TOML by its name; - is JSON from standard input
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) file: Option<PathBuf>,

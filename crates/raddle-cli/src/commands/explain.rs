@@ -180,7 +180,11 @@ impl Reason {
                 let on = worker.map(|worker| format!(" on worker {worker}")).unwrap_or_default();
                 let pid = pid.map(|pid| format!(" as process {pid}")).unwrap_or_default();
                 let gone = if *worker_alive { "" } else { ", which is gone" };
-                format!("is {}{on}{gone}{pid}", task.state)
+                let chained = match task.chained {
+                    0 => String::new(),
+                    chained => format!(", and has chained {}", format::count(chained, "task")),
+                };
+                format!("is {}{on}{gone}{pid}{chained}", task.state)
             }
             Self::Paused => format!("is {} and paused", task.state),
             Self::Delayed { until, because: None } => format!("is delayed until {}", format::time(*until)),

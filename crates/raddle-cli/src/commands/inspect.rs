@@ -44,6 +44,7 @@ fn text(task: &TaskView) -> String {
     }
     let optional = [
         ("progress", task.progress.as_ref().map(format::progress)),
+        ("chained", (task.chained > 0).then(|| chained(task))),
         ("parent", task.parent.map(|tid| tid.to_string())),
         ("worker", task.worker.map(|tid| tid.to_string())),
         ("pid", task.pid.filter(|_| !task.state.is_terminal()).map(|pid| pid.to_string())),
@@ -86,6 +87,10 @@ fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
         lines.push(("losses", format!("{}{}, each with its worker", task.losses, bound(attempts.max(LOSSES_ALLOWED)))));
     }
     lines
+}
+
+fn chained(task: &TaskView) -> String {
+    format!("{}, submitted if this attempt succeeds", format::count(task.chained, "task"))
 }
 
 fn state(task: &TaskView) -> String {

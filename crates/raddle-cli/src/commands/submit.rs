@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use raddle_broker::{Broker, Error, Submit, Submitted};
+use raddle_broker::{Broker, Chain, Error, Fence, Submit, Submitted};
 use raddle_core::{Spec, Tid};
 use serde_json::json;
 
@@ -14,6 +14,7 @@ use crate::{
     args::SubmitArgs,
     context::Context,
     error::{Failure, Outcome},
+    format::count,
     output,
     progress::Progress,
     spec,
@@ -24,9 +25,26 @@ const GROUP: usize = 1000;
 /// How large they may be together, so that neither this process nor the broker has to hold more at a time.
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
 
+/// What is done with tasks.
+#[derive(Clone, Copy)]
+enum Way {
+    /// They are submitted at once.
+    Submit,
+    /// They are submitted when this attempt succeeds.
+    Chain(Fence),
+}
+
 type Items = Box<dyn Iterator<Item = Outcome<String>>>;
 
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
+    let way = match (args.chain, spec::own_attempt()) {
+        (false, _) => Way::Submit,
+        (true, Some(fence)) => Way::Chain(fence),
+        (true, None) => {
+            let why = "--chain is for what a task runs, and this is none: RADDLE_TID and RADDLE_ATTEMPT are not set";
+            return Err(Failure::Usage(format!("{why}; without --chain it is submitted at once")));
+        }
+    };
     let templates = match &args.file {
         Some(path) => spec::read_file(path)?,
         None => vec![spec::of_words(&args.target, &args.command)],
@@ -51,34 +69,47 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
                     Err(failure) => vec![Err(failure)],
                 }
             });
-            all(context, specs, total.map(|total| total.saturating_mul(each)), many).await
+            all(context, way, specs, total.map(|total| total.saturating_mul(each)), many).await
         }
         None => {
             let total = templates.len() as u64;
-            all(context, templates.into_iter().map(Ok), Some(total), many).await
+            all(context, way, templates.into_iter().map(Ok), Some(total), many).await
         }
     }
 }
 
 /// Submits one task and prints its id.
 pub(super) async fn one(context: &Context, spec: Spec) -> Outcome {
-    all(context, std::iter::once(Ok(spec)), None, false).await
+    all(context, Way::Submit, std::iter::once(Ok(spec)), None, false).await
 }
 
 /// Submits tasks in groups and prints the ids of each group once it is stored.
-async fn all(context: &Context, specs: impl Iterator<Item = Outcome<Spec>>, total: Option<u64>, many: bool) -> Outcome {
-    let broker = context.broker().await?;
+async fn all(
+    context: &Context,
+    way: Way,
+    specs: impl Iterator<Item = Outcome<Spec>>,
+    total: Option<u64>,
+    many: bool,
+) -> Outcome {
+    let broker = match way {
+        Way::Submit => context.broker().await?,
+        // Where there is none, the task is not either: one that is made for it would be of no use.
+        Way::Chain(_) => context.onlooker().await?,
+    };
     let progress = many.then(|| Progress::start(total, context.quiet()));
     let mut stored = 0;
     let mut group = Group::default();
     for spec in specs {
-        let spec = spec.map_err(|failure| after(stored, true, failure))?;
+        let spec = spec.map_err(|failure| after(way, stored, true, failure))?;
         if let Some(full) = group.add(spec) {
-            stored += submit_group(context, &*broker, full, progress.as_ref(), stored).await?;
+            stored += submit_group(context, way, &*broker, full, progress.as_ref(), stored).await?;
         }
     }
     if !group.tasks.is_empty() {
-        submit_group(context, &*broker, group.tasks, progress.as_ref(), stored).await?;
+        stored += submit_group(context, way, &*broker, group.tasks, progress.as_ref(), stored).await?;
+    }
+    if let Way::Chain(fence) = way {
+        say_chained(context, fence, stored)?;
     }
     Ok(0)
 }
@@ -121,15 +152,23 @@ fn size(spec: &Spec) -> usize {
 
 async fn submit_group(
     context: &Context,
+    way: Way,
     broker: &dyn Broker,
     group: Vec<Submit>,
     progress: Option<&Progress>,
     before: u64,
 ) -> Outcome<u64> {
     let count = group.len() as u64;
-    let submitted = broker.submit(group).await.map_err(|error| {
+    let stored = match way {
+        Way::Submit => broker.submit(group).await,
+        Way::Chain(fence) => {
+            let tasks = group.into_iter().map(|submit| submit.spec).collect();
+            broker.chain(Chain { fence, tasks, told: None }).await.map(|_| Vec::new())
+        }
+    };
+    let submitted = stored.map_err(|error| {
         let is_known = !matches!(error, Error::Unanswered { .. } | Error::Unconfirmed { .. });
-        after(before, is_known, error.into())
+        after(way, before, is_known, explained(context, way, error))
     })?;
     let print = || print(context, &submitted);
     match progress {
@@ -159,13 +198,37 @@ fn record(tid: Tid, existing: bool) -> String {
     json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing }).to_string()
 }
 
+/// Says what will become of what was chained. It has no ids to be printed.
+fn say_chained(context: &Context, fence: Fence, tasks: u64) -> Outcome<()> {
+    let Fence { tid, attempt } = fence;
+    if context.json {
+        return output::json(&json!({ "tid": tid, "attempt": attempt, "chained": tasks }));
+    }
+    context.note(format!("{} will be submitted when task {tid} completes", count(tasks, "task")));
+    Ok(())
+}
+
+/// A task that is not where it was looked for is mostly looked for in the wrong place.
+fn explained(context: &Context, way: Way, error: Error) -> Failure {
+    match (way, error) {
+        (Way::Chain(_), Error::NotFound(tid)) => Failure::Usage(format!(
+            "this is task {tid}, which {} does not have: name the broker that does with --queue-url or QUEUE_URL",
+            context.project.url
+        )),
+        (_, error) => error.into(),
+    }
+}
+
 /// A failure on the way says what had been stored before it, and whether that `is_all`: whoever starts again needs to know.
-fn after(stored: u64, is_all: bool, failure: Failure) -> Failure {
+fn after(way: Way, stored: u64, is_all: bool, failure: Failure) -> Failure {
     if stored == 0 {
         return failure;
     }
     let rest = if is_all { "; the rest were not" } else { "" };
-    let so_far = format!("the first {stored} tasks were submitted, their ids are printed{rest}");
+    let so_far = match way {
+        Way::Submit => format!("the first {stored} tasks were submitted, their ids are printed{rest}"),
+        Way::Chain(_) => format!("the first {stored} tasks were chained{rest}"),
+    };
     match failure {
         Failure::Usage(message) => Failure::Usage(format!("{message} ({so_far})")),
         Failure::Raddle(message) => Failure::Raddle(format!("{message} ({so_far})")),

@@ -6,6 +6,7 @@ mod agent;
 mod bad_input;
 #[cfg(feature = "tls")]
 mod cert;
+mod chain;
 #[cfg(feature = "kubernetes")]
 mod cluster;
 #[cfg(feature = "docker")]

@@ -42,7 +42,7 @@ fn sockets(world: &World) -> usize {
 }
 
 /// A world whose broker is a Redis server of its own. The server is gone with the world, or before.
-fn on_redis() -> (World, Started) {
+pub(crate) fn on_redis() -> (World, Started) {
     let world = World::new();
     let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
                   --appendonly yes --save '' >server.log";
@@ -53,7 +53,7 @@ fn on_redis() -> (World, Started) {
     (world, server)
 }
 
-fn end(server: Started) {
+pub(crate) fn end(server: Started) {
     server.signal(libc::SIGKILL);
     server.finish();
 }

@@ -30,6 +30,26 @@ fn asides_come_at_once_and_the_answer_at_the_end() {
 }
 
 #[test]
+fn what_is_chained_comes_at_once_too() {
+    let mut dialogue = Dialogue::default();
+    let line = r#"{"chain":{"target":{"command":["x","y"]},"priority":7,"delay":"2s"}}"#;
+    let spec = Spec { priority: 7, delay: Some(crate::Span::secs(2)), ..Spec::command(["x", "y"]) };
+    assert_eq!(dialogue.hear(format!("{line}\n").as_bytes()), [Aside::Chain(Box::new(spec))]);
+    assert!(dialogue.is_between_lines());
+}
+
+#[test]
+fn what_is_chained_and_no_task_is_named_with_its_path() {
+    let chained = |spec: &str| garbled(&format!("{{\"chain\":{spec}}}\n{{\"result\":1}}\n"));
+    let said = chained(r#"{"target":{"command":["x"]},"limits":{"memory":1}}"#);
+    assert!(said.contains("it chained what is no task that could be run, at 'limits.memory'"), "{said}");
+    let said = chained(r#"{"target":{"command":["x"]},"priority":12}"#);
+    assert!(said.contains("at 'priority': must be 0 to 9"), "{said}");
+    assert!(chained("7").contains("it chained what is no task"), "{}", chained("7"));
+    assert!(chained(r#"{"target":{"service":"x"}}"#).contains("target"));
+}
+
+#[test]
 fn an_error_is_the_tasks_own() {
     let plain = Exit::Error { message: "no".into(), permanent: false };
     assert_eq!(after("{\"error\":\"no\"}\n", Exit::Code { code: 7 }), (plain, None));

@@ -37,6 +37,14 @@ impl Spec {
         Ok(spec)
     }
 
+    /// Checks a spec that has been read as any JSON.
+    pub fn from_value(value: serde_json::Value) -> Result<Self, ParseSpecError> {
+        let Table(spec): Table<Self> = serde_path_to_error::deserialize(value)
+            .map_err(|e| ParseSpecError::Json { path: e.path().to_string(), source: e.into_inner() })?;
+        spec.validate()?;
+        Ok(spec)
+    }
+
     /// Reads and checks a spec in TOML.
     pub fn from_toml(text: &str) -> Result<Self, ParseSpecError> {
         let spec: Self = read_toml(text)?;

@@ -27,7 +27,7 @@ use super::{
     signals::Signals,
 };
 use crate::{
-    FencePage, Prefork,
+    FencePage, Heeded, Prefork,
     frame::{Kept, Start, ToRunner, put_asked},
     sys,
 };
@@ -49,8 +49,8 @@ pub struct Legacy {
     pub tid: Tid,
     /// Its number.
     pub attempt: u32,
-    /// How much of what the attempt answered is in the task's log already.
-    pub logged: u64,
+    /// What has been made of its answers already.
+    pub heeded: Heeded,
     /// The runner, which tells again what may have been lost. It has begun.
     pub runner: Prefork,
 }
@@ -72,7 +72,7 @@ pub struct Newborn {
 pub(super) struct Ward {
     /// The worker that it is, once it was told.
     worker: Option<Tid>,
-    logged: u64,
+    heeded: Heeded,
     succession: Option<Succession>,
     heir: Option<JoinHandle<()>>,
 }
@@ -110,7 +110,7 @@ impl Newborn {
                 buffers: Vec::new(),
                 title_idle: FORKED_TITLE.into(),
                 delegation: None,
-                ward: Some(Ward { worker: None, logged: 0, succession: Some(succession), heir: None }),
+                ward: Some(Ward { worker: None, heeded: Heeded::default(), succession: Some(succession), heir: None }),
             })
         };
         let code = match set_up() {
@@ -210,7 +210,7 @@ impl Runner {
     pub(super) fn kept(&mut self, kept: Kept) {
         self.control.kept(kept.bytes);
         if let Some(ward) = &mut self.ward {
-            ward.logged = kept.logged;
+            ward.heeded = kept.heeded;
         }
     }
 
@@ -223,7 +223,7 @@ impl Runner {
         };
         let (theirs, ours) = UnixStream::pair().map_err(|_| Hangup::Closed)?;
         let runner = Prefork::ward(std::process::id(), theirs, Arc::new(fence));
-        let legacy = Legacy { worker, tid: start.tid, attempt: start.attempt, logged: ward.logged, runner };
+        let legacy = Legacy { worker, tid: start.tid, attempt: start.attempt, heeded: ward.heeded, runner };
         let heir = move || (succession.heir)(legacy);
         let heir = thread::Builder::new().name("heir".into()).spawn(heir).map_err(|_| Hangup::Closed)?;
         ward.heir = Some(heir);

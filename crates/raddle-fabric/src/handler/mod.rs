@@ -5,7 +5,7 @@ mod plugins;
 
 use async_trait::async_trait;
 use raddle_core::{
-    CapSet, Job, Trace,
+    CapSet, Job, Spec, Trace,
     reply::{Fault, Level},
 };
 use serde_json::Value;
@@ -40,6 +40,11 @@ impl Context {
     /// The trace that the task belongs to.
     pub fn trace(&self) -> Option<Trace> {
         routine::trace()
+    }
+
+    /// Lets a task follow this one: it is submitted if this one succeeds, in the same step, and is never there if it does not.
+    pub fn chain(&self, spec: Spec) -> Result<(), routine::ChainError> {
+        routine::chain(spec)
     }
 
     /// Writes a line to the task's log.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_broker::{
-    Agenda, Broker, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log,
+    Agenda, Broker, Chain, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log,
     Message, Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Registry,
     Release, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit, Submitted,
     Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
@@ -65,6 +65,10 @@ impl Tasks for Observed {
 
     async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
         self.broker.progress(fence, progress).await
+    }
+
+    async fn chain(&self, chain: Chain) -> Result<u64> {
+        self.broker.chain(chain).await
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {

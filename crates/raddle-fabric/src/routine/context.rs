@@ -22,12 +22,17 @@ pub(super) fn open(reply: File) {
 
 /// One line of the answer. Outside of a task it goes nowhere.
 pub(super) fn say(reply: &Reply) -> io::Result<()> {
+    say_to_worker(reply).map(drop)
+}
+
+/// One line of the answer. Says whether there is anybody to hear it.
+pub(super) fn say_to_worker(reply: &Reply) -> io::Result<bool> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     // Written under the lock and at once, so that lines of several threads stay whole.
     match REPLY.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-        Some(file) => file.write_all(&line),
-        None => Ok(()),
+        Some(file) => file.write_all(&line).map(|()| true),
+        None => Ok(false),
     }
 }
 

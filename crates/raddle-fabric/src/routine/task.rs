@@ -7,7 +7,7 @@ use raddle_core::{CapSet, Span, Spec, Target, Trace, schedule, spec::InvalidSpec
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Handle;
+use super::{ChainError, Handle, chain};
 use crate::schedule::Put;
 
 /// A task that will run a routine and give back a `T`.
@@ -114,8 +114,21 @@ impl<T> Task<T> {
     ) -> impl Future<Output = Result<Put, crate::schedule::Error>> + use<T> {
         let broker = Arc::clone(broker);
         async move {
-            self.check()?;
-            crate::schedule::put(&*broker, when.task(self.spec)?, true).await
+            let spec = self.checked()?;
+            crate::schedule::put(&*broker, when.task(spec)?, true).await
+        }
+    }
+
+    /// Lets it follow the task that this process runs: it is submitted if that succeeds, in the same step. See [`chain`](super::chain()).
+    pub fn chain(self) -> Result<(), ChainError> {
+        chain(self.checked()?)
+    }
+
+    /// The spec, unless an argument could not be written down.
+    fn checked(self) -> Result<Spec, InvalidSpec> {
+        match self.refused {
+            Some(reason) => Err(InvalidSpec { path: "args".into(), reason }),
+            None => Ok(self.spec),
         }
     }
 
@@ -123,23 +136,16 @@ impl<T> Task<T> {
     pub fn submit(self, broker: &Arc<dyn Broker>) -> impl Future<Output = Result<Handle<T>>> + use<T> {
         let broker = Arc::clone(broker);
         async move {
-            self.check()?;
-            let task = match super::trace() {
-                Some(trace) if self.spec.traceparent.is_none() => self.trace(trace),
-                _ => self,
-            };
-            let submitted = broker.submit(vec![Submit::new(task.spec)]).await?;
+            let mut spec = self.checked().map_err(Error::Invalid)?;
+            if let Some(Trace { parent, state }) = super::trace()
+                && spec.traceparent.is_none()
+            {
+                (spec.traceparent, spec.tracestate) = (Some(parent), state);
+            }
+            let submitted = broker.submit(vec![Submit::new(spec)]).await?;
             let tid = submitted.first().map(|stored| stored.tid()).ok_or(Error::Closed)?;
             Ok(Handle::new(broker, tid))
         }
-    }
-}
-
-impl<T> Task<T> {
-    /// Refuses arguments that cannot be written down.
-    fn check(&self) -> Result<()> {
-        let refused = |reason: &String| Error::Invalid(InvalidSpec { path: "args".into(), reason: reason.clone() });
-        self.refused.as_ref().map_or(Ok(()), |reason| Err(refused(reason)))
     }
 }
 

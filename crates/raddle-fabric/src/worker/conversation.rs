@@ -1,17 +1,28 @@
 //! What a routine or handler says while it runs, and what becomes of it.
 
+use raddle_broker::{Chain, Fence};
 use raddle_core::{
-    Dialogue, Exit, Progress,
+    Dialogue, Exit, Progress, Spec, Trace,
     reply::{Aside, Level},
 };
-use raddle_exec::Stream;
+use raddle_exec::{Heeded, Stream};
 use serde_json::Value;
+
+use super::chaining::Refusal;
 
 /// The answer of one attempt, as it comes in.
 pub(super) struct Conversation {
     on: Stream,
     dialogue: Dialogue,
-    logged: u64,
+    heeded: Heeded,
+    /// The trace of what it chains.
+    trace: Trace,
+    may_chain: bool,
+    /// How many tasks were heard of last, which are being passed on.
+    passing: u64,
+    refusal: Option<Refusal>,
+    /// Whether that has been told.
+    is_refusal_known: bool,
 }
 
 /// What was new in it.
@@ -21,19 +32,22 @@ pub(super) struct Heard {
     pub(super) log: Vec<u8>,
     /// How far the task has come, if it said so.
     pub(super) progress: Option<Progress>,
+    /// What is to follow it.
+    pub(super) chained: Vec<Spec>,
     /// It has just become clear that it cannot be understood: there is no use in letting it go on.
     pub(super) is_garbled: bool,
 }
 
 impl Conversation {
-    /// One of which so many bytes are in the task's log already.
-    pub(super) fn new(on: Stream, logged: u64) -> Self {
-        Self { on, dialogue: Dialogue::default(), logged }
+    /// One of which this has been made already. What it chains belongs to the trace, if it may chain at all.
+    pub(super) fn new(on: Stream, heeded: Heeded, trace: Trace, may_chain: bool) -> Self {
+        let (dialogue, passing, refusal, is_refusal_known) = (Dialogue::default(), 0, None, false);
+        Self { on, dialogue, heeded, trace, may_chain, passing, refusal, is_refusal_known }
     }
 
     /// Whether nothing that was said before is needed any more.
     pub(super) fn is_between_lines(&self) -> bool {
-        self.dialogue.is_between_lines()
+        self.dialogue.is_between_lines() && self.refusal.is_none()
     }
 
     /// Whether it is held on this stream.
@@ -57,24 +71,143 @@ impl Conversation {
                 }
                 // Only the last is of interest to anybody who looks later.
                 Aside::Progress(progress) => heard.progress = Some(progress),
+                Aside::Chain(_) if !self.may_chain => drop(self.refusal.get_or_insert_with(Refusal::untrusted)),
+                // Behind one that was refused, none is of use.
+                Aside::Chain(_) if self.refusal.is_some() => {}
+                Aside::Chain(spec) => heard.chained.push(self.traced(*spec)),
             }
         }
-        self.logged += heard.log.len() as u64;
+        self.heeded.logged += heard.log.len() as u64;
         heard.is_garbled = !was_garbled && self.dialogue.garbled().is_some();
         heard
     }
 
-    /// How many bytes it has put into the task's log.
-    pub(super) fn logged(&self) -> u64 {
-        self.logged
+    /// Hears the last of it. The last line of all need not have an end.
+    pub(super) fn hear_out(&mut self, bytes: &[u8]) -> Heard {
+        let mut heard = self.hear(bytes);
+        let last = self.hear(b"\n");
+        heard.log.extend(last.log);
+        heard.chained.extend(last.chained);
+        heard
+    }
+
+    /// What has been made of it.
+    pub(super) fn heeded(&self) -> Heeded {
+        self.heeded
+    }
+
+    /// What it has chained, as the broker is told it. What comes of that is to be [told](Self::passed_on).
+    pub(super) fn chain(&mut self, fence: Fence, tasks: Vec<Spec>) -> Chain {
+        self.passing = tasks.len() as u64;
+        Chain { fence, tasks, told: Some(self.heeded.chained) }
+    }
+
+    /// Notes what came of passing it on; nothing, if that took too long.
+    pub(super) fn passed_on(&mut self, outcome: Option<Result<(), Refusal>>) {
+        match outcome.unwrap_or_else(|| Err(Refusal::late())) {
+            Ok(()) => self.heeded.chained += self.passing,
+            Err(refusal) => self.refusal = Some(refusal),
+        }
+    }
+
+    /// Whether it has become clear since the last time that what it chained is not taken: there is no use in letting it go on.
+    pub(super) fn is_just_refused(&mut self) -> bool {
+        self.refusal.is_some() && !std::mem::replace(&mut self.is_refusal_known, true)
     }
 
     /// How the attempt ended, given how its process did.
     pub(super) fn conclude(self, exit: Exit) -> (Exit, Option<Value>) {
-        match self.dialogue.garbled() {
+        let Self { dialogue, refusal, .. } = self;
+        // We killed it for that, or it had come to its own end by then.
+        if let Some(refusal) = refusal.filter(|_| matches!(exit, Exit::Killed | Exit::Code { .. })) {
+            return (refusal.into(), None);
+        }
+        match dialogue.garbled() {
             // We killed it for that.
             Some(garbled) if exit == Exit::Killed => (Exit::Garbled { message: garbled.to_string() }, None),
-            _ => self.dialogue.conclude(exit),
+            _ => dialogue.conclude(exit),
         }
+    }
+
+    fn traced(&self, spec: Spec) -> Spec {
+        if spec.traceparent.is_some() {
+            return spec;
+        }
+        let Trace { parent, state } = self.trace.clone();
+        Spec { traceparent: Some(parent), tracestate: state, ..spec }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::Tid;
+    use serde_json::json;
+
+    use super::*;
+
+    const ENDED: Exit = Exit::Code { code: 0 };
+    const CHAIN: &[u8] = b"{\"chain\":{\"target\":{\"command\":[\"x\"]}}}\n";
+
+    fn fence() -> Fence {
+        Fence { tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), attempt: 1 }
+    }
+
+    fn conversation(may_chain: bool) -> Conversation {
+        let trace = Spec::command(["parent"]).trace(fence().tid, 1);
+        Conversation::new(Stream::Reply, Heeded::default(), trace, may_chain)
+    }
+
+    #[test]
+    fn what_is_chained_is_counted_when_it_is_kept_and_carries_the_trace() {
+        let mut with = conversation(true);
+        for told in 0..2 {
+            let chained = with.hear(CHAIN).chained;
+            let chain = with.chain(fence(), chained);
+            assert_eq!((chain.told, chain.tasks.len()), (Some(told), 1));
+            assert_eq!(chain.tasks[0].traceparent, Some(with.trace.parent));
+            with.passed_on(Some(Ok(())));
+            assert_eq!(with.heeded().chained, told + 1);
+        }
+        assert!(!with.is_just_refused());
+        let other = "00-11111111111111111111111111111111-2222222222222222-01";
+        let line = format!("{{\"chain\":{{\"target\":{{\"command\":[\"x\"]}},\"traceparent\":\"{other}\"}}}}\n");
+        assert_eq!(with.hear(line.as_bytes()).chained[0].traceparent.unwrap().to_string(), other);
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end() {
+        let mut with = conversation(true);
+        let lines = b"{\"result\":1}\n{\"chain\":{\"target\":{\"command\":[\"x\"]}}}";
+        assert_eq!(with.hear_out(lines).chained.len(), 1);
+        assert_eq!(with.conclude(ENDED), (ENDED, Some(json!(1))));
+    }
+
+    #[test]
+    fn a_refusal_fails_the_attempt() {
+        let refused = |exit: Exit| {
+            let mut with = conversation(true);
+            let chained = with.hear(CHAIN).chained;
+            with.chain(fence(), chained);
+            with.passed_on(Some(Err(Refusal::late())));
+            assert!(with.is_just_refused() && !with.is_just_refused(), "told once");
+            assert!(!with.is_between_lines(), "whoever goes on with it has to be refused as well");
+            assert!(with.hear(CHAIN).chained.is_empty());
+            with.hear(b"{\"result\":1}\n");
+            with.conclude(exit)
+        };
+        for exit in [ENDED, Exit::Killed] {
+            assert!(matches!(refused(exit), (Exit::Error { permanent: false, .. }, None)));
+        }
+        assert_eq!(refused(Exit::Timeout), (Exit::Timeout, None));
+    }
+
+    #[test]
+    fn nothing_is_chained_from_a_sandbox() {
+        let mut with = conversation(false);
+        assert!(with.hear(CHAIN).chained.is_empty());
+        assert!(with.is_just_refused());
+        let (exit, value) = with.conclude(Exit::Killed);
+        assert!(matches!(&exit, Exit::Error { permanent: true, message } if message.contains("sandbox")), "{exit:?}");
+        assert_eq!(value, None);
     }
 }

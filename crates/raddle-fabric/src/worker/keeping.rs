@@ -12,10 +12,10 @@ use tokio::{
 use super::{hand, slot::Job};
 
 /// How long output waits for room, or for a server: as long as a person may need to make some, and no longer, because the task waits with it.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long when the task has been killed.
 const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
-const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
+pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Orders about an attempt, on their way to its runner.
 pub(super) struct Orders<'a> {
@@ -60,23 +60,31 @@ impl<'a> Orders<'a> {
         fence: Fence,
         runner: &mut Runner,
     ) -> Result<(), RunnerGone> {
-        tokio::pin!(storing);
+        if !self.output_lost && self.obey_during(storing, runner).await?.is_none() {
+            hand::log!(error, fence, "output was lost, for it could not be kept for too long");
+            // Of one that is killed, nothing more is waited for.
+            self.output_lost = self.killed;
+        }
+        Ok(())
+    }
+
+    /// Obeys while something is being done, and gives that up when it takes too long.
+    pub(super) async fn obey_during<T>(
+        &mut self,
+        doing: impl Future<Output = T>,
+        runner: &mut Runner,
+    ) -> Result<Option<T>, RunnerGone> {
+        tokio::pin!(doing);
         let began = Instant::now();
-        while !self.output_lost {
+        loop {
             let patience = if self.killed { LAST_OUTPUT_PATIENCE } else { OUTPUT_PATIENCE };
             tokio::select! {
                 biased;
-                () = &mut storing => return Ok(()),
+                done = &mut doing => return Ok(Some(done)),
                 job = self.next() => self.obey(job, runner).await?,
-                () = sleep_until(began + patience) => {
-                    hand::log!(error, fence, "output was lost, for it could not be kept for too long");
-                    // Of one that is killed, nothing more is waited for.
-                    self.output_lost = self.killed;
-                    return Ok(());
-                }
+                () = sleep_until(began + patience) => return Ok(None),
             }
         }
-        Ok(())
     }
 }
 

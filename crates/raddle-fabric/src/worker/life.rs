@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Claim, Error, Fence, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
 use raddle_core::{State, Tid, worker::Beat};
-use raddle_exec::{FencePage, Legacy, Prefork};
+use raddle_exec::{FencePage, Heeded, Legacy, Prefork};
 
 use tokio::{
     sync::watch,
@@ -35,8 +35,8 @@ pub struct Worker {
     pub(super) strangers: Arc<[u32]>,
     /// Whether it leaves the registry with its task.
     pub(super) own: bool,
-    /// Its task runs already, and so much of what that answered is in the log.
-    pub(super) resumed: Option<u64>,
+    /// Its task runs already, and this has been made of what that answered.
+    pub(super) resumed: Option<Heeded>,
     /// How many attempts it has begun, under whatever id.
     pub(super) begun: watch::Sender<u64>,
     pub(super) born: Instant,
@@ -169,7 +169,7 @@ impl Worker {
     /// Goes on with an attempt whose keeper was killed, in the process that runs it. There is no worker when the attempt is not the latest any
     /// more: then it has to end.
     pub async fn resume(broker: Arc<dyn Broker>, options: Options, legacy: Legacy) -> Result<Option<Self>> {
-        let Legacy { worker: tid, tid: task, attempt, logged, runner } = legacy;
+        let Legacy { worker: tid, tid: task, attempt, heeded, runner } = legacy;
         // First of all: nobody has renewed it since the keeper is gone.
         let leased_at = FencePage::clock_now();
         let mut heart = broker.heart(tid, options.lease);
@@ -186,7 +186,7 @@ impl Worker {
         let claim = Some(Claim { fence: Fence { tid: task, attempt }, spec: found.spec });
         let options = Options { prefork: Some(runner), ..options };
         let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), strangers(&options));
-        let (own, resumed, standstill) = (true, Some(logged), Standstill::default());
+        let (own, resumed, standstill) = (true, Some(heeded), Standstill::default());
         Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill }))
     }
 

@@ -17,6 +17,7 @@
 
 mod apart;
 mod backlog;
+mod chaining;
 mod conversation;
 mod core;
 mod event;

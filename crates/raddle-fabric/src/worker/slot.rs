@@ -9,11 +9,14 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
-use raddle_core::{CapSet, Exit, Report, handler::NoHandler, spec::Isolation};
-use raddle_exec::{Done, FencePage, Notice, Order, Prefork, Program, Request, Runner, RunnerGone, RunnerOptions};
+use raddle_core::{CapSet, Exit, Report, Target, handler::NoHandler, spec::Isolation};
+use raddle_exec::{
+    Done, FencePage, Heeded, Notice, Order, Prefork, Program, Request, Runner, RunnerGone, RunnerOptions,
+};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
+    chaining::{pass_on, pass_on_at_last},
     conversation::{Conversation, Heard},
     hand,
     keeping::{Orders, store},
@@ -32,8 +35,8 @@ pub(super) struct Equipment {
     pub(super) one_shot: bool,
     /// The runner is the worker: it stays until its task is written, and one that is killed is a worker that was killed.
     pub(super) is_ward: bool,
-    /// The first task runs already, and so much of what it answered is in its log.
-    pub(super) resumed: Option<u64>,
+    /// The first task runs already, and this has been made of what it answered.
+    pub(super) resumed: Option<Heeded>,
     /// The task was stored by this process, and is not on the disk yet.
     pub(super) syncs: bool,
     pub(super) idle_title: String,
@@ -175,12 +178,15 @@ impl Occupant {
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
         let Claim { fence, spec } = claim;
+        // What it chains is of its trace, unless that says otherwise. Commands do not answer.
+        let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
         let (request, answers_on) = match order::of(&self.equipment, fence, spec) {
             Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };
-        let logged = self.equipment.resumed.unwrap_or_default();
-        let mut conversation = answers_on.map(|on| Conversation::new(on, logged));
+        let heeded = self.equipment.resumed.unwrap_or_default();
+        let may_chain = request.sandbox.is_none();
+        let mut conversation = answers_on.zip(trace).map(|(on, trace)| Conversation::new(on, heeded, trace, may_chain));
         let is_contained = matches!(request.program, Program::Keeper(_));
         let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
@@ -200,7 +206,7 @@ impl Occupant {
                     answer.append(&mut done.reply);
                     self.judge(&mut done, &answer, fence).await;
                 }
-                finish(fence, *done, conversation)
+                self.finish(fence, *done, conversation).await
             }
             // Its leash was killed with it.
             Err(gone) if is_contained && !gone.never_began() => {
@@ -304,7 +310,7 @@ impl Occupant {
                     Notice::Output { stream, bytes } => {
                         match conversation {
                         Some(with) if with.is_on(stream) => {
-                            let Heard { log, progress, is_garbled } = with.hear(&bytes);
+                            let Heard { log, progress, chained, is_garbled } = with.hear(&bytes);
                             if let Some(progress) = progress {
                                 let start = || Reporter::start(Arc::clone(&self.equipment.broker));
                                 self.reporter.get_or_init(start).tell(fence, progress);
@@ -313,14 +319,18 @@ impl Occupant {
                                 let storing = store(broker, fence, raddle_exec::Stream::Stderr, log);
                                 orders.obey_while(storing, fence, runner).await?;
                             }
-                            if is_garbled {
+                            if !chained.is_empty() {
+                                let passing = pass_on(broker, with.chain(fence, chained));
+                                with.passed_on(orders.obey_during(passing, runner).await?);
+                            }
+                            if is_garbled || with.is_just_refused() {
                                 runner.send(Order::Kill).await?;
                             }
                         }
                         _ => orders.obey_while(store(broker, fence, stream, bytes), fence, runner).await?,
                     }
                     if conversation.as_ref().is_none_or(Conversation::is_between_lines) && answer.as_ref().is_none_or(Vec::is_empty) {
-                        runner.keep(conversation.as_ref().map_or(0, Conversation::logged)).await?;
+                        runner.keep(conversation.as_ref().map_or_else(Heeded::default, Conversation::heeded)).await?;
                     }
                     },
                     Notice::Done(done) => return Ok(done),
@@ -331,31 +341,38 @@ impl Occupant {
         }
     }
 
+    /// The end of an attempt that gave an account of itself. What it said last may still be to be passed on.
+    async fn finish(&self, fence: Fence, done: Done, conversation: Option<Conversation>) -> Finish {
+        let Done { exit, usage, mut stdout_bytes, mut stderr_bytes, mut stdout, mut stderr, reply, .. } = done;
+        let (exit, value) = match conversation {
+            None => (exit, None),
+            Some(mut with) => {
+                // What a handler says to us is no output of its task; what it wants in the log is.
+                let rest = if with.is_on(raddle_exec::Stream::Stdout) {
+                    stdout_bytes = 0;
+                    std::mem::take(&mut stdout)
+                } else {
+                    reply
+                };
+                let Heard { log, chained, .. } = with.hear_out(&rest);
+                stderr.extend(log);
+                stderr_bytes += with.heeded().logged;
+                // Nothing follows what has not succeeded.
+                if exit.is_success() && !chained.is_empty() {
+                    let passing = pass_on_at_last(&*self.equipment.broker, with.chain(fence, chained));
+                    with.passed_on(passing.await);
+                }
+                with.conclude(exit)
+            }
+        };
+        let (started_at, ended_at) = (done.started_at, done.ended_at);
+        let report = Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value };
+        Finish { fence, report, stdout, stderr }
+    }
+
     fn tell(&self, fence: Fence, what: What) {
         let _ = self.news.send(News { slot: self.number, fence, what });
     }
-}
-
-fn finish(fence: Fence, done: Done, conversation: Option<Conversation>) -> Finish {
-    let Done { exit, usage, mut stdout_bytes, mut stderr_bytes, mut stdout, mut stderr, reply, .. } = done;
-    let (exit, value) = match conversation {
-        None => (exit, None),
-        Some(mut with) => {
-            // What a handler says to us is no output of its task; what it wants in the log is.
-            let rest = if with.is_on(raddle_exec::Stream::Stdout) {
-                stdout_bytes = 0;
-                std::mem::take(&mut stdout)
-            } else {
-                reply
-            };
-            stderr.extend(with.hear(&rest).log);
-            stderr_bytes += with.logged();
-            with.conclude(exit)
-        }
-    };
-    let (started_at, ended_at) = (done.started_at, done.ended_at);
-    let report = Report { exit, started_at, ended_at, usage, stdout_bytes, stderr_bytes, value };
-    Finish { fence, report, stdout, stderr }
 }
 
 /// The end of an attempt that has nothing else to tell.

@@ -111,6 +111,29 @@ fn pid() -> u32 {
     std::process::id()
 }
 
+/// Chains itself until it has counted down.
+#[raddle::routine]
+fn relay(left: u32) -> Result<u32, raddle::ChainError> {
+    if left > 0 {
+        relay::task(left - 1).priority(7).chain()?;
+    }
+    Ok(left)
+}
+
+/// Chains, and then fails.
+#[raddle::routine]
+async fn regret() -> Result<(), raddle::Error> {
+    relay::task(0).chain()?;
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    Err(raddle::Error::msg("on second thoughts"))
+}
+
+/// Chains what is no task.
+#[raddle::routine]
+fn misname() -> Result<(), raddle::ChainError> {
+    relay::task(0).queue("two words").chain()
+}
+
 struct Doubler;
 
 #[raddle::async_trait]
@@ -125,6 +148,9 @@ impl raddle::Handler for Doubler {
 
     async fn handle(&self, job: Job, context: Context) -> Result<Value, Fault> {
         context.progress(50.0, "halfway");
+        if job.spec.kwargs.contains_key("relay") {
+            context.chain(relay::task(1).spec().clone())?;
+        }
         let number = job.spec.args.first().and_then(Value::as_i64);
         number.map(|number| json!(number * 2)).ok_or_else(|| "give me a number".into())
     }
@@ -140,6 +166,30 @@ async fn main() -> std::process::ExitCode {
             eprintln!("{error}");
             std::process::ExitCode::FAILURE
         }
+    }
+}
+
+/// What came of all tasks that there are, the oldest first, once there are so many and all of them are over.
+async fn results(
+    broker: &std::sync::Arc<dyn raddle::broker::Broker>,
+    count: usize,
+) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let mut tasks = broker.tasks(raddle::broker::TaskFilter::default()).await?;
+        tasks.reverse();
+        if tasks.len() == count && tasks.iter().all(|task| task.state.is_terminal()) {
+            let chain = tasks.windows(2).all(|pair| pair[1].parent == Some(pair[0].tid));
+            assert!(chain, "each was submitted by the one before");
+            return Ok(tasks
+                .into_iter()
+                .map(|task| task.report.and_then(|report| report.value).unwrap_or_default())
+                .collect());
+        }
+        if std::time::Instant::now() > deadline || tasks.len() > count {
+            return Err(format!("there are {} tasks: {tasks:?}", tasks.len()).into());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 
@@ -202,6 +252,23 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             let wrong = add::task(1, 2).schedule(&broker, raddle::Schedule::cron("sums", "soon")).await;
             println!("{}", wrong.map(drop).unwrap_err());
         }
+        "relay" => {
+            println!("{}", relay::task(3).submit(&broker).await?.result().await?);
+            println!("{:?}", results(&broker, 4).await?);
+        }
+        "regret" => {
+            let error = regret::task().submit(&broker).await?.result().await.err().ok_or("it went well")?;
+            println!("{error} {}", results(&broker, 1).await?.len());
+        }
+        "misname" => misname::task().submit(&broker).await?.result().await?,
+        "handler relay" => {
+            let mut spec = raddle::core::Spec::new(raddle::core::Target::Handler("Doubler".into()));
+            spec.args.push(json!(21));
+            spec.kwargs.insert("relay".into(), json!(true));
+            broker.submit(vec![raddle::broker::Submit::new(spec)]).await?;
+            println!("{:?}", results(&broker, 3).await?);
+        }
+        "outside" => println!("{}", relay::task(0).chain().err().ok_or("it was chained")?),
         "name" => println!("{}", add::NAME),
         other => Err(format!("there is no '{other}'"))?,
     }

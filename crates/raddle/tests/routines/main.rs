@@ -113,6 +113,48 @@ fn routines_run_in_a_sandbox() {
     assert!(world.fails("explode").contains("bang"));
 }
 
+/// Each step is submitted with the success of the one before.
+#[test]
+fn a_routine_says_what_follows_it() {
+    let world = World::new(&[]);
+    assert_eq!(world.says("relay"), "3\n[Number(3), Number(2), Number(1), Number(0)]");
+}
+
+#[test]
+fn a_handler_in_rust_says_what_follows_it() {
+    let world = World::new(&["--caps", "cpu,maths"]);
+    assert_eq!(world.says("handler relay"), "[Number(42), Number(1), Number(0)]");
+}
+
+#[test]
+fn one_shot_workers_chain_as_well() {
+    let world = World::with(&["spawner", "run", "--warm-pool", "1", "--quiet"]);
+    assert_eq!(world.says("relay"), "3\n[Number(3), Number(2), Number(1), Number(0)]");
+}
+
+#[test]
+fn a_routine_that_fails_is_followed_by_nothing() {
+    let world = World::new(&[]);
+    let said = world.says("regret");
+    assert!(said.contains("on second thoughts") && said.ends_with(" 1"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_chained_is_named() {
+    let world = World::new(&[]);
+    assert!(world.fails("misname").contains("the task cannot be chained, at 'queue'"), "{}", world.fails("misname"));
+    let outside = "only a task can chain others, and this process runs none: submit it instead";
+    assert_eq!(world.says("outside"), outside);
+}
+
+/// What it chained would run outside.
+#[test]
+fn a_routine_in_a_sandbox_chains_nothing() {
+    let world = World::new(&["--min-isolation", "sandbox"]);
+    let said = world.fails("relay");
+    assert!(said.contains("what runs in a sandbox can chain nothing"), "{said}");
+}
+
 #[test]
 fn a_spawner_of_the_program_keeps_them_in_a_sandbox() {
     let world = World::with(&["spawner", "run", "--warm-pool", "1", "--min-isolation", "sandbox", "--quiet"]);

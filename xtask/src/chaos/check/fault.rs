@@ -15,6 +15,10 @@ pub(crate) enum Fault {
     NotFinished(Tid),
     /// Recorded as a success, and that attempt never said that it ended.
     NeverRan(Tid, u32),
+    /// It succeeded, and what it had chained is not there.
+    Unfollowed(Tid),
+    /// It is followed more than once, or by what another attempt has chained than the one that succeeded, if one did.
+    Misfollowed(Tid, Option<u32>, Vec<u32>),
     /// Over a second time, or begun again after its end.
     SecondEnd(Tid),
     /// A write that was accepted from an attempt that was not the latest.
@@ -41,7 +45,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     pub(crate) fn is_loss(&self) -> bool {
-        matches!(self, Self::NotStored(_) | Self::NotFinished(_) | Self::NeverRan(..))
+        matches!(self, Self::NotStored(_) | Self::NotFinished(_) | Self::NeverRan(..) | Self::Unfollowed(_))
     }
 }
 
@@ -52,6 +56,11 @@ impl fmt::Display for Fault {
             Self::NotFinished(tid) => write!(f, "LOST: task {tid} did not come to an end"),
             Self::NeverRan(tid, attempt) => {
                 write!(f, "LOST: task {tid} is 'completed', and its attempt {attempt} did not run to its end")
+            }
+            Self::Unfollowed(tid) => write!(f, "LOST: task {tid} is 'completed', and what it had chained is not there"),
+            Self::Misfollowed(tid, success, by) => {
+                let ended = success.map_or("none".into(), |attempt| attempt.to_string());
+                write!(f, "CHAIN: of task {tid} attempt {ended} succeeded, and what follows is of attempts {by:?}")
             }
             Self::SecondEnd(tid) => write!(f, "SECOND END: task {tid} went on after its end"),
             Self::StaleWrite(tid, kind, attempt) => {

@@ -281,6 +281,59 @@ fn a_task_that_ends_in_another_way_than_it_should_is_found() {
     assert_eq!(found, [Fault::WrongEnd(tid(2), EventKind::Completed)]);
 }
 
+/// The third task, which ran twice, has chained the second.
+fn chained(attempt: u32) -> impl Fn(&mut Evidence) {
+    move |evidence| {
+        evidence.lines.iter_mut().filter(|line| line.tid == tid(3)).for_each(|line| line.class = Class::Chains);
+        evidence.batches[0].accepted.retain(|accepted| *accepted != tid(2));
+        evidence.batches[0].planned = 2;
+        evidence.follow_ups.push(FollowUp { tid: tid(2), parent: tid(3), attempt });
+    }
+}
+
+#[test]
+fn a_task_is_followed_once_by_what_its_last_attempt_has_chained() {
+    let mut evidence = good();
+    chained(2)(&mut evidence);
+    let verdict = check(&evidence);
+    assert_eq!((verdict.faults, verdict.figures.followed, verdict.figures.unannounced), (vec![], 1, 0));
+    assert_eq!(faults(chained(1)), [Fault::Misfollowed(tid(3), Some(2), vec![1])]);
+    let found = faults(|evidence| {
+        chained(2)(evidence);
+        let twice = FollowUp { tid: tid(1), ..evidence.follow_ups[0] };
+        evidence.batches[0].accepted.retain(|accepted| *accepted != tid(1));
+        evidence.batches[0].planned = 1;
+        evidence.follow_ups.push(twice);
+    });
+    assert_eq!(found, [Fault::Misfollowed(tid(3), Some(2), vec![2, 2])]);
+}
+
+#[test]
+fn a_follow_up_that_is_missing_is_a_loss() {
+    let found = faults(|evidence| {
+        evidence.lines.iter_mut().filter(|line| line.tid == tid(3)).for_each(|line| line.class = Class::Chains);
+    });
+    assert_eq!(found, [Fault::Unfollowed(tid(3))]);
+    assert!(found[0].is_loss());
+}
+
+#[test]
+fn nothing_follows_what_has_not_succeeded() {
+    let found = faults(|evidence| {
+        chained(2)(evidence);
+        let end = |event: &&mut Event| event.tid == tid(3) && event.event == EventKind::Completed;
+        evidence.events.iter_mut().find(end).unwrap().event = EventKind::Killed;
+        (evidence.census.completed, evidence.census.killed) = (2, 1);
+        evidence.deeds.push(deed(What::KillRunner, 10 * SECOND, &[90]));
+    });
+    assert_eq!(found, [Fault::Misfollowed(tid(3), None, vec![2])]);
+    let found = faults(|evidence| {
+        chained(2)(evidence);
+        evidence.follow_ups[0].parent = tid(77);
+    });
+    assert_eq!(found, [Fault::Unfollowed(tid(3)), Fault::Misfollowed(tid(77), None, vec![2])]);
+}
+
 #[test]
 fn a_killed_task_needs_a_killed_runner() {
     let kill = |evidence: &mut Evidence| {

@@ -31,6 +31,7 @@ local function leave(it, f)
     count('h', -1)
   elseif not is_service(f) then
     call('ZREM', OWNED, f[6] .. ':' .. it.tid)
+    if is_chained(f) then unchain(it.tid) end
     if place == 'x' then count('2', -1) end
   end
 end

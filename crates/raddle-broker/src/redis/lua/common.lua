@@ -91,6 +91,21 @@ local function ring(topic)
   bells[topic] = true
 end
 
+-- The microsecond in which a task expires: '-' is never, then microseconds from now, or '@' and the microsecond.
+local function expiry(word)
+  if word == '-' then return nil end
+  local at = string.match(word, '^@(.*)$')
+  return int(at and tonumber(at) or now_us + tonumber(word))
+end
+
+-- Notes when tasks expire: each is its microsecond and its id. Whoever waits for the next has to know of one that does so sooner.
+local function note_expiries(members)
+  if #members == 0 then return end
+  local first = call('ZRANGE', EXPIRING, 0, 0)[1]
+  call_many('ZADD', EXPIRING, members)
+  if call('ZRANGE', EXPIRING, 0, 0)[1] ~= first then ring('control') end
+end
+
 -- What is claimed and has not begun is not counted: it is what somebody owns and does not run. Few are added to one by one, many in one go.
 local FEW, counts = 4, {}
 local function write_counts()
@@ -123,8 +138,9 @@ local function event(kind, worker, tasks, n, detail)
   ring('log')
 end
 
--- A record: place, attempt, failures, losses, partition, owner, claimed at, process, paused, run at, ttl, unique key. Of a task that was
--- handed over and has not begun, `HANDED` stands in the place of the process.
+-- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Of a task that was
+-- handed over and has not begun, `HANDED` stands in the place of the process. Flags are a number: 1 for one that stands still on request, and 2
+-- more if its attempt has chained anything.
 -- Places: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that has never been anything but ready has no record.
 local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
@@ -153,6 +169,27 @@ local function first_record(spec, owner, claimed_at, process)
   local part, ttl, _, key = head(spec)
   return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. claimed_at .. ' ' .. process .. ' 0 - ' .. ttl .. ' ' .. key
 end
+
+-- What attempts have chained: under a task's id what there is of it, "calls tasks bytes told" and a line for each partition; under that and the
+-- number of a call what came with it. Nothing of it is known anywhere else.
+local function is_chained(f)
+  return tonumber(f[9]) >= 2
+end
+local function chained_fields(tid, account)
+  local all = {}
+  for i = 1, tonumber(string.match(account, '^%d+')) do
+    all[i] = tid .. ':' .. i
+  end
+  return all
+end
+local function unchain(tid)
+  local gone = chained_fields(tid, call('HGET', CHAINED, tid) or '0')
+  gone[#gone + 1] = tid
+  call_many('HDEL', CHAINED, gone)
+end
+
+-- Where nothing else says so, what attempts have chained is left to another script: see `follow.lua`.
+local follow = nil
 
 -- The number of control words that wait for a task.
 local function words_of(tid)

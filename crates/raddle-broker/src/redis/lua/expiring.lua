@@ -1,5 +1,4 @@
--- In front of `submit.lua`: notes when tasks expire. The last argument has a word for each: '-' if it does not, microseconds from now, or '@' and
--- the microsecond.
+-- In front of `submit.lua`: notes when tasks expire. The last argument has a word for each, as `expiry` reads it.
 local lifetimes, stored = ARGV[#ARGV], answer
 answer = function(reply, remembered)
   local s, c = string.match(reply[1], '^(%d+)-(%d+)$')
@@ -11,19 +10,15 @@ answer = function(reply, remembered)
     for word in string.gmatch(lifetimes, '%S+') do
       i = i + 1
       if not known[i] then
-        if word ~= '-' then
-          local at = string.match(word, '^@(.*)$')
-          at = at and tonumber(at) or now_us + tonumber(word)
-          members[#members + 1] = int(at)
+        local at = expiry(word)
+        if at then
+          members[#members + 1] = at
           members[#members + 1] = digits(id_after(tonumber(s), tonumber(c), place))
         end
         place = place + 1
       end
     end
-    local first = call('ZRANGE', EXPIRING, 0, 0)[1]
-    call_many('ZADD', EXPIRING, members)
-    -- Whoever waits for the next that expires has to know of one that does so sooner.
-    if call('ZRANGE', EXPIRING, 0, 0)[1] ~= first then ring('control') end
+    note_expiries(members)
   end
   return stored(reply, remembered)
 end

@@ -1,6 +1,7 @@
 -- Ends attempts that went well: nothing is left to decide. ARGV: the most bytes that are kept of one stream of output, how many arguments
 -- each attempt has, and these: task, attempt, report; with seven also twice (standard output and error) the kind of what is added to it (''
--- nothing, 'h' all of it is here, a number: the end of what is under that key) and the bytes.
+-- nothing, 'h' all of it is here, a number: the end of what is under that key) and the bytes. An attempt that has chained something is left as it
+-- is, and answered with that, unless `follow.lua` stands before this.
 local cap, each = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1])
 local START = FIRST + 2
 local n = (#ARGV - START + 1) / each
@@ -8,8 +9,8 @@ local tids = {}
 for i = 1, n do
   tids[i] = ARGV[START + (i - 1) * each]
 end
--- Of a record: place, attempt, failures and losses, partition, owner, ttl, unique key.
-local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) %S+ %S+ %S+ %S+ (%S+) (.*)$'
+-- Of a record: place, attempt, failures and losses, partition, owner, flags, ttl, unique key.
+local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) %S+ %S+ (%S+) %S+ (%S+) (.*)$'
 local finished_at = int(now_us)
 local records = call_many('HMGET', TASK, tids)
 local reply, done, gone, owned, expiry, kept, keys = {}, {}, {}, {}, {}, {}, {}
@@ -20,12 +21,16 @@ local running, k = 0, 0
 for i = 1, n do
   local a = START + (i - 1) * each
   local tid, attempt = tids[i], ARGV[a + 1]
-  local place, latest, tally, part, owner, ttl, key
+  local place, latest, tally, part, owner, flags, ttl, key
   if records[i] and not seen[tid] then
-    place, latest, tally, part, owner, ttl, key = string.match(records[i], OF_RECORD)
+    place, latest, tally, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
     if not place then error('RADDLE a record cannot be read: ' .. records[i]) end
   end
-  if latest == attempt and (place == 's' or place == 'x') and part ~= '-' then
+  local is_latest = latest == attempt and (place == 's' or place == 'x') and part ~= '-'
+  if is_latest and flags >= '2' and not (follow and follow(tid, ARGV[a + 7])) then
+    seen[tid] = true
+    reply[i] = 'chained'
+  elseif is_latest then
     seen[tid] = true
     if not ended[owner] then
       ended[owner], began[owner] = {}, {}
@@ -38,7 +43,7 @@ for i = 1, n do
       running = running + 1
     end
     table.insert(ended[owner], told)
-    if each == 7 then
+    if each >= 7 then
       for stream = 0, 1 do
         local kind, bytes = ARGV[a + 3 + stream * 2], ARGV[a + 4 + stream * 2]
         if kind == 'h' then
@@ -80,4 +85,5 @@ for i = 1, #order do
   event(COMPLETED, owner, table.concat(ended[owner], ' '), #ended[owner])
   dismiss(owner)
 end
+if follow then follow_up() end
 return answer(reply)

@@ -1,0 +1,120 @@
+//! What an attempt may chain, and how much of it it has: decided here for all engines.
+//!
+//! Chained tasks stand aside. They have no id, no place in a line and no unique key until the attempt that chained them has succeeded, and
+//! then they are submitted as any others, in the step that ends it.
+
+use std::{fmt, str::FromStr};
+
+use crate::{Chain, Error, Fence, Result};
+
+/// How many tasks one attempt may chain: they are all submitted in one step.
+pub const MAX_CHAINED: u64 = 10_000;
+/// How many bytes they may have together, written out: two of the largest.
+pub const MAX_CHAINED_BYTES: u64 = 32 << 20;
+
+/// What an attempt has chained so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Account {
+    /// How many tasks.
+    pub(crate) tasks: u64,
+    bytes: u64,
+    /// How many of them came by way of the attempt's worker.
+    told: u64,
+}
+
+impl Chain {
+    /// Checks the tasks and writes their specs out, before they cost anybody a transaction.
+    pub(crate) fn written(&self) -> Result<Vec<String>> {
+        self.submissions().map(|submit| Ok(submit.written()?)).collect()
+    }
+
+    /// The tasks as they will be submitted: by the one that chains them.
+    pub(crate) fn submissions(&self) -> impl Iterator<Item = crate::Submit> {
+        self.tasks.iter().map(|spec| crate::Submit { spec: spec.clone(), parent: Some(self.fence.tid) })
+    }
+
+    /// Refuses an attempt that is not the latest any more.
+    pub(crate) fn superseded(fence: Fence) -> Error {
+        Error::Superseded { tid: fence.tid, attempt: fence.attempt }
+    }
+}
+
+impl Account {
+    /// Adds tasks of these sizes, of which the first so many may have been `told` before. Returns how many of them were: those are passed over.
+    pub(crate) fn add(&mut self, fence: Fence, told: Option<u64>, sizes: &[usize]) -> Result<usize> {
+        let Fence { tid, attempt } = fence;
+        let known = match told.map(|told| self.told.checked_sub(told)) {
+            None => 0,
+            Some(Some(known)) => usize::try_from(known).unwrap_or(usize::MAX).min(sizes.len()),
+            // What came before these is not here. It was, and the store has lost it.
+            Some(None) => return Err(Error::ChainLost { tid, attempt }),
+        };
+        let new = &sizes[known..];
+        let tasks = self.tasks + new.len() as u64;
+        let bytes = new.iter().fold(self.bytes, |sum, size| sum.saturating_add(*size as u64));
+        if tasks > MAX_CHAINED || bytes > MAX_CHAINED_BYTES {
+            return Err(Error::ChainFull { tid, attempt });
+        }
+        let told = self.told + if told.is_some() { new.len() as u64 } else { 0 };
+        *self = Self { tasks, bytes, told };
+        Ok(known)
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.tasks, self.bytes, self.told)
+    }
+}
+
+impl FromStr for Account {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut numbers = text.split(' ').map(str::parse);
+        let mut next =
+            || numbers.next().and_then(|number| number.ok()).ok_or("what it has chained is not as it was written");
+        Ok(Self { tasks: next()?, bytes: next()?, told: next()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::Tid;
+
+    use super::*;
+
+    fn fence() -> Fence {
+        Fence { tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), attempt: 1 }
+    }
+
+    #[test]
+    fn what_was_told_before_counts_once() {
+        let mut account = Account::default();
+        assert_eq!(account.add(fence(), Some(0), &[10, 20]).unwrap(), 0);
+        assert_eq!(account.add(fence(), None, &[5]).unwrap(), 0, "the attempt itself may chain in between");
+        assert_eq!(account.add(fence(), Some(0), &[10, 20]).unwrap(), 2, "all of it was there");
+        assert_eq!(account.add(fence(), Some(1), &[20, 30]).unwrap(), 1, "half of it was");
+        assert_eq!(account, Account { tasks: 4, bytes: 65, told: 3 });
+        assert_eq!(account.to_string().parse(), Ok(account));
+        assert!("1 2".parse::<Account>().is_err() && "1 2 x".parse::<Account>().is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_noticed() {
+        let mut account = Account::default();
+        assert!(matches!(account.add(fence(), Some(1), &[1]), Err(Error::ChainLost { .. })));
+    }
+
+    #[test]
+    fn neither_tasks_nor_bytes_are_without_end() {
+        let mut account = Account::default();
+        account.add(fence(), None, &vec![1; MAX_CHAINED as usize]).unwrap();
+        let before = account;
+        assert!(matches!(account.add(fence(), None, &[1]), Err(Error::ChainFull { .. })));
+        assert_eq!(account, before, "what is refused is not counted");
+        let mut account = Account::default();
+        account.add(fence(), None, &[MAX_CHAINED_BYTES as usize]).unwrap();
+        assert!(matches!(account.add(fence(), None, &[1]), Err(Error::ChainFull { .. })));
+    }
+}
