@@ -222,6 +222,7 @@ fn a_flood_of_workers_takes_no_more_room_than_there_is() {
     let status = fs::read_to_string(format!("/proc/{}/status", watcher.pid())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     let resident: u32 = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    println!("{resident} kB");
     assert!(resident < 150_000, "{resident} kB");
 }
 
@@ -255,6 +256,7 @@ fn a_flood_of_other_records_is_forgotten() {
     };
     forge(&evil, flood);
     let most = resident();
+    println!("{most} kB");
     assert!(most < 200_000, "{most} kB");
     // Who was there is there all the while, and who comes is heard of.
     let other = at("0.0.0.0:7001");

@@ -58,9 +58,9 @@ fn nothing_is_said_or_heard_at_interfaces_that_were_not_chosen() {
     // By an address, it is that address alone; and by nothing, it is all of them, each with its own.
     let (mut at_near, mut at_far) = (Program::watch(&near, "math"), Program::watch(&far, "math"));
     let mut by_address = Program::start(&both, json!({"namespace": "math", "interfaces": [far_address]}));
-    until("it listens where that is", SOON, || listens(&both) == [vec!["eth1".to_owned()], vec![]]);
     let worker = at("0.0.0.0:7002");
     by_address.tell(&word("added", &worker));
+    until("it listens where that is", SOON, || listens(&both) == [vec!["eth1".to_owned()], vec![]]);
     at_far.expect("added", &seen_at(&worker, format!("{far_address}:7002")), SOON);
     assert_eq!(at_near.hears(QUIET), None);
     drop(by_address);
