@@ -6,9 +6,13 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 29] = [
+const PROGRAMS: [(&str, &str); 32] = [
+    // Neither is used as a service, and may run as one or not.
+    ("avahi-daemon", "avahi-daemon"),
+    ("avahi-browse", "avahi-utils"),
     ("bash", "bash"),
     ("mkfifo", "coreutils"),
+    ("dbus-daemon", "dbus"),
     // With its engine, which has to run.
     ("docker", "docker.io"),
     ("xargs", "findutils"),

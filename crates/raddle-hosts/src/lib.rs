@@ -15,6 +15,7 @@
 //! What fails is a panic: there is no test without the hosts. It takes root, and the programs `ip`, `nft`, `nsenter` and `unshare`.
 
 mod cable;
+mod delay;
 mod host;
 mod lan;
 mod namespace;

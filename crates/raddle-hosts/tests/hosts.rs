@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     net::IpAddr,
     process::{Child, Command, Stdio},
     thread,
@@ -130,6 +130,73 @@ fn cables_are_pulled_and_plugged_and_lose_in_either_way() {
     two.cable().lose_from_host(50);
     let came = ask(&two, address);
     assert!((15..=85).contains(&came), "{came} of 100 with half of them lost");
+    drop(one);
+    echo.wait().unwrap();
+}
+
+/// Sends ten million bytes over a connection, and waits until they are there.
+const SEND: &str = "
+import socket, sys, threading
+l = socket.create_server(('0.0.0.0', 8)) if len(sys.argv) == 1 else None
+if l:
+    print('ready', flush=True)
+    c, n = l.accept()[0], 0
+    while n < 10_000_000: n += len(c.recv(1 << 20))
+    c.sendall(b'!')
+else:
+    s = socket.create_connection((sys.argv[1], 8))
+    s.sendall(bytes(10_000_000))
+    print(s.recv(1).decode())
+";
+/// How long it takes until a word is back, in milliseconds: the least of some.
+const PING: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(5)
+def ping():
+    began = time.monotonic()
+    s.sendto(b'x', (sys.argv[1], 7)); s.recv(9)
+    return time.monotonic() - began
+print(int(1000 * min(ping() for _ in range(5))))
+";
+
+#[test]
+fn cables_may_be_slow_in_either_way() {
+    if !raddle_hosts::can_be_made() {
+        return;
+    }
+    let lan = Lan::new();
+    let (one, two, three) = (lan.host(), lan.host(), lan.host());
+    let mut echo = echo(&one);
+    let address = one.ipv4().to_string();
+    let run = |host: &Host, what: &str| {
+        let output = host.command("python3").args(["-c", what, &address]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let ping = |host: &Host| run(host, PING).parse::<u32>().unwrap();
+    two.cable().delay_to_host(Duration::from_millis(100));
+    let (slow, quick) = (ping(&two), ping(&three));
+    assert!((100..180).contains(&slow) && quick < 80, "{slow} {quick}");
+    two.cable().delay_from_host(Duration::from_millis(50));
+    let slow = ping(&two);
+    assert!((150..230).contains(&slow), "{slow}");
+    two.cable().delay_to_host(Duration::ZERO);
+    two.cable().delay_from_host(Duration::from_millis(10));
+    // What is large, and not yet in packets, is carried as well.
+    let mut server = one.command("python3").args(["-c", SEND]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut ready = [0; 6];
+    server.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    assert_eq!(run(&two, SEND), "!");
+    server.wait().unwrap();
+    // And it can be lost, and pulled.
+    two.cable().lose_to_host(100);
+    assert_eq!(ask(&two, one.ipv4().into()), 0);
+    two.cable().lose_to_host(0);
+    assert_eq!(ask(&two, one.ipv4().into()), 100);
+    two.cable().pull();
+    assert_eq!(ask(&two, one.ipv4().into()), 0);
+    two.cable().plug();
+    assert_eq!(ask(&two, one.ipv4().into()), 100);
     drop(one);
     echo.wait().unwrap();
 }

@@ -63,7 +63,7 @@ impl Address {
     }
 
     /// Where to connect to, from the machine that it is served at, if it means all addresses of that. Else it is the same.
-    pub(crate) fn from_here(self) -> Self {
+    pub(crate) fn reached_here(self) -> Self {
         match (self.ip(), &self) {
             (Some(ip), Self::Tcp(place)) if ip.is_unspecified() => {
                 let port = place.rsplit_once(':').map_or("", |(_, port)| port);
@@ -106,12 +106,12 @@ mod tests {
         for (text, there) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")] {
             let address: Address = text.parse().unwrap();
             assert!(address.is_everywhere());
-            assert_eq!(address.from_here().to_string(), there);
+            assert_eq!(address.reached_here().to_string(), there);
         }
         for text in ["10.0.0.1:80", "[fd00::1]:80", "host:80", "unix:/x"] {
             let address: Address = text.parse().unwrap();
             assert!(!address.is_everywhere());
-            assert_eq!(address.from_here().to_string(), text);
+            assert_eq!(address.reached_here().to_string(), text);
         }
     }
 

@@ -35,7 +35,7 @@ impl Target {
     pub(super) fn new(address: &str, credentials: Option<&WorkerCredentials>) -> Result<Self, RpcError> {
         let address: Address =
             address.parse().map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
-        Ok(Self { address: address.from_here(), credentials: credentials.cloned() })
+        Ok(Self { address: address.reached_here(), credentials: credentials.cloned() })
     }
 
     /// A connection in one of these protocols.

@@ -32,8 +32,12 @@ use self::{
 use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, namespace};
 use crate::WorkerMetadata;
 
-/// How long those who are there have to say so when somebody begins to listen.
-const SETTLE: Duration = Duration::from_millis(500);
+/// How long those who are there have to say so when somebody begins to listen, at least.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long, at most: who has just spoken may not do so again for a second, and is asked again then.
+const SETTLED: Duration = Duration::from_millis(1500);
+/// Who is heard of after so long without a word may be anybody.
+const QUIET: Duration = Duration::from_millis(150);
 /// How long it may take to say that a worker has gone.
 const GOODBYE: Duration = Duration::from_millis(500);
 
@@ -139,7 +143,7 @@ impl Publisher for LanDiscovery {
 
 #[async_trait]
 impl Discovery for LanDiscovery {
-    /// The first time, it takes half a second until those who are there have answered.
+    /// The first time, it takes a third of a second until those who are there have answered; if nobody is, one and a half.
     async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
         let hub = self.hub()?;
         let mut news = hub.news();
@@ -151,6 +155,10 @@ impl Discovery for LanDiscovery {
             }
         };
         tokio::time::sleep_until((since + SETTLE).into()).await;
+        let settled =
+            async { while tokio::time::timeout(QUIET, news.changed()).await.is_ok() || hub.workers().is_empty() {} };
+        // Whoever comes later is heard of as well.
+        let _ = tokio::time::timeout_at((since + SETTLED).into(), settled).await;
         Ok(Box::new(Lan::new(hub, filter)))
     }
 

@@ -1,0 +1,53 @@
+//! Workers on the same network, as machines see them that have nothing else in common: hosts that the tests make.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod avahi;
+mod cuts;
+mod forger;
+mod hostile;
+mod interfaces;
+mod pools;
+mod program;
+mod records;
+
+use std::time::{Duration, Instant};
+
+use raddle::pool::{Uid, WorkerMetadata};
+
+/// What takes no longer than that happens at once, on a machine that has much else to do.
+const SOON: Duration = Duration::from_secs(5);
+/// How long nothing is heard for it to be believed that nothing comes.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// A worker that is said to serve there.
+fn at(address: &str) -> WorkerMetadata {
+    WorkerMetadata {
+        uid: Uid::new(),
+        address: address.into(),
+        pid: 4711,
+        version: "1.2.3".into(),
+        tags: ["gpu".into()].into(),
+        extra: [("zone".into(), "b".into())].into(),
+        secure: false,
+    }
+}
+
+/// The same, as others hear of it.
+fn seen_at(worker: &WorkerMetadata, address: impl ToString) -> WorkerMetadata {
+    WorkerMetadata { address: address.to_string(), ..worker.clone() }
+}
+
+/// A word to a program about a worker.
+fn word(word: &str, worker: &WorkerMetadata) -> String {
+    format!("{word} {}", serde_json::to_string(worker).unwrap())
+}
+
+/// Waits until something is so.
+fn until(what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < within, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,136 @@
+//! The program `raddle-test-lan`, which runs in a host.
+
+use std::{
+    collections::VecDeque,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Stdio},
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use raddle::pool::WorkerMetadata;
+use raddle_hosts::Host;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_raddle-test-lan");
+/// How long an answer may take.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// It runs until it is dropped.
+pub(crate) struct Program {
+    child: Child,
+    lines: Receiver<Value>,
+    heard: VecDeque<Value>,
+}
+
+impl Program {
+    pub(crate) fn start(host: &Host, settings: Value) -> Self {
+        let mut command = host.command(PROGRAM);
+        let mut child = command.arg(settings.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (send, lines) = channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        // Ends with the program.
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+                if send.send(value).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut program = Self { child, lines, heard: VecDeque::new() };
+        program.wait_for(|value| (value == "ready").then_some(()));
+        program
+    }
+
+    /// One that says what it hears.
+    pub(crate) fn watch(host: &Host, namespace: &str) -> Self {
+        Self::start(host, json!({"namespace": namespace, "watch": true}))
+    }
+
+    /// One that publishes what it is told to.
+    pub(crate) fn publisher(host: &Host, namespace: &str) -> Self {
+        Self::start(host, json!({"namespace": namespace}))
+    }
+
+    /// One with a pool.
+    pub(crate) fn pool(host: &Host, namespace: &str, pool: Value) -> Self {
+        Self::start(host, json!({"namespace": namespace, "pool": pool}))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Says a word, and waits for the answer.
+    pub(crate) fn ask(&mut self, word: &str) -> Value {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{word}").unwrap();
+        self.wait_for(|value| value.get("answer").cloned())
+    }
+
+    /// Says a word that is obeyed.
+    pub(crate) fn tell(&mut self, word: &str) {
+        assert_eq!(self.ask(word), "ok", "{word}");
+    }
+
+    /// What it answers that is an error.
+    pub(crate) fn refused(&mut self, word: &str) -> String {
+        let answer = self.ask(word);
+        answer["error"].as_str().unwrap_or_else(|| panic!("{word}: {answer}")).to_owned()
+    }
+
+    /// What is heard next of workers, if it is within this time.
+    pub(crate) fn hears(&mut self, within: Duration) -> Option<(String, WorkerMetadata)> {
+        let value = match self.heard.pop_front() {
+            Some(value) => value,
+            None => self.lines.recv_timeout(within).ok()?,
+        };
+        let worker = serde_json::from_value(value["worker"].clone()).unwrap_or_else(|_| panic!("{value}"));
+        Some((value["event"].as_str().unwrap().to_owned(), worker))
+    }
+
+    /// Expects to hear this within this time. Returns how long it took.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, event: &str, worker: &WorkerMetadata, within: Duration) -> Duration {
+        let began = Instant::now();
+        let heard = self.hears(within);
+        assert_eq!(heard, Some((event.to_owned(), worker.clone())), "within {within:?}");
+        began.elapsed()
+    }
+
+    /// The workers of its pool.
+    pub(crate) fn workers(&mut self) -> Vec<WorkerMetadata> {
+        serde_json::from_value(self.ask("workers")).unwrap()
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Lets it come to its end.
+    pub(crate) fn quit(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    fn wait_for<T>(&mut self, wanted: impl Fn(&Value) -> Option<T>) -> T {
+        let until = Instant::now() + ANSWER;
+        loop {
+            let value = self.lines.recv_timeout(until.saturating_duration_since(Instant::now())).expect("an answer");
+            match wanted(&value) {
+                Some(answer) => return answer,
+                None => self.heard.push_back(value),
+            }
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
