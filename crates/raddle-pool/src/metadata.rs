@@ -10,6 +10,8 @@ use raddle_wire::v1;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::encoding::{self, Encodings};
+
 /// What no other worker has ever been called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -35,6 +37,9 @@ pub struct WorkerMetadata {
     /// It serves over TLS.
     #[serde(default)]
     pub secure: bool,
+    /// The encodings that it reads. If there are none, nothing was said of it.
+    #[serde(default, deserialize_with = "encoding::deserialize", skip_serializing_if = "Encodings::is_empty")]
+    pub encodings: Encodings,
 }
 
 impl Uid {
@@ -66,9 +71,10 @@ impl FromStr for Uid {
 
 impl From<WorkerMetadata> for v1::WorkerMetadata {
     fn from(worker: WorkerMetadata) -> Self {
-        let WorkerMetadata { uid, address, pid, version, tags, extra, secure } = worker;
+        let WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
-        Self { uid: uid.to_string(), address, pid, version, tags, extra, secure }
+        let encodings = encoding::numbers(&encodings);
+        Self { uid: uid.to_string(), address, pid, version, tags, extra, secure, encodings }
     }
 }
 
@@ -76,8 +82,9 @@ impl TryFrom<v1::WorkerMetadata> for WorkerMetadata {
     type Error = uuid::Error;
 
     fn try_from(worker: v1::WorkerMetadata) -> Result<Self, Self::Error> {
-        let v1::WorkerMetadata { uid, address, pid, version, tags, extra, secure } = worker;
+        let v1::WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
-        Ok(Self { uid: uid.parse()?, address, pid, version, tags, extra, secure })
+        let encodings = encoding::of_numbers(&encodings);
+        Ok(Self { uid: uid.parse()?, address, pid, version, tags, extra, secure, encodings })
     }
 }

@@ -2,11 +2,14 @@
 
 use std::{
     io,
-    sync::{Arc, LazyLock, PoisonError, RwLock},
+    sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock},
     time::Duration,
 };
 
-use raddle_wire::{frame::GREETING, v1::worker_client::WorkerClient};
+use raddle_wire::{
+    frame::GREETING,
+    v1::{self, worker_client::WorkerClient},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Semaphore,
@@ -15,7 +18,6 @@ use tokio::{
 use tonic::{Code, Status, transport};
 
 use super::{
-    Outgoing,
     link::Link,
     replies::{self, From, Replies, Turn, refusal},
     resource::ResourcePool,
@@ -23,7 +25,7 @@ use super::{
     target::{CONNECT, Target},
 };
 use crate::{
-    RpcError,
+    Encoding, RpcError,
     credentials::{Refusal, WorkerCredentials},
 };
 
@@ -55,6 +57,8 @@ pub(crate) struct Channel {
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
     way: RwLock<Way>,
+    /// What the worker has said that it reads, when it has refused something else.
+    encoding: OnceLock<Encoding>,
     /// Held by whoever opens a link, so that it is one. What has become of the last attempt, if that failed, and when.
     opening: tokio::sync::Mutex<Option<(Instant, RpcError)>>,
 }
@@ -83,7 +87,18 @@ impl Channel {
     fn open(target: Target, limit: usize) -> Self {
         let grpc = target.client();
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), opening: tokio::sync::Mutex::default() }
+        let (way, opening) = (RwLock::new(Way::Unknown), tokio::sync::Mutex::default());
+        Self { target, grpc, permits, way, encoding: OnceLock::new(), opening }
+    }
+
+    /// What the worker reads, if it has refused something else.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        self.encoding.get().copied()
+    }
+
+    /// It has refused another. Should a worker take its place that reads something else, that is said to each call until this channel is let go of.
+    pub(super) fn is_to_be_called_in(&self, encoding: Encoding) {
+        let _ = self.encoding.set(encoding);
     }
 
     /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
@@ -93,16 +108,18 @@ impl Channel {
         Ok(Turn { _permit: permit, _channel: Arc::clone(self) })
     }
 
-    /// Sends a call whose turn it is.
-    pub(crate) async fn dispatch(&self, call: &Outgoing, turn: Turn) -> Result<Replies, RpcError> {
+    /// Sends a call whose turn it is. Returns when it has been taken.
+    pub(super) async fn dispatch(&self, call: &v1::Call, encoding: Encoding, turn: Turn) -> Result<Replies, RpcError> {
         let from = match self.link().await? {
-            Some(link) => From::Link(link.call((*call.call).clone())?),
+            Some(link) => From::Link(link.call(call.clone())?),
             None => {
-                let replies = self.grpc.clone().dispatch((*call.call).clone()).await;
+                let replies = self.grpc.clone().dispatch(call.clone()).await;
                 From::Plain(replies.map_err(|status| refusal(&status))?.into_inner())
             }
         };
-        Ok(Replies::new(from, turn))
+        let mut replies = Replies::new(from, encoding, turn);
+        replies.taken().await?;
+        Ok(replies)
     }
 
     /// The link, if the worker has links.

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{Patience, WorkerError};
 use crate::{
-    Uid, WorkerMetadata,
+    Encoding, Uid, WorkerMetadata,
     connection::Address,
     credentials::{Allow, WorkerCredentials},
     serve::{self, ARGUMENT, Report, Settings},
@@ -119,6 +119,7 @@ impl WorkerProcess {
             version: env!("CARGO_PKG_VERSION").into(),
             tags: settings.tags.clone(),
             extra: settings.extra.clone(),
+            encodings: Encoding::ALL.into(),
         };
         let (kill, killed) = watch::channel(false);
         let (say, ended) = watch::channel(None);

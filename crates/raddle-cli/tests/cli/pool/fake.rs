@@ -65,6 +65,7 @@ impl Fake {
             tags: Default::default(),
             extra: Default::default(),
             secure: false,
+            encodings: Default::default(),
         };
         let state = Arc::<Mutex<State>>::default();
         let service = Service { metadata: metadata.clone(), state: Arc::clone(&state) };
@@ -113,13 +114,8 @@ impl Service {
 #[tonic::async_trait]
 impl Worker for Service {
     type DispatchStream = BoxStream<v1::Reply>;
-    type LinkStream = BoxStream<v1::Replies>;
 
     async fn dispatch(&self, _: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
-        Err(Status::unimplemented("it takes no calls"))
-    }
-
-    async fn link(&self, _: Request<tonic::Streaming<v1::Requests>>) -> Result<Response<Self::LinkStream>, Status> {
         Err(Status::unimplemented("it takes no calls"))
     }
 

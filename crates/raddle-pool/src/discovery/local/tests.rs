@@ -43,9 +43,9 @@ impl Drop for Idle {
 }
 
 fn worker(pid: u32) -> WorkerMetadata {
-    let (tags, extra) = ([].into(), [].into());
+    let (tags, extra, encodings) = ([].into(), [].into(), [].into());
     let (address, version) = ("unix-abstract:x".into(), "1".into());
-    WorkerMetadata { uid: Uid::new(), address, pid, version, tags, extra, secure: false }
+    WorkerMetadata { uid: Uid::new(), address, pid, version, tags, extra, secure: false, encodings }
 }
 
 /// One that this process is.
