@@ -18,13 +18,16 @@ mod pool;
 mod proxy;
 mod scope;
 pub mod serve;
+mod stamp;
+#[cfg(test)]
+mod testing;
 pub mod worker;
 
 pub use call::{Call, CallStream};
 pub use credentials::WorkerCredentials;
 pub use encoding::{Encoding, Encodings};
 pub use error::{Blame, CallError, Never, NoWorkersAvailable, RpcError};
-pub use metadata::{Uid, WorkerMetadata};
+pub use metadata::{MetadataError, Uid, WorkerMetadata};
 pub use pool::{PoolBuilder, PoolError, WorkerPool};
 pub use proxy::{ProxyBuilder, WorkerProxy};
 pub use scope::On;

@@ -79,7 +79,7 @@ pub use raddle_fabric::{
 };
 pub use raddle_macros::{main, routine, routines};
 #[cfg(feature = "pool")]
-pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context};
+pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, discovery};
 
 pub use self::error::{Error, Result};
 

@@ -8,22 +8,17 @@
 //! handshake holds until they end.
 
 use std::{
+    fs,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, RwLock},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use super::{
-    CredentialsError, Recipe,
-    set::Set,
-    source::{Pem, Stamp},
-};
+use super::{CredentialsError, Recipe, set::Set, source::Pem};
+use crate::stamp::Stamp;
 
 /// How long nobody looks after somebody has.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a file must have been left alone for its times to tell it from what it is next. File systems count in ticks of some milliseconds, and
-/// in whole seconds at worst.
-const SETTLED: i64 = 2;
 
 /// The set that counts now.
 #[derive(Debug)]
@@ -80,6 +75,7 @@ impl Current {
             return Ok(false);
         }
         let read = Set::read(&self.recipe);
+        let is_settled = |before: &Vec<Stamp>| before.iter().all(Stamp::is_settled);
         look.seen =
             before.filter(|before| is_settled(before) && read.is_ok() && self.stamps().as_ref() == Some(before));
         let set = match read {
@@ -108,7 +104,7 @@ impl Current {
     }
 
     fn stamps(&self) -> Option<Vec<Stamp>> {
-        self.files.iter().map(|file| Stamp::of(file).ok()).collect()
+        self.files.iter().map(|file| Some(Stamp::of(&fs::metadata(file).ok()?))).collect()
     }
 }
 
@@ -117,12 +113,6 @@ pub(super) fn warn_of(set: &Set) {
     if let Some(reason) = set.is_refused(rustls::pki_types::UnixTime::now()) {
         tracing::warn!(set = %set.fingerprint, reason, "peers will refuse our certificate: issue another");
     }
-}
-
-fn is_settled(stamps: &[Stamp]) -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    stamps.iter().all(|stamp| now.saturating_sub(stamp.changed()) >= SETTLED)
 }
 
 #[cfg(test)]

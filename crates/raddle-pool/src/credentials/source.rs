@@ -5,7 +5,6 @@ use std::{
     fmt,
     fs::{self, File},
     io::{self, Read},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -26,16 +25,6 @@ pub enum Pem {
 
 /// The largest file that is read. All the CAs that browsers trust are a quarter of it.
 const LARGEST: u64 = 1024 * 1024;
-
-/// What is different of a file when it is another one, or has been written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    place: (u64, u64),
-    size: u64,
-    written: (i64, i64),
-    /// Whoever changes a file can set the time of that, but not this one.
-    changed: (i64, i64),
-}
 
 impl Pem {
     /// From a file.
@@ -91,23 +80,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
     }
     Ok(bytes)
-}
-
-impl Stamp {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let file = fs::metadata(path)?;
-        Ok(Self {
-            place: (file.dev(), file.ino()),
-            size: file.size(),
-            written: (file.mtime(), file.mtime_nsec()),
-            changed: (file.ctime(), file.ctime_nsec()),
-        })
-    }
-
-    /// When it was changed, in seconds.
-    pub(super) fn changed(&self) -> i64 {
-        self.changed.0
-    }
 }
 
 impl fmt::Debug for Pem {

@@ -1,14 +1,18 @@
 //! How workers are found: who publishes them, and who hears of them.
 
 mod changes;
+mod file;
 mod local;
 mod static_list;
+#[cfg(test)]
+mod testing;
+mod watch;
 
 use std::{io, sync::Arc};
 
 use async_trait::async_trait;
 
-pub use self::{local::LocalDiscovery, static_list::StaticDiscovery};
+pub use self::{file::FileDiscovery, local::LocalDiscovery, static_list::StaticDiscovery};
 use crate::WorkerMetadata;
 
 /// What is heard of a worker.

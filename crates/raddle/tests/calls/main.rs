@@ -8,6 +8,7 @@ mod ends;
 mod examples;
 mod factories;
 mod faults;
+mod finds;
 mod limits;
 mod modes;
 mod plain;

@@ -2,8 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Read as _, Write as _},
-    sync::Mutex,
+    io::{Read as _, Write as _},
 };
 
 use rustls::{ClientConnection, ServerConnection};
@@ -12,6 +11,7 @@ use super::{
     super::{CredentialsError, Reason, Refusal},
     *,
 };
+use crate::testing::logged;
 
 struct Files {
     home: tempfile::TempDir,
@@ -135,27 +135,6 @@ fn a_change_is_seen_by_more_than_its_time() {
             fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
         }
         assert!(worker.credentials.reload().unwrap());
-    }
-}
-
-/// What was logged while this was done.
-fn logged(deed: impl FnOnce()) -> String {
-    let log = Arc::new(Mutex::new(Vec::new()));
-    let writer = Arc::clone(&log);
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || Log(Arc::clone(&writer))).finish();
-    tracing::subscriber::with_default(subscriber, deed);
-    String::from_utf8(log.lock().unwrap().clone()).unwrap()
-}
-
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, said: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(said)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -16,7 +16,6 @@ mod process;
 mod subscription;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use std::{
     io,

@@ -9,14 +9,17 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    entry::Name,
+    entry::{ENDING, Name},
     folder::{Folder, Stamp, keep_latest},
     process::Life,
-    watch::{FOLDERS, Watch},
 };
 use crate::{
     WorkerMetadata,
-    discovery::{Event, Filter, Subscription, changes::Told},
+    discovery::{
+        Event, Filter, Subscription,
+        changes::Told,
+        watch::{FOLDERS, Watch},
+    },
 };
 
 /// Somebody who hears of the workers of this machine.
@@ -123,7 +126,7 @@ impl Local {
         let mut is_news = false;
         for number in happened {
             if number == FOLDERS {
-                is_news |= self.watch.heed_folders(self.folder.namespace());
+                is_news |= self.watch.heed_folders(|name| is_of(name, self.folder.namespace()));
                 continue;
             }
             let is_it = |seen: &Seen| seen.process.as_ref().is_some_and(|process| process.number == number);
@@ -169,5 +172,21 @@ fn read(folder: &Folder, name: Name, stamp: Stamp) -> (Stamp, Option<WorkerMetad
             tracing::debug!(entry = %folder.path().join(name.to_string()).display(), %error, "skipped");
             (stamp, None)
         }
+    }
+}
+
+/// Whether a name is that of an entry, or of the folder of the namespace; and not of another one, or of a file that is being written.
+fn is_of(name: &[u8], namespace: &str) -> bool {
+    name == namespace.as_bytes() || (!name.starts_with(b".") && name.ends_with(ENDING.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_others_are_no_news() {
+        let is_of = |name: &str| is_of(name.as_bytes(), "mine");
+        assert_eq!(["mine", "a.json", "other", ".1-2-3.4", ".a.json"].map(is_of), [true, true, false, false, false]);
     }
 }

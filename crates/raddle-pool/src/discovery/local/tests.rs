@@ -1,7 +1,6 @@
 //! Workers that are published, heard of, and killed.
 
 use std::{
-    future::Future,
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     process::{Child, Command},
@@ -9,14 +8,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::Uid;
-
-/// What is told is told at once; this is for machines that are busy.
-const SOON: Duration = Duration::from_secs(20);
+use crate::discovery::testing::{at, next, ready, soon, tagged};
 
 /// A process that does nothing, and is gone with this.
 struct Idle(Child);
@@ -43,18 +38,12 @@ impl Drop for Idle {
 }
 
 fn worker(pid: u32) -> WorkerMetadata {
-    let (tags, extra, encodings) = ([].into(), [].into(), [].into());
-    let (address, version) = ("unix-abstract:x".into(), "1".into());
-    WorkerMetadata { uid: Uid::new(), address, pid, version, tags, extra, secure: false, encodings }
+    WorkerMetadata { pid, ..at("unix-abstract:x") }
 }
 
 /// One that this process is.
 fn own() -> WorkerMetadata {
     worker(std::process::id())
-}
-
-fn tagged(worker: &WorkerMetadata, tag: &str) -> WorkerMetadata {
-    WorkerMetadata { tags: [tag.to_owned()].into(), ..worker.clone() }
 }
 
 fn pools() -> (TempDir, LocalDiscovery) {
@@ -68,25 +57,12 @@ fn again(discovery: &LocalDiscovery) -> LocalDiscovery {
     LocalDiscovery::in_folder(discovery.folder.pools().path(), discovery.namespace()).unwrap()
 }
 
-async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(SOON, future).await.expect("in time")
-}
-
 async fn publish(discovery: &LocalDiscovery, event: Event) {
     soon(discovery.publish(event)).await.unwrap();
 }
 
 async fn subscribe(discovery: &LocalDiscovery) -> Box<dyn Subscription> {
     soon(discovery.subscribe(None)).await.unwrap()
-}
-
-async fn next(subscription: &mut Box<dyn Subscription>) -> Event {
-    soon(subscription.next()).await.expect("there is more")
-}
-
-/// What can be had without waiting.
-fn ready(subscription: &mut Box<dyn Subscription>) -> Vec<Event> {
-    std::iter::from_fn(|| subscription.next().now_or_never().flatten()).collect()
 }
 
 /// All files and folders below the folder of pools.

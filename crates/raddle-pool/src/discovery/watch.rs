@@ -15,8 +15,6 @@ use rustix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::entry::ENDING;
-
 /// Stands for the folders among what can happen. Processes have other numbers.
 pub(super) const FOLDERS: u64 = 0;
 /// More is heard of the next time.
@@ -78,35 +76,20 @@ impl Watch {
         }
     }
 
-    /// Takes note of all that was told of folders. Returns whether it is worth a look, for who is interested in this namespace.
-    pub(super) fn heed_folders(&self, namespace: &str) -> bool {
+    /// Takes note of all that was told of folders. Returns whether it is worth a look, for who is interested in these names.
+    pub(super) fn heed_folders(&self, is_of_interest: impl Fn(&[u8]) -> bool) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.folders, &mut buffer);
         let mut is_news = false;
         loop {
             match events.next() {
-                Ok(event) => is_news |= event.file_name().is_none_or(|name| is_of(name.to_bytes(), namespace)),
+                // What has no name is of the folder itself, or there was more than the kernel had room to tell of.
+                Ok(event) => is_news |= event.file_name().is_none_or(|name| is_of_interest(name.to_bytes())),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return is_news,
                 // It cannot be read, whatever it was.
                 Err(_) => return true,
             }
         }
-    }
-}
-
-/// Whether a name is that of an entry, or of the folder of the namespace; and not of another one, or of a file that is being written.
-fn is_of(name: &[u8], namespace: &str) -> bool {
-    name == namespace.as_bytes() || (!name.starts_with(b".") && name.ends_with(ENDING.as_bytes()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_others_are_no_news() {
-        let is_of = |name: &str| is_of(name.as_bytes(), "mine");
-        assert_eq!(["mine", "a.json", "other", ".1-2-3.4", ".a.json"].map(is_of), [true, true, false, false, false]);
     }
 }
