@@ -35,8 +35,11 @@ pub(crate) struct Value {
     encoding: Encoding,
     bytes: Bytes,
     /// Writes it in another encoding: by its type, where that is known.
-    rewrite: fn(Encoding, &[u8], Encoding) -> Result<Vec<u8>, String>,
+    rewrite: Rewrite,
 }
+
+/// From an encoding to another.
+type Rewrite = fn(Encoding, &[u8], Encoding) -> Result<Vec<u8>, String>;
 
 impl Value {
     /// One that has come with a call, and is of whatever type.

@@ -181,7 +181,7 @@ impl worker_server::Worker for Service {
 
     async fn stop(&self, _: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
         self.stop.notify_one();
-        Ok(Response::default())
+        Ok(Response::new(v1::StopReply::default()))
     }
 
     async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
@@ -194,7 +194,7 @@ impl worker_server::Worker for Service {
     }
 
     async fn idle(&self, _: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
-        Ok(Response::default())
+        Ok(Response::new(v1::IdleReply::default()))
     }
 }
 
