@@ -105,6 +105,30 @@ fn unpack(folder: &Path, server: &Path) -> bool {
     place().is_ok()
 }
 
+/// Gets what workers in Python are made with, if it is not there, or is of other versions. It is nobody else's: no environment is touched.
+pub(crate) fn python_packages() -> bool {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let list = workspace.join("examples/python-worker/requirements.txt");
+    let (folder, installed) = (workspace.join("target/servers/python-worker"), "installed.txt");
+    let version = Command::new("python3").arg("--version").output().map(|output| output.stdout).unwrap_or_default();
+    // Packages that have machine code are those of one version of Python.
+    let wanted = [version, fs::read(&list).unwrap_or_default()].concat();
+    if fs::read(folder.join(installed)).is_ok_and(|there| there == wanted) {
+        return true;
+    }
+    let _ = fs::remove_dir_all(&folder);
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--root-user-action=ignore"]);
+    install.args(["--only-binary=:all:", "--requirement"]).arg(list).arg("--target").arg(&folder);
+    // Last: who finds it finds all.
+    let got =
+        step::run("packages of workers in Python", install).ok && fs::write(folder.join(installed), wanted).is_ok();
+    if !got {
+        eprintln!("xtask: without the packages at {} tests of workers in Python fail", folder.display());
+    }
+    got || !is_ci()
+}
+
 /// Installs the test runner if it is not there.
 pub(crate) fn nextest() -> bool {
     if has_cargo("nextest") {

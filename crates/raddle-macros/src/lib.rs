@@ -12,7 +12,7 @@ const CALLS: bool = cfg!(feature = "pool");
 #[proc_macro_attribute]
 pub fn routine(options: TokenStream, item: TokenStream) -> TokenStream {
     let expanded = routine::expand(options.into(), item.clone().into(), CALLS);
-    or_as_it_was(expanded, || item.into())
+    or_as_it_was(expanded, || routine::with_a_body(item.into()))
 }
 
 /// Makes methods and associated functions routines: those in this `impl` block that have `#[raddle::routine]`.

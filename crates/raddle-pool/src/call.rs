@@ -5,13 +5,12 @@ use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use futures_core::Stream;
-use raddle_core::routine::{Packed, unpack};
+use raddle_core::routine::{Encoding, Packed};
 use raddle_wire::{
     PROTOCOL,
     v1::{self, exception::Kind},
@@ -21,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
 use crate::{
     CallError, Never, On,
-    connection::{MAX_VALUE, Outgoing, Replies, Step},
+    connection::{Outgoing, Replies, Step},
     proxy,
     scope::{Scope, To},
 };
@@ -72,8 +71,8 @@ impl State {
         }
     }
 
-    /// The next thing that is heard of it. The call is made, if it was not.
-    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<Step, CallError>> {
+    /// The next thing that is heard of it, and how values in that are written. The call is made, if it was not.
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Step, Encoding), CallError>> {
         loop {
             match self {
                 Self::Prepared(_) => {
@@ -96,12 +95,13 @@ impl State {
                         *self = Self::Over;
                         return Poll::Ready(Err(CallError::TimedOut));
                     };
+                    let encoding = replies.encoding();
                     if step.is_last() {
                         *self = Self::Over;
                     }
-                    return Poll::Ready(Ok(step));
+                    return Poll::Ready(Ok((step, encoding)));
                 }
-                Self::Over => return Poll::Ready(Ok(Step::End)),
+                Self::Over => return Poll::Ready(Ok((Step::End, Encoding::default()))),
             }
         }
     }
@@ -115,11 +115,8 @@ impl Prepared {
             To::Proxy(proxy) => proxy.clone(),
             To::Route(route) => proxy::of_route(route).await?,
         };
+        let rewrite = arguments.rewrite();
         let arguments = arguments.finish().map_err(CallError::Arguments)?;
-        if arguments.len() > MAX_VALUE {
-            let message = format!("the arguments have {} bytes, and at most {MAX_VALUE} can be sent", arguments.len());
-            return Err(CallError::Arguments(message));
-        }
         let timeout = scope.timeout(timeout);
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(CallError::TimedOut);
@@ -135,12 +132,12 @@ impl Prepared {
             arguments: arguments.into(),
             // Nothing means for ever, so the shortest time is one.
             timeout_ms: timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1)),
-            context: scope.values.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             traceparent,
             tracestate: tracestate.unwrap_or_default(),
             route: Some(proxy.route()),
+            ..v1::Call::default()
         };
-        let outgoing = Outgoing { call: Arc::new(call), key };
+        let outgoing = Outgoing::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;
         let dispatch = proxy.dispatch(outgoing, timeout);
         let replies = match deadline {
             None => dispatch.await?,
@@ -201,14 +198,14 @@ impl<T: DeserializeOwned, E: DeserializeOwned> Future for Call<T, E> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let outcome = match ready!(self.state.poll_step(cx)) {
-                Ok(Step::Taken) => continue,
-                Ok(Step::Item(value) | Step::Result(value)) => {
+                Ok((Step::Taken, _)) => continue,
+                Ok((Step::Item(value) | Step::Result(value), encoding)) => {
                     self.state = State::Over;
-                    unpack(&value).map_err(CallError::Result)
+                    encoding.read(&value).map_err(CallError::Result)
                 }
-                Ok(Step::End) => Err(CallError::Result("the routine ended without one".into())),
-                Ok(Step::Exception(exception)) => Err(thrown(exception)),
-                Ok(Step::Refused(error)) => Err(error.into()),
+                Ok((Step::End, _)) => Err(CallError::Result("the routine ended without one".into())),
+                Ok((Step::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
+                Ok((Step::Refused(error), _)) => Err(error.into()),
                 Err(error) => Err(error.widen()),
             };
             return Poll::Ready(outcome);
@@ -229,11 +226,13 @@ impl<T: DeserializeOwned> Stream for CallStream<T> {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             let item = match ready!(self.state.poll_step(cx)) {
-                Ok(Step::Taken) => continue,
-                Ok(Step::Item(value) | Step::Result(value)) => unpack(&value).map_err(CallError::Result),
-                Ok(Step::End) => return Poll::Ready(None),
-                Ok(Step::Exception(exception)) => Err(thrown(exception)),
-                Ok(Step::Refused(error)) => Err(error.into()),
+                Ok((Step::Taken, _)) => continue,
+                Ok((Step::Item(value) | Step::Result(value), encoding)) => {
+                    encoding.read(&value).map_err(CallError::Result)
+                }
+                Ok((Step::End, _)) => return Poll::Ready(None),
+                Ok((Step::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
+                Ok((Step::Refused(error), _)) => Err(error.into()),
                 Err(error) => Err(error),
             };
             if item.is_err() {
@@ -245,11 +244,11 @@ impl<T: DeserializeOwned> Stream for CallStream<T> {
 }
 
 /// The error that a worker tells of.
-fn thrown<E: DeserializeOwned>(exception: v1::Exception) -> CallError<E> {
+fn thrown<E: DeserializeOwned>(exception: v1::Exception, encoding: Encoding) -> CallError<E> {
     let kind = exception.kind();
     let v1::Exception { message, value, place, backtrace, .. } = exception;
     match kind {
-        Kind::Failed => match unpack(&value) {
+        Kind::Failed => match encoding.read(&value) {
             Ok(error) => CallError::Failed(error),
             Err(error) => {
                 CallError::Result(format!("the routine failed ({message}), and its error cannot be read: {error}"))

@@ -12,16 +12,57 @@
 //! # }
 //! ```
 
-use std::{collections::BTreeMap, future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    marker::PhantomData,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
-use raddle_core::Trace;
+use raddle_core::{Trace, routine::Encoding};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::scope::Scope;
 
-/// All values, by name, as they are sent.
-pub(crate) type Values = Arc<BTreeMap<String, Bytes>>;
+/// All values, by name.
+pub(crate) type Values = Arc<BTreeMap<String, Value>>;
+
+/// A value, as it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Value {
+    encoding: Encoding,
+    bytes: Bytes,
+    /// Writes it in another encoding: by its type, where that is known.
+    rewrite: Rewrite,
+}
+
+/// From an encoding to another.
+type Rewrite = fn(Encoding, &[u8], Encoding) -> Result<Vec<u8>, String>;
+
+impl Value {
+    /// One that has come with a call, and is of whatever type.
+    pub(crate) fn received(encoding: Encoding, bytes: Bytes) -> Self {
+        Self { encoding, bytes, rewrite: Encoding::rewrite_any }
+    }
+
+    fn written_in(&self, encoding: Encoding) -> Result<Bytes, String> {
+        if encoding == self.encoding {
+            return Ok(self.bytes.clone());
+        }
+        (self.rewrite)(self.encoding, &self.bytes, encoding).map(Bytes::from)
+    }
+}
+
+/// All values, as they are sent to who reads this.
+pub(crate) fn written(values: &Values, encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
+    let write = |(name, value): (&String, &Value)| match value.written_in(encoding) {
+        Ok(bytes) => Ok((name.clone(), bytes)),
+        Err(error) => Err(format!("the context value '{name}' cannot be sent as {encoding}: {error}")),
+    };
+    values.iter().map(write).collect()
+}
 
 /// The name and the type of a value.
 #[derive(Debug)]
@@ -40,7 +81,7 @@ impl<T> Key<T> {
 impl<T: Serialize + DeserializeOwned> Key<T> {
     /// The value here. `None` if nobody has set it, or as another type.
     pub fn get(&self) -> Option<T> {
-        Scope::current().values.get(self.name).and_then(|bytes| rmp_serde::from_slice(bytes).ok())
+        Scope::current().values.get(self.name).and_then(|value| value.encoding.read(&value.bytes).ok())
     }
 
     /// Sets it for a future, and for all that is called in there.
@@ -48,11 +89,12 @@ impl<T: Serialize + DeserializeOwned> Key<T> {
     /// # Panics
     /// If the value's own code fails to write it down.
     pub fn scope<F: Future>(&self, value: T, future: F) -> impl Future<Output = F::Output> + use<T, F> {
-        let bytes = rmp_serde::to_vec_named(&value).expect("a context value can be written down");
-        let name = self.name;
+        let encoding = Encoding::default();
+        let bytes = encoding.write(&value).expect("a context value can be written down").into();
+        let (name, value) = (self.name, Value { encoding, bytes, rewrite: Encoding::rewrite::<T> });
         async move {
             let mut scope = Scope::current();
-            Arc::make_mut(&mut scope.values).insert(name.to_owned(), bytes.into());
+            Arc::make_mut(&mut scope.values).insert(name.to_owned(), value);
             scope.around(future).await
         }
     }
@@ -70,6 +112,8 @@ pub fn time_left() -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     static NAME: Key<String> = Key::new("name");
@@ -87,5 +131,40 @@ mod tests {
         };
         NAME.scope("outer".into(), async { SIZE.scope(3, inside).await }).await;
         assert_eq!(NAME.get(), None);
+    }
+
+    static PLACE: Key<Ipv4Addr> = Key::new("place");
+    static WEIGHT: Key<f64> = Key::new("weight");
+
+    async fn sent(encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
+        written(&Scope::current().values, encoding)
+    }
+
+    #[tokio::test]
+    async fn values_are_sent_by_their_type_in_whatever_encoding() {
+        let json = PLACE.scope(Ipv4Addr::LOCALHOST, sent(Encoding::Json)).await.unwrap();
+        assert_eq!(json["place"].as_ref(), br#""127.0.0.1""#);
+        let error = WEIGHT.scope(f64::NAN, sent(Encoding::Json)).await.unwrap_err();
+        assert!(error.starts_with("the context value 'weight' cannot be sent as json: NaN"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn values_that_have_come_in_json_are_read_and_passed_on() {
+        let received = |(name, json): (&str, &'static str)| {
+            (name.to_owned(), Value::received(Encoding::Json, Bytes::from_static(json.as_bytes())))
+        };
+        let values = [("name", r#""acme""#), ("size", "3"), ("place", r#""127.0.0.1""#), ("torn", "{")];
+        let values = Arc::new(values.into_iter().map(received).collect());
+        let inside = async {
+            assert_eq!((NAME.get().as_deref(), SIZE.get()), (Some("acme"), Some(3)));
+            assert_eq!((PLACE.get(), NAME_AS_NUMBER.get()), (Some(Ipv4Addr::LOCALHOST), None));
+            let error = sent(Encoding::MessagePack).await.unwrap_err();
+            assert!(error.starts_with("the context value 'torn' cannot be sent as messagepack"), "{error}");
+            assert_eq!(sent(Encoding::Json).await.unwrap()["torn"].as_ref(), b"{", "as it came");
+        };
+        Scope { values: Arc::clone(&values), ..Scope::default() }.around(inside).await;
+        let mut values = values;
+        Arc::make_mut(&mut values).remove("torn");
+        assert_eq!(written(&values, Encoding::MessagePack).unwrap()["name"].as_ref(), b"\xa4acme");
     }
 }

@@ -5,6 +5,8 @@ use std::{convert::Infallible, fmt};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tonic::Code;
 
+use crate::Encodings;
+
 /// The error of a routine that returns none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Never(Infallible);
@@ -78,6 +80,8 @@ pub struct RpcError {
     pub message: String,
     /// Whether the routine may have begun. Then nobody else may be asked.
     pub may_have_begun: bool,
+    /// The encodings that the worker reads, if it has refused that of the call.
+    pub reads: Encodings,
 }
 
 /// What follows from an error for the worker, and for the call.
@@ -96,12 +100,12 @@ pub enum Blame {
 impl RpcError {
     /// A call that was not taken.
     pub fn refused(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), may_have_begun: false }
+        Self { code, message: message.into(), may_have_begun: false, reads: Encodings::new() }
     }
 
     /// A call of which nothing is heard any more.
     pub fn lost(message: impl Into<String>) -> Self {
-        Self { code: Code::Unavailable, message: message.into(), may_have_begun: true }
+        Self { may_have_begun: true, ..Self::refused(Code::Unavailable, message) }
     }
 
     /// What follows from it.
@@ -156,7 +160,7 @@ impl<E> CallError<E> {
 
 impl<E> From<RpcError> for CallError<E> {
     fn from(error: RpcError) -> Self {
-        let RpcError { code, message, may_have_begun } = error;
+        let RpcError { code, message, may_have_begun, reads: _ } = error;
         match code {
             Code::DeadlineExceeded => Self::TimedOut,
             _ if may_have_begun => Self::Lost { reason: message, may_have_begun },

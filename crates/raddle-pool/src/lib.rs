@@ -10,6 +10,7 @@ pub mod connection;
 pub mod context;
 pub mod credentials;
 pub mod discovery;
+mod encoding;
 mod error;
 mod link;
 mod metadata;
@@ -24,6 +25,7 @@ pub mod worker;
 
 pub use call::{Call, CallStream};
 pub use credentials::WorkerCredentials;
+pub use encoding::{Encoding, Encodings};
 pub use error::{Blame, CallError, Never, NoWorkersAvailable, RpcError};
 pub use metadata::{MetadataError, Uid, WorkerMetadata};
 pub use pool::{PoolBuilder, PoolError, WorkerPool, standalone};

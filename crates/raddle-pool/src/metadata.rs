@@ -11,7 +11,10 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::connection::Address;
+use crate::{
+    connection::Address,
+    encoding::{self, Encodings},
+};
 
 /// What no other worker has ever been called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -38,6 +41,9 @@ pub struct WorkerMetadata {
     /// It serves over TLS.
     #[serde(default)]
     pub secure: bool,
+    /// The encodings that it reads. If there are none, nothing was said of it.
+    #[serde(default, deserialize_with = "encoding::deserialize", skip_serializing_if = "Encodings::is_empty")]
+    pub encodings: Encodings,
 }
 
 /// So much may be said of a worker by whoever publishes it. What is more is no description of one.
@@ -63,7 +69,7 @@ impl WorkerMetadata {
     /// Whether this can be a worker: it has an address, and nothing is longer than it needs to be, or could do something to a terminal that shows it.
     /// What comes from a file or over a network is to pass this before anybody is told of it.
     pub fn check(&self) -> Result<(), MetadataError> {
-        let Self { uid: _, address, pid: _, version, tags, extra, secure: _ } = self;
+        let Self { uid: _, address, pid: _, version, tags, extra, secure: _, encodings: _ } = self;
         text("address", address, bounds::ADDRESS)?;
         address.parse::<Address>().map_err(|error| MetadataError(error.to_string()))?;
         text("version", version, bounds::VERSION)?;
@@ -128,9 +134,10 @@ impl FromStr for Uid {
 
 impl From<WorkerMetadata> for v1::WorkerMetadata {
     fn from(worker: WorkerMetadata) -> Self {
-        let WorkerMetadata { uid, address, pid, version, tags, extra, secure } = worker;
+        let WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
-        Self { uid: uid.to_string(), address, pid, version, tags, extra, secure }
+        let encodings = encoding::numbers(&encodings);
+        Self { uid: uid.to_string(), address, pid, version, tags, extra, secure, encodings }
     }
 }
 
@@ -138,9 +145,10 @@ impl TryFrom<v1::WorkerMetadata> for WorkerMetadata {
     type Error = uuid::Error;
 
     fn try_from(worker: v1::WorkerMetadata) -> Result<Self, Self::Error> {
-        let v1::WorkerMetadata { uid, address, pid, version, tags, extra, secure } = worker;
+        let v1::WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
-        Ok(Self { uid: uid.parse()?, address, pid, version, tags, extra, secure })
+        let encodings = encoding::of_numbers(&encodings);
+        Ok(Self { uid: uid.parse()?, address, pid, version, tags, extra, secure, encodings })
     }
 }
 
@@ -149,9 +157,9 @@ mod tests {
     use super::*;
 
     fn worker(address: &str) -> WorkerMetadata {
-        let (tags, extra) = ([].into(), [].into());
-        let uid = Uid::of_address(address);
-        WorkerMetadata { uid, address: address.into(), pid: 0, version: String::new(), tags, extra, secure: false }
+        let (tags, extra, encodings) = ([].into(), [].into(), [].into());
+        let (uid, address, version) = (Uid::of_address(address), address.into(), String::new());
+        WorkerMetadata { uid, address, pid: 0, version, tags, extra, secure: false, encodings }
     }
 
     #[test]

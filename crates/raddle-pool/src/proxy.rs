@@ -130,6 +130,7 @@ impl WorkerProxy {
 impl Inner {
     fn put_worker(&self, metadata: WorkerMetadata) {
         let factory = ConnectionFactory::new(&metadata.address, self.limit).credentials(self.credentials.clone());
+        let factory = factory.encodings(&metadata.encodings);
         self.context.put_worker(metadata, factory);
     }
 

@@ -17,5 +17,8 @@ pub mod v1 {
     tonic::include_proto!("raddle.v1");
 }
 
+/// Where a worker says which encodings it reads when it refuses a call for its own: the trailing metadata of this name.
+pub const ENCODINGS: &str = "raddle-encodings";
+
 /// The version that both sides must have in common, and that each says of itself. It grows when one side could misunderstand the other.
 pub const PROTOCOL: u32 = 1;

@@ -36,6 +36,9 @@
 //! }
 //! ```
 //!
+//! A function without a body is a routine of another program, in whatever language, and is called in the same way:
+//! `#[raddle::routine(name = "py.embed")] async fn embed(text: String) -> Vec<f32>;`
+//!
 //! `add::task(1, 2)` is the same as a task, which a broker keeps until it is done, and `add::here(1, 2)` runs in this process.
 //! `add::task(1, 2).schedule(&broker, Schedule::cron("sums", "@hourly"))` has it submitted again and again.
 //! `#[raddle::routines]` on an `impl` block is for methods.
@@ -115,6 +118,9 @@ pub use raddle_exec as exec;
 pub use raddle_fabric as fabric;
 #[cfg(feature = "pool")]
 pub use raddle_pool as pool;
+/// What workers and callers say to each other: for workers that are made by hand.
+#[cfg(feature = "pool")]
+pub use raddle_wire as wire;
 
 pub mod prelude {
     //! What most programs need.

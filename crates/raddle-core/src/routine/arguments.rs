@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::{Value, value::RawValue};
 
-use super::{Failure, Given};
+use super::{Encoding, Failure, Given};
 
 /// What a function is given, one after the other.
 pub struct Arguments<'a>(Source<'a>);
@@ -13,26 +13,35 @@ pub struct Arguments<'a>(Source<'a>);
 enum Source<'a> {
     /// By position, then by name.
     Task { positional: std::vec::IntoIter<Value>, named: serde_json::Map<String, Value> },
-    /// By position.
-    Call(rmp_serde::Deserializer<rmp_serde::decode::ReadRefReader<'a, [u8]>>),
+    /// By position, in MessagePack.
+    Packed(rmp_serde::Deserializer<rmp_serde::decode::ReadRefReader<'a, [u8]>>),
+    /// By position, each as JSON.
+    Json(std::vec::IntoIter<&'a RawValue>),
 }
 
 impl<'a> Arguments<'a> {
     /// Those for a function with `count` of them.
     pub fn of(given: Given<'a>, count: usize) -> Result<Self, Failure> {
+        let no_array = |why: &str| Failure::Unfit(format!("they are not an array{why}"));
         let (source, found) = match given {
             Given::Job(job) => {
                 let (positional, named) = (job.spec.args, job.spec.kwargs);
                 let found = positional.len() + named.len();
                 (Source::Task { positional: positional.into_iter(), named }, found)
             }
-            Given::Packed(bytes) => {
+            Given::Call(Encoding::MessagePack, bytes) => {
                 // An array of fewer than 16, which is all that there are.
                 let found = match bytes.first() {
                     Some(head @ 0x90..=0x9f) => usize::from(head & 0xf),
-                    _ => return Err(Failure::Unfit("they are not an array".into())),
+                    _ => return Err(no_array("")),
                 };
-                (Source::Call(rmp_serde::Deserializer::from_read_ref(&bytes[1..])), found)
+                (Source::Packed(rmp_serde::Deserializer::from_read_ref(&bytes[1..])), found)
+            }
+            Given::Call(Encoding::Json, bytes) => {
+                let mut json = serde_json::Deserializer::from_slice(bytes);
+                let read = Elements(count).deserialize(&mut json).and_then(|read| json.end().map(|()| read));
+                let (elements, found) = read.map_err(|error| no_array(&format!(": {error}")))?;
+                (Source::Json(elements.into_iter()), found)
             }
         };
         if found != count {
@@ -43,17 +52,53 @@ impl<'a> Arguments<'a> {
 
     /// The next one, which the function calls `name`.
     pub fn next<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Failure> {
+        let missing = || Failure::Unfit(format!("'{name}' is missing"));
         let read = match &mut self.0 {
             Source::Task { positional, named } => {
                 let value = match positional.next() {
                     Some(value) => value,
-                    None => named.remove(name).ok_or_else(|| Failure::Unfit(format!("'{name}' is missing")))?,
+                    None => named.remove(name).ok_or_else(missing)?,
                 };
                 serde_json::from_value(value).map_err(|error| error.to_string())
             }
-            Source::Call(rest) => T::deserialize(rest).map_err(|error| error.to_string()),
+            Source::Packed(rest) => T::deserialize(rest).map_err(|error| error.to_string()),
+            Source::Json(rest) => {
+                serde_json::from_str(rest.next().ok_or_else(missing)?.get()).map_err(|error| error.to_string())
+            }
         };
         read.map_err(|error| Failure::Unfit(format!("'{name}': {error}")))
+    }
+}
+
+/// So many elements of an array, unread, and how many it has. Of an array that has more, no more than that is kept, however long it is.
+struct Elements(usize);
+
+impl<'de> DeserializeSeed<'de> for Elements {
+    type Value = (Vec<&'de RawValue>, usize);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Elements {
+    type Value = (Vec<&'de RawValue>, usize);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
+        let mut elements = Vec::with_capacity(self.0);
+        while elements.len() < self.0 {
+            let Some(element) = array.next_element()? else { break };
+            elements.push(element);
+        }
+        let mut found = elements.len();
+        while elements.len() == self.0 && array.next_element::<IgnoredAny>()?.is_some() {
+            found += 1;
+        }
+        Ok((elements, found))
     }
 }
 

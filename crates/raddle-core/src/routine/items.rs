@@ -53,7 +53,7 @@ impl Answer {
     pub fn into_json(self) -> Result<Value, Failure> {
         match self {
             Self::Json(value) => Ok(value),
-            Self::Packed(_) => Err(Failure::Unwritable("it is in the form of a call's".into())),
+            Self::Bytes(_) => Err(Failure::Unwritable("it is in the form of a call's".into())),
         }
     }
 }

@@ -1,9 +1,13 @@
-//! Functions of a program that other processes can run: the list of them, and the two forms in which their arguments and results travel.
+//! Functions of a program that other processes can run: the list of them, and the forms in which their arguments and results travel.
 //!
-//! A task has its arguments as JSON, which people write and read, and which is kept for long. A call has them as MessagePack, which is read at
-//! once by a process of the same program. A function is registered once, for both: it answers in the form in which it was asked.
+//! A task has its arguments as JSON, which people write and read, and which is kept for long. A call has them in the encoding that its worker
+//! reads: MessagePack, if that is a process of Raddle, and JSON if it is not. A function is registered once, for all: it answers in the form in
+//! which it was asked.
 
+mod any;
 mod arguments;
+mod encoding;
+mod finite;
 mod form;
 mod items;
 
@@ -14,7 +18,8 @@ use serde_json::Value;
 
 pub use self::{
     arguments::Arguments,
-    form::{Form, Packed, unpack},
+    encoding::{Encoding, UnknownEncoding},
+    form::{Form, Packed, Rewrite, Rewriting},
     items::{gather, items},
 };
 use crate::{Job, reply::Fault};
@@ -53,8 +58,8 @@ pub type Outcome = Result<Answer, Failure>;
 pub enum Given<'a> {
     /// The arguments of a task.
     Job(Box<Job>),
-    /// The arguments of a call: an array, in MessagePack.
-    Packed(&'a [u8]),
+    /// The arguments of a call: an array, in this encoding.
+    Call(Encoding, &'a [u8]),
 }
 
 /// What a function gives back, in the form in which it was asked.
@@ -62,8 +67,8 @@ pub enum Given<'a> {
 pub enum Answer {
     /// To a task.
     Json(Value),
-    /// To a call.
-    Packed(Vec<u8>),
+    /// To a call, in its encoding.
+    Bytes(Vec<u8>),
 }
 
 /// Why a function has given nothing back.
@@ -106,8 +111,8 @@ impl Given<'_> {
     /// The form that it has, and that the answer is to have.
     pub fn form(&self) -> Form {
         match self {
-            Self::Job(_) => Form::Json,
-            Self::Packed(_) => Form::Packed,
+            Self::Job(_) => Form::Task,
+            Self::Call(encoding, _) => Form::Call(*encoding),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The entry in the program's list of routines: arguments in, the function, and what comes of it out.
 
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
-use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::{Attribute, Type, spanned::Spanned};
+use quote::{ToTokens, format_ident, quote};
+use syn::{Attribute, Type};
 
 use super::{output::Output, signature::Signature};
 
@@ -29,7 +29,7 @@ struct Names {
 impl Entry<'_> {
     pub(super) fn write(&self) -> TokenStream {
         let Self { name, conditions, .. } = self;
-        let (run, checks) = (self.run(), self.checks());
+        let (run, checks) = (self.run(), self.signature.output.check(|of| self.named(of)));
         quote! {
             #(#conditions)*
             const _: () = {
@@ -125,21 +125,6 @@ impl Entry<'_> {
                     }
                 }}
             }
-        }
-    }
-
-    /// A `Result` under another name would be a value: what failed would have succeeded. The compiler alone can see that.
-    fn checks(&self) -> TokenStream {
-        let Output::Value(of) = &self.signature.output else { return TokenStream::new() };
-        let named = self.named(of);
-        quote_spanned! {of.span()=>
-            const _: () = {
-                use ::raddle::__private::NoResult as _;
-                ::core::assert!(
-                    !::raddle::__private::Probe::<#named>::IS_RESULT,
-                    "this is a `Result` by another name: write `Result`, so that it can be seen that the routine may fail",
-                );
-            };
         }
     }
 

@@ -19,7 +19,9 @@ impl Facets<'_> {
         let about = self.picked(&["cfg", "doc", "deprecated"]);
         let (visibility, inputs, call) = (self.visibility, self.inputs(), self.signature.output.call());
         let count = self.signature.count();
-        let packed = self.each(quote!(::raddle::__private::Packed::new(#count)), "pack");
+        let rewrite = self.rewrite();
+        let packed = quote!(::raddle::__private::Packed::new(#count).rewritten_by(#rewrite));
+        let packed = self.each(packed, "pack");
         quote! {
             #(#about)*
             #[allow(dead_code, clippy::too_many_arguments, reason = "it is written for whoever may need it")]
@@ -76,6 +78,26 @@ impl Facets<'_> {
         let others = self.signature.arguments.iter().map(|Argument { name, of }| quote!(#name: #of));
         let all = receiver.into_iter().chain(others);
         quote!(#(#all),*)
+    }
+
+    /// A function that writes packed arguments in JSON: for workers that read nothing else, whose types are only known here.
+    fn rewrite(&self) -> TokenStream {
+        let count = self.signature.count();
+        let (packed, rewriting) =
+            (Ident::new("packed", Span::mixed_site()), Ident::new("rewriting", Span::mixed_site()));
+        let receiver = self.signature.receiver.as_ref().map(|receiver| (&receiver.of, "self".to_owned()));
+        let others = self.signature.arguments.iter().map(|argument| (&argument.of, argument.key()));
+        let each = receiver.into_iter().chain(others);
+        let each =
+            each.map(|(of, key)| quote!(<#of as ::raddle::__private::Crosses>::rewrite(&mut #rewriting, #key)?;));
+        let mutability = (count > 0).then(|| quote!(mut));
+        quote! {
+            |#packed| {
+                let #mutability #rewriting = ::raddle::__private::Rewriting::of(#packed, #count)?;
+                #(#each)*
+                ::core::result::Result::Ok(#rewriting.finish())
+            }
+        }
     }
 
     /// `first`, with every argument added to it.

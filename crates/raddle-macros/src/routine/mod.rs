@@ -2,8 +2,9 @@
 //!
 //! The function's name becomes that of a function which makes a call of it, and of a type beside that, with `task` and `here`. The user's body is
 //! `here`; an entry in the program's list of routines is how a worker gets to it. In an `impl` block there is no room for a type, so
-//! that `#[raddle::routines]` writes `name_task` and `name_here` instead.
+//! that `#[raddle::routines]` writes `name_task` and `name_here` instead. A function without a body is one of another program.
 
+mod declaration;
 mod entry;
 mod facets;
 mod methods;
@@ -13,7 +14,7 @@ mod signature;
 
 use proc_macro2::TokenStream;
 use quote::quote;
-use syn::{ItemFn, Result, ext::IdentExt};
+use syn::{ForeignItemFn, ItemFn, Result, ext::IdentExt};
 
 pub(crate) use self::methods::{expand as expand_impl, untouched};
 use self::{entry::Entry, facets::Facets, signature::Signature};
@@ -21,6 +22,9 @@ use self::{entry::Entry, facets::Facets, signature::Signature};
 /// What to write for a function. Without `calls`, which need a pool, there is nothing of its own name but a type.
 pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Result<TokenStream> {
     let name = options::given_name(options)?;
+    if let Ok(function) = syn::parse2(item.clone()) {
+        return declaration::expand(name, function, calls);
+    }
     let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
     let signature = Signature::read(&sig, false)?;
     let ident = &sig.ident;
@@ -61,6 +65,14 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Re
 
         #entry
     })
+}
+
+/// The function as it would be without us, for errors. Without a body it would be one more.
+pub(crate) fn with_a_body(item: TokenStream) -> TokenStream {
+    match syn::parse2::<ForeignItemFn>(item.clone()) {
+        Ok(_) => TokenStream::new(),
+        Err(_) => item,
+    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! What a function gives back: a value, a value or an error, or items.
 
 use proc_macro2::TokenStream;
-use quote::{ToTokens, quote};
-use syn::{Error, GenericArgument, PathArguments, PathSegment, Result, ReturnType, Type, TypeParamBound};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{
+    Error, GenericArgument, PathArguments, PathSegment, Result, ReturnType, Type, TypeParamBound, spanned::Spanned,
+};
 
 use super::signature::bare;
 
@@ -47,6 +49,21 @@ impl Output {
                 _ => Self::Value(of.clone()),
             }),
             _ => Ok(Self::Value(of.clone())),
+        }
+    }
+
+    /// A `Result` under another name would be a value: what failed would have succeeded. The compiler alone can see that.
+    pub(super) fn check(&self, named: impl Fn(&Type) -> TokenStream) -> TokenStream {
+        let Self::Value(of) = self else { return TokenStream::new() };
+        let named = named(of);
+        quote_spanned! {of.span()=>
+            const _: () = {
+                use ::raddle::__private::NoResult as _;
+                ::core::assert!(
+                    !::raddle::__private::Probe::<#named>::IS_RESULT,
+                    "this is a `Result` by another name: write `Result`, so that it can be seen that the routine may fail",
+                );
+            };
         }
     }
 

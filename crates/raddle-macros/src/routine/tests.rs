@@ -45,6 +45,7 @@ fn what_cannot_be_a_routine_is_refused_with_a_word_of_why() {
         "is `impl Stream<Item = …>`": fn f() -> impl Stream { s }
         "make this a `fn`": async fn f() -> impl Stream<Item = u8> { s }
         "put #[raddle::routines] on that": fn f() -> Option<Vec<Self>> { None }
+        "say what it is called there": async fn f(of: u8) -> u8;
         "expected": struct NotAFunction;
     } {
         let message = expand(TokenStream::new(), item, true).expect_err("it is refused").to_string();
@@ -132,6 +133,43 @@ fn a_stream_is_called_as_one_and_is_a_list_as_a_task() {
             "Run::Stream(",
         ],
     );
+}
+
+#[test]
+fn arguments_are_written_in_json_by_their_types() {
+    has(
+        &written(quote! { fn f(a: u8, b: Vec<u8>) {} }),
+        &[
+            "::raddle::__private::Packed::new(2usize).rewritten_by(|packed| {",
+            "<Vec<u8> as ::raddle::__private::Crosses>::rewrite(&mut rewriting, \"b\")?;",
+        ],
+    );
+    has(
+        &written_impl(quote! { impl P { #[routine] fn f(&self) {} } }),
+        &["<Self as ::raddle::__private::Crosses>::rewrite(&mut rewriting, \"self\")?;"],
+    );
+}
+
+#[test]
+fn a_function_without_a_body_is_called_and_never_run() {
+    let declared = |item| compact(expand(quote!(name = "py.embed"), item, true).expect("it is one"));
+    let embed = declared(quote! {
+        /// Says it in numbers.
+        pub(crate) async fn embed(text: String) -> Result<Vec<f32>, Trouble>;
+    });
+    has(
+        &embed,
+        &[
+            "pub(crate) fn embed(text: String) -> ::raddle::Call<Vec<f32>, Trouble>",
+            "pub(crate) const NAME: &'static str = \"py.embed\"",
+        ],
+    );
+    assert_eq!(embed.matches("numbers.").count(), 1, "{embed}");
+    for absent in ["submit!", "fn task", "fn here"] {
+        assert!(!embed.contains(&absent.replace(' ', "")), "{embed}");
+    }
+    has(&declared(quote! { fn f() -> impl Stream<Item = u8>; }), &["fn f() -> ::raddle::CallStream<u8>"]);
+    has(&declared(quote! { fn f() -> Other; }), &["Probe::<Other>::IS_RESULT"]);
 }
 
 #[test]

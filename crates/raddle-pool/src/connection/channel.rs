@@ -3,11 +3,14 @@
 use std::{
     io,
     pin::pin,
-    sync::{Arc, LazyLock, PoisonError, RwLock, Weak},
+    sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
-use raddle_wire::{frame::GREETING, v1::worker_client::WorkerClient};
+use raddle_wire::{
+    frame::GREETING,
+    v1::{self, worker_client::WorkerClient},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Semaphore,
@@ -16,7 +19,6 @@ use tokio::{
 use tonic::{Code, Status, transport};
 
 use super::{
-    Outgoing,
     link::Link,
     reach::{AGAIN, Reach, SLOW, Wait},
     replies::{self, From, Replies, Turn, refusal},
@@ -25,7 +27,7 @@ use super::{
     target::{CONNECT, Target},
 };
 use crate::{
-    RpcError,
+    Encoding, RpcError,
     credentials::{Refusal, WorkerCredentials},
 };
 
@@ -58,6 +60,8 @@ pub(crate) struct Channel {
     permits: Arc<Semaphore>,
     way: RwLock<Way>,
     reach: Reach,
+    /// What the worker has said that it reads, when it has refused something else.
+    encoding: OnceLock<Encoding>,
 }
 
 /// How calls go.
@@ -84,7 +88,18 @@ impl Channel {
     fn open(target: Target, limit: usize) -> Self {
         let grpc = target.client();
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { target, grpc, permits, way: RwLock::new(Way::Unknown), reach: Reach::default() }
+        let (way, reach) = (RwLock::new(Way::Unknown), Reach::default());
+        Self { target, grpc, permits, way, reach, encoding: OnceLock::new() }
+    }
+
+    /// What the worker reads, if it has refused something else.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        self.encoding.get().copied()
+    }
+
+    /// It has refused another. Should a worker take its place that reads something else, that is said to each call until this channel is let go of.
+    pub(super) fn is_to_be_called_in(&self, encoding: Encoding) {
+        let _ = self.encoding.set(encoding);
     }
 
     /// Waits until a call may be sent. Whose turn it is, it is until this is dropped.
@@ -94,22 +109,25 @@ impl Channel {
         Ok(Turn { _permit: permit, _channel: Arc::clone(self) })
     }
 
-    /// Sends a call whose turn it is.
-    pub(crate) async fn dispatch(
+    /// Sends a call whose turn it is. Returns when it has been taken.
+    pub(super) async fn dispatch(
         self: &Arc<Self>,
-        call: &Outgoing,
+        call: &v1::Call,
+        encoding: Encoding,
         turn: Turn,
         wait: Wait,
     ) -> Result<Replies, RpcError> {
         let from = match self.link(wait).await? {
-            Some(link) => From::Link(link.call((*call.call).clone())?),
+            Some(link) => From::Link(link.call(call.clone())?),
             None => {
-                let replies = self.grpc.clone().dispatch((*call.call).clone()).await;
+                let replies = self.grpc.clone().dispatch(call.clone()).await;
                 let replies = replies.inspect_err(|status| self.doubt(status));
                 From::Plain(replies.map_err(|status| refusal(&status))?.into_inner())
             }
         };
-        Ok(Replies::new(from, turn))
+        let mut replies = Replies::new(from, encoding, turn);
+        replies.taken().await?;
+        Ok(replies)
     }
 
     /// The link, if the worker has links.

@@ -31,7 +31,7 @@ use super::{
     pulse::{Next, Pulse, Seen},
 };
 use crate::{
-    RpcError,
+    RpcError, encoding,
     link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Raw, Read, Socket, cost},
 };
 
@@ -334,8 +334,9 @@ fn deliver(frame: Frame, link: &Shared) -> Result<Heard, raddle_wire::DecodeErro
         Some(answer::What::Result(_)) => Step::Result(body),
         Some(answer::What::End(_)) => Step::End,
         Some(answer::What::Exception(exception)) => Step::Exception(v1::Exception { value: body, ..exception }),
-        Some(answer::What::Refusal(v1::Refusal { code, message })) => {
-            Step::Refused(RpcError::refused(Code::from_i32(code), message))
+        Some(answer::What::Refusal(v1::Refusal { code, message, encodings })) => {
+            let reads = encoding::of_numbers(&encodings);
+            Step::Refused(RpcError { reads, ..RpcError::refused(Code::from_i32(code), message) })
         }
         Some(answer::What::Leave(_)) => return Ok(Heard::Leave),
         // Or of a later version, which has promised not to need an answer.

@@ -7,6 +7,7 @@ mod address;
 mod channel;
 mod control;
 mod link;
+mod outgoing;
 mod pulse;
 mod reach;
 mod replies;
@@ -16,12 +17,10 @@ mod target;
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use raddle_wire::v1;
-
 pub use self::{
     address::Address,
     control::{Control, ping},
+    outgoing::Outgoing,
     replies::Replies,
 };
 pub(crate) use self::{
@@ -30,15 +29,11 @@ pub(crate) use self::{
     replies::Step,
     stream::{GRPC, LINK, Peer, Stream},
 };
-use crate::{RpcError, credentials::WorkerCredentials};
-
-/// A call on its way to a worker. Cheap to clone: it may have to be offered to several.
-#[derive(Clone, Debug)]
-pub struct Outgoing {
-    pub(crate) call: Arc<v1::Call>,
-    /// Calls with the same are to go to the same worker, where a balancer looks at it.
-    pub(crate) key: Option<u64>,
-}
+use crate::{
+    RpcError,
+    credentials::WorkerCredentials,
+    encoding::{self, Encoding, Encodings},
+};
 
 /// Makes connections to one worker.
 #[derive(Clone, Debug)]
@@ -50,32 +45,23 @@ pub struct Connection {
     address: Arc<str>,
     credentials: Option<WorkerCredentials>,
     limit: usize,
+    /// What the worker is thought to read.
+    encoding: Encoding,
 }
 
 /// How many calls a channel carries at a time, unless something else is said. Others wait their turn.
 pub const LIMIT: usize = 100;
 
-impl Outgoing {
-    /// The name of the routine.
-    pub fn routine(&self) -> &str {
-        &self.call.routine
-    }
-
-    /// Its arguments, as they are sent.
-    pub fn arguments(&self) -> &Bytes {
-        &self.call.arguments
-    }
-
-    /// Calls with the same key are to go to the same worker.
-    pub fn key(&self) -> Option<u64> {
-        self.key
-    }
-}
-
 impl ConnectionFactory {
     /// For a worker that serves at this address.
     pub fn new(address: &str, limit: usize) -> Self {
-        Self(Connection { address: address.into(), credentials: None, limit })
+        Self(Connection { address: address.into(), credentials: None, limit, encoding: Encoding::default() })
+    }
+
+    /// In the best of these encodings, which the worker is said to read.
+    #[must_use]
+    pub fn encodings(self, reads: &Encodings) -> Self {
+        Self(Connection { encoding: encoding::best(reads), ..self.0 })
     }
 
     /// Over TLS, if there are credentials, unless it is a socket of this machine.
@@ -106,11 +92,20 @@ impl Connection {
     ) -> Result<Replies, RpcError> {
         let handing_over = async {
             let channel = Channel::get(&self.address, self.credentials.as_ref(), self.limit)?;
+            let encoding = channel.encoding().unwrap_or(self.encoding);
+            let first = call.written_in(encoding)?;
             let turn = channel.turn().await?;
             is_sent();
-            let mut replies = channel.dispatch(&call, turn, wait).await?;
-            replies.taken().await?;
-            Ok(replies)
+            let refused = match channel.dispatch(first, encoding, turn, wait).await {
+                Err(error) => error,
+                taken => return taken,
+            };
+            // It was not taken if the worker says that it is to be written otherwise.
+            let instead = encoding::instead_of(encoding, &refused.reads).filter(|_| !refused.may_have_begun);
+            let Some(instead) = instead else { return Err(refused) };
+            channel.is_to_be_called_in(instead);
+            let turn = channel.turn().await?;
+            channel.dispatch(call.written_in(instead)?, instead, turn, wait).await
         };
         match timeout {
             None => handing_over.await,
@@ -121,8 +116,12 @@ impl Connection {
                     code: tonic::Code::DeadlineExceeded,
                     message: "the call did not end in the time it had".into(),
                     may_have_begun: true,
+                    reads: Encodings::new(),
                 }),
             },
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

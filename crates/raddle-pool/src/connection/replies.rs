@@ -9,18 +9,26 @@ use std::{
 
 use bytes::Bytes;
 use futures_core::Stream;
-use raddle_wire::v1::{self, reply};
+use raddle_wire::{
+    ENCODINGS,
+    v1::{self, reply},
+};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Code, Status, Streaming};
 
 use super::{channel::Channel, link::LinkCall};
-use crate::RpcError;
+use crate::{
+    RpcError,
+    encoding::{self, Encoding},
+};
 
 /// What comes back of a call. Whoever drops it before the end cancels the call.
 pub struct Replies {
     /// What was read to see whether the call was taken.
     first: Option<Step>,
     from: From,
+    /// That of the call.
+    encoding: Encoding,
     /// The worker has taken it, so that it may have begun.
     is_taken: bool,
     /// Let go of when the call is over, whoever keeps this for how long.
@@ -64,8 +72,13 @@ impl Step {
 }
 
 impl Replies {
-    pub(super) fn new(from: From, turn: Turn) -> Self {
-        Self { first: None, from, is_taken: false, turn: Some(turn), guest: None }
+    pub(super) fn new(from: From, encoding: Encoding, turn: Turn) -> Self {
+        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), guest: None }
+    }
+
+    /// How values in it are written.
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.encoding
     }
 
     /// Keeps something until the call is over, which it may be already, or is dropped: for balancers that keep account of calls.
@@ -147,7 +160,9 @@ pub(super) fn refusal(status: &Status) -> RpcError {
         source = error.source();
     }
     // A status that has a cause was made on this side, by a way that broke; and of others no more is known than that they are no refusal.
-    RpcError { code: status.code(), message, may_have_begun: is_ours || !is_refusal(status.code()) }
+    let reads = status.metadata().get(ENCODINGS).and_then(|names| names.to_str().ok()).map(encoding::of_names);
+    let may_have_begun = is_ours || !is_refusal(status.code());
+    RpcError { code: status.code(), message, may_have_begun, reads: reads.unwrap_or_default() }
 }
 
 /// Whether a worker says this of a call that it does not take.

@@ -56,8 +56,8 @@ mod tests {
         let worker = |(uid, pid): &(u8, u32)| {
             let uid: Uid = format!("00000000-0000-0000-0000-0000000000{uid:02x}").parse().unwrap();
             let (address, version) = (String::new(), String::new());
-            let (tags, extra) = ([].into(), [].into());
-            (uid, WorkerMetadata { uid, address, pid: *pid, version, tags, extra, secure: false })
+            let (tags, extra, encodings) = ([].into(), [].into(), [].into());
+            (uid, WorkerMetadata { uid, address, pid: *pid, version, tags, extra, secure: false, encodings })
         };
         pids.iter().map(worker).collect()
     }

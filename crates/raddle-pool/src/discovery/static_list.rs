@@ -48,7 +48,8 @@ mod tests {
     async fn all_that_are_wanted_are_heard_of_and_that_is_all() {
         let worker = |pid| {
             let (address, version) = (format!("h:{pid}"), String::new());
-            WorkerMetadata { uid: Uid::new(), address, pid, version, tags: [].into(), extra: [].into(), secure: false }
+            let (tags, extra, encodings) = ([].into(), [].into(), [].into());
+            WorkerMetadata { uid: Uid::new(), address, pid, version, tags, extra, secure: false, encodings }
         };
         let workers = [1, 2, 3].map(worker);
         let discovery = StaticDiscovery::new(workers.clone());

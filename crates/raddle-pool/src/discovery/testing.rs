@@ -26,7 +26,8 @@ pub(super) fn ready(subscription: &mut Box<dyn Subscription>) -> Vec<Event> {
 /// A worker that serves there.
 pub(super) fn at(address: &str) -> WorkerMetadata {
     let (address, version) = (address.to_owned(), "1".to_owned());
-    WorkerMetadata { uid: Uid::new(), address, pid: 7, version, tags: [].into(), extra: [].into(), secure: false }
+    let (tags, extra, encodings) = ([].into(), [].into(), [].into());
+    WorkerMetadata { uid: Uid::new(), address, pid: 7, version, tags, extra, secure: false, encodings }
 }
 
 pub(super) fn tagged(worker: &WorkerMetadata, tag: &str) -> WorkerMetadata {

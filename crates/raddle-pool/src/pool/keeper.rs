@@ -289,6 +289,7 @@ impl Keeper {
     fn put(&self, metadata: &WorkerMetadata) {
         let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
         let factory = ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
+        let factory = factory.encodings(&metadata.encodings);
         self.context.put_own_worker(metadata.clone(), factory);
     }
 

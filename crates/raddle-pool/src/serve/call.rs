@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use raddle_core::{
     Trace,
-    routine::{Answer, Given, Items, Outcome, Routine, Run, Running},
+    routine::{Answer, Encoding, Given, Items, Outcome, Routine, Run, Running},
 };
 use raddle_wire::v1::{self, exception::Kind};
 use tokio::time::{Instant, timeout_at};
@@ -21,29 +21,34 @@ use super::{
     panics,
     sink::{Sink, exception},
 };
-use crate::scope::{Scope, To};
+use crate::{
+    context::Value,
+    scope::{Scope, To},
+};
 
 /// A call that was taken.
 pub(super) struct Taken {
-    pub(super) routine: Routine,
-    pub(super) arguments: Bytes,
-    pub(super) scope: Scope,
-    pub(super) sink: Sink,
+    routine: Routine,
+    encoding: Encoding,
+    arguments: Bytes,
+    scope: Scope,
+    sink: Sink,
 }
 
 impl Taken {
-    pub(super) fn new(routine: Routine, call: v1::Call, sink: Sink) -> Self {
+    pub(super) fn new(routine: Routine, encoding: Encoding, call: v1::Call, sink: Sink) -> Self {
         let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, route, .. } = call;
+        let received = |(name, bytes)| (name, Value::received(encoding, bytes));
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         let trace = traceparent.parse().ok().map(|parent| Trace { parent, state: tracestate.parse().ok() });
         let scope = Scope {
             to: route.map_or(To::Nowhere, |route| To::Route(Arc::new(route))),
-            values: Arc::new(context.into_iter().collect()),
+            values: Arc::new(context.into_iter().map(received).collect()),
             trace,
             // As far away as there is, if it is said to be further.
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         };
-        Self { routine, arguments, scope, sink }
+        Self { routine, encoding, arguments, scope, sink }
     }
 
     /// Whether it is to be run on a thread that it may block.
@@ -53,10 +58,10 @@ impl Taken {
 
     /// Runs a routine that is a plain function, on this thread.
     pub(super) fn run_plain(self) {
-        let Self { routine, arguments, scope, sink } = self;
+        let Self { routine, encoding, arguments, scope, sink } = self;
         let Run::Plain(function) = routine.run else { return };
         sink.ack();
-        let call = AssertUnwindSafe(|| scope.around_plain(|| function(Given::Packed(&arguments))));
+        let call = AssertUnwindSafe(|| scope.around_plain(|| function(Given::Call(encoding, &arguments))));
         match catch_unwind(call) {
             Ok(outcome) => sink.outcome(outcome),
             Err(thrown) => sink.exception(panics::caught(&*thrown)),
@@ -65,9 +70,9 @@ impl Taken {
 
     /// Runs any other routine.
     pub(super) async fn run(self) {
-        let Self { routine, arguments, scope, sink } = self;
+        let Self { routine, encoding, arguments, scope, sink } = self;
         let deadline = scope.deadline;
-        let running = scope.around(perform(routine, arguments, &sink));
+        let running = scope.around(perform(routine, encoding, arguments, &sink));
         let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
         let caught = match deadline {
             None => running.await,
@@ -84,10 +89,10 @@ impl Taken {
     }
 }
 
-async fn perform(routine: Routine, arguments: Bytes, sink: &Sink) {
+async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &Sink) {
     match routine.run {
         Run::Plain(_) => unreachable!("a plain function has a thread of its own"),
-        Run::Async(function) => match function(Given::Packed(&arguments)) {
+        Run::Async(function) => match function(Given::Call(encoding, &arguments)) {
             Ok(running) => {
                 drop(arguments);
                 let outcome = acked(running, sink).await;
@@ -95,7 +100,7 @@ async fn perform(routine: Routine, arguments: Bytes, sink: &Sink) {
             }
             Err(failure) => sink.failure(failure),
         },
-        Run::Stream(function) => match function(Given::Packed(&arguments)) {
+        Run::Stream(function) => match function(Given::Call(encoding, &arguments)) {
             Ok(items) => {
                 drop(arguments);
                 pour(items, sink).await;
@@ -109,7 +114,7 @@ async fn pour(mut items: Items, sink: &Sink) {
     sink.ack();
     while let Some(item) = items.next().await {
         match item {
-            Ok(Answer::Packed(item)) => sink.item(item).await,
+            Ok(Answer::Bytes(item)) => sink.item(item).await,
             Ok(Answer::Json(_)) => {}
             Err(failure) => return sink.failure(failure),
         }

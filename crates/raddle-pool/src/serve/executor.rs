@@ -21,7 +21,10 @@ use super::{
     link::Links,
     sink::{Sink, exception},
 };
-use crate::RpcError;
+use crate::{
+    RpcError,
+    encoding::{self, Encoding},
+};
 
 /// Runs calls.
 pub(super) struct Executor {
@@ -97,6 +100,11 @@ impl Executor {
                 format!("the worker speaks version {PROTOCOL} of the protocol, and the caller {}", call.protocol);
             return Err(RpcError::refused(Code::FailedPrecondition, message));
         }
+        let Some(encoding) = encoding::of_number(call.encoding) else {
+            let message = format!("the worker does not read encoding {}: use messagepack or json", call.encoding);
+            let refusal = RpcError::refused(Code::FailedPrecondition, message);
+            return Err(RpcError { reads: Encoding::ALL.into(), ..refusal });
+        };
         let Some(routine) = self.routines.get(&call.routine) else {
             let message = format!("the worker has no routine '{}'", super::shown(&call.routine));
             return Err(RpcError::refused(Code::NotFound, message));
@@ -109,7 +117,7 @@ impl Executor {
         if is_full(in_flight) || self.crew.is_exhausted() || !is_wanted() {
             return Err(full());
         }
-        let taken = Taken::new(routine, call, sink.clone());
+        let taken = Taken::new(routine, encoding, call, sink.clone());
         let is_plain = taken.is_plain();
         let waiting = Waiting::default();
         {

@@ -33,7 +33,7 @@ use super::{
     stop::Stopper,
 };
 use crate::{
-    WorkerMetadata,
+    Encoding, WorkerMetadata,
     connection::{Address, CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
     credentials::Recipe,
     proxy,
@@ -141,6 +141,7 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         tags: settings.tags.clone(),
         extra: settings.extra.clone(),
         secure: tls.is_some() && address.host().is_some(),
+        encodings: Encoding::ALL.into(),
     };
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // These end with the process.

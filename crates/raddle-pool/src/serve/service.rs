@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use raddle_wire::{
-    PROTOCOL,
+    ENCODINGS, PROTOCOL,
     v1::{self, answer, reply, worker_server::Worker},
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -22,7 +22,7 @@ use super::{
     sink::Sink,
     stop::Stopper,
 };
-use crate::{RpcError, WorkerMetadata, connection::Peer, credentials::Action, link::cost};
+use crate::{RpcError, WorkerMetadata, connection::Peer, credentials::Action, encoding, link::cost};
 
 /// Serves one worker.
 pub(super) struct Service {
@@ -83,6 +83,7 @@ impl Worker for Service {
             stopping: is_stopping,
             routines: self.executor.routines().names().map(ToOwned::to_owned).collect(),
             refused: self.gate.refused().into_iter().collect(),
+            encodings: encoding::numbers(&self.metadata.encodings),
         }))
     }
 
@@ -95,7 +96,11 @@ impl Worker for Service {
 }
 
 fn status(error: &RpcError) -> Status {
-    Status::new(error.code, error.message.clone())
+    let mut status = Status::new(error.code, error.message.clone());
+    if let (false, Ok(names)) = (error.reads.is_empty(), encoding::names(&error.reads).parse()) {
+        status.metadata_mut().insert(ENCODINGS, names);
+    }
+    status
 }
 
 /// The answers of one call, as `Dispatch` gives them. What bounds them is how fast they are taken.
@@ -124,7 +129,8 @@ impl Stream for Plain {
             }
             answer::What::Result(_) => reply::What::Result(body),
             answer::What::Exception(exception) => reply::What::Exception(v1::Exception { value: body, ..exception }),
-            answer::What::Refusal(v1::Refusal { code, message }) => {
+            // Its encoding was looked at before.
+            answer::What::Refusal(v1::Refusal { code, message, .. }) => {
                 return Poll::Ready(Some(Err(Status::new(code.into(), message))));
             }
             answer::What::End(_) | answer::What::Pong(_) | answer::What::Leave(_) => return Poll::Ready(None),

@@ -14,6 +14,7 @@ use tonic::Code;
 use crate::{
     RpcError,
     connection::MAX_VALUE,
+    encoding,
     link::{FEW, Haste, Outbox, WINDOW, cost},
 };
 
@@ -87,7 +88,7 @@ impl Sink {
     /// The end of a function.
     pub(super) fn outcome(&self, outcome: Outcome) {
         match outcome {
-            Ok(answer) => self.value(packed(answer), What::Result(v1::Outcome {})),
+            Ok(answer) => self.value(bytes(answer), What::Result(v1::Outcome {})),
             Err(failure) => self.failure(failure),
         }
     }
@@ -97,7 +98,7 @@ impl Sink {
         match failure {
             Failure::Unfit(_) => self.refuse(&RpcError::refused(Code::InvalidArgument, failure.to_string())),
             Failure::Failed { message, value } => {
-                let value = value.map(packed).filter(|value| value.len() <= MAX_VALUE).unwrap_or_default();
+                let value = value.map(bytes).filter(|value| value.len() <= MAX_VALUE).unwrap_or_default();
                 self.exception(v1::Exception { message, value: value.into(), ..exception(Kind::Failed) });
             }
             Failure::Unwritable(_) => {
@@ -115,7 +116,8 @@ impl Sink {
 
     /// It is not taken.
     pub(super) fn refuse(&self, error: &RpcError) {
-        let refusal = v1::Refusal { code: error.code as i32, message: shortened(error.message.clone()) };
+        let (code, message) = (error.code as i32, shortened(error.message.clone()));
+        let refusal = v1::Refusal { code, message, encodings: encoding::numbers(&error.reads) };
         self.send(What::Refusal(refusal), Bytes::new());
     }
 
@@ -164,10 +166,10 @@ pub(super) fn exception(kind: Kind) -> v1::Exception {
     v1::Exception { kind: kind.into(), ..v1::Exception::default() }
 }
 
-/// Calls are asked, and so answered, in MessagePack.
-fn packed(answer: Answer) -> Vec<u8> {
+/// Calls are asked, and so answered, in bytes.
+fn bytes(answer: Answer) -> Vec<u8> {
     match answer {
-        Answer::Packed(bytes) => bytes,
+        Answer::Bytes(bytes) => bytes,
         Answer::Json(_) => Vec::new(),
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::{Patience, Tally, WorkerError, leash::Leash};
 use crate::{
-    Uid, WorkerMetadata,
+    Encoding, Uid, WorkerMetadata,
     connection::Address,
     credentials::{Allow, WorkerCredentials},
     serve::{self, ARGUMENT, Report, Settings},
@@ -124,6 +124,7 @@ impl WorkerProcess {
             version: env!("CARGO_PKG_VERSION").into(),
             tags: settings.tags.clone(),
             extra: settings.extra.clone(),
+            encodings: Encoding::ALL.into(),
         };
         let (kill, killed) = watch::channel(false);
         let (say, ended) = watch::channel(None);

@@ -19,7 +19,7 @@ pub fn probe(stream: &[u8], cuts: &[u8]) -> (Vec<Frame>, Result<(), FrameError>)
         let cut = cuts.next().map_or(stream.len(), |cut| size(*cut));
         let piece = &stream[at..stream.len().min(at + cut)];
         // As a socket is read: where it is known where bytes belong, they may be put there.
-        let is_direct = cut % 2 == 0;
+        let is_direct = cut.is_multiple_of(2);
         let taken = match decoder.room().filter(|_| is_direct) {
             Some((body, most)) => {
                 let taken = piece.len().min(most);

@@ -4,7 +4,7 @@
 //! and not a dozen.
 
 use futures_core::Stream;
-use raddle_core::routine::{Arguments, Failure, Form, Items, Outcome, Packed, items};
+use raddle_core::routine::{Arguments, Failure, Form, Items, Outcome, Packed, Rewriting, items};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::Task;
@@ -18,6 +18,8 @@ use crate::Task;
 pub trait Crosses: Sized {
     /// Adds it to the arguments of a call.
     fn pack(&self, packed: Packed, name: &str) -> Packed;
+    /// Writes it in JSON, where it is among the arguments of a call.
+    fn rewrite(rewriting: &mut Rewriting<'_>, name: &str) -> Result<(), String>;
     /// Adds it to the arguments of a task.
     fn give<T>(&self, task: Task<T>, name: &str) -> Task<T>;
     /// Reads it from the arguments of either.
@@ -32,6 +34,10 @@ pub trait Crosses: Sized {
 impl<T: Serialize + DeserializeOwned> Crosses for T {
     fn pack(&self, packed: Packed, name: &str) -> Packed {
         packed.argument(name, self)
+    }
+
+    fn rewrite(rewriting: &mut Rewriting<'_>, name: &str) -> Result<(), String> {
+        rewriting.next::<Self>(name)
     }
 
     fn give<R>(&self, task: Task<R>, name: &str) -> Task<R> {

@@ -6,7 +6,7 @@ mod failing;
 use std::{future::Future, process};
 
 pub use inventory;
-pub use raddle_core::routine::{Arguments, Packed, Routine, Run};
+pub use raddle_core::routine::{Arguments, Packed, Rewriting, Routine, Run};
 pub use raddle_fabric::handler::Entry;
 
 pub use self::{

@@ -250,7 +250,7 @@ async fn call() -> Result<(), Box<dyn std::error::Error>> {
             println!("{}", raddle::Handle::<u64>::new(broker.clone(), tid).result().await?);
             raddle::fabric::schedule::remove(&*broker, "sums").await?;
             let wrong = add::task(1, 2).schedule(&broker, raddle::Schedule::cron("sums", "soon")).await;
-            println!("{}", wrong.map(drop).unwrap_err());
+            println!("{}", wrong.err().ok_or("it was put")?);
         }
         "relay" => {
             println!("{}", relay::task(3).submit(&broker).await?.result().await?);

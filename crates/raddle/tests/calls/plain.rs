@@ -61,3 +61,62 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
     })
     .await;
 }
+
+fn json(routine: &str, arguments: &'static str) -> v1::Call {
+    v1::Call { encoding: v1::Encoding::Json.into(), ..call(routine, arguments.as_bytes()) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_calls_in_json_is_answered_in_json() {
+    within(30, async {
+        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let pool = pool(1).worker(at_port).start().await.unwrap();
+        let mut client = client(&pool).await;
+        for (call, result) in [
+            (json("add", "[18446744073709551614, 1]"), "18446744073709551615"),
+            (json("flip", r#"[{"a": {"x": 0.1, "y": -2}}]"#), r#"[{"x":-2.0,"y":0.1}]"#),
+            (json("echo", "[\"ä\\u0000\"]"), "\"ä\\u0000\""),
+            (json("find", r#"["it"]"#), "1"),
+        ] {
+            let replies = replies(&mut client, call).await.unwrap();
+            assert_eq!(replies.last(), Some(&What::Result(result.as_bytes().into())));
+        }
+        let items = replies(&mut client, json("count", "[3]")).await.unwrap();
+        assert_eq!(items[1..], ["0", "1", "2"].map(|n| What::Result(n.as_bytes().into())));
+        let missing = replies(&mut client, json("find", r#"["that"]"#)).await.unwrap();
+        let Some(What::Exception(thrown)) = missing.last() else { panic!("{missing:?}") };
+        assert_eq!((thrown.kind(), thrown.message.as_str()), (Kind::Failed, "that is missing"));
+        assert_eq!(thrown.value.as_ref(), br#"{"Missing":{"missing":"that"}}"#);
+        // What has come with it is read, and passed on to others.
+        let context = [("tenant".to_owned(), br#""acme""#.as_slice().into())];
+        for routine in ["surroundings", "surroundings_below"] {
+            let call = v1::Call { context: context.clone().into(), route: Some(route(&pool)), ..json(routine, "[]") };
+            let replies = replies(&mut client, call).await.unwrap();
+            assert_eq!(replies.last(), Some(&What::Result(br#"["acme",null,false]"#.as_slice().into())), "{routine}");
+        }
+        for (wrong, said) in [
+            (json("add", "[1]"), "it takes 2 and was given 1"),
+            (json("add", r#"[1, "two"]"#), "'b': invalid type: string \"two\", expected u64"),
+            (json("add", r#"{"a": 1, "b": 2}"#), "they are not an array"),
+            (json("add", "[1, 2"), "they are not an array: EOF"),
+            (json("add", "[NaN, 2]"), "expected value"),
+        ] {
+            let status = replies(&mut client, wrong).await.unwrap_err();
+            assert_eq!(status.code(), Code::InvalidArgument);
+            assert!(status.message().contains(said), "{}", status.message());
+        }
+        let later = v1::Call { encoding: 77, ..json("add", "[1, 2]") };
+        let status = replies(&mut client, later).await.unwrap_err();
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert_eq!(status.metadata().get("raddle-encodings").unwrap(), "messagepack,json");
+        let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
+        assert_eq!(info.encodings().collect::<Vec<_>>(), [v1::Encoding::MessagePack, v1::Encoding::Json]);
+        assert_eq!(info.worker.unwrap().encodings, info.encodings);
+    })
+    .await;
+}
+
+/// To the workers of a pool.
+fn route(pool: &raddle::WorkerPool) -> v1::Route {
+    v1::Route { workers: pool.workers().into_iter().map(Into::into).collect(), ..v1::Route::default() }
+}

@@ -96,7 +96,8 @@ impl Load {
             let ran = hosts.iter().all(|host| self.ran(since, host) > 0);
             let calls = self.calls.lock().unwrap();
             let others = calls.iter().filter(|call| call.began >= since);
-            let other = others.filter(|call| !call.host.as_deref().is_some_and(|host| hosts.contains(&host))).last();
+            let other =
+                others.filter(|call| !call.host.as_deref().is_some_and(|host| hosts.contains(&host))).next_back();
             if let Some(other) = other {
                 since = other.began + 1;
             }

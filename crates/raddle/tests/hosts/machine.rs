@@ -77,6 +77,7 @@ impl Machine {
             tags: [].into(),
             extra: [].into(),
             secure: worker["secure"].as_bool().unwrap(),
+            encodings: [].into(),
         };
         said["workers"].as_array().unwrap().iter().map(worker).collect()
     }

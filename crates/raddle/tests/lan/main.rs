@@ -30,6 +30,7 @@ fn at(address: &str) -> WorkerMetadata {
         tags: ["gpu".into()].into(),
         extra: [("zone".into(), "b".into())].into(),
         secure: false,
+        encodings: [].into(),
     }
 }
 

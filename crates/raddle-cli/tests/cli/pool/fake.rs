@@ -65,6 +65,7 @@ impl Fake {
             tags: Default::default(),
             extra: Default::default(),
             secure: false,
+            encodings: Default::default(),
         };
         let state = Arc::<Mutex<State>>::default();
         let service = Service { metadata: metadata.clone(), state: Arc::clone(&state) };

@@ -113,10 +113,10 @@ impl Says {
                 if self.has(leapt) && !(hourly && whole_hours) {
                     found.insert(at);
                 }
-                leapt = leapt + 1.minutes();
+                leapt += 1.minutes();
             }
             before = now;
-            at = at + 1.minutes();
+            at += 1.minutes();
         }
         found.into_iter().filter(|at| *at > from).collect()
     }

@@ -22,6 +22,9 @@ fn many(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8, g: u8, h: u8, i: u8, j: u8, k:
 #[raddle::routine(nmae = "misspelt")]
 fn misspelt() {}
 
+#[raddle::routine]
+async fn elsewhere(text: String) -> u8;
+
 struct Counter;
 
 impl Counter {

@@ -22,8 +22,9 @@ use crate::{
 };
 
 fn metadata(address: &str) -> WorkerMetadata {
-    let (tags, extra) = (Default::default(), Default::default());
-    WorkerMetadata { uid: Uid::new(), address: address.into(), pid: 1, version: "1".into(), tags, extra, secure: false }
+    let (tags, extra, encodings) = (Default::default(), Default::default(), Default::default());
+    let (address, version) = (address.into(), "1".into());
+    WorkerMetadata { uid: Uid::new(), address, pid: 1, version, tags, extra, secure: false, encodings }
 }
 
 /// Workers that nobody speaks to.

@@ -12,6 +12,7 @@ use std::{
 use bytes::Bytes;
 use futures_core::Stream;
 use futures_util::{StreamExt, stream};
+use raddle_core::routine::Packed;
 use raddle_wire::v1::{self, reply::What, worker_server};
 use tokio::{net::UnixListener, sync::watch, task::JoinHandle};
 use tonic::{
@@ -72,6 +73,7 @@ impl Fake {
             tags: Default::default(),
             extra: Default::default(),
             secure: false,
+            encodings: Default::default(),
         };
         Self { metadata, told, server }
     }
@@ -107,7 +109,8 @@ pub(super) fn pool<const N: usize>(does: [Does; N]) -> (Context, [Fake; N]) {
 }
 
 pub(super) fn call(key: Option<u64>) -> Outgoing {
-    Outgoing { call: Arc::new(v1::Call { routine: "r".into(), ..v1::Call::default() }), key }
+    let call = v1::Call { routine: "r".into(), ..v1::Call::default() };
+    Outgoing::new(call, Packed::new(0).rewrite(), Default::default(), key).unwrap()
 }
 
 struct Serving(Arc<Told>);

@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{MetadataError, Uid, WorkerMetadata};
+use crate::{
+    MetadataError, Uid, WorkerMetadata,
+    encoding::{self, Encodings},
+};
 
 /// What is longer is no file of workers. So many of them have room there as anybody could call.
 pub(super) const LONGEST: usize = 1024 * 1024;
@@ -37,6 +40,8 @@ struct Entry {
     extra: BTreeMap<String, String>,
     #[serde(default)]
     secure: bool,
+    #[serde(default, deserialize_with = "encoding::deserialize", skip_serializing_if = "Encodings::is_empty")]
+    encodings: Encodings,
 }
 
 fn format() -> u32 {
@@ -59,8 +64,8 @@ pub(super) enum Unreadable {
 /// What is written of a worker.
 pub(super) fn write(worker: &WorkerMetadata) -> Result<Vec<u8>, MetadataError> {
     worker.check()?;
-    let WorkerMetadata { uid, address, pid, version, tags, extra, secure } = worker.clone();
-    let entry = Entry { format: FORMAT, address, uid: Some(uid), pid, version, tags, extra, secure };
+    let WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings } = worker.clone();
+    let entry = Entry { format: FORMAT, address, uid: Some(uid), pid, version, tags, extra, secure, encodings };
     let mut text = serde_json::to_vec(&entry).expect("texts and numbers can be written down");
     text.push(b'\n');
     Ok(text)
@@ -97,9 +102,9 @@ fn worker(entry: Value) -> Result<WorkerMetadata, String> {
         return Err(format!("of format {format}, and only {FORMAT} is known"));
     }
     let entry: Entry = serde_path_to_error::deserialize(entry).map_err(|error| error.to_string())?;
-    let Entry { format: _, address, uid, pid, version, tags, extra, secure } = entry;
+    let Entry { format: _, address, uid, pid, version, tags, extra, secure, encodings } = entry;
     let uid = uid.unwrap_or_else(|| Uid::of_address(&address));
-    let worker = WorkerMetadata { uid, address, pid, version, tags, extra, secure };
+    let worker = WorkerMetadata { uid, address, pid, version, tags, extra, secure, encodings };
     worker.check().map_err(|error| error.to_string())?;
     Ok(worker)
 }
@@ -117,6 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Encoding;
 
     fn sample() -> WorkerMetadata {
         WorkerMetadata {
@@ -127,6 +133,7 @@ mod tests {
             tags: ["gpu".into()].into(),
             extra: [("a".into(), "b".into())].into(),
             secure: true,
+            encodings: [Encoding::Json].into(),
         }
     }
 
@@ -151,6 +158,13 @@ mod tests {
     }
 
     #[test]
+    fn encodings_that_are_not_known_are_passed_over() {
+        let text = br#"[{"address": "h:1", "encodings": ["json", "cbor"]}, {"address": "h:2"}]"#;
+        let encodings: Vec<_> = read(text).unwrap().into_iter().map(|worker| worker.encodings).collect();
+        assert_eq!(encodings, [[Encoding::Json].into(), Encodings::new()]);
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (text, reason) in [
             ("", "half-written, or no JSON: EOF"),
@@ -166,6 +180,7 @@ mod tests {
             ("{\"address\": \"h:1\", \"uid\": \"x\"}", "worker 1: uid: UUID parsing failed"),
             ("{\"address\": \"h:1\", \"tags\": \"gpu\"}", "worker 1: tags: invalid type"),
             ("{\"address\": \"h:1\", \"extra\": {\"a\": 1}}", "worker 1: extra.a: invalid type"),
+            ("{\"address\": \"h:1\", \"encodings\": \"json\"}", "worker 1: encodings: invalid type"),
             ("{\"address\": \"h:1\", \"secure\": \"no\"}", "worker 1: secure: invalid type"),
             ("{\"address\": \"h:1\", \"tags\": [\"\\u001b[2J\"]}", "worker 1: tags: has control characters in it"),
             ("{\"format\": 2, \"place\": []}", "worker 1: of format 2, and only 1 is known"),

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{Uid, WorkerMetadata};
+use crate::{
+    Uid, WorkerMetadata,
+    encoding::{self, Encodings},
+};
 
 /// The service that workers are, by the rules of DNS-SD.
 pub(super) const SERVICE: &str = "_raddle._tcp.local.";
@@ -33,6 +36,7 @@ pub(super) struct Said {
     pub(super) tags: BTreeSet<String>,
     pub(super) extra: BTreeMap<String, String>,
     pub(super) secure: bool,
+    pub(super) encodings: Encodings,
     /// Where it is reached, if that is not where its host is.
     pub(super) address: Option<SocketAddr>,
     pub(super) beat: Option<Beat>,
@@ -88,7 +92,7 @@ pub(super) fn write(
     address: Option<SocketAddr>,
     beat: &Beat,
 ) -> Result<Vec<(String, String)>, Unfit> {
-    let WorkerMetadata { uid: _, address: _, pid, version, tags, extra, secure } = worker;
+    let WorkerMetadata { uid: _, address: _, pid, version, tags, extra, secure, encodings } = worker;
     let mut texts = vec![
         ("txtvers".to_owned(), VERSION.to_owned()),
         ("ns".to_owned(), namespace.to_owned()),
@@ -98,6 +102,9 @@ pub(super) fn write(
         ("ttl".to_owned(), beat.ttl.as_secs().to_string()),
         ("beat".to_owned(), beat.count.to_string()),
     ];
+    if !encodings.is_empty() {
+        texts.push(("encodings".to_owned(), encoding::names(encodings)));
+    }
     texts.extend(address.map(|address| ("address".to_owned(), address.to_string())));
     for (what, count) in [("its tags", tags.len()), ("its extra values", extra.len())] {
         if count > MANY {
@@ -192,6 +199,7 @@ pub(super) fn read<'a>(
             "1" => true,
             _ => return Err(Unbelievable::Wrong("secure".into())),
         },
+        encodings: texts.maybe("encodings").map(encoding::of_names).unwrap_or_default(),
         address: address.map_err(|_| Unbelievable::Wrong("address".into()))?,
         beat,
     })
@@ -267,6 +275,7 @@ mod tests {
             tags: ["gpu".into(), "größer".into()].into(),
             extra: [("zone".into(), "b=c".into()), ("empty".into(), String::new())].into(),
             secure: true,
+            encodings: [].into(),
         }
     }
 
@@ -276,12 +285,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let worker = sample();
+        let worker = WorkerMetadata { encodings: [encoding::Encoding::Json].into(), ..sample() };
         let address = Some("10.0.0.1:80".parse().unwrap());
         let texts = write(&worker, "math", address, &beat()).unwrap();
         let said = read_again(&name(worker.uid), &texts).unwrap();
-        let WorkerMetadata { uid, address: _, pid, version, tags, extra, secure } = worker;
-        assert_eq!(said, Said { uid, pid, version, tags, extra, secure, address, beat: Some(beat()) });
+        let WorkerMetadata { uid, address: _, pid, version, tags, extra, secure, encodings } = worker;
+        assert_eq!(said, Said { uid, pid, version, tags, extra, secure, encodings, address, beat: Some(beat()) });
     }
 
     #[test]

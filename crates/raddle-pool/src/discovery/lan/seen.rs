@@ -43,8 +43,8 @@ impl Seen {
 
     /// This is said of a worker, who is there. Returns whether that is news.
     pub(super) fn hear(&mut self, said: Said, place: SocketAddr, now: Instant) -> bool {
-        let Said { uid, pid, version, tags, extra, secure, address: _, beat } = said;
-        let worker = WorkerMetadata { uid, address: place.to_string(), pid, version, tags, extra, secure };
+        let Said { uid, pid, version, tags, extra, secure, encodings, address: _, beat } = said;
+        let worker = WorkerMetadata { uid, address: place.to_string(), pid, version, tags, extra, secure, encodings };
         let until = beat.as_ref().map(|beat| now + beat.ttl);
         if let Some(one) = self.workers.get_mut(&uid) {
             // What is heard again is no sign of life.
@@ -121,7 +121,7 @@ mod tests {
     fn said(uid: Uid, count: Option<u64>) -> Said {
         let beat = count.map(|count| Beat { count, ttl: TTL });
         let (version, tags, extra) = ("1".into(), [].into(), [].into());
-        Said { uid, pid: 1, version, tags, extra, secure: false, address: None, beat }
+        Said { uid, pid: 1, version, tags, extra, secure: false, encodings: [].into(), address: None, beat }
     }
 
     fn place() -> SocketAddr {

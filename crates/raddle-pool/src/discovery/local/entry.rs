@@ -101,6 +101,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Encoding;
 
     fn sample() -> (Name, WorkerMetadata) {
         let uid = Uid::new();
@@ -112,6 +113,7 @@ mod tests {
             tags: ["gpu".into()].into(),
             extra: [("a".into(), "b".into())].into(),
             secure: true,
+            encodings: Encoding::ALL.into(),
         };
         (Name { uid, process: "5-6-7".parse().unwrap() }, worker)
     }

@@ -1,0 +1,43 @@
+//! A function without a body: a routine of another program, in whatever language, which this one calls and never runs.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{Error, ForeignItemFn, LitStr, Result, ext::IdentExt};
+
+use super::{facets::Facets, signature::Signature};
+
+/// What to write for one: the function that makes a call of it, and its name. There is no entry in the program's list of routines.
+pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, calls: bool) -> Result<TokenStream> {
+    let ForeignItemFn { attrs, vis, sig, .. } = function;
+    let signature = Signature::read(&sig, false)?;
+    let ident = &sig.ident;
+    let Some(name) = name else {
+        let message = "a routine without a body is another program's: say what it is called there, \
+                       with #[raddle::routine(name = \"…\")]";
+        return Err(Error::new_spanned(ident, message));
+    };
+    let facets = Facets { attributes: &attrs, visibility: &vis, signature: &signature };
+    let call = calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
+    let (conditions, checks) = (facets.conditions(), signature.output.check(|of| quote!(#of)));
+    let about = format!("The routine `{}`, which is another program's.", ident.unraw());
+    Ok(quote! {
+        #call
+
+        #(#conditions)*
+        #[doc = #about]
+        #[allow(non_camel_case_types, dead_code, reason = "it stands beside a function and has its name")]
+        #vis struct #ident {
+            _never: ::core::convert::Infallible,
+        }
+
+        #(#conditions)*
+        impl #ident {
+            /// Its name in calls.
+            #[allow(dead_code, reason = "it is written for whoever may need it")]
+            #vis const NAME: &'static str = #name;
+        }
+
+        #(#conditions)*
+        const _: () = { #checks };
+    })
+}

@@ -1,0 +1,128 @@
+//! A call on its way to a worker, before it is known which one that will be.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use bytes::Bytes;
+use raddle_core::routine::{Encoding, Rewrite};
+use raddle_wire::v1;
+use tonic::Code;
+
+use super::MAX_VALUE;
+use crate::{
+    RpcError,
+    context::{self, Values},
+    encoding,
+};
+
+/// A call on its way to a worker. Cheap to clone: it may have to be offered to several.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    parcel: Arc<Parcel>,
+    /// Calls with the same are to go to the same worker, where a balancer looks at it.
+    key: Option<u64>,
+}
+
+struct Parcel {
+    /// In MessagePack.
+    call: v1::Call,
+    /// What it takes to write it in JSON.
+    rewrite: Rewrite,
+    values: Values,
+    /// The same in JSON, made for the first worker that reads nothing else. Most calls never meet one.
+    json: OnceLock<Result<v1::Call, String>>,
+}
+
+impl Outgoing {
+    /// This call, whose arguments are there. Of its context there are the values alone.
+    pub(crate) fn new(call: v1::Call, rewrite: Rewrite, values: Values, key: Option<u64>) -> Result<Self, String> {
+        let (arguments, encoding) = (call.arguments.len(), Encoding::MessagePack);
+        fits(arguments)?;
+        let context = context::written(&values, encoding)?;
+        let call = v1::Call { context, encoding: encoding::number(encoding), ..call };
+        Ok(Self { parcel: Arc::new(Parcel { call, rewrite, values, json: OnceLock::new() }), key })
+    }
+
+    /// The name of the routine.
+    pub fn routine(&self) -> &str {
+        &self.parcel.call.routine
+    }
+
+    /// Its arguments, in MessagePack, whatever its worker reads.
+    pub fn arguments(&self) -> &Bytes {
+        &self.parcel.call.arguments
+    }
+
+    /// Calls with the same key are to go to the same worker.
+    pub fn key(&self) -> Option<u64> {
+        self.key
+    }
+
+    /// The call as it is sent to who reads this, if it can be written like that.
+    pub(super) fn written_in(&self, encoding: Encoding) -> Result<&v1::Call, RpcError> {
+        match encoding {
+            Encoding::MessagePack => Ok(&self.parcel.call),
+            Encoding::Json => {
+                let json = self.parcel.json.get_or_init(|| self.parcel.in_json());
+                json.as_ref().map_err(|error| RpcError::refused(Code::InvalidArgument, error))
+            }
+        }
+    }
+}
+
+impl Parcel {
+    fn in_json(&self) -> Result<v1::Call, String> {
+        let arguments = (self.rewrite)(&self.call.arguments)?;
+        fits(arguments.len())?;
+        Ok(v1::Call {
+            arguments: arguments.into(),
+            context: context::written(&self.values, Encoding::Json)?,
+            encoding: encoding::number(Encoding::Json),
+            ..self.call.clone()
+        })
+    }
+}
+
+fn fits(arguments: usize) -> Result<(), String> {
+    if arguments > MAX_VALUE {
+        return Err(format!("the arguments have {arguments} bytes, and at most {MAX_VALUE} can be sent"));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parcel").field("routine", &self.call.routine).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::routine::Packed;
+
+    use super::*;
+
+    fn call(arguments: Packed) -> Outgoing {
+        let rewrite = arguments.rewrite();
+        let call = v1::Call { arguments: arguments.finish().unwrap().into(), ..v1::Call::default() };
+        Outgoing::new(call, rewrite, Values::default(), None).unwrap()
+    }
+
+    #[test]
+    fn a_call_is_written_in_json_when_somebody_asks_for_it() {
+        let call = call(Packed::new(2).argument("a", &1).argument("b", "x"));
+        assert_eq!(call.written_in(Encoding::MessagePack).unwrap().arguments.as_ref(), b"\x92\x01\xa1x");
+        assert!(call.parcel.json.get().is_none(), "nobody has");
+        let json = call.written_in(Encoding::Json).unwrap();
+        assert_eq!((json.arguments.as_ref(), json.encoding()), (&br#"[1,"x"]"#[..], v1::Encoding::Json));
+    }
+
+    #[test]
+    fn what_json_cannot_say_is_the_callers_to_know() {
+        let error = call(Packed::new(1).argument("a", &f32::NAN)).written_in(Encoding::Json).unwrap_err();
+        assert_eq!((error.code, error.may_have_begun), (Code::InvalidArgument, false));
+        assert!(error.message.contains("NaN"), "{error}");
+    }
+}

@@ -1,0 +1,167 @@
+//! Finding out what a worker reads, with workers that are written by others, served in this process.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use futures_core::Stream;
+use futures_util::{StreamExt, stream};
+use raddle_core::routine::Packed;
+use raddle_wire::{
+    ENCODINGS,
+    v1::{self, reply::What, worker_server},
+};
+use tokio::net::UnixListener;
+use tonic::{Code, Request, Response, Status, transport::Server};
+
+use super::*;
+use crate::Uid;
+
+/// A worker that reads this and nothing else.
+struct Reader {
+    reads: Encoding,
+    manner: Manner,
+    /// What it was called in.
+    called: Arc<Mutex<Vec<Encoding>>>,
+}
+
+/// How it refuses what it does not read.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// It says what it reads.
+    Helpful,
+    /// It says that it does not read that.
+    Curt,
+    /// It takes the call, and then says what it reads.
+    Late,
+}
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl worker_server::Worker for Reader {
+    type DispatchStream = Answers<v1::Reply>;
+
+    async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
+        let call = request.into_inner();
+        let encoding = encoding::of_number(call.encoding).unwrap();
+        self.called.lock().unwrap().push(encoding);
+        let ack = Ok(v1::Reply { what: Some(What::Ack(v1::Ack {})) });
+        let result = |value| Ok(v1::Reply { what: Some(What::Result(value)) });
+        let mut refusal = Status::failed_precondition("it does not read that");
+        if !matches!(self.manner, Manner::Curt) {
+            refusal.metadata_mut().insert(ENCODINGS, self.reads.name().parse().unwrap());
+        }
+        match (encoding == self.reads, self.manner) {
+            (true, _) => Ok(Response::new(stream::iter([ack, result(call.arguments)]).boxed())),
+            (false, Manner::Late) => Ok(Response::new(stream::iter([ack, Err(refusal)]).boxed())),
+            (false, _) => Err(refusal),
+        }
+    }
+
+    async fn stop(&self, _: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
+        Err(Status::unimplemented("it goes on"))
+    }
+
+    async fn info(&self, _: Request<v1::InfoRequest>) -> Result<Response<v1::InfoReply>, Status> {
+        Err(Status::unimplemented("it says nothing"))
+    }
+
+    async fn idle(&self, _: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
+        Err(Status::unimplemented("it says nothing"))
+    }
+}
+
+/// A worker, and the way to it for who was told that it reads these.
+struct Met {
+    called: Arc<Mutex<Vec<Encoding>>>,
+    factory: ConnectionFactory,
+}
+
+/// Starts one. It ends with the runtime of the test.
+fn meet(reads: Encoding, manner: Manner, said: &Encodings) -> Met {
+    let address = format!("unix-abstract:raddle-reader-{}", Uid::new());
+    let listener = UnixListener::bind(address.parse::<Address>().unwrap().socket_path().unwrap()).unwrap();
+    let called = Arc::<Mutex<Vec<Encoding>>>::default();
+    let service = worker_server::WorkerServer::new(Reader { reads, manner, called: Arc::clone(&called) });
+    let incoming = stream::unfold(listener, |listener| async {
+        let accepted = listener.accept().await.map(|(stream, _)| stream);
+        Some((accepted, listener))
+    });
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming.boxed()));
+    Met { called, factory: ConnectionFactory::new(&address, LIMIT).encodings(said) }
+}
+
+impl Met {
+    async fn call(&self, argument: f64) -> Result<(Encoding, Bytes), RpcError> {
+        let arguments = Packed::new(1).argument("n", &argument);
+        let rewrite = arguments.rewrite();
+        let call = v1::Call { arguments: arguments.finish().unwrap().into(), ..v1::Call::default() };
+        let call = Outgoing::new(call, rewrite, Default::default(), None).unwrap();
+        let mut replies = self.factory.connect().dispatch(call, None).await?;
+        loop {
+            match replies.next().await {
+                Step::Taken => {}
+                Step::Item(value) => return Ok((replies.encoding(), value)),
+                Step::Refused(error) => return Err(error),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// What it was called in since this was asked.
+    fn called(&self) -> Vec<Encoding> {
+        std::mem::take(&mut *self.called.lock().unwrap())
+    }
+}
+
+use Encoding::{Json, MessagePack};
+
+#[tokio::test]
+async fn a_worker_of_which_nothing_is_known_says_what_it_reads_and_is_asked_once() {
+    let worker = meet(Json, Manner::Helpful, &[].into());
+    for called in [vec![MessagePack, Json], vec![Json], vec![Json]] {
+        assert_eq!(worker.call(1.5).await, Ok((Json, Bytes::from_static(b"[1.5]"))));
+        assert_eq!(worker.called(), called);
+    }
+}
+
+#[tokio::test]
+async fn a_worker_is_called_in_what_is_said_of_it() {
+    let worker = meet(Json, Manner::Curt, &[Json].into());
+    assert_eq!(worker.call(1.5).await, Ok((Json, Bytes::from_static(b"[1.5]"))));
+    let compact = meet(MessagePack, Manner::Curt, &[Json, MessagePack].into());
+    assert_eq!(compact.call(1.5).await.unwrap().0, MessagePack);
+    assert_eq!((worker.called(), compact.called()), (vec![Json], vec![MessagePack]));
+    // What is said may be wrong.
+    let mistaken = meet(MessagePack, Manner::Helpful, &[Json].into());
+    assert_eq!(mistaken.call(1.5).await.unwrap().0, MessagePack);
+    assert_eq!(mistaken.called(), [Json, MessagePack]);
+}
+
+#[tokio::test]
+async fn who_does_not_say_what_it_reads_is_not_asked_again() {
+    let worker = meet(Json, Manner::Curt, &[].into());
+    let error = worker.call(1.5).await.unwrap_err();
+    assert_eq!((error.code, error.may_have_begun), (Code::FailedPrecondition, false));
+    assert_eq!(worker.called(), [MessagePack]);
+}
+
+#[tokio::test]
+async fn a_call_that_was_taken_is_not_made_again() {
+    let worker = meet(Json, Manner::Late, &[].into());
+    let error = worker.call(1.5).await.unwrap_err();
+    assert!(error.may_have_begun, "{error:?}");
+    assert_eq!(worker.called(), [MessagePack]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_for_a_worker_is_the_callers_to_know() {
+    let worker = meet(Json, Manner::Helpful, &[Json].into());
+    let error = worker.call(f64::NAN).await.unwrap_err();
+    assert_eq!((error.code, error.may_have_begun), (Code::InvalidArgument, false));
+    assert!(error.message.contains("NaN"), "{error}");
+    assert_eq!(worker.called(), [], "it has not heard of it");
+}

@@ -1,0 +1,134 @@
+//! How a worker in Python ends, and what becomes of its calls.
+
+use std::time::{Duration, Instant};
+
+use raddle::{CallError, WorkerPool, pool::worker::Patience};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+
+use crate::{
+    block, durable, entries,
+    python::{Python, Worker},
+    sleep, until, within,
+};
+
+/// A worker, and a pool that calls it.
+async fn started(python: &Python) -> (Worker, WorkerPool) {
+    let worker = python.worker(&[]).await;
+    let pool = durable(&python.workers()).await;
+    (worker, pool)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_cancels_waits_for_a_while_or_for_as_long_as_it_takes() {
+    within(120, async {
+        let python = Python::new().await;
+        let brief = Patience::For(Duration::from_millis(300));
+        for (patience, seconds, outcome, (ended, cancelled)) in [
+            (Patience::None, 600.0, Err(CallError::Cancelled), (0, 1)),
+            (brief, 600.0, Err(CallError::Cancelled), (0, 1)),
+            (Patience::For(Duration::from_secs(60)), 0.5, Ok(0.5), (1, 0)),
+            (Patience::Endless, 0.5, Ok(0.5), (1, 0)),
+        ] {
+            let (worker, pool) = started(&python).await;
+            let call = tokio::spawn(sleep(seconds).on(&pool));
+            worker.has_in_flight(1).await;
+            let reply = worker.control().stop(patience).await.unwrap();
+            assert_eq!((reply.ended, reply.cancelled), (ended, cancelled), "{patience:?}");
+            assert_eq!(call.await.unwrap(), outcome, "{patience:?}");
+            assert_eq!(entries(&python.workers()), [""; 0], "nobody is sent there any more");
+            assert!(worker.ended().await.success());
+            until("the pool knows it", || pool.workers().is_empty()).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_stop_it_too() {
+    within(120, async {
+        let python = Python::new().await;
+        for (signals, seconds, outcome) in [
+            (&[libc::SIGTERM][..], 600.0, Err(CallError::Cancelled)),
+            (&[libc::SIGINT], 0.5, Ok(0.5)),
+            (&[libc::SIGINT, libc::SIGINT], 600.0, Err(CallError::Cancelled)),
+        ] {
+            let (worker, pool) = started(&python).await;
+            let call = tokio::spawn(sleep(seconds).on(&pool));
+            worker.has_in_flight(1).await;
+            for signal in signals {
+                worker.signal(*signal);
+                until("it is noticed", || entries(&python.workers()).is_empty()).await;
+            }
+            assert_eq!(call.await.unwrap(), outcome, "{signals:?}");
+            assert!(worker.ended().await.success());
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thread_that_is_blocked_holds_up_no_end() {
+    within(60, async {
+        let python = Python::new().await;
+        let (worker, pool) = started(&python).await;
+        let call = tokio::spawn(block(600.0).on(&pool));
+        worker.has_in_flight(1).await;
+        let began = Instant::now();
+        worker.signal(libc::SIGTERM);
+        assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
+        assert!(worker.ended().await.success());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_killed_is_lost() {
+    within(60, async {
+        let python = Python::new().await;
+        let (worker, pool) = started(&python).await;
+        let call = tokio::spawn(sleep(600.0).on(&pool));
+        worker.has_in_flight(1).await;
+        let began = Instant::now();
+        worker.signal(libc::SIGKILL);
+        let error = call.await.unwrap().unwrap_err();
+        assert!(matches!(error, CallError::Lost { may_have_begun: true, .. }), "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(2), "at once, and not after {:?}", began.elapsed());
+        assert!(!worker.ended().await.success());
+        // What it has written down is still there, and leads nowhere.
+        let error = sleep(0.0).on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::NoWorkers(_)) && !error.may_have_begun(), "{error:?}");
+        // Another one takes over.
+        let other = python.worker(&[]).await;
+        until("the pool knows both", || pool.workers().len() == 2).await;
+        for _ in 0..4 {
+            assert_eq!(sleep(0.0).on(&pool).await, Ok(0.0));
+        }
+        assert_eq!(other.control().info().await.unwrap().taken, 4);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_says_whether_it_is_well() {
+    within(60, async {
+        let python = Python::new().await;
+        let (worker, pool) = started(&python).await;
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", worker.address)).unwrap();
+        let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+        let request = || HealthCheckRequest { service: "raddle.v1.Worker".into() };
+        let status = health.check(request()).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::Serving);
+        let call = tokio::spawn(sleep(1.0).on(&pool));
+        worker.has_in_flight(1).await;
+        worker.signal(libc::SIGINT);
+        until("it is noticed", || entries(&python.workers()).is_empty()).await;
+        let began = Instant::now();
+        while health.check(request()).await.unwrap().into_inner().status() == ServingStatus::Serving {
+            assert!(began.elapsed() < Duration::from_secs(1), "it takes no more calls");
+        }
+        assert_eq!(call.await.unwrap(), Ok(1.0));
+        assert!(worker.ended().await.success());
+    })
+    .await;
+}

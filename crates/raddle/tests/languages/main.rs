@@ -1,0 +1,78 @@
+//! Workers and callers in another language: those of `examples/python-worker`, as they are.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod callers;
+mod ends;
+mod python;
+#[path = "../calls/routines.rs"]
+mod routines;
+mod secure;
+mod workers;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use raddle::{WorkerPool, pool::discovery::FileDiscovery};
+
+use self::routines::Trouble;
+
+// What the worker in Python has.
+
+#[raddle::routine(name = "py.embed")]
+async fn embed(text: String) -> Vec<f32>;
+
+#[raddle::routine(name = "py.words")]
+fn words(text: String) -> impl raddle::Stream<Item = String>;
+
+#[raddle::routine(name = "py.ticks")]
+fn ticks(seconds: f64, path: std::path::PathBuf) -> impl raddle::Stream<Item = u64>;
+
+#[raddle::routine(name = "py.find")]
+async fn find(name: String) -> Result<u32, Trouble>;
+
+#[raddle::routine(name = "py.explode")]
+async fn explode(why: String);
+
+#[raddle::routine(name = "py.sleep")]
+async fn sleep(seconds: f64) -> f64;
+
+#[raddle::routine(name = "py.block")]
+async fn block(seconds: f64) -> f64;
+
+#[raddle::routine(name = "py.echo")]
+async fn echo(value: serde_json::Value) -> serde_json::Value;
+
+#[raddle::routine(name = "py.infinity")]
+async fn infinity() -> f64;
+
+#[raddle::routine(name = "py.tenant")]
+async fn tenant() -> Option<String>;
+
+/// A pool of the workers that have said there that they serve.
+async fn durable(folder: &Path) -> WorkerPool {
+    let discovery = FileDiscovery::new(folder).unwrap();
+    WorkerPool::builder().discovery(discovery).start().await.unwrap()
+}
+
+/// Bounds a whole test.
+async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
+}
+
+/// Waits until something is so.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The files in a folder.
+fn entries(folder: &Path) -> Vec<String> {
+    let entries = folder.read_dir().into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.into_string().unwrap()).collect()
+}

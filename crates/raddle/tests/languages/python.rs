@@ -1,0 +1,148 @@
+//! Python, and what workers and callers in it need.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Output, Stdio},
+    time::Duration,
+};
+
+use raddle::pool::connection::Control;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// How long Python may take to begin, or to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A place for workers and callers in Python, with all that is made for them.
+pub(crate) struct Python {
+    folder: TempDir,
+}
+
+/// A worker in Python. It is killed when this is dropped.
+pub(crate) struct Worker {
+    process: Child,
+    pub(crate) address: String,
+}
+
+impl Python {
+    /// Makes Python of the `.proto`, as the example says.
+    pub(crate) async fn new() -> Self {
+        let python = Self { folder: tempfile::tempdir().unwrap() };
+        let stubs = python.stubs();
+        std::fs::create_dir(&stubs).unwrap();
+        let mut compile = python.command(["-m", "grpc_tools.protoc"]);
+        compile.arg("-I").arg(workspace().join("crates/raddle-wire/proto"));
+        for out in ["--python_out", "--grpc_python_out"] {
+            compile.arg(format!("{out}={}", stubs.display()));
+        }
+        let compiled = timeout(PATIENCE, compile.arg("raddle/v1/worker.proto").output()).await.unwrap().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        python
+    }
+
+    /// Where workers say that they serve.
+    pub(crate) fn workers(&self) -> PathBuf {
+        self.folder.path().join("workers")
+    }
+
+    /// A file that nothing else is in.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn stubs(&self) -> PathBuf {
+        self.folder.path().join("stubs")
+    }
+
+    fn command<const N: usize>(&self, arguments: [&str; N]) -> Command {
+        let mut command = Command::new("python3");
+        let path = [packages(), self.stubs()].map(PathBuf::into_os_string);
+        command.args(arguments).env("PYTHONPATH", path.join(&OsString::from(":")));
+        command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Starts the worker of the example. Returns when it serves.
+    pub(crate) async fn worker(&self, options: &[&str]) -> Worker {
+        let mut command = self.command([]);
+        command.arg(example("worker.py")).arg(self.workers()).args(options).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let line = timeout(PATIENCE, lines.next_line()).await.expect("it serves in time").unwrap();
+        let line = line.expect("it serves");
+        let address = line.strip_prefix("serving at ").unwrap_or_else(|| panic!("{line}")).to_owned();
+        Worker { process, address }
+    }
+
+    /// What the worker of the example says if it is not to be started like that.
+    pub(crate) async fn refuses(&self, options: &[&str]) -> Output {
+        let mut command = self.command([]);
+        let starting = command.arg(example("worker.py")).arg(self.workers()).args(options).output();
+        timeout(PATIENCE, starting).await.expect("it ends in time").unwrap()
+    }
+
+    /// Calls by the client of the example.
+    pub(crate) async fn call(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command([]);
+        let calling = command.arg(example("client.py")).args(arguments).output();
+        timeout(PATIENCE, calling).await.expect("it ends in time").unwrap()
+    }
+}
+
+impl Worker {
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: plain integers. The process is one that this test has started, and has not waited for.
+        assert_eq!(unsafe { libc::kill(self.pid() as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Words to it that are no calls.
+    pub(crate) fn control(&self) -> Control {
+        Control::new(&self.address).unwrap()
+    }
+
+    /// How many calls it has in flight.
+    pub(crate) async fn in_flight(&self) -> u64 {
+        self.control().info().await.unwrap().in_flight
+    }
+
+    /// Waits until so many calls are in flight.
+    pub(crate) async fn has_in_flight(&self, calls: u64) {
+        let waiting = async {
+            while self.in_flight().await != calls {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), waiting).await.expect("so many in time");
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(mut self) -> ExitStatus {
+        timeout(PATIENCE, self.process.wait()).await.expect("it ends in time").unwrap()
+    }
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn example(file: &str) -> PathBuf {
+    workspace().join("examples/python-worker").join(file)
+}
+
+/// What `cargo xtask test` has installed.
+fn packages() -> PathBuf {
+    let folder = workspace().join("target/servers/python-worker");
+    let there = std::fs::read(folder.join("installed.txt")).unwrap_or_default();
+    let wanted = std::fs::read(example("requirements.txt")).unwrap();
+    assert!(there.ends_with(&wanted), "`cargo xtask test` installs what is missing at {}", folder.display());
+    folder
+}

@@ -1,0 +1,146 @@
+//! A worker in Python, called by a Rust pool.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use raddle::{
+    Call, CallError, WorkerProxy,
+    core::routine::Packed,
+    pool::{Encoding, WorkerMetadata},
+};
+use serde_json::json;
+
+use crate::{
+    durable, echo, embed, entries, explode, find, infinity,
+    python::Python,
+    routines::{TENANT, Trouble},
+    sleep, tenant, ticks, until, within, words,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_streams_and_failures_of_a_python_worker_are_those_of_any() {
+    within(60, async {
+        let python = Python::new().await;
+        let worker = python.worker(&["--tag", "py"]).await;
+        let pool = durable(&python.workers()).await;
+        let known = &pool.workers()[0];
+        assert_eq!((known.address.as_str(), known.pid), (worker.address.as_str(), worker.pid()));
+        assert_eq!((&known.encodings, &known.tags), (&[Encoding::Json].into(), &["py".to_owned()].into()));
+        pool.scope(async {
+            let vector = embed("abba".into()).await.unwrap();
+            assert_eq!((vector.len(), vector[0], vector[2]), (26, 0.5_f32.sqrt(), 0.0));
+            let mut stream = words("three short words".into());
+            for word in ["three", "short", "words"] {
+                assert_eq!(stream.next().await, Some(Ok(word.to_owned())));
+            }
+            assert_eq!(stream.next().await, None);
+            assert_eq!(find("it".into()).await, Ok(1));
+            let missing = CallError::Failed(Trouble::Missing { missing: "that".into() });
+            assert_eq!(find("that".into()).await, Err(missing));
+            let error = explode("fun".into()).await.unwrap_err();
+            let CallError::Panicked { message, place, backtrace } = error else { panic!("{error:?}") };
+            assert_eq!(message, "ValueError: exploded for fun");
+            assert!(place.contains("worker.py:"), "{place}");
+            assert!(backtrace.contains("in explode") && backtrace.starts_with("Traceback"), "{backtrace}");
+            let value = json!({ "ä": [u64::MAX, i64::MIN, 0.1, true, null, "\u{0}"] });
+            assert_eq!(echo(value.clone()).await, Ok(value));
+            assert!(matches!(infinity().await, Err(CallError::Result(message)) if message.contains("JSON")));
+            assert_eq!(TENANT.scope("acme".into(), async { tenant().await }).await, Ok(Some("acme".into())));
+            assert_eq!(tenant().await, Ok(None));
+        })
+        .await;
+        let info = worker.control().info().await.unwrap();
+        assert!(info.routines.contains(&"py.embed".to_owned()) && info.taken >= 9, "{info:?}");
+        assert!(info.encodings().eq([raddle::wire::v1::Encoding::Json]), "{info:?}");
+        assert!(!info.stopping && info.uptime > 0.0, "{info:?}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
+    within(60, async {
+        let python = Python::new().await;
+        let _worker = python.worker(&[]).await;
+        let pool = durable(&python.workers()).await;
+        let calls: [(&str, Packed, &str); 3] = [
+            ("py.embed", Packed::new(0), "missing a required argument: 'text'"),
+            ("py.embed", Packed::new(2).argument("a", "a").argument("b", "b"), "too many positional arguments"),
+            ("py.echo", Packed::new(1).argument("value", &f64::NAN), "NaN"),
+        ];
+        for (routine, arguments, said) in calls {
+            let error = Call::<Vec<f32>>::new(routine, arguments).on(&pool).await.unwrap_err();
+            assert!(matches!(&error, CallError::Arguments(message) if message.contains(said)), "{error:?}");
+            assert!(!error.may_have_begun());
+        }
+        // By its type it is known that it cannot be a key.
+        let keys = BTreeMap::from([((1, 2), 3)]);
+        let error = Call::<()>::new("py.echo", Packed::new(1).argument("value", &keys)).on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::Arguments(message) if message.contains("key")), "{error:?}");
+        let error = Call::<u8>::new("py.nothing", Packed::new(0)).on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::UnknownRoutine(_)), "{error:?}");
+        let error = Call::<u8>::new("py.echo", Packed::new(1).argument("value", "text")).on(&pool).await.unwrap_err();
+        assert!(matches!(&error, CallError::Result(_)), "{error:?}");
+        assert_eq!(find("it".into()).on(&pool).await, Ok(1));
+        assert_eq!(pool.workers().len(), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_which_nothing_was_said_tells_what_it_reads() {
+    within(60, async {
+        let python = Python::new().await;
+        let worker = python.worker(&[]).await;
+        let known = durable(&python.workers()).await.workers().remove(0);
+        let unknown = WorkerMetadata { encodings: [].into(), ..known };
+        let proxy = WorkerProxy::of_workers([unknown]).start().await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(find("it".into()).on(&proxy).await, Ok(1));
+        }
+        assert_eq!(worker.control().info().await.unwrap().taken, 2, "what it does not read it does not take");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_goes_away_cancels_what_was_called() {
+    within(60, async {
+        let python = Python::new().await;
+        let worker = python.worker(&[]).await;
+        let pool = durable(&python.workers()).await;
+        let ended = python.file("ended");
+        let mut numbers = ticks(0.01, ended.clone()).on(&pool);
+        for number in 0..3 {
+            assert_eq!(numbers.next().await, Some(Ok(number)));
+        }
+        assert!(!ended.exists());
+        drop(numbers);
+        until("the generator ends", || ended.exists()).await;
+        let call = tokio::spawn(sleep(600.0).on(&pool));
+        worker.has_in_flight(1).await;
+        call.abort();
+        worker.has_in_flight(0).await;
+        // Its time is over there, too.
+        let brief = Duration::from_millis(300);
+        assert_eq!(sleep(600.0).timeout(brief).on(&pool).await, Err(CallError::TimedOut));
+        worker.has_in_flight(0).await;
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_calls_at_a_time_are_all_answered() {
+    within(60, async {
+        let python = Python::new().await;
+        let (_one, _other) = tokio::join!(python.worker(&[]), python.worker(&[]));
+        let pool = durable(&python.workers()).await;
+        assert_eq!((pool.workers().len(), entries(&python.workers()).len()), (2, 2));
+        let calls = (0..300).map(|n| echo(json!(n)).on(&pool));
+        let all = futures_util::future::join_all(calls).await;
+        assert!(all.into_iter().enumerate().all(|(n, outcome)| outcome == Ok(json!(n))));
+        // Larger than what gRPC takes if nobody says otherwise.
+        let large = json!("x".repeat(20 << 20));
+        assert_eq!(echo(large.clone()).on(&pool).await, Ok(large));
+    })
+    .await;
+}
