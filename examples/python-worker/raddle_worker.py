@@ -78,9 +78,6 @@ def context(name):
 def serve(arguments=None):
     """Serves all routines until the worker is told to stop. What it is told is in `--help`."""
     asyncio.run(_serve(_options(arguments)))
-    sys.stdout.flush()
-    # A function in a thread cannot be ended, and is not waited for.
-    os._exit(0)
 
 
 class Worker(worker_pb2_grpc.WorkerServicer):
@@ -265,6 +262,9 @@ async def _serve(options):
     await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
     await worker.over.wait()
     await server.stop(FAREWELL)
+    sys.stdout.flush()
+    # A function in a thread cannot be ended, and the end of the loop would wait for it.
+    os._exit(0)
 
 
 async def _say(healthy, status):

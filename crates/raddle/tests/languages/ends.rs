@@ -119,7 +119,7 @@ async fn it_says_whether_it_is_well() {
         let request = || HealthCheckRequest { service: "raddle.v1.Worker".into() };
         let status = health.check(request()).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving);
-        let call = tokio::spawn(sleep(1.0).on(&pool));
+        let call = tokio::spawn(sleep(3.0).on(&pool));
         worker.has_in_flight(1).await;
         worker.signal(libc::SIGINT);
         until("it is noticed", || entries(&python.workers()).is_empty()).await;
@@ -127,7 +127,7 @@ async fn it_says_whether_it_is_well() {
         while health.check(request()).await.unwrap().into_inner().status() == ServingStatus::Serving {
             assert!(began.elapsed() < Duration::from_secs(1), "it takes no more calls");
         }
-        assert_eq!(call.await.unwrap(), Ok(1.0));
+        assert_eq!(call.await.unwrap(), Ok(3.0));
         assert!(worker.ended().await.success());
     })
     .await;
