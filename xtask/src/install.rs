@@ -6,13 +6,14 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 32] = [
+const PROGRAMS: [(&str, &str); 33] = [
     // Neither is used as a service, and may run as one or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),
     ("bash", "bash"),
     ("mkfifo", "coreutils"),
     ("dbus-daemon", "dbus"),
+    ("dnsmasq", "dnsmasq-base"),
     // With its engine, which has to run.
     ("docker", "docker.io"),
     ("xargs", "findutils"),

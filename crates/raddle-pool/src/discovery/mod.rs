@@ -1,6 +1,7 @@
 //! How workers are found: who publishes them, and who hears of them.
 
 mod changes;
+mod dns;
 mod file;
 #[cfg(feature = "lan")]
 mod lan;
@@ -17,7 +18,7 @@ use async_trait::async_trait;
 
 #[cfg(feature = "lan")]
 pub use self::lan::LanDiscovery;
-pub use self::{file::FileDiscovery, local::LocalDiscovery, static_list::StaticDiscovery};
+pub use self::{dns::DnsDiscovery, file::FileDiscovery, local::LocalDiscovery, static_list::StaticDiscovery};
 use crate::WorkerMetadata;
 
 /// What is heard of a worker.

@@ -1,8 +1,18 @@
 //! Workers that are found in other ways than by their name on this machine.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket},
+    path::Path,
+    process::{Child, Command},
+    time::Duration,
+};
 
-use raddle::{WorkerPool, discovery::FileDiscovery, pool::worker::LocalWorker};
+use raddle::{
+    WorkerPool,
+    discovery::{DnsDiscovery, FileDiscovery},
+    pool::worker::LocalWorker,
+};
 
 use crate::{CALLEE, is_alive, pool, routines, signal, until, within};
 
@@ -59,6 +69,73 @@ async fn a_worker_that_is_gone_and_still_written_down_costs_no_call() {
         assert_eq!(durable.workers().len(), 2, "it may come back");
         std::fs::write(&list, format!("[{}]", addresses[0])).unwrap();
         until("it is struck out", || durable.workers().len() == 1).await;
+    })
+    .await;
+}
+
+/// A name server that is gone with this.
+struct NameServer(Child);
+
+impl NameServer {
+    /// One that knows of these services, and nothing else.
+    fn start(port: u16, home: &Path, services: &[String]) -> Self {
+        let of_worker = |address: &String| {
+            let port = address.rsplit_once(':').unwrap().1;
+            format!("srv-host=_raddle._tcp.w.test,host.test,{port}\n")
+        };
+        let services: String = services.iter().map(of_worker).collect();
+        let user = if is_root() { "user=root\n" } else { "" };
+        let common = "no-daemon\nno-resolv\nno-hosts\nbind-interfaces\nlisten-address=127.0.0.1\nlocal=/test/\n";
+        let hosts = "host-record=host.test,127.0.0.1\n";
+        let conf = home.join("dnsmasq.conf");
+        std::fs::write(&conf, format!("port={port}\n{common}{hosts}{user}{services}")).unwrap();
+        let mut command = Command::new("dnsmasq");
+        command.arg(format!("--conf-file={}", conf.display())).arg("--pid-file");
+        Self(command.spawn().expect("dnsmasq is installed: `cargo xtask test` does it"))
+    }
+}
+
+impl Drop for NameServer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: it takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A port that nobody uses, for packets and for streams.
+fn free_port() -> u16 {
+    let mut ports = std::iter::repeat_with(|| UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_that_a_name_stands_for_are_called() {
+    within(60, async {
+        let (home, port) = (tempfile::tempdir().unwrap(), free_port());
+        let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let owner = pool(2).worker(at_a_port).start().await.unwrap();
+        let addresses: Vec<_> = owner.workers().into_iter().map(|worker| worker.address).collect();
+        // Nobody answers yet, which is no reason not to begin.
+        let name = DnsDiscovery::new("_raddle._tcp.w.test").unwrap().tags(["by-name"]);
+        let name = name.name_servers([SocketAddr::from(([127, 0, 0, 1], port))]).every(Duration::from_millis(50));
+        let durable = WorkerPool::builder().discovery(name).tags(["by-name"]).start().await.unwrap();
+        assert_eq!(durable.workers(), []);
+        let server = NameServer::start(port, home.path(), &addresses);
+        until("they are found", || durable.workers().len() == 2).await;
+        let called = [routines::pid().on(&durable).await.unwrap(), routines::pid().on(&durable).await.unwrap()];
+        assert_eq!(BTreeSet::from(called), pids(&owner));
+        drop(server);
+        // They are called also while nobody knows their name.
+        assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
+        let server = NameServer::start(port, home.path(), &addresses[..1]);
+        until("one is missed", || durable.workers().len() == 1).await;
+        assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
+        drop(server);
     })
     .await;
 }
