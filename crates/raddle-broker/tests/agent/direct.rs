@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_broker::{Error, Pulse, Registry, Tasks, Verdict, agent::Remote, conformance, connect};
-use raddle_core::{Exit, State, worker::Beat};
+use raddle_broker::{Chain, Error, Pulse, Registry, TaskFilter, Tasks, Verdict, agent::Remote, conformance, connect};
+use raddle_core::{Exit, Spec, State, worker::Beat};
 
 use crate::support::*;
 
@@ -48,4 +48,31 @@ async fn where_nobody_serves_the_engine_is_opened_at_once() {
     let tid = submit(&remote).await;
     assert!(remote.task(tid).await.unwrap().is_some() && begun.elapsed() < SOON);
     assert!(matches!(Remote::connect(&served.path()).await.err(), Some(Error::AgentGone { .. })));
+}
+
+/// What a worker passes on is counted, so that it can say it to whoever is there next.
+#[tokio::test]
+async fn what_was_chained_with_an_agent_is_not_chained_again_without() {
+    for engine in [Engine::Sqlite, Engine::Redis] {
+        let mut served = Served::start(engine);
+        let url = served.url(engine);
+        let remote = Remote::connect_or(&served.path(), url.clone()).await.unwrap();
+        let owner = remote.register(info(), TTL).await.unwrap();
+        submit(&remote).await;
+        let fence = remote.claim(request(owner, SOON)).await.unwrap()[0].fence;
+        let chain = |told, tasks| Chain { fence, tasks: vec![Spec::command(["true"]); tasks], told: Some(told) };
+        assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
+        let stop = move || {
+            served.stop();
+            served
+        };
+        let _folder = tokio::task::spawn_blocking(stop).await.unwrap();
+        // As if it had not been answered.
+        assert_eq!(remote.chain(chain(0, 2)).await.unwrap(), 2, "{engine:?}");
+        assert_eq!(remote.chain(chain(2, 1)).await.unwrap(), 3, "{engine:?}");
+        let finish = conformance::finish(fence, Exit::Code { code: 0 });
+        assert_eq!(remote.finish(vec![finish]).await.unwrap(), [Verdict::Done(State::Completed)]);
+        let direct = connect(&url).await.unwrap();
+        assert_eq!(direct.tasks(TaskFilter::default()).await.unwrap().len(), 4, "{engine:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use raddle_broker::{
-    Broker, ClaimRequest, Error, Fence, Pulse, Release, Result, Started, Stream, Submit, TaskFilter, Verdict,
+    Broker, Chain, ClaimRequest, Error, Fence, Pulse, Release, Result, Started, Stream, Submit, TaskFilter, Verdict,
     agent::{Guests, Options},
     conformance, connect,
 };
@@ -93,6 +93,8 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
     let tid = submit(&*host).await;
     assert_refused(guest.submit(vec![Submit::new(spec("default"))]).await, "submit");
     assert_refused(guest.resubmit(tid).await, "resubmit");
+    let chain = Chain { fence: Fence { tid, attempt: 1 }, tasks: vec![spec("default")], told: Some(0) };
+    assert_refused(guest.chain(chain).await, "chain");
     assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");
     assert_refused(guest.tasks(TaskFilter::default()).await, "tasks");
     assert_refused(guest.workers().await, "workers");

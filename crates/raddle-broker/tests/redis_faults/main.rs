@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod away;
+mod chain;
 mod cluster;
 mod doctor;
 mod forms;

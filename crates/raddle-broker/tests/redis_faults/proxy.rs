@@ -45,6 +45,12 @@ impl Proxy {
         self.cuts.store(1, Ordering::SeqCst);
     }
 
+    /// Lets so many answers through, and cuts the connection instead of carrying the next.
+    pub(crate) fn cut_one_after(&self, answers: u32) {
+        self.spared.store(answers, Ordering::SeqCst);
+        self.cuts.store(1, Ordering::SeqCst);
+    }
+
     /// Lets so many answers through, and then cuts every connection that one comes over.
     pub(crate) fn cut_all_after(&self, answers: u32) {
         self.spared.store(answers, Ordering::SeqCst);

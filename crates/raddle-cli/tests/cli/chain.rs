@@ -131,7 +131,7 @@ fn only_the_attempt_that_succeeds_is_followed() {
 fn what_is_stopped_killed_or_late_is_not_followed() {
     let world = World::new();
     world.worker(&[]);
-    for (flags, word) in [(&[][..], Some("stop")), (&[], Some("kill")), (&["--timeout", "1s"], None)] {
+    for (flags, word) in [(&[][..], Some("stop")), (&[], Some("kill")), (&["--timeout", "4s"], None)] {
         let tid = world.submit(&[flags, &["--", "sh", "-c", WAITING]].concat());
         until("it has chained", || is_there(&world, "chained.1"));
         if let Some(word) = word {
@@ -238,7 +238,7 @@ fn a_run_without_a_worker_is_followed() {
 #[test]
 fn a_task_chains_through_an_agent() {
     let world = World::new();
-    world.worker(&["--serve"]);
+    world.worker(&["--serve", "work.sock"]);
     let tid = world.submit(&["--", "sh", "-c", "cd / && raddle submit --chain --name next -- true"]);
     finish(&world, &tid);
     assert_eq!(names(&world, &tid), ["next"]);
@@ -349,14 +349,12 @@ fn examples_of_the_documents_run() {
     let script = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("it has an example");
     let world = World::new();
     for name in ["extract", "load"] {
-        world.file(name, "#!/bin/sh\necho \"$0\" >>ran\n");
+        world.file(name, format!("#!/bin/sh\necho {name} >>ran\n"));
         world.bash(&format!("chmod +x {name}")).ok();
     }
     world.worker(&[]);
     world.file("etl.sh", script);
     let tid = world.submit(&["--", "sh", "etl.sh"]);
-    until("both have run", || {
-        fs::read_to_string(world.path().join("ran")).is_ok_and(|ran| ran == "./extract\n./load\n")
-    });
+    until("both have run", || fs::read_to_string(world.path().join("ran")).is_ok_and(|ran| ran == "extract\nload\n"));
     finish(&world, &tid);
 }
