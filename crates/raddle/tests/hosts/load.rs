@@ -95,9 +95,8 @@ impl Load {
         until(&format!("calls run at {hosts:?}"), 20, || {
             let ran = hosts.iter().all(|host| self.ran(since, host) > 0);
             let calls = self.calls.lock().unwrap();
-            let others = calls.iter().filter(|call| call.began >= since);
-            let other =
-                others.filter(|call| !call.host.as_deref().is_some_and(|host| hosts.contains(&host))).next_back();
+            let mut others = calls.iter().filter(|call| call.began >= since);
+            let other = others.rfind(|call| !call.host.as_deref().is_some_and(|host| hosts.contains(&host)));
             if let Some(other) = other {
                 since = other.began + 1;
             }

@@ -153,6 +153,8 @@ impl Settings {
             tags: self.tags.clone(),
             extra: self.extra.clone(),
             secure: self.secure,
+            // Nothing is said of it: whoever is called says so itself.
+            encodings: [].into(),
         }
     }
 }
