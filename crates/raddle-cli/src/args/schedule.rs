@@ -68,7 +68,7 @@ pub(crate) struct Names {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle schedule add heartbeat --every 30s -- ./beat.sh
-  raddle schedule add backup --cron '0 3 * * 1-5' --timezone Europe/Berlin --missed skip -- ./backup.sh
+  raddle schedule add backup --cron '0 3 * * 1-5' --timezone Europe/Berlin -- ./backup.sh
   raddle schedule add report --cron '@monthly' --lifetime 10m --retry 2 -- ./report.sh
   raddle schedule add --file backup.toml --replace
 

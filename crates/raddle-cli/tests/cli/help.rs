@@ -78,8 +78,10 @@ fn every_command_has_help_with_an_example() {
     let world = World::new();
     for command in COMMANDS {
         let ran = world.raddle(command.iter().copied().chain(["--help"])).ok();
-        let is_group =
-            matches!(command, ["task"] | ["queue"] | ["worker"] | ["spawner"] | ["pool"] | ["cert"] | ["metrics"]);
+        let is_group = matches!(
+            command,
+            ["task"] | ["queue"] | ["worker"] | ["schedule"] | ["spawner"] | ["pool"] | ["cert"] | ["metrics"]
+        );
         assert!(is_group || ran.text().contains("Example"), "{command:?} has no example");
         assert_eq!(ran.stderr, "");
         let name = ["help"].iter().chain(*command).copied().collect::<Vec<_>>().join("_");
