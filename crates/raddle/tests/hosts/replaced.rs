@@ -35,7 +35,8 @@ fn all_workers_are_replaced_under_load_and_no_call_fails() {
     let calls = load.stop();
     let failed = failed_after(&calls, began);
     assert!(failed.is_empty(), "{} of {}: {failed:#?}", failed.len(), calls.len());
-    assert!(calls.len() > 1_000, "{}", calls.len());
+    // A few hundred a second on the slowest of machines.
+    assert!(calls.len() > 100, "{}", calls.len());
     let ran: BTreeSet<u32> = calls.iter().filter_map(|call| call.process).collect();
     assert_eq!(ran, &old | &new, "each of them was called");
 }
