@@ -92,7 +92,7 @@ local function ring(topic)
 end
 
 -- The microsecond in which a task expires: '-' is never, then microseconds from now, or '@' and the microsecond.
-local function expiry(word)
+local function expires_in(word)
   if word == '-' then return nil end
   local at = string.match(word, '^@(.*)$')
   return int(at and tonumber(at) or now_us + tonumber(word))

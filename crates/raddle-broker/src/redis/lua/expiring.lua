@@ -1,4 +1,4 @@
--- In front of `submit.lua`: notes when tasks expire. The last argument has a word for each, as `expiry` reads it.
+-- In front of `submit.lua`: notes when tasks expire. The last argument has a word for each, as `expires_in` reads it.
 local lifetimes, stored = ARGV[#ARGV], answer
 answer = function(reply, remembered)
   local s, c = string.match(reply[1], '^(%d+)-(%d+)$')
@@ -10,7 +10,7 @@ answer = function(reply, remembered)
     for word in string.gmatch(lifetimes, '%S+') do
       i = i + 1
       if not known[i] then
-        local at = expiry(word)
+        local at = expires_in(word)
         if at then
           members[#members + 1] = at
           members[#members + 1] = digits(id_after(tonumber(s), tonumber(c), place))

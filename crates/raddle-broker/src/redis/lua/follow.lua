@@ -18,7 +18,7 @@ local function follow(tid, account)
 end
 
 -- What was chained, in order: each task is its partition, when it is due ('' or microseconds from now, or '@' and the microsecond), the same in
--- nanoseconds, its unique key, its spec as it is stored, and when it expires, as `expiry` reads it.
+-- nanoseconds, its unique key, its spec as it is stored, and when it expires, as `expires_in` reads it.
 local function chained_tasks()
   local tasks = {}
   for _, chain in ipairs(chains) do
@@ -61,7 +61,7 @@ local function follow_up()
       keys[#keys + 1] = key
       keys[#keys + 1] = tid
     end
-    local expires = expiry(lifetime)
+    local expires = expires_in(lifetime)
     if expires then
       expiring[#expiring + 1] = expires
       expiring[#expiring + 1] = tid
