@@ -99,7 +99,7 @@ fn what_is_wrong_is_said_and_nothing_is_added() {
         (&["x", "--", "true"], "--every"),
         (&["x", "--every", "1ms", "--", "true"], "at 'every': must be at least 10ms"),
         (&["x", "--every", "soon", "--", "true"], "is not a duration"),
-        (&["x", "--every", "5m", "--timezone", "UTC", "--", "true"], "--cron"),
+        (&["x", "--every", "5m", "--timezone", "UTC", "--", "true"], "means nothing without cron"),
         (&["no blanks", "--every", "5m", "--", "true"], "at 'name': must be 1 to 64 letters"),
         (&["x", "--every", "5m"], "required"),
         (&["x", "--every", "5m", "--missed", "some", "--", "true"], "invalid value 'some'"),
