@@ -6,7 +6,7 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 33] = [
+const PROGRAMS: [(&str, &str); 35] = [
     // Neither is used as a service, and may run as one or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),
@@ -16,6 +16,7 @@ const PROGRAMS: [(&str, &str); 33] = [
     ("dnsmasq", "dnsmasq-base"),
     // With its engine, which has to run.
     ("docker", "docker.io"),
+    ("docker-compose", "docker-compose"),
     ("xargs", "findutils"),
     ("ip", "iproute2"),
     ("jq", "jq"),
@@ -39,6 +40,8 @@ const PROGRAMS: [(&str, &str); 33] = [
     ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    // To check units with; nothing is started by it.
+    ("systemd-analyze", "systemd"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
     ("setsid", "util-linux"),

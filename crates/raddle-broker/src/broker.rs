@@ -16,9 +16,9 @@ use raddle_core::{
 use crate::{
     Demand, Result,
     request::{
-        Chain, Claim, ClaimRequest, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own, OwnRequest, Peek,
-        Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted, Summary,
-        TaskFilter, Verdict, WaitingRequest,
+        Chain, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own,
+        OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted,
+        Summary, TaskFilter, Verdict, WaitingRequest,
     },
     schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView},
 };
@@ -125,6 +125,8 @@ pub trait Registry: Send + Sync + 'static {
 
     /// Enters a worker that is there for one task, whichever it claims first. It is no task itself, and leaves the registry with the end of
     /// that one. For a process that speaks for many such workers, and beats for itself: nobody who is gone is looked for.
+    ///
+    /// Workers that take calls are entered in the same way: they claim nothing, and leave when they are taken out.
     async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
 
     /// The means to stay alive, for a thread of its own.
@@ -164,6 +166,10 @@ pub trait Messages: Send + Sync + 'static {
 
     /// Moves up to `max` messages in one step, behind those that are there: they get new ids. Returns how many.
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64>;
+
+    /// Takes messages that were seen and submits tasks instead, in one step. Returns `None`, and nothing is done, if one of the messages is gone: so each
+    /// is converted once, however many see it. Returns when all of it is durable.
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>>;
 
     /// The queues that hold stored messages.
     async fn depths(&self) -> Result<Vec<QueueDepth>>;

@@ -73,8 +73,8 @@ pub enum Error {
     /// A waiting task was sent what is not a control message.
     #[error(transparent)]
     Control(#[from] ParseControlError),
-    /// Control words are obeyed or passed on one by one, and so cannot be moved.
-    #[error("{0} takes control words as they are written: read the messages and write them there")]
+    /// Control words and requests are obeyed or passed on as they are written, and so cannot be moved.
+    #[error("{0} takes messages only as they are written: read them, and write them there")]
     ControlQueue(QueueName),
     /// The file is something else.
     #[error("{path} is not a Raddle database ({found}): name another file, or move this one away")]

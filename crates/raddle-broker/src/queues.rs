@@ -1,9 +1,11 @@
 //! What people do with queues by name, on any engine.
 //!
 //! An engine stores messages, and keeps tasks, events and workers in a form of its own. Here the names of the design answer for
-//! both: `T<tid>.inbox`, `raddle.tasks.log` and the like show the engine's records, and what is written to a control queue is obeyed.
+//! both: `T<tid>.inbox`, `raddle.tasks.log` and the like show the engine's records, what is written to a control queue is obeyed, and what is asked of
+//! a manager is a task from then on.
 //! Records can be looked at, not taken: a view that could be consumed would be a second way to lose a task.
 
+mod requests;
 mod views;
 mod watch;
 
@@ -11,8 +13,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    Control, QueueName, State, Tid,
-    queue_name::{Port, System},
+    Control, QueueName, State, Tid, WorkerEntry,
+    queue_name::{Desk, Port, System},
 };
 use serde::Serialize;
 
@@ -68,20 +70,27 @@ pub async fn peek(broker: &dyn Broker, queue: &QueueName, max: u32) -> Result<Ve
     views::look(broker, queue, 0, max).await
 }
 
-/// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once.
+/// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once; what is asked of a manager is a task from then on.
 pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Written>> {
     refuse_view(queue, "written to")?;
     let mut written = Vec::new();
-    match queue {
-        QueueName::Task(tid, Port::CtrlIn) => {
+    match (queue, queue.desk()) {
+        (QueueName::Task(tid, Port::CtrlIn), _) => {
             for body in bodies {
                 written.push(send(broker, *tid, body).await?);
             }
         }
-        QueueName::System(System::Control) => {
+        (QueueName::System(System::Control), _) => {
             for body in bodies {
                 let message: Control = body.parse()?;
-                written.extend(send_to_workers(broker, &message).await?);
+                written.extend(send_to_workers(broker, &message, |_| true).await?);
+            }
+        }
+        (_, Some((kind, Desk::Requests))) => return requests::ask(broker, kind, bodies).await,
+        (_, Some((kind, Desk::Control))) => {
+            for body in bodies {
+                let message: Control = body.parse()?;
+                written.extend(send_to_workers(broker, &message, |entry| is_manager(entry, kind)).await?);
             }
         }
         _ => written.extend(broker.put(queue, bodies).await?.into_iter().map(Written::Stored)),
@@ -113,6 +122,13 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>>
             depths.insert(queue.clone(), stats(broker, &queue).await?.messages);
         }
     }
+    for (queue, ready) in broker.summary().await?.ready {
+        if let Ok(queue) = queue.parse::<QueueName>()
+            && matches!(queue.desk(), Some((_, Desk::Requests)))
+        {
+            depths.insert(queue, ready);
+        }
+    }
     if may_name_tasks(pattern) {
         for task in broker.tasks(TaskFilter { services: true, ..TaskFilter::default() }).await? {
             for port in views::ports_of(&task) {
@@ -131,7 +147,8 @@ pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
     let mut stats = Stats { queue: queue.clone(), messages: 0, bytes: 0, oldest: None, newest: None };
     // A view of tasks or workers is made anew for each look, so it is looked at once.
     let at_once = match queue {
-        QueueName::System(system) if system.is_view() && *system != System::Log => u32::MAX,
+        QueueName::System(System::Log) => PAGE,
+        _ if is_view(queue) || matches!(queue.desk(), Some((_, Desk::Requests))) => u32::MAX,
         _ => PAGE,
     };
     let mut after = 0;
@@ -202,9 +219,13 @@ async fn send(broker: &dyn Broker, tid: Tid, body: String) -> Result<Written> {
     }
 }
 
-async fn send_to_workers(broker: &dyn Broker, message: &Control) -> Result<Vec<Written>> {
+async fn send_to_workers(
+    broker: &dyn Broker,
+    message: &Control,
+    is_meant: impl Fn(&WorkerEntry) -> bool,
+) -> Result<Vec<Written>> {
     let mut written = Vec::new();
-    for worker in broker.workers().await? {
+    for worker in broker.workers().await?.into_iter().filter(is_meant) {
         match broker.control(worker.tid, message.clone()).await {
             Ok(delivered) => written.push(Written::Control(worker.tid, delivered)),
             // It left since it was listed.
@@ -215,14 +236,21 @@ async fn send_to_workers(broker: &dyn Broker, message: &Control) -> Result<Vec<W
     Ok(written)
 }
 
+/// Whether a worker is a manager of this type.
+fn is_manager(entry: &WorkerEntry, kind: &str) -> bool {
+    entry.info.requests().is_some() && entry.info.kind == kind
+}
+
 /// Whether the queue shows records and nothing else.
 fn is_view(queue: &QueueName) -> bool {
     matches!(queue, QueueName::System(system) if system.is_view())
+        || matches!(queue.desk(), Some((_, Desk::Results | Desk::Status)))
 }
 
 /// Whether what is written to the queue is obeyed.
 fn is_control(queue: &QueueName) -> bool {
     matches!(queue, QueueName::Task(_, Port::CtrlIn) | QueueName::System(System::Control))
+        || matches!(queue.desk(), Some((_, Desk::Control | Desk::Requests)))
 }
 
 fn refuse_view(queue: &QueueName, what: &'static str) -> Result<()> {

@@ -275,6 +275,17 @@ pub struct Message {
     pub body: String,
 }
 
+/// Messages that become tasks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Conversion {
+    /// The queue that they are in.
+    pub queue: QueueName,
+    /// The messages, as they were seen.
+    pub messages: Vec<Message>,
+    /// The tasks.
+    pub tasks: Vec<Submit>,
+}
+
 /// Which messages to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peek {

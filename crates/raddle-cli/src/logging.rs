@@ -1,24 +1,16 @@
 //! The program's own log, on stderr. Off unless asked for: setting it up costs more than a short task does.
 
-use std::{
-    io,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tracing_subscriber::EnvFilter;
+use raddle_exec::log::{Log, filter_of_environment};
 
 use crate::args::{Global, LogFormat};
-
-/// The variable that says what to log, as in `raddle_fabric=debug`.
-const VARIABLE: &str = "RADDLE_LOG";
 
 /// Whether everything on stderr is JSON, a line each.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Starts logging as the flags and `RADDLE_LOG` ask. `default` is the level without either.
-pub(crate) fn start(global: &Global, default: Option<&str>, format: LogFormat) {
-    IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
-    let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+/// What the flags and `RADDLE_LOG` ask for, if anything. `default` is the level without either.
+pub(crate) fn chosen(global: &Global, default: Option<&str>, format: LogFormat) -> Option<Log> {
     let by_flags = match (global.quiet, global.verbose) {
         (true, _) => Some("error"),
         (false, 0) => default,
@@ -26,16 +18,15 @@ pub(crate) fn start(global: &Global, default: Option<&str>, format: LogFormat) {
         (false, 2) => Some("debug"),
         (false, _) => Some("trace"),
     };
-    let Some(filter) = asked.as_deref().or(by_flags) else { return };
-    // A malformed filter must not keep work from being done: what can be understood of it holds.
-    let filter = EnvFilter::builder().parse_lossy(filter);
-    // A line that cannot be written is lost and no more: to say so on stderr, where it was to go, is what panics.
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false);
-    let log = log.with_env_filter(filter);
-    match format {
-        LogFormat::Text => log.init(),
-        // Nothing is nested: whoever looks for a task looks for `tid`.
-        LogFormat::Json => log.json().flatten_event(true).with_current_span(false).with_span_list(false).init(),
+    let filter = filter_of_environment().or(by_flags.map(str::to_owned))?;
+    Some(Log { filter, format: format.into() })
+}
+
+/// Starts logging as the flags and `RADDLE_LOG` ask. `default` is the level without either.
+pub(crate) fn start(global: &Global, default: Option<&str>, format: LogFormat) {
+    IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+    if let Some(log) = chosen(global, default, format) {
+        log.start();
     }
 }
 

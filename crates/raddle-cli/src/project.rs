@@ -39,6 +39,9 @@ pub(crate) enum Source {
 #[serde(deny_unknown_fields)]
 struct File {
     queue_url: Option<String>,
+    /// The groups there: read by 'raddle up'.
+    #[serde(default, rename = "process")]
+    _process: Option<serde::de::IgnoredAny>,
 }
 
 impl Project {
@@ -50,18 +53,26 @@ impl Project {
         }
         for folder in here.ancestors() {
             let path = folder.join(FILE);
-            let Some(text) = trust::read(&path)? else { continue };
-            let url = Self::from_file(&text, folder).map_err(|e| match e {
-                Failure::Usage(message) => Failure::Usage(format!("{}: {message}", path.display())),
-                other => other,
-            })?;
-            if url == embedded(folder) {
-                check_embedded(folder)?;
+            if let Some(project) = Self::of_file(path)? {
+                return Ok(project);
             }
-            return Ok(Self { url, source: Source::File(path) });
         }
         check_embedded(here)?;
         Ok(Self { url: embedded(here), source: Source::Here })
+    }
+
+    /// The broker that a file names, or the one beside it. Nothing, if there is no such file.
+    pub(crate) fn of_file(path: PathBuf) -> Outcome<Option<Self>> {
+        let Some(text) = trust::read(&path)? else { return Ok(None) };
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let url = Self::from_file(&text, folder).map_err(|e| match e {
+            Failure::Usage(message) => Failure::Usage(format!("{}: {message}", path.display())),
+            other => other,
+        })?;
+        if url == embedded(folder) {
+            check_embedded(folder)?;
+        }
+        Ok(Some(Self { url, source: Source::File(path) }))
     }
 
     fn from_file(text: &str, folder: &Path) -> Outcome<Url> {

@@ -1,9 +1,14 @@
-//! Telling systemd that a service of `Type=notify` is ready, where it has asked to be told.
+//! Telling systemd that a service of `Type=notify` is ready, and that it is alive, where it has asked to be told.
 
-use std::os::{
-    linux::net::SocketAddrExt,
-    unix::net::{SocketAddr, UnixDatagram},
+use std::{
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    time::Duration,
 };
+
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Where it wants to be told.
 const VARIABLE: &str = "NOTIFY_SOCKET";
@@ -17,6 +22,42 @@ pub(crate) fn ready(status: &str) {
 /// It is about to end.
 pub(crate) fn stopping() {
     tell("STOPPING=1");
+}
+
+/// It is alive: whoever says so goes round its loop.
+pub(crate) fn alive() {
+    tell("WATCHDOG=1");
+}
+
+/// When systemd wants to be told that a service is alive, if it does.
+pub(crate) struct Watchdog(Option<Interval>);
+
+impl Watchdog {
+    pub(crate) fn of_environment() -> Self {
+        let said = |name: &str| std::env::var(name).ok();
+        let pause = pause(said("WATCHDOG_USEC").as_deref(), said("WATCHDOG_PID").as_deref(), std::process::id());
+        Self(pause.map(|pause| {
+            let mut due = interval(pause);
+            due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            due
+        }))
+    }
+
+    /// Returns when it has to be told again; never, if it need not be.
+    pub(crate) async fn due(&mut self) {
+        match &mut self.0 {
+            Some(due) => _ = due.tick().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// How often it has to be told: twice as often as it looks, as it is advised.
+fn pause(usec: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
+    let usec: u64 = usec?.parse().ok().filter(|usec| *usec > 1)?;
+    // What is meant for another process has only been inherited.
+    let is_meant = pid.is_none_or(|pid| pid.parse() == Ok(own));
+    is_meant.then(|| Duration::from_micros(usec / 2))
 }
 
 fn tell(words: &str) {
@@ -38,6 +79,16 @@ fn address(place: &std::ffi::OsStr) -> std::io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watchdog_is_fed_twice_as_often_as_it_looks_and_only_ones_own() {
+        assert_eq!(pause(Some("3000000"), None, 7), Some(Duration::from_millis(1500)));
+        assert_eq!(pause(Some("3000000"), Some("7"), 7), Some(Duration::from_millis(1500)));
+        assert_eq!(pause(Some("3000000"), Some("8"), 7), None);
+        for wrong in [None, Some(""), Some("0"), Some("soon"), Some("-1")] {
+            assert_eq!(pause(wrong, None, 7), None);
+        }
+    }
 
     #[test]
     fn a_place_is_a_path_or_a_name() {

@@ -72,6 +72,11 @@ pub enum Exit {
         /// Why it may not.
         message: String,
     },
+    /// The manager that it was asked of does not do such a thing, and would not at another time.
+    Refused {
+        /// Why it does not.
+        message: String,
+    },
     /// The system gave its worker no process, descriptor or memory to begin it with. It goes back, and is charged nothing.
     Starved {
         /// What the system said.
@@ -149,6 +154,7 @@ impl Exit {
             Self::Signal { signal } => 128 + signal,
             Self::Timeout | Self::Expired => 124,
             Self::Error { .. } | Self::Garbled { .. } => 1,
+            Self::Refused { .. } => 2,
             Self::Panicked { .. } => 101,
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
@@ -176,6 +182,7 @@ impl fmt::Display for Exit {
             | Self::Unfit { message }
             | Self::Starved { message } => f.write_str(message),
             Self::Lost { message } | Self::Error { message, .. } | Self::Garbled { message } => f.write_str(message),
+            Self::Refused { message } => write!(f, "refused: {message}"),
             Self::Panicked { message, location } => write!(f, "panicked at {location}: {message}"),
             Self::Lapsed => f.write_str("the worker's lease ran out"),
             Self::Expired => f.write_str("expired before a worker took it"),

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::Tid;
+use crate::{Tid, manager::PRIME};
 
 /// The name of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,6 +52,27 @@ pub enum System {
     SpawnResults,
     /// Exhausted tasks.
     Dead,
+}
+
+/// One of the four queues of the managers of a type: `worker.<type>.requests` and its siblings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Desk {
+    /// What is asked of them.
+    Requests,
+    /// What became of it.
+    Results,
+    /// Control words to all of them.
+    Control,
+    /// What they are doing.
+    Status,
+}
+
+/// Where requests wait for a manager that lists what they ask for. It is shown as a part of `raddle.spawn.requests`.
+pub const WAITING: &str = "raddle.spawn.waiting";
+
+/// The queue of what is asked of the managers of a type.
+pub fn requests(kind: &str) -> String {
+    if kind == PRIME { System::SpawnRequests.as_str().into() } else { format!("worker.{kind}.requests") }
 }
 
 /// The text is not the name of a queue.
@@ -103,7 +124,30 @@ impl System {
 
     /// Whether the queue shows records the broker keeps anyway, and so cannot be written to.
     pub fn is_view(self) -> bool {
-        matches!(self, Self::Log | Self::TidMappings | Self::Registry | Self::Dead)
+        matches!(self, Self::Log | Self::TidMappings | Self::Registry | Self::SpawnResults | Self::Dead)
+    }
+}
+
+impl QueueName {
+    /// The type of managers whose queue this is, and which of their queues it is.
+    pub fn desk(&self) -> Option<(&str, Desk)> {
+        match self {
+            Self::System(System::SpawnRequests) => Some((PRIME, Desk::Requests)),
+            Self::System(System::SpawnResults) => Some((PRIME, Desk::Results)),
+            Self::Free(name) if name == WAITING => Some((PRIME, Desk::Requests)),
+            Self::Free(name) => {
+                let (kind, desk) = name.strip_prefix("worker.")?.rsplit_once('.')?;
+                let desk = match desk {
+                    "requests" => Desk::Requests,
+                    "results" => Desk::Results,
+                    "control" => Desk::Control,
+                    "status" => Desk::Status,
+                    _ => return None,
+                };
+                crate::manager::parse_type(kind).is_ok().then_some((kind, desk))
+            }
+            _ => None,
+        }
     }
 }
 

@@ -77,7 +77,7 @@ pub fn settle(spec: &Spec, tid: Tid, tally: Tally, exit: &Exit) -> Next {
             exhausted(spec, tid, tally, State::Failed)
         }
         Exit::Timeout => failed(spec, tid, tally, State::Timeout),
-        Exit::Error { permanent: true, .. } => {
+        Exit::Error { permanent: true, .. } | Exit::Refused { .. } => {
             exhausted(spec, tid, Tally { failures: tally.failures + 1, ..tally }, State::Failed)
         }
         _ => failed(spec, tid, tally, State::Failed),

@@ -3,7 +3,14 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{CapSet, Spec, Tid};
+use crate::{
+    CapSet, QueueName, Spec, Tid,
+    queue_name::{Desk, Port},
+};
+
+mod callee;
+
+pub use callee::Callee;
 
 /// What a worker says of itself when it registers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +30,15 @@ pub struct WorkerInfo {
     pub pid: u32,
     /// The machine it is on.
     pub host: String,
+    /// What it says to callers, if it takes calls. Then it takes no tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callee: Option<Box<Callee>>,
+    /// How many workers it has at most, if it launches them.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub max_workers: u32,
+    /// The task that has started it, if one has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Tid>,
 }
 
 /// One entry of `raddle.workers.registry`.
@@ -35,13 +51,13 @@ pub struct WorkerEntry {
     pub info: WorkerInfo,
     /// What it is doing.
     pub status: WorkerStatus,
-    /// The share of its slots in use.
+    /// The share of its slots in use, or of the workers it may have.
     pub load: f64,
     /// How many attempts it has begun.
     pub spawned_count: u64,
     /// When it registered.
     pub started_at: Timestamp,
-    /// Its control queue.
+    /// Where it is asked for tasks, if it is a manager; else its control queue.
     pub queue: String,
 }
 
@@ -74,6 +90,14 @@ pub enum WorkerStatus {
 }
 
 impl WorkerEntry {
+    /// A worker that said this of itself when it registered, and last that.
+    pub fn new(tid: Tid, info: WorkerInfo, beat: Beat, started_at: Timestamp) -> Self {
+        let slots = info.concurrency.max(info.max_workers).max(1);
+        let queue = info.requests().map_or_else(|| QueueName::Task(tid, Port::CtrlIn).to_string(), Into::into);
+        let (status, spawned_count) = (beat.status, beat.spawned_count);
+        Self { tid, load: f64::from(beat.busy) / f64::from(slots), info, status, spawned_count, started_at, queue }
+    }
+
     /// Whether the worker would take a task with this spec now.
     pub fn would_take(&self, spec: &Spec) -> bool {
         self.status.takes() && self.info.can_take(spec)
@@ -83,18 +107,36 @@ impl WorkerEntry {
 impl WorkerInfo {
     /// The claim rule: whether the worker may take a task with this spec.
     pub fn can_take(&self, spec: &Spec) -> bool {
-        self.serves(&spec.queue) && spec.needs().is_subset(&self.capabilities)
+        !self.takes_calls() && self.serves(&spec.queue) && spec.needs().is_subset(&self.capabilities)
     }
 
     /// Whether it runs nothing itself, and launches workers that do: a spawner.
     pub fn launches(&self) -> bool {
-        self.concurrency == 0
+        self.concurrency == 0 && !self.takes_calls()
+    }
+
+    /// Whether it is there for calls, which no broker has to do with, and not for tasks.
+    pub fn takes_calls(&self) -> bool {
+        self.callee.is_some()
+    }
+
+    /// Where it is asked for tasks, if it is a manager.
+    pub fn requests(&self) -> Option<&str> {
+        let is_asked = |queue: &&String| {
+            let queue = queue.parse::<QueueName>();
+            queue.is_ok_and(|queue| matches!(queue.desk(), Some((kind, Desk::Requests)) if kind == self.kind))
+        };
+        self.queues.iter().find(is_asked).filter(|_| self.launches()).map(String::as_str)
     }
 
     /// Whether the worker serves this queue.
     pub fn serves(&self, queue: &str) -> bool {
         self.queues.iter().any(|q| q == queue)
     }
+}
+
+fn is_none(number: &u32) -> bool {
+    *number == 0
 }
 
 impl WorkerStatus {

@@ -76,6 +76,7 @@ async fn through(runner: &mut Runner, tasks: u32) -> Result<Duration, Box<dyn st
         timeout: Some(Duration::from_secs(60)),
         limits: Limits::default(),
         grace: Duration::from_secs(5),
+        overtime: Duration::from_secs(5),
         sandbox: None,
     };
     let begin = Instant::now();

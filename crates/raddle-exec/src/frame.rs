@@ -30,6 +30,7 @@ const ORDER: u8 = 3;
 const LEAVE: u8 = 4;
 const NAME: u8 = 5;
 const KEPT: u8 = 6;
+const REST: u8 = 7;
 const STARTED: u8 = 16;
 pub(crate) const STDOUT: u8 = 17;
 pub(crate) const STDERR: u8 = 18;
@@ -64,6 +65,8 @@ pub(crate) enum ToRunner {
     Order(Order),
     /// A ward is not needed any more.
     Leave,
+    /// All that a ward has said is safe, and it waits to be told which worker it is next.
+    Rest,
     /// The worker that a ward is, and what it is called.
     Name(Tid, String),
     /// How much of what a ward has sent is safe without it.
@@ -92,6 +95,7 @@ pub(crate) struct Start {
     pub(crate) timeout: Option<Duration>,
     pub(crate) limits: Limits,
     pub(crate) grace: Duration,
+    pub(crate) overtime: Duration,
     pub(crate) sandbox: Option<Sandbox>,
 }
 
@@ -130,6 +134,7 @@ pub(crate) fn put_request(out: &mut Vec<u8>, request: &Request) -> Result<(), &'
         timeout: request.timeout,
         limits: request.limits.clone(),
         grace: request.grace,
+        overtime: request.overtime,
         sandbox: request.sandbox.clone(),
     };
     let at = out.len();
@@ -153,6 +158,10 @@ pub(crate) fn put_order(out: &mut Vec<u8>, order: Order) {
 
 pub(crate) fn put_leave(out: &mut Vec<u8>) {
     put_raw(out, LEAVE, &[]);
+}
+
+pub(crate) fn put_rest(out: &mut Vec<u8>) {
+    put_raw(out, REST, &[]);
 }
 
 pub(crate) fn put_name(out: &mut Vec<u8>, worker: Tid, name: &str) {
@@ -218,6 +227,7 @@ pub(crate) fn take_to_runner(buf: &mut Vec<u8>) -> Result<Option<ToRunner>, Malf
         (ORDER, [3]) => Ok(ToRunner::Order(Order::Resume)),
         (ORDER, _) => Err(Malformed::Short(kind)),
         (LEAVE, _) => Ok(ToRunner::Leave),
+        (REST, _) => Ok(ToRunner::Rest),
         (NAME, bytes) => {
             let (number, name) = bytes.split_first_chunk().ok_or(Malformed::Short(kind))?;
             let worker = Tid::from_u64(u64::from_le_bytes(*number)).ok_or(Malformed::Short(kind))?;
@@ -349,6 +359,7 @@ mod tests {
             timeout: Some(Duration::from_millis(1500)),
             limits: Limits { memory_mb: Some(5), ..Limits::default() },
             grace: Duration::from_secs(1),
+            overtime: Duration::from_secs(1),
             sandbox: Some(Sandbox {
                 network: "example.org:443".parse().unwrap(),
                 fallback: true,
@@ -402,10 +413,12 @@ mod tests {
         put_name(&mut buf, worker, "wärm");
         let heeded = Heeded { logged: u64::MAX, chained: 3 };
         put_kept(&mut buf, Kept { bytes: 7, heeded });
+        put_rest(&mut buf);
         put_leave(&mut buf);
         let mut next = || take_to_runner(&mut buf).unwrap().unwrap();
         assert!(matches!(next(), ToRunner::Name(tid, name) if tid == worker && name == "wärm"));
         assert!(matches!(next(), ToRunner::Kept(Kept { bytes: 7, heeded: told }) if told == heeded));
+        assert!(matches!(next(), ToRunner::Rest));
         assert!(matches!(next(), ToRunner::Leave));
         assert!(matches!(take_to_runner(&mut vec![NAME, 1, 0, 0, 0, 9]), Err(Malformed::Short(NAME))));
         assert!(matches!(take_to_runner(&mut vec![KEPT, 1, 0, 0, 0, 9]), Err(Malformed::Short(KEPT))));

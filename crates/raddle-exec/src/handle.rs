@@ -54,6 +54,8 @@ pub struct Runner {
     never_began: bool,
     /// How many bytes of its frames were taken.
     taken: u64,
+    /// It has another owner.
+    returned: bool,
 }
 
 /// The runner has ended, or does not speak our language. Whatever it ran is dead or dying; what its command left behind is adopted by a
@@ -142,6 +144,7 @@ impl Runner {
             gone: false,
             never_began: false,
             taken: 0,
+            returned: false,
         }
     }
 
@@ -221,6 +224,16 @@ impl Runner {
         self.ended(None).await;
     }
 
+    /// Lets go of a ward whose task is written, so that it can be another worker. What is no ward, or is not at rest, is closed.
+    pub async fn give_back(mut self, prefork: &Prefork) {
+        let at_rest = self.process.is_ward() && !self.gone && self.incoming.is_empty() && self.outgoing.is_empty();
+        let Some(Ok(socket)) = at_rest.then(|| self.socket.as_fd().try_clone_to_owned()) else {
+            return self.close().await;
+        };
+        prefork.put_back(Forked { pid: self.pid, socket: socket.into(), is_ward: true });
+        self.returned = true;
+    }
+
     /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
     async fn flush(&mut self) -> Result<(), RunnerGone> {
         while self.sent < self.outgoing.len() {
@@ -273,6 +286,9 @@ impl Drop for Runner {
     fn drop(&mut self) {
         // Not killed: killed it could not take its command's children with it. The socket, closed when this is over, ends it;
         // the runtime reaps it.
+        if self.returned {
+            return;
+        }
         if self.process.is_ward() {
             prefork::dismiss(self.socket.as_fd());
         } else if !self.gone {

@@ -32,22 +32,31 @@ mod fence;
 mod frame;
 mod handle;
 mod heap;
+pub mod log;
+mod mark;
 mod message;
 mod orphans;
+mod page;
 mod prefork;
 pub mod probe;
 mod process;
 mod runner;
 mod sys;
+mod terminated;
 pub mod title;
 mod tree;
 mod zygote;
 
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
+pub use mark::MarkPage;
 pub use message::{Done, HANDLER, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
-pub use orphans::{SUSPEND, become_subreaper, children, is_ignored, reap_orphans, setsid_self, stop_self, terminate};
+pub use orphans::{
+    SUSPEND, become_subreaper, children, is_ignored, kill_group, reap_orphans, setsid_self, stop_self, terminate,
+};
 pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
-pub use sys::{close_on_exec, survive_file_limit};
+pub use sys::{close_on_exec, forget_text, survive_file_limit};
+pub use terminated::is_terminated;
+pub use tree::{Consumption, consumption, parent_of};
 pub use zygote::{Milestone, Nursery, Told, Zygote};

@@ -30,6 +30,8 @@ pub struct Request {
     pub limits: Limits,
     /// How long it has between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// How long it has between the two when it has run for too long.
+    pub overtime: Duration,
     /// The sandbox that it runs in, if it runs in one: without the worker's files, environment, processes and network.
     pub sandbox: Option<Sandbox>,
 }

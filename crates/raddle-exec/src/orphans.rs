@@ -35,6 +35,11 @@ pub fn setsid_self() -> io::Result<()> {
     sys::check(unsafe { libc::setsid() }).map(drop)
 }
 
+/// Kills a child of this process that leads a process group, and all that are in it. Only for one that has not been waited for.
+pub fn kill_group(pid: u32) {
+    sys::kill_group(pid, libc::SIGKILL);
+}
+
 /// Asks a child of this process to end. Only for one that has not been waited for: its number may be another's afterwards.
 pub fn terminate(pid: u32) {
     sys::kill(pid, libc::SIGTERM);

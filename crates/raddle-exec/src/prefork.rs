@@ -93,9 +93,24 @@ impl Prefork {
         Arc::clone(&self.strangers)
     }
 
+    /// Whether the runner waits to be taken, is still there, and has nothing to say.
+    pub fn is_waiting(&self) -> bool {
+        self.lock().as_ref().is_some_and(|forked| sys::is_quiet(forked.socket.as_fd()))
+    }
+
     /// Whether it has been taken.
     pub fn is_taken(&self) -> bool {
         self.lock().is_none()
+    }
+
+    /// Takes a ward back that was taken, and lets it rest.
+    pub(crate) fn put_back(&self, ward: Forked) {
+        let mut frame = Vec::new();
+        frame::put_rest(&mut frame);
+        // One that was not told is let go of.
+        if sys::send(ward.socket.as_fd(), &frame).is_ok_and(|sent| sent == frame.len()) {
+            *self.lock() = Some(ward);
+        }
     }
 
     pub(crate) fn take(&self) -> Option<Forked> {

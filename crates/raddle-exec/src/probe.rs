@@ -47,6 +47,7 @@ pub async fn sandbox(options: &RunnerOptions) -> Probe {
             timeout: Some(PROBE_TIMEOUT),
             limits: Limits::default(),
             grace: Duration::ZERO,
+            overtime: Duration::ZERO,
             sandbox: Some(Sandbox { fallback: true, ..Sandbox::default() }),
         };
         runner.start(&request).await.map_err(|error| error.to_string())?;

@@ -126,6 +126,14 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
+/// Whether the other end of a socket is open, and has said nothing that was not read.
+pub(crate) fn is_quiet(socket: BorrowedFd<'_>) -> bool {
+    let (mut byte, flags) = (0u8, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    // SAFETY: there is room for the one byte that is asked for.
+    let found = unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
+    found < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+}
+
 /// Sends a message in one piece, and waits for room. A reader who is gone is not an error worth telling.
 pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
     loop {
@@ -138,7 +146,7 @@ pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
 }
 
 /// The longest list of descriptors in one message.
-const MAX_PASSED: usize = 4;
+const MAX_PASSED: usize = 8;
 /// Room for a control message with that many, aligned as the kernel wants it.
 type Ancillary = [u64; 8];
 
@@ -219,15 +227,48 @@ pub(crate) fn dup_onto(fd: BorrowedFd<'_>, target: c_int) -> io::Result<()> {
     check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
 }
 
-/// Looks for an ended child: `Some(pid)` asks for that one, `None` for any.
+/// Forks this process as `fork` does, with what else the kernel is to be told: the signal that tells of the child's end, or
+/// `CLONE_PARENT`. Returns nothing in the child.
+///
+/// # Safety
+/// For a process of one thread. What the C library does beside its own fork is left out, but for the number of the thread that it keeps: so
+/// nothing that was registered with `pthread_atfork` is called.
+pub(crate) unsafe fn fork_with(flags: c_int) -> io::Result<Option<u32>> {
+    /// Where the C library keeps the number of this thread, which the kernel knows. Not in libc.
+    const PR_GET_TID_ADDRESS: c_int = 40;
+    let mut number = std::ptr::null_mut::<pid_t>();
+    // SAFETY: there is room for the address. A kernel that does not tell leaves it as it is.
+    unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut number) };
+    let keeps = if number.is_null() { 0 } else { libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID };
+    let nothing = std::ptr::null_mut::<pid_t>();
+    // SAFETY: without a stack and without shared memory it is a fork. The last two arguments stand in another order elsewhere; there is no
+    // flag for the other of them.
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, (flags | keeps) as libc::c_ulong, nothing, nothing, number, number) };
+    match check(pid as c_int)? {
+        0 => Ok(None),
+        pid => Ok(Some(pid as u32)),
+    }
+}
+
+/// Memory that can be passed on, with these bytes in it.
+pub(crate) fn memory(name: &std::ffi::CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
+    // SAFETY: the name is a C string; the new descriptor is owned by nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC))?) };
+    let mut file = std::fs::File::from(fd);
+    io::Write::write_all(&mut file, bytes)?;
+    Ok(file.into())
+}
+
+/// Looks for an ended child: `Some(pid)` asks for that one, `None` for any whose end is told by SIGCHLD.
 pub(crate) fn try_wait(pid: Option<u32>) -> Wait {
     let mut status = 0;
     // SAFETY: rusage is plain data, for which zeros are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    let which = pid.map_or(-1, |pid| pid as pid_t);
+    let (which, how) = pid.map_or((-1, 0), |pid| (pid as pid_t, libc::__WALL));
     loop {
         // SAFETY: both out-pointers are valid for the call.
-        let got = unsafe { libc::wait4(which, &raw mut status, libc::WNOHANG, &raw mut usage) };
+        let got = unsafe { libc::wait4(which, &raw mut status, libc::WNOHANG | how, &raw mut usage) };
         return match got {
             0 => Wait::StillRunning,
             pid if pid > 0 => Wait::Reaped(Reaped {
@@ -278,6 +319,20 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: a null siginfo is allowed and means that the kernel fills it in.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
+}
+
+/// Gives back the program's text, as far as this process has it mapped: most of that was needed for its start alone. It stays in the system's
+/// cache, from where a page comes back when it is needed.
+pub fn forget_text() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    // Of files only, and nothing that was ever written to: what the loader has put into other pages is nowhere else.
+    for line in maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')) {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let address = |hex: &str| usize::from_str_radix(hex, 16).ok();
+        let Some((from, to)) = range.and_then(|(from, to)| Some((address(from)?, address(to)?))) else { continue };
+        // SAFETY: a mapping of this process that can only be read and executed: whoever does finds the file's bytes there, as before.
+        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, libc::MADV_DONTNEED) };
+    }
 }
 
 /// Keeps all descriptors but the standard ones from programs that this process starts.

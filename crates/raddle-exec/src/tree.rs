@@ -8,6 +8,7 @@ use std::{
     collections::{HashMap, HashSet},
     fs, io,
     os::fd::AsFd,
+    time::Duration,
 };
 
 use libc::c_int;
@@ -36,18 +37,62 @@ pub(crate) struct Proc {
     pub(crate) start_ticks: u64,
 }
 
+/// The process that a tree is below.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Root {
+    pub(crate) pid: u32,
+    /// A child of it that is left out, with all below: it belongs to whoever looks.
+    pub(crate) spared: Option<u32>,
+}
+
+impl From<u32> for Root {
+    fn from(pid: u32) -> Self {
+        Self { pid, spared: None }
+    }
+}
+
+/// What a process and all below it use now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Consumption {
+    /// Processor time since they began, that of children that have ended included.
+    pub cpu: Duration,
+    /// Resident memory, in bytes. What they share is counted for each.
+    pub rss_bytes: u64,
+}
+
+/// What the process `pid` of this machine and all below it use, if it is there.
+pub fn consumption(pid: u32) -> Option<Consumption> {
+    let tree: Vec<Proc> = read(pid).into_iter().chain(descendants(pid)).collect();
+    let ticks: u64 = tree.iter().map(|process| process.cpu_ticks).sum();
+    let pages: u64 = tree.iter().map(|process| process.rss_pages).sum();
+    let cpu = Duration::from_secs(ticks) / sys::sysconf(libc::_SC_CLK_TCK) as u32;
+    (!tree.is_empty()).then(|| Consumption { cpu, rss_bytes: pages * sys::sysconf(libc::_SC_PAGESIZE) })
+}
+
+/// The parent of a process of this machine, if it is there.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    read(pid).map(|process| process.ppid)
+}
+
 /// All descendants of `root`, parents before their children.
-pub(crate) fn descendants(root: u32) -> Vec<Proc> {
+pub(crate) fn descendants(root: impl Into<Root>) -> Vec<Proc> {
     descendants_up_to(root, u64::MAX)
 }
 
 /// As [`descendants`], but stops soon after it has seen more than `most` threads: a fork bomb leaves its watcher no time to count it.
-pub(crate) fn descendants_up_to(root: u32, most: u64) -> Vec<Proc> {
+pub(crate) fn descendants_up_to(root: impl Into<Root>, most: u64) -> Vec<Proc> {
+    let Root { pid, spared } = root.into();
     let mut found = Vec::new();
-    match children(root) {
-        Ok(first) => walk(first, most, &mut found),
+    match children(pid) {
+        Ok(mut first) => {
+            first.retain(|child| Some(*child) != spared);
+            walk(first, most, &mut found);
+        }
         // A kernel without /proc/*/children.
-        Err(_) => select(root, all(), &mut found),
+        Err(_) => {
+            let others = all().into_iter().filter(|process| Some(process.pid) != spared);
+            select(pid, others.collect(), &mut found);
+        }
     }
     found
 }
@@ -77,7 +122,8 @@ pub(crate) fn signal<'a>(processes: impl IntoIterator<Item = &'a Proc>, signal: 
 }
 
 /// Stops every descendant of `root` with SIGSTOP, those included that are forked meanwhile.
-pub(crate) fn freeze(root: u32) -> Vec<Proc> {
+pub(crate) fn freeze(root: impl Into<Root>) -> Vec<Proc> {
+    let root = root.into();
     let mut frozen = HashSet::new();
     let mut tree = Vec::new();
     for _ in 0..FREEZE_PASSES {
@@ -92,7 +138,7 @@ pub(crate) fn freeze(root: u32) -> Vec<Proc> {
 }
 
 /// Lets every descendant of `root` run again.
-pub(crate) fn thaw(root: u32) {
+pub(crate) fn thaw(root: impl Into<Root>) {
     signal(&descendants(root), libc::SIGCONT);
 }
 
@@ -100,7 +146,8 @@ pub(crate) fn thaw(root: u32) {
 ///
 /// A tree that forks faster than it is walked would outlive the walk. So whole groups go first, which the kernel kills in one step that
 /// no fork can escape; what is left is frozen, then killed.
-pub(crate) fn kill(root: u32) {
+pub(crate) fn kill(root: impl Into<Root>) {
+    let root = root.into();
     kill_groups(&descendants(root));
     signal(&freeze(root), libc::SIGKILL);
 }

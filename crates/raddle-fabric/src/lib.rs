@@ -4,7 +4,11 @@
 //! own, through `raddle-exec`.
 
 pub mod contained;
+#[cfg(feature = "pool")]
+pub mod discovery;
+pub mod group;
 pub mod handler;
+mod line;
 pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;

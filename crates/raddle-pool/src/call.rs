@@ -134,7 +134,7 @@ impl Prepared {
             timeout_ms: timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1)),
             traceparent,
             tracestate: tracestate.unwrap_or_default(),
-            route: Some(proxy.route()),
+            route: proxy.route(),
             ..v1::Call::default()
         };
         let outgoing = Outgoing::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;

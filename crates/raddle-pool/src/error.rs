@@ -97,6 +97,9 @@ pub enum Blame {
     Call,
 }
 
+/// What is said where nobody was met.
+const NOBODY: &str = "nobody serves there";
+
 impl RpcError {
     /// A call that was not taken.
     pub fn refused(code: Code, message: impl Into<String>) -> Self {
@@ -106,6 +109,16 @@ impl RpcError {
     /// A call of which nothing is heard any more.
     pub fn lost(message: impl Into<String>) -> Self {
         Self { may_have_begun: true, ..Self::refused(Code::Unavailable, message) }
+    }
+
+    /// Nobody was met where the worker is said to serve.
+    pub(crate) fn nobody(error: &std::io::Error) -> Self {
+        Self::refused(Code::Unavailable, format!("{NOBODY} ({error})"))
+    }
+
+    /// Whether nobody was met there at all, and so nothing can be said of who serves.
+    pub fn is_of_nobody(&self) -> bool {
+        self.code == Code::Unavailable && self.message.starts_with(NOBODY)
     }
 
     /// What follows from it.

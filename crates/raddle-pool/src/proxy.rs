@@ -1,23 +1,29 @@
 //! The bridge between calls and workers: follows a discovery, and has a balancer choose.
 
+mod follow;
+mod returns;
+mod route;
+
 use std::{
     collections::BTreeSet,
     fmt,
     future::Future,
-    sync::{Arc, LazyLock, OnceLock},
+    sync::{Arc, Once, OnceLock},
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::BoxFuture};
-use raddle_wire::v1;
-use tokio::{sync::OnceCell, task::AbortHandle, time::Instant};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::{task::AbortHandle, time::Instant};
 
+use self::follow::Follower;
+pub(crate) use self::route::{Given, Routing, call_as, keep_for, of_route};
 use crate::{
-    CallError, NoWorkersAvailable, On, WorkerMetadata,
-    balancer::{Balancer, Context, Entry, RoundRobin},
-    connection::{self, ConnectionFactory, Outgoing, Replies, resource::ResourcePool},
+    CallError, On, WorkerMetadata,
+    balancer::{Balancer, Context, RoundRobin},
+    connection::{self, Address, ConnectionFactory, Outgoing, Replies},
     credentials::WorkerCredentials,
-    discovery::{Discovery, DiscoveryError, Event, Filter, LocalDiscovery, StaticDiscovery, Subscription},
+    discovery::{Discovery, DiscoveryError, Filter, LocalDiscovery, StaticDiscovery},
     scope::{Scope, To},
 };
 
@@ -28,8 +34,8 @@ pub struct WorkerProxy(Arc<Inner>);
 struct Inner {
     context: Context,
     balancer: Arc<dyn Balancer>,
-    /// How those who are called find the same workers.
-    route: v1::Route,
+    /// How those who are called find the same workers, if it is by a name.
+    route: Option<Bytes>,
     limit: usize,
     /// As whom workers are spoken to.
     credentials: Option<WorkerCredentials>,
@@ -98,13 +104,11 @@ impl WorkerProxy {
     }
 
     /// How those who are called find the same workers: by the name of the pool, or else those that are known now.
-    pub(crate) fn route(&self) -> v1::Route {
-        let mut route = self.0.route.clone();
-        if route.pool.is_empty() && route.workers.is_empty() {
-            let workers = self.0.context.workers();
-            route.workers = workers.iter().filter_map(Entry::for_others).map(Into::into).collect();
+    pub(crate) fn route(&self) -> Bytes {
+        match &self.0.route {
+            Some(by_name) => by_name.clone(),
+            None => self.0.context.route(route::to),
         }
-        route
     }
 
     pub(crate) async fn dispatch(&self, call: Outgoing, timeout: Option<Duration>) -> Result<Replies, CallError> {
@@ -128,22 +132,16 @@ impl WorkerProxy {
 }
 
 impl Inner {
+    /// Whether a worker is protected if we are, and not if we are not. One at a Unix socket never is, whatever is said of it.
+    fn is_for_us(&self, worker: &WorkerMetadata) -> bool {
+        let is_at_a_port = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
+        worker.secure == self.credentials.is_some() && (is_at_a_port || !worker.secure)
+    }
+
     fn put_worker(&self, metadata: WorkerMetadata) {
         let factory = ConnectionFactory::new(&metadata.address, self.limit).credentials(self.credentials.clone());
         let factory = factory.encodings(&metadata.encodings);
         self.context.put_worker(metadata, factory);
-    }
-
-    fn hear(&self, event: Event) {
-        match event {
-            // What is protected is not for those who cannot prove who they are, and the other way round.
-            Event::Added(worker) | Event::Updated(worker) if worker.secure == self.credentials.is_some() => {
-                self.put_worker(worker);
-            }
-            Event::Added(worker) | Event::Updated(worker) | Event::Dropped(worker) => {
-                self.context.forget_worker(worker.uid);
-            }
-        }
     }
 }
 
@@ -230,91 +228,36 @@ impl ProxyBuilder {
     pub async fn start(self) -> Result<WorkerProxy, DiscoveryError> {
         let Self { from, tags, balancer, limit, credentials, source, pool, context } = self;
         let balancer = balancer.unwrap_or_else(|| Arc::new(RoundRobin));
-        let wire_tags = tags.iter().cloned().collect();
-        let (discovery, route): (Arc<dyn Discovery>, _) = match from {
-            From::Pool(pool) => {
-                let discovery = LocalDiscovery::new(&pool)?;
-                (Arc::new(discovery), v1::Route { pool, tags: wire_tags, ..v1::Route::default() })
-            }
-            From::Discovery(discovery) => (discovery, v1::Route { tags: wire_tags, ..v1::Route::default() }),
-            From::Workers(workers) => {
-                let known = workers.iter().cloned().map(Into::into).collect();
-                (Arc::new(StaticDiscovery::new(workers)), v1::Route { workers: known, ..v1::Route::default() })
-            }
+        let (discovery, name): (Arc<dyn Discovery>, _) = match from {
+            From::Pool(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
+            From::Discovery(discovery) => (discovery, None),
+            From::Workers(workers) => (Arc::new(StaticDiscovery::new(workers)), None),
         };
-        let route = v1::Route { pool: pool.unwrap_or(route.pool), ..route };
+        let route = pool.or(name).map(|name| route::by_name(&name, tags.iter().cloned().collect()));
         let filter: Option<Filter> =
             (!tags.is_empty()).then(|| Arc::new(move |worker: &WorkerMetadata| tags.is_subset(&worker.tags)) as Filter);
-        let mut subscription = discovery.subscribe(filter).await?;
-        context.doubt_by(move |worker| discovery.doubt(worker));
-        let inner = Arc::new(Inner { context, balancer, route, limit, credentials, source, follower: OnceLock::new() });
-        while let Some(Some(event)) = subscription.next().now_or_never() {
-            inner.hear(event);
+        if discovery.is_hearsay() && credentials.as_ref().is_some_and(|own| !own.expects_somebody()) {
+            warn_of_hearsay();
         }
-        // Ends with the proxy, which it does not keep alive.
-        let follower = tokio::spawn(follow(subscription, Arc::downgrade(&inner)));
+        let subscription = discovery.subscribe(filter).await?;
+        context.doubt_by(move |worker| discovery.doubt(worker));
+        let mut follower = Follower::new(subscription, context.clone());
+        let inner = Arc::new(Inner { context, balancer, route, limit, credentials, source, follower: OnceLock::new() });
+        follower.catch_up(&inner);
+        let follower = tokio::spawn(follower.run(Arc::downgrade(&inner)));
         let _ = inner.follower.set(follower.abort_handle());
         Ok(WorkerProxy(inner))
     }
 }
 
-async fn follow(mut subscription: Box<dyn Subscription>, proxy: std::sync::Weak<Inner>) {
-    while let Some(event) = subscription.next().await {
-        let Some(proxy) = proxy.upgrade() else { return };
-        proxy.hear(event);
-    }
-}
-
-/// The proxies by which routines of this process call others. Made when they are first needed, and kept while they are.
-static PROXIES: LazyLock<ResourcePool<Key, OnceCell<WorkerProxy>>> =
-    LazyLock::new(|| ResourcePool::new(TTL.get().copied().unwrap_or(Duration::from_secs(60))));
-static TTL: OnceLock<Duration> = OnceLock::new();
-
-/// Where calls go, as it is sent. Tasks of a runtime cannot serve another, so that is part of it.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
-    pool: String,
-    tags: Vec<String>,
-    workers: Vec<(String, String)>,
-    runtime: tokio::runtime::Id,
-}
-
-/// How long they are kept when nobody needs them. To be said before the first is made.
-pub(crate) fn keep_for(ttl: Duration) {
-    let _ = TTL.set(ttl);
-}
-
-/// As whom routines of this process call others.
-static OWN: OnceLock<WorkerCredentials> = OnceLock::new();
-
-/// Has routines of this process call others as this. To be said before the first does.
-pub(crate) fn call_as(credentials: WorkerCredentials) {
-    let _ = OWN.set(credentials);
-}
-
-/// The proxy by which a routine calls others in the pool that it was called in.
-pub(crate) async fn of_route(route: &Arc<v1::Route>) -> Result<WorkerProxy, CallError> {
-    let v1::Route { pool, tags, workers } = &**route;
-    let key = Key {
-        pool: pool.clone(),
-        tags: tags.clone(),
-        workers: workers.iter().map(|worker| (worker.uid.clone(), worker.address.clone())).collect(),
-        runtime: tokio::runtime::Handle::current().id(),
-    };
-    if pool.is_empty() && workers.is_empty() {
-        return Err(CallError::NoPool);
-    }
-    let cell = PROXIES.get(&key, || Ok::<_, CallError>(OnceCell::new()))?;
-    let made = cell.get_or_try_init(|| async {
-        let proxy = if pool.is_empty() {
-            WorkerProxy::of_workers(workers.iter().cloned().filter_map(|worker| worker.try_into().ok()))
-        } else {
-            WorkerProxy::of_pool(pool.clone()).tags(tags.clone())
-        };
-        // A routine that waits for those it calls holds their places: with a bound, enough of them would wait for each other for ever.
-        proxy.limit(usize::MAX).known_by(OWN.get().cloned()).start().await
+/// Once: it is the same for all pools of a program.
+fn warn_of_hearsay() {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(
+            "whoever has a certificate of the CA for its address can be found as a worker: say whom to expect, or give those who only call certificates of `raddle cert issue --caller`"
+        );
     });
-    made.await.cloned().map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }
 
 impl fmt::Debug for WorkerProxy {

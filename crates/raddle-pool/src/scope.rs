@@ -11,10 +11,9 @@ use raddle_core::{
     Trace,
     trace::{TRACEPARENT, TRACESTATE},
 };
-use raddle_wire::v1;
 use tokio::time::Instant;
 
-use crate::{WorkerProxy, context::Values};
+use crate::{WorkerProxy, context::Values, proxy::Given};
 
 tokio::task_local! {
     static SCOPE: Scope;
@@ -43,7 +42,7 @@ pub(crate) enum To {
     Nowhere,
     Proxy(WorkerProxy),
     /// To the pool that the code itself was called in. It is looked for when something is called.
-    Route(Arc<v1::Route>),
+    Route(Given),
 }
 
 /// Something that calls can be made on: a pool, or a proxy.

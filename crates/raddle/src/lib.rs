@@ -76,12 +76,13 @@ pub use async_trait::async_trait;
 pub use futures_core::Stream;
 pub use raddle_core::{Schedule, schedule::Missed};
 pub use raddle_fabric::{
+    group,
     handler::{self, Handler},
-    routine::{ChainError, Handle, Task, TaskError, chain, log, progress, trace},
+    routine::{ChainError, Handle, Task, TaskError, cancelled, chain, is_cancelled, log, progress, trace},
 };
 pub use raddle_macros::{main, routine, routines};
 #[cfg(feature = "pool")]
-pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context, discovery};
+pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProxy, context};
 
 pub use self::error::{Error, Result};
 
@@ -107,6 +108,13 @@ macro_rules! backpressure {
             $crate::__private::inventory::submit! { $crate::pool::serve::Backpressure($takes) }
         };
     };
+}
+
+/// How workers are found: who publishes them, and who hears of them.
+#[cfg(feature = "pool")]
+pub mod discovery {
+    pub use raddle_fabric::discovery::BrokerDiscovery;
+    pub use raddle_pool::discovery::*;
 }
 
 #[doc(hidden)]

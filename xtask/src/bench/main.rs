@@ -7,8 +7,10 @@ mod bed;
 mod calls;
 mod claim;
 mod floor;
+mod groups;
 mod idle;
 mod oneshot;
+mod prime;
 mod queue;
 mod redis;
 mod run;
@@ -34,12 +36,12 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls schedule (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot sandbox docker calls schedule groups prime (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Verdict>;
 
-const BENCHES: [(&str, Bench); 13] = [
+const BENCHES: [(&str, Bench); 15] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -53,6 +55,8 @@ const BENCHES: [(&str, Bench); 13] = [
     ("docker", oneshot::docker::bench),
     ("calls", calls::bench),
     ("schedule", schedule::bench),
+    ("groups", groups::bench),
+    ("prime", prime::bench),
 ];
 
 fn main() -> ExitCode {

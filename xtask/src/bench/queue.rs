@@ -100,6 +100,9 @@ pub(crate) async fn register(broker: &dyn Broker) -> Tid {
         concurrency: 1,
         pid: std::process::id(),
         host: "bench".into(),
+        callee: None,
+        max_workers: 0,
+        parent: None,
     };
     broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register")
 }

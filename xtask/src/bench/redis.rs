@@ -230,6 +230,9 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> Spec) -> f64 {
             concurrency: 1,
             pid: std::process::id(),
             host: "bench".into(),
+            callee: None,
+            max_workers: 0,
+            parent: None,
         };
         let owner = broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register");
         let began = Instant::now();

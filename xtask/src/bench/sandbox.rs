@@ -43,6 +43,7 @@ async fn attempts(times: usize, sandboxed: bool) -> f64 {
         timeout: None,
         limits: Limits::default(),
         grace: Duration::ZERO,
+        overtime: Duration::ZERO,
         sandbox: sandboxed.then(Sandbox::default),
     };
     let mut took = Vec::with_capacity(times);

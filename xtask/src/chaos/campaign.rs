@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<bool, Broken> {
     // Where the engine cannot be used at all, its own message is the best there is.
     broker::ask(&site, &["queue", "write", "chaos", &format!("seed {}", options.seed)])?;
     let monkey = Monkey::new(File::create(site.file("deeds.log"))?);
-    let mut campaign = Campaign { options, fleet: Fleet::new(&site, options.workers), monkey, redis };
+    let mut campaign = Campaign { options, fleet: Fleet::new(&site, options.workers, options.managers), monkey, redis };
     let begun = Instant::now();
     campaign.break_things(&plan)?;
     let breaking = begun.elapsed();

@@ -1,4 +1,4 @@
-//! The processes of a campaign: workers, which are started again when they end, and submitters, which come and go.
+//! The processes of a campaign: workers and managers, which are started again when they end, and submitters, which come and go.
 
 use std::{
     fs::{self, File},
@@ -27,6 +27,8 @@ const SUBMITTERS: usize = 8;
 /// No submitter needs this long, not even while the holder of a lock is stopped.
 const SUBMITTER_LIFE: Duration = Duration::from_secs(120);
 const CONCURRENCY: &str = "3";
+/// A prime. It has no more at a time than a worker has.
+const MANAGER: [&str; 4] = ["manager", "serve", "--limits", "max_tasks=4"];
 
 /// A worker's place in the fleet.
 pub(crate) struct Place {
@@ -95,22 +97,25 @@ pub(crate) struct Fleet<'a> {
     /// A child of this process that somebody else waits for.
     pub(crate) foreign: Option<u32>,
     queues: &'static str,
+    /// Places from this one on are those of managers.
+    workers: usize,
     last_reap: Instant,
 }
 
 impl<'a> Fleet<'a> {
-    pub(crate) fn new(site: &'a Site, workers: usize) -> Self {
+    pub(crate) fn new(site: &'a Site, workers: usize, managers: usize) -> Self {
         let now = Instant::now();
         let place = || Place { state: State::Down { until: now }, stopped_until: None, runner_hit: None };
         Self {
             site,
-            places: (0..workers).map(|_| place()).collect(),
+            places: (0..workers + managers).map(|_| place()).collect(),
             submitters: Vec::new(),
             ended: Vec::new(),
             remarks: Vec::new(),
             submitters_killed: 0,
             foreign: None,
             queues: "default",
+            workers,
             last_reap: now,
         }
     }
@@ -156,8 +161,9 @@ impl<'a> Fleet<'a> {
 
     fn start_worker(&self, index: usize) -> io::Result<Child> {
         let log = File::options().append(true).create(true).open(self.site.file(format!("worker-{index}.log")))?;
-        let args = ["worker", "start", "--no-detach", "--concurrency", CONCURRENCY, "--queues", self.queues];
-        self.site.raddle(&args).stdout(log.try_clone()?).stderr(log).spawn()
+        let worker = ["worker", "start", "--no-detach", "--concurrency", CONCURRENCY, "--queues", self.queues];
+        let args = if index < self.workers { &worker[..] } else { &MANAGER };
+        self.site.raddle(args).stdout(log.try_clone()?).stderr(log).spawn()
     }
 
     /// Sends a signal to a worker. One that ends it makes room for the next.
@@ -201,6 +207,11 @@ impl<'a> Fleet<'a> {
             How::File(classes) => {
                 fs::write(&input, specs(&name, classes, &task[0]))?;
                 args.extend(["submit".into(), "--file".into(), shown]);
+            }
+            How::Asked(classes) => {
+                args.extend(["queue".into(), "write".into(), "raddle.spawn.requests".into()]);
+                let specs = classes.iter().map(|class| spec(&name, *class, &task[0]));
+                args.extend(specs.map(|spec| serde_json::json!({ "spec": spec }).to_string()));
             }
             How::Inline(class) => {
                 let name = name.replace("{}", class.name());
@@ -318,15 +329,17 @@ fn name(index: usize, batch: &Batch) -> String {
     format!("{}{index}-", if batch.is_announced() { ANNOUNCED } else { UNANNOUNCED })
 }
 
-/// Specs as JSON. Those that fail always are given up after the second time.
+/// Specs as JSON.
 fn specs(name: &str, classes: &[Class], program: &str) -> String {
-    let spec = |class: &Class| {
-        let attempts = if *class == Class::Broken { 2 } else { 60 };
-        serde_json::json!({
-            "name": name.replace("{}", class.name()),
-            "target": { "command": [program, "task", class.name()] },
-            "retry": { "attempts": attempts, "backoff": "constant", "base": "50ms" },
-        })
-    };
-    serde_json::Value::Array(classes.iter().map(spec).collect()).to_string()
+    serde_json::Value::Array(classes.iter().map(|class| spec(name, *class, program)).collect()).to_string()
+}
+
+/// One that fails always is given up after the second time.
+fn spec(name: &str, class: Class, program: &str) -> serde_json::Value {
+    let attempts = if class == Class::Broken { 2 } else { 60 };
+    serde_json::json!({
+        "name": name.replace("{}", class.name()),
+        "target": { "command": [program, "task", class.name()] },
+        "retry": { "attempts": attempts, "backoff": "constant", "base": "50ms" },
+    })
 }

@@ -93,13 +93,15 @@ pub(crate) enum How {
     File(Vec<Class>),
     /// `run` in a queue that no worker serves, so that it runs the task itself.
     Inline(Class),
+    /// `queue write raddle.spawn.requests`: the prime is asked for them.
+    Asked(Vec<Class>),
 }
 
 impl How {
     /// How many tasks that makes.
     pub(crate) fn tasks(&self) -> usize {
         match self {
-            Self::Lines(classes) | Self::File(classes) => classes.len(),
+            Self::Lines(classes) | Self::File(classes) | Self::Asked(classes) => classes.len(),
             Self::Array(count) => *count as usize,
             Self::Inline(_) => 1,
         }
@@ -110,7 +112,7 @@ impl How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blow {
     pub(crate) at: Duration,
-    /// Whose turn it is, by index: a worker's place in the fleet, and one of its runners.
+    /// Whose turn it is, by index: a worker's or manager's place in the fleet, and one of its runners.
     pub(crate) worker: usize,
     pub(crate) slot: usize,
     pub(crate) what: What,
@@ -172,6 +174,8 @@ const PAST_THE_LEASE: std::ops::Range<u64> = 3_500..6_500;
 const SUBMIT_SHARE: f64 = 0.85;
 /// One kill in so many is a submitter's.
 const SUBMITTER_SHARE: u32 = 6;
+/// So many requests are written by one process, at most.
+const ASKED_AT_ONCE: usize = 200;
 
 impl Plan {
     pub(crate) fn new(options: &Options) -> Self {
@@ -191,7 +195,7 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
     let mut left = options.tasks as usize;
     let mut batches = Vec::new();
     while left > 0 {
-        let how = how(dice, left, options.tasks);
+        let how = how(dice, left, options);
         left -= how.tasks();
         batches.push(Batch { at: dice.moment(span), how, killed_after: None });
     }
@@ -209,25 +213,30 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
     batches
 }
 
-fn how(dice: &mut Dice, left: usize, tasks: u32) -> How {
+fn how(dice: &mut Dice, left: usize, options: &Options) -> How {
     #[derive(Clone, Copy)]
     enum Form {
         Lines,
         Array,
         File,
         Inline,
+        Asked,
     }
     // Some cross the thousand, where a submit becomes several steps. In a small campaign most are small, so that they are many.
-    let most = u64::from(tasks / 40).clamp(20, 400);
+    let most = u64::from(options.tasks / 40).clamp(20, 400);
     let size = match dice.within(0..20) {
         0 => dice.within(1_001..2_200),
         1..8 => dice.within(1..20),
         _ => dice.within(most / 20..most),
     };
     let size = (size as usize).min(left);
-    match dice.pick(&[(6, Form::Lines), (5, Form::Array), (3, Form::File), (2, Form::Inline)]) {
+    let asked = if options.managers > 0 { 4 } else { 0 };
+    let forms = [(6, Form::Lines), (5, Form::Array), (3, Form::File), (2, Form::Inline), (asked, Form::Asked)];
+    match dice.pick(&forms) {
         Form::Lines => How::Lines(classes(dice, size)),
         Form::Array => How::Array(size as u32),
+        // Each is a word of one command line.
+        Form::Asked => How::Asked(classes(dice, size.min(ASKED_AT_ONCE))),
         Form::File => {
             let mut classes = classes(dice, size);
             classes.iter_mut().filter(|_| dice.within(0..10) == 0).for_each(|class| *class = Class::Broken);
@@ -304,7 +313,7 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
                     Gentle::Net => What::Net(trouble(dice), dice.millis(200..3 * SECOND)),
                 }
             };
-            let worker = dice.within(0..options.workers as u64) as usize;
+            let worker = dice.within(0..(options.workers + options.managers) as u64) as usize;
             let slot = dice.within(0..SECOND) as usize;
             Blow { at: dice.moment(options.span), worker, slot, what }
         })
@@ -322,7 +331,7 @@ mod tests {
 
     fn options(seed: u64, engine: Engine) -> Options {
         let span = Duration::from_secs(60);
-        Options { engine, tasks: 5_000, seed, span, kills: 60, workers: 4, keep: false, raddle: None }
+        Options { engine, tasks: 5_000, seed, span, kills: 60, workers: 3, managers: 1, keep: false, raddle: None }
     }
 
     #[test]
@@ -343,6 +352,15 @@ mod tests {
             assert!(plan.blows.iter().all(|blow| blow.worker < 4 && blow.at <= Duration::from_secs(60)));
             assert!(plan.blows.is_sorted_by_key(|blow| blow.at));
         }
+    }
+
+    #[test]
+    fn a_prime_is_asked_where_there_is_one() {
+        let asks = |managers| {
+            let options = Options { managers, ..options(3, Engine::Sqlite) };
+            Plan::new(&options).batches.iter().any(|batch| matches!(batch.how, How::Asked(_)))
+        };
+        assert!(asks(1) && !asks(0));
     }
 
     #[test]

@@ -18,10 +18,10 @@ use super::{
     protocol::{Bytes, Call, read},
 };
 use crate::{
-    Agenda, Chain, Check, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish, Health,
-    Heart, Log, Message, Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed, Registry,
-    Release, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit, Submitted,
-    Summary, TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
+    Agenda, Chain, Check, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Demand, Error, Fence, Finish,
+    Health, Heart, Log, Message, Messages, Output, Own, OwnRequest, Peek, Progress, Purged, QueueDepth, Reclaimed,
+    Registry, Release, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit,
+    Submitted, Summary, TaskFilter, Tasks, Url, Verdict, WaitingRequest, doubt::Doubts,
 };
 
 /// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
@@ -297,6 +297,10 @@ impl Messages for Remote {
 
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
         self.ask(Call::Shift { from: from.clone(), to: to.clone(), max }).await
+    }
+
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
+        self.ask(Call::Convert(Box::new(conversion))).await
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>> {

@@ -79,6 +79,9 @@ impl Guests {
         if info.kind != ONE_SHOT || info.concurrency != 1 {
             return Err(refused("workers there are for one task each"));
         }
+        if info.takes_calls() {
+            return Err(refused("workers there take no calls"));
+        }
         self.serve(&info.queues)?;
         Ok(WorkerInfo { capabilities: self.offered(&info.capabilities), ..info })
     }

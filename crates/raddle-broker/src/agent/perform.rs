@@ -96,6 +96,7 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         Call::Take { queue, max, wait } => answer(id, &broker.take(&queue, max, wait).await),
         Call::Look(peek) => answer(id, &broker.look(peek).await),
         Call::Shift { from, to, max } => answer(id, &broker.shift(&from, &to, max).await),
+        Call::Convert(conversion) => answer(id, &broker.convert(*conversion).await),
         Call::Depths => answer(id, &broker.depths().await),
         Call::Clear(queue) => answer(id, &broker.clear(&queue).await),
         Call::Events { after, tid, max, wait } => answer(id, &broker.events(after, tid, max, wait).await),

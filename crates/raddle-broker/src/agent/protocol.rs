@@ -22,14 +22,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     ScheduleChange,
     request::{
-        Chain, ClaimRequest, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit, TaskFilter,
-        WaitingRequest,
+        Chain, ClaimRequest, Conversion, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit,
+        TaskFilter, WaitingRequest,
     },
 };
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 5;
+pub(super) const VERSION: u8 = 6;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -160,6 +160,7 @@ pub(super) enum Call {
         to: QueueName,
         max: u32,
     },
+    Convert(Box<Conversion>),
     Depths,
     Clear(QueueName),
     Events {
@@ -253,6 +254,7 @@ impl Call {
             | Self::Take { .. }
             | Self::Look(_)
             | Self::Shift { .. }
+            | Self::Convert(_)
             | Self::Depths
             | Self::Clear(_)
             | Self::Events { .. }

@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::Tid;
+use raddle_core::{Spec, Tid};
 
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{Message, Peek, QueueDepth},
+    request::{Conversion, Message, Peek, QueueDepth, Submit},
 };
 
 fn texts(messages: &[Message]) -> Vec<&str> {
@@ -72,6 +72,48 @@ pub async fn moved_messages_come_last(store: &dyn Fixture) -> Result<()> {
     assert_eq!(broker.shift(&from, &from, 5).await?, 1, "a queue may be moved onto itself");
     assert_eq!(bodies(broker, &from).await?, ["d"]);
     assert_eq!(broker.shift(&free("empty"), &to, 5).await?, 0);
+    Ok(())
+}
+
+/// All or nothing: the messages go and the tasks come, and who comes later finds that it was done.
+pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue) = (store.broker(), free("events"));
+    broker.put(&queue, vec!["a".into(), "b".into(), "c".into()]).await?;
+    let seen = broker.look(Peek { queue: queue.clone(), after: 0, max: 2, wait: AT_ONCE }).await?;
+    let of = |messages: &[Message], names: &[&str]| Conversion {
+        queue: queue.clone(),
+        messages: messages.to_vec(),
+        tasks: names.iter().map(|name| Submit::new(Spec { queue: format!("q-{name}"), ..spec(name) })).collect(),
+    };
+    // One for each of two, in queues of their own: partitions that nobody has heard of.
+    let made = broker.convert(of(&seen, &["x", "y"])).await?.expect("both are there");
+    assert_eq!(made.len(), 2);
+    for (submitted, name) in made.iter().zip(["x", "y"]) {
+        let task = broker.task(submitted.tid()).await?.expect("it was submitted");
+        assert_eq!(task.spec.queue, format!("q-{name}"));
+    }
+    assert_eq!(bodies(broker, &queue).await?, ["c"]);
+    assert_eq!(store.reopen().await.convert(of(&seen, &["x"])).await?, None, "somebody was faster");
+    let left = broker.look(Peek { queue: queue.clone(), after: 0, max: 9, wait: AT_ONCE }).await?;
+    let both: Vec<Message> = seen.iter().take(1).chain(&left).cloned().collect();
+    assert_eq!(broker.convert(of(&both, &["x"])).await?, None, "one of them is gone, and so nothing is done");
+    assert_eq!(bodies(broker, &queue).await?, ["c"]);
+    assert_eq!(broker.convert(of(&left, &[])).await?, Some(Vec::new()), "of a message may become nothing");
+    assert!(bodies(broker, &queue).await?.is_empty() && broker.depths().await?.is_empty());
+    // Many at once: each is converted by one of them.
+    broker.put(&queue, vec!["d".into()]).await?;
+    let last = broker.look(Peek { queue: queue.clone(), after: 0, max: 9, wait: AT_ONCE }).await?;
+    let (mut tries, mut made) = (Vec::new(), 0);
+    for _ in 0..8 {
+        let (another, conversion) = (store.reopen().await, of(&last, &["z"]));
+        tries.push(tokio::spawn(async move { another.convert(conversion).await }));
+    }
+    for attempt in tries {
+        made += usize::from(attempt.await.expect("it does not panic")?.is_some());
+    }
+    assert_eq!(made, 1);
+    let wrong = Conversion { tasks: vec![Submit::new(Spec::command(Vec::<String>::new()))], ..of(&[], &[]) };
+    assert!(broker.convert(wrong).await.is_err(), "a task that cannot be run is refused");
     Ok(())
 }
 

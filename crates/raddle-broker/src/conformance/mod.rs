@@ -11,6 +11,7 @@ pub mod expiry;
 pub mod finish;
 pub mod load;
 pub mod log;
+pub mod managers;
 pub mod messages;
 pub mod model;
 pub mod output;
@@ -244,6 +245,9 @@ macro_rules! conformance {
                 a_worker_without_a_lease_is_not_shown
                 a_heart_beats_on_a_plain_thread
                 words_reach_a_worker
+                what_a_worker_says_to_callers_is_kept
+                a_worker_that_takes_calls_is_gone_with_its_lease
+                a_worker_that_takes_calls_takes_no_tasks
             }
             control {
                 stop_cancels_what_waits
@@ -267,6 +271,7 @@ macro_rules! conformance {
                 messages_are_taken_in_order
                 looking_takes_nothing
                 looking_goes_on_after_an_id
+                messages_become_tasks_once
                 moved_messages_come_last
                 queues_exist_while_they_hold_something
                 clearing_says_how_many
@@ -355,6 +360,12 @@ macro_rules! conformance {
                 a_message_wakes_onlookers
                 a_moved_message_wakes_takers
                 a_word_wakes_onlookers
+            }
+            managers {
+                a_request_is_a_task
+                requests_find_their_manager
+                results_are_watched_and_managers_told
+                a_worker_has_a_parent
             }
             queues {
                 free_queues_are_read_and_written

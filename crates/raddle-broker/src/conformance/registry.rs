@@ -2,13 +2,13 @@
 
 use raddle_core::{
     Control, EventKind, Exit, State, Target, Tid, Word,
-    worker::{Beat, WorkerInfo, WorkerStatus},
+    worker::{Beat, Callee, WorkerInfo, WorkerStatus},
 };
 
 use super::{Fixture, support::*};
 use crate::{
-    Result,
-    request::{Delivered, Delivery, Pulse, TaskFilter},
+    Error, Result,
+    request::{Delivered, Delivery, Pulse, TaskFilter, WaitingRequest},
 };
 
 /// With an id, a state and events.
@@ -140,5 +140,68 @@ pub async fn words_reach_a_worker(store: &dyn Fixture) -> Result<()> {
     assert_eq!(words, expected);
     assert_eq!(view(broker, owner).await?.state, State::Running);
     assert!(broker.tasks(TaskFilter::default()).await?.is_empty());
+    Ok(())
+}
+
+/// What a worker that takes calls says of itself.
+fn callee() -> WorkerInfo {
+    let callee = Callee {
+        namespace: "math".into(),
+        uid: "01890a5d-ac96-774b-bcce-b302099a8057".into(),
+        address: "10.0.0.7:7070".into(),
+        version: "1.4.0".into(),
+        tags: ["gpu".into()].into(),
+        extra: [("zone".into(), "b".into())].into(),
+        secure: true,
+        encodings: ["json".into()].into(),
+        routines: ["add".into(), "sub".into()].into(),
+    };
+    WorkerInfo {
+        kind: "pool".into(),
+        queues: Vec::new(),
+        concurrency: 0,
+        callee: Some(Box::new(callee)),
+        ..info("math")
+    }
+}
+
+/// Any handle reads it, while it is renewed and until it is taken out.
+pub async fn what_a_worker_says_to_callers_is_kept(store: &dyn Fixture) -> Result<()> {
+    let (broker, other) = (store.broker(), store.reopen().await);
+    let owner = broker.register_own(callee(), TTL).await?;
+    let entries = other.workers().await?;
+    assert_eq!(entries.iter().map(|entry| (entry.tid, &entry.info)).collect::<Vec<_>>(), [(owner, &callee())]);
+    assert!(matches!(broker.heart(owner, TTL).beat(Beat::default())?, Pulse::Alive(_)));
+    assert_eq!(other.workers().await?[0].info, callee(), "a beat changes nothing of it");
+    broker.deregister(owner, None).await?;
+    assert!(other.workers().await?.is_empty());
+    Ok(())
+}
+
+/// It is gone with its lease, and one that came late learns of it.
+pub async fn a_worker_that_takes_calls_is_gone_with_its_lease(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = broker.register_own(callee(), SHORT_TTL).await?;
+    outlive().await;
+    assert!(broker.workers().await?.is_empty());
+    assert_eq!(broker.heart(owner, TTL).beat(Beat::default())?, Pulse::Expired);
+    broker.reclaim().await?;
+    broker.deregister(owner, None).await?;
+    assert!(broker.workers().await?.is_empty());
+    Ok(())
+}
+
+/// Tasks wait for others, and nobody runs less because of it.
+pub async fn a_worker_that_takes_calls_takes_no_tasks(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = broker.register_own(callee(), TTL).await?;
+    assert_eq!(broker.task(owner).await?, None, "it is no task");
+    assert!(matches!(broker.control(owner, Control::new(Word::Stop)).await, Err(Error::NotFound(tid)) if tid == owner));
+    let tid = submit(broker, spec("task")).await?;
+    assert!(!broker.workers().await?[0].would_take(&spec("task")));
+    let waiting = WaitingRequest { caps: caps(""), queues: vec!["default".into()], max: 9, wait: AT_ONCE };
+    assert_eq!(broker.waiting(waiting).await?, 1);
+    let resident = worker(broker).await?;
+    assert_eq!(take(broker, resident).await?.tid, tid);
     Ok(())
 }

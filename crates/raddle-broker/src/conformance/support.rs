@@ -70,6 +70,9 @@ pub fn info(name: &str) -> WorkerInfo {
         concurrency: 4,
         pid: std::process::id(),
         host: "here".into(),
+        callee: None,
+        max_workers: 0,
+        parent: None,
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Messages, Result,
-    request::{Message, Peek, QueueDepth},
+    request::{Conversion, Message, Peek, QueueDepth, Submitted},
 };
 
 #[async_trait]
@@ -33,6 +33,10 @@ impl Messages for Memory {
 
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
         Ok(self.shared.change(|state, now| state.shift(from, to, max, now)))
+    }
+
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
+        self.shared.change(|state, now| state.convert(conversion, now))
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>> {
@@ -83,6 +87,22 @@ impl State {
     fn shift(&mut self, from: &QueueName, to: &QueueName, max: u32, now: Now) -> u64 {
         let moved = self.take(from, max).into_iter().map(|message| message.body).collect();
         self.put(to, moved, now).len() as u64
+    }
+
+    fn convert(&mut self, conversion: Conversion, now: Now) -> Result<Option<Vec<Submitted>>> {
+        let Conversion { queue, messages, tasks } = conversion;
+        let held = self.queues.get(&queue);
+        if messages.iter().any(|message| held.is_none_or(|held| !held.contains_key(&message.id))) {
+            return Ok(None);
+        }
+        let submitted = self.submit(tasks, now)?;
+        if let Some(held) = self.queues.get_mut(&queue) {
+            messages.iter().for_each(|message| _ = held.remove(&message.id));
+            if held.is_empty() {
+                self.queues.remove(&queue);
+            }
+        }
+        Ok(Some(submitted))
     }
 
     fn add(&mut self, queue: &QueueName, messages: Vec<(Tid, String)>) {

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use raddle_core::{
-    EventKind, QueueName, Spec, Target, Tid, WorkerEntry, departure,
-    queue_name::Port,
+    EventKind, Spec, Target, Tid, WorkerEntry, departure,
     worker::{Beat, WorkerInfo},
 };
 use std::{collections::BTreeSet, sync::Arc};
@@ -61,7 +60,7 @@ impl Heart for MemoryHeart {
 impl State {
     pub(super) fn register(&mut self, info: WorkerInfo, ttl: Duration, now: Now) -> Tid {
         let spec = Spec { name: Some(info.name.clone()), ..Spec::new(Target::Service(info.kind.clone())) };
-        let tid = self.store(spec, None, now);
+        let tid = self.store(spec, info.parent, now);
         let task = self.known(tid);
         task.tally.attempt = 1;
         task.worker = Some(tid);
@@ -117,14 +116,6 @@ impl State {
 
 impl Worker {
     fn entry(&self, tid: Tid) -> WorkerEntry {
-        WorkerEntry {
-            tid,
-            info: self.info.clone(),
-            status: self.beat.status,
-            load: f64::from(self.beat.busy) / f64::from(self.info.concurrency.max(1)),
-            spawned_count: self.beat.spawned_count,
-            started_at: self.started_at,
-            queue: QueueName::Task(tid, Port::CtrlIn).to_string(),
-        }
+        WorkerEntry::new(tid, self.info.clone(), self.beat, self.started_at)
     }
 }

@@ -22,6 +22,9 @@ async fn worker(broker: &Memory, ttl: Duration) -> Tid {
         concurrency: 1,
         pid: 1,
         host: "here".into(),
+        callee: None,
+        max_workers: 0,
+        parent: None,
     };
     broker.register(info, ttl).await.unwrap()
 }

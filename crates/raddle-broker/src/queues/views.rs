@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use raddle_core::{
     QueueName, State, TaskView, Tid,
-    queue_name::{Port, System},
+    manager::PRIME,
+    queue_name::{Desk, Port, System},
     spec::Reserved,
 };
 use serde::Serialize;
 use serde_json::json;
 
+use super::requests;
 use crate::{
     Broker, Result,
     request::{Fence, Message, Peek, Stream, TaskFilter},
@@ -23,7 +25,16 @@ pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max
     let mut seen = match queue {
         QueueName::System(system) if system.is_view() => return system_view(broker, *system, after, max).await,
         QueueName::Task(tid, port) => own(broker, *tid, *port).await?.into_iter().collect(),
-        _ => Vec::new(),
+        queue => match queue.desk() {
+            Some((kind, Desk::Requests)) => requests::waiting(broker, kind).await?,
+            Some((kind, Desk::Results)) => return requests::results(broker, kind, after, max).await,
+            Some((kind, Desk::Status)) => {
+                let workers = broker.workers().await?;
+                let managers = workers.iter().filter(|entry| super::is_manager(entry, kind));
+                managers.map(|entry| message(entry.tid, entry)).collect()
+            }
+            _ => Vec::new(),
+        },
     };
     seen.retain(|message| message.id.as_u64() > after);
     seen.extend(stored(broker, queue, after, max).await?);
@@ -91,6 +102,7 @@ async fn system_view(broker: &dyn Broker, system: System, after: u64, max: u32) 
             let dead = broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?;
             dead.iter().map(|task| message(task.tid, task)).collect()
         }
+        System::SpawnResults => return requests::results(broker, PRIME, after, max).await,
         System::Registry => broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect(),
         _ => Vec::new(),
     };

@@ -4,7 +4,7 @@ use std::{collections::HashSet, future::poll_fn, pin::pin, task::Poll, time::Dur
 
 use raddle_core::{
     QueueName, Tid,
-    queue_name::{Port, System},
+    queue_name::{Desk, Port, System},
 };
 use tokio::time::Instant;
 
@@ -43,6 +43,10 @@ impl Watch {
     pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
         match self.queue {
             QueueName::System(System::Log) => self.next_events(broker, wait).await,
+            _ if matches!(self.queue.desk(), Some((_, Desk::Results))) => self.next_results(broker, wait).await,
+            _ if matches!(self.queue.desk(), Some((_, Desk::Requests | Desk::Status))) => {
+                self.next_records(broker, None, wait).await
+            }
             QueueName::System(system) if system.is_view() => self.next_records(broker, None, wait).await,
             QueueName::Task(tid, Port::Inbox | Port::Reserved | Port::Outbox) => {
                 self.next_records(broker, Some(tid), wait).await
@@ -59,6 +63,26 @@ impl Watch {
         let new = views::look(broker, &self.queue, self.after, PAGE).await?;
         self.pass(&new);
         Ok(new)
+    }
+
+    /// Of all events, few may be about requests.
+    async fn next_results(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
+        let deadline = Instant::now() + wait.min(LONGEST_WAIT);
+        loop {
+            let new = views::look(broker, &self.queue, self.after, PAGE).await?;
+            self.pass(&new);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !new.is_empty() || left.is_zero() {
+                return Ok(new);
+            }
+            self.event = self.event.max(self.after);
+            self.catch_up(broker, None).await?;
+            // What came between the look and the catching up is found by another look.
+            let missed = views::look(broker, &self.queue, self.after, PAGE).await?;
+            if missed.is_empty() {
+                broker.events(self.event, None, 1, left).await?;
+            }
+        }
     }
 
     async fn next_stored(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {

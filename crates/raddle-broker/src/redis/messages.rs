@@ -10,9 +10,10 @@ use super::{
     keys::Topic,
     link::Sure,
     script,
+    submit::{Mode, lifetimes},
     value::{arg, list, number, text, tids},
 };
-use crate::{Message, Messages, Peek, QueueDepth, Result};
+use crate::{Conversion, Message, Messages, Peek, QueueDepth, Result, Submitted};
 
 #[async_trait]
 impl Messages for Redis {
@@ -63,6 +64,24 @@ impl Messages for Redis {
         let args = vec![arg(max), arg(from.prefix), arg(from.listed), arg(to.prefix), arg(to.listed), arg(to.mark)];
         let moved = self.link().change(&script::TAKE, vec![from.key, to.key], args, Sure::Durable).await?;
         Ok(list(moved).into_iter().next().map_or(0, number))
+    }
+
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
+        let Conversion { queue, messages, tasks } = conversion;
+        let (mut keys, mut args) = self.submission(&tasks, Mode::Plain)?;
+        let place = self.core.keys.queue(&queue);
+        keys.push(place.key);
+        let member = |message: &Message| format!("{}{}:{}", place.prefix, message.id, message.body).into_bytes();
+        args.extend(messages.iter().map(member));
+        args.extend([arg(place.listed), arg(messages.len()), lifetimes(&tasks)]);
+        let mut answer = list(self.link().change(&script::CONVERT, keys, args, Sure::Durable).await?);
+        if answer.first().cloned().map(text).as_deref() != Some("made") {
+            return Ok(None);
+        }
+        Ok(Some(match tasks.len() {
+            0 => Vec::new(),
+            tasks => self.stored(answer.split_off(1), tasks).await?.submitted,
+        }))
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>> {

@@ -8,8 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use raddle_core::{
-    QueueName, Tid, WorkerEntry,
-    queue_name::Port,
+    Tid, WorkerEntry,
     worker::{Beat, WorkerInfo, WorkerStatus},
 };
 
@@ -116,15 +115,7 @@ impl Redis {
 fn entry(tid: Tid, info: &str, beat: Option<&str>) -> Result<WorkerEntry> {
     let info: WorkerInfo = serde_json::from_str(info).map_err(|e| unreadable(tid, e))?;
     let beat: Beat = beat.map(serde_json::from_str).transpose().map_err(|e| unreadable(tid, e))?.unwrap_or_default();
-    Ok(WorkerEntry {
-        tid,
-        status: beat.status,
-        load: f64::from(beat.busy) / f64::from(info.concurrency.max(1)),
-        spawned_count: beat.spawned_count,
-        started_at: at_nanos(tid.as_i64()),
-        queue: QueueName::Task(tid, Port::CtrlIn).to_string(),
-        info,
-    })
+    Ok(WorkerEntry::new(tid, info, beat, at_nanos(tid.as_i64())))
 }
 
 impl Heart for Pacemaker {

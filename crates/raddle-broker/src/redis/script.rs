@@ -41,6 +41,7 @@ scripts! {
     CHAIN = "chain.lua" doubles "has chained tasks";
     CLAIM = "claim.lua";
     CLEAR = "clear.lua";
+    CONVERT = "convert.lua" "expiring.lua" "submit.lua";
     DEPTHS = "depths.lua";
     DISMISS = "dismiss.lua";
     FINISH = "finish.lua";

@@ -260,7 +260,7 @@ fn task_arg(task: &Submit) -> Result<Vec<u8>> {
 pub(super) fn worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 5] {
     let spec = Spec { name: Some(worker.name.clone()), ..Spec::new(Target::Service(worker.kind.clone())) };
     let json = serde_json::to_string(&spec).expect("a spec has only string keys");
-    let text = stored(&spec, None, true, WORKER_KEPT, &json).into_bytes();
+    let text = stored(&spec, worker.parent, true, WORKER_KEPT, &json).into_bytes();
     [text, info_arg(worker), arg(worker.pid), arg(millis(lease)), arg(millis(WORKER_KEPT))]
 }
 

@@ -9,10 +9,11 @@ use rusqlite::{Connection, params};
 use super::{
     Sqlite,
     bell::Topic,
+    submit::{prepare, submit},
     tx::{Fail, Tx, tid_at},
     writer::Durability,
 };
-use crate::{Message, Messages, Peek, QueueDepth, Result};
+use crate::{Conversion, Message, Messages, Peek, QueueDepth, Result, Submitted};
 
 /// What a queue is called in the table. Control messages stand before all others, so that whether there is one is a single look; no
 /// name can begin like this.
@@ -99,6 +100,28 @@ impl Messages for Sqlite {
             let taken = take(tx, &from, max)?;
             taken.iter().try_for_each(|message| insert(tx, &to, &message.body).map(drop))?;
             Ok(taken.len() as u64)
+        })
+        .await
+    }
+
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
+        let Conversion { queue, messages, tasks } = conversion;
+        let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
+        let queue = key(&queue);
+        self.write(Durability::Power, move |tx| {
+            // All are looked at before one goes: others have written in this transaction.
+            for message in &messages {
+                let there = "SELECT 1 FROM messages WHERE queue = ?1 AND id = ?2";
+                if !tx.db().prepare_cached(there)?.exists(params![queue, message.id.as_i64()])? {
+                    return Ok(None);
+                }
+            }
+            for message in &messages {
+                tx.db()
+                    .prepare_cached("DELETE FROM messages WHERE queue = ?1 AND id = ?2")?
+                    .execute(params![queue, message.id.as_i64()])?;
+            }
+            submit(tx, tasks).map(Some)
         })
         .await
     }

@@ -73,15 +73,7 @@ pub(super) fn living(db: &Connection, leases: &Leases) -> Result<Vec<WorkerEntry
 
 fn entry(tid: Tid, info: &str, beat: Beat) -> Result<WorkerEntry, Fail> {
     let info: WorkerInfo = serde_json::from_str(info).map_err(|e| Error::Record { tid, reason: e.to_string() })?;
-    Ok(WorkerEntry {
-        tid,
-        status: beat.status,
-        load: f64::from(beat.busy) / f64::from(info.concurrency.max(1)),
-        spawned_count: beat.spawned_count,
-        started_at: clock::timestamp(tid.as_i64()),
-        queue: format!("T{tid}.ctrl_in"),
-        info,
-    })
+    Ok(WorkerEntry::new(tid, info, beat, clock::timestamp(tid.as_i64())))
 }
 
 /// All workers that are in the registry, alive or not.
@@ -103,7 +95,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
     let entry = Entry::new(tx, tid, ttl)?;
-    insert(tx, &[Row { tid, part: 0, service: true, task: &Prepared { spec, text, parent: None } }])?;
+    insert(tx, &[Row { tid, part: 0, service: true, task: &Prepared { spec, text, parent: info.parent } }])?;
     tx.db()
         .prepare_cached(
             "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, keyed, attempt, failures, losses)

@@ -119,6 +119,7 @@ async fn a_guest_is_a_one_shot_worker_of_its_class() {
     assert_refused(guest.register(info(), LEASE).await, "resident");
     assert_refused(guest.register(WorkerInfo { concurrency: 9, ..one_shot() }, LEASE).await, "many at a time");
     assert_refused(guest.register(WorkerInfo { queues: vec!["root".into()], ..one_shot() }, LEASE).await, "queue");
+    assert_refused(guest.register(WorkerInfo { callee: Some(Box::default()), ..one_shot() }, LEASE).await, "calls");
     assert_refused(guest.register(one_shot(), TTL).await, "a long lease");
     assert_refused(guest.register_own(one_shot(), LEASE).await, "for another");
 

@@ -49,9 +49,11 @@ pub(crate) struct CaArgs {
 #[command(after_help = "Examples:
   raddle cert issue worker.internal 10.0.0.7 --ca certs
   raddle cert issue spiffe://prod/render --ca certs --days 7 --out /etc/raddle
+  raddle cert issue spiffe://prod/web --ca certs --caller
 
-It is good to serve and to call with. The files are called after the first name. What is there
-already stays, unless --force is given.")]
+It is good to serve and to call with; with --caller, only to call: whoever has it passes for no
+worker. The files are called after the first name. What is there already stays, unless --force is
+given.")]
 pub(crate) struct IssueArgs {
     /// Whom it is for: host names, addresses, and at most one SPIFFE id
     #[arg(value_name = "NAME", required = true, value_parser = subject_name)]
@@ -62,6 +64,9 @@ pub(crate) struct IssueArgs {
     /// The folder to write to; else that of the CA
     #[arg(short, long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// For who only calls: nobody can serve with it
+    #[arg(long)]
+    pub(crate) caller: bool,
     /// How long it is valid, at most as long as the CA
     #[arg(long, value_name = "DAYS", default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: u32,

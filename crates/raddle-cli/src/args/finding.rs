@@ -2,28 +2,58 @@
 
 use std::{path::PathBuf, str::FromStr};
 
+use clap::Args;
+
+use super::CredentialsArgs;
+
 /// How workers are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Finding {
     /// By this user on this machine.
     Local,
-    /// On the same network, by mDNS.
+    /// On the same network, by mDNS, under this name.
     #[cfg(feature = "lan")]
-    Lan,
+    Lan(Option<String>),
     /// Where they are written down.
     File(PathBuf),
+    /// At the addresses of a name.
+    Dns(Option<String>),
+    /// In the registry of the broker, under this name.
+    Broker(Option<String>),
+}
+
+/// Which workers to look for, and as whom to speak to them.
+#[derive(Debug, Args)]
+pub(crate) struct FindArgs {
+    /// How they are found: 'local', those of this user on this machine; 'lan' or 'lan:NAME', those on the same network;
+    /// 'file:PATH', those that are written down there; 'dns:NAME:PORT', those of a name; 'broker' or 'broker:NAME',
+    /// those in the registry of the broker
+    #[arg(long, value_name = "HOW", default_value = "local", hide_default_value = true)]
+    pub(crate) discovery: Finding,
+    #[command(flatten)]
+    pub(crate) credentials: CredentialsArgs,
 }
 
 impl FromStr for Finding {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "local" => Ok(Self::Local),
+        let (how, place) = match text.split_once(':') {
+            Some((_, "")) => return Err(format!("nothing follows '{text}'")),
+            Some((how, place)) => (how, Some(place.to_owned())),
+            None => (text, None),
+        };
+        match (how, place) {
+            ("local", None) => Ok(Self::Local),
             #[cfg(feature = "lan")]
-            None if text == "lan" => Ok(Self::Lan),
-            Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
-            _ => Err("workers are found by 'local', 'lan' or 'file:PATH'".into()),
+            ("lan", name) => Ok(Self::Lan(name)),
+            #[cfg(not(feature = "lan"))]
+            ("lan", _) => Err("this program was built without 'lan': build it with that feature of raddle".into()),
+            ("file", Some(path)) => Ok(Self::File(path.into())),
+            ("file", None) => Err("say where they are written down: 'file:PATH'".into()),
+            ("dns", name) => Ok(Self::Dns(name)),
+            ("broker", name) => Ok(Self::Broker(name)),
+            _ => Err("workers are found by 'local', 'lan', 'file:PATH', 'dns:NAME' or 'broker'".into()),
         }
     }
 }
@@ -34,9 +64,17 @@ mod tests {
 
     #[test]
     fn a_way_is_named_and_some_have_a_place() {
-        assert_eq!("local".parse(), Ok(Finding::Local));
-        assert_eq!("file:/srv/workers".parse(), Ok(Finding::File("/srv/workers".into())));
-        for wrong in ["", "file", "file:", "local:x", "rumour"] {
+        for (text, finding) in [
+            ("local", Finding::Local),
+            ("file:/srv/workers", Finding::File("/srv/workers".into())),
+            ("dns", Finding::Dns(None)),
+            ("dns:workers.svc:7070", Finding::Dns(Some("workers.svc:7070".into()))),
+            ("broker", Finding::Broker(None)),
+            ("broker:math", Finding::Broker(Some("math".into()))),
+        ] {
+            assert_eq!(text.parse(), Ok(finding), "{text}");
+        }
+        for wrong in ["", "file", "file:", "dns:", "broker:", "local:x", "rumour"] {
             assert!(wrong.parse::<Finding>().is_err(), "{wrong}");
         }
     }

@@ -1,6 +1,7 @@
 //! How the log is written.
 
 use clap::{Args, ValueEnum};
+use raddle_exec::log::Format;
 
 /// How those write their log that go on for long.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -27,6 +28,15 @@ impl LogFormat {
         match self {
             Self::Text => "text",
             Self::Json => "json",
+        }
+    }
+}
+
+impl From<LogFormat> for Format {
+    fn from(format: LogFormat) -> Self {
+        match format {
+            LogFormat::Text => Self::Text,
+            LogFormat::Json => Self::Json,
         }
     }
 }

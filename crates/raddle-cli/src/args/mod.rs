@@ -6,7 +6,9 @@ mod cert;
 mod credentials;
 #[cfg(feature = "pool")]
 mod finding;
+mod group;
 mod log;
+mod manager;
 mod metrics;
 #[cfg(feature = "pool")]
 mod pool;
@@ -28,11 +30,13 @@ pub(crate) use cert::{CaArgs, CertCommand, IssueArgs};
 #[cfg(feature = "pool")]
 pub(crate) use credentials::CredentialsArgs;
 #[cfg(feature = "pool")]
-pub(crate) use finding::Finding;
+pub(crate) use finding::{FindArgs, Finding};
+pub(crate) use group::{GroupCommand, ScaleArgs, SlugArgs, UpArgs};
 pub(crate) use log::{LogArgs, LogFormat};
+pub(crate) use manager::{ManagerArgs, ManagerCommand, ManagerStopArgs};
 pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
 #[cfg(feature = "pool")]
-pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs};
+pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs, PoolWorkersArgs};
 pub(crate) use queue::{Amount, QueueCommand};
 pub(crate) use schedule::{Names as ScheduleNames, ScheduleAddArgs, ScheduleCommand, ScheduleRunArgs};
 #[cfg(feature = "pool")]
@@ -41,7 +45,7 @@ pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
 pub(crate) use spec::SpecArgs;
 pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};
 pub(crate) use task::{ListArgs, RetryArgs, TaskCommand, Words};
-pub(crate) use worker::{Intake, StartArgs, StopArgs, WorkerCommand};
+pub(crate) use worker::{Intake, SpawnArgs, StartArgs, StopArgs, WorkerCommand};
 
 /// Runs tasks in processes of their own, keeps them apart and loses none.
 #[derive(Debug, Parser)]
@@ -150,9 +154,17 @@ pub(crate) enum Command {
     /// Have tasks submitted again and again: every so often, or at the times of a cron expression
     #[command(subcommand)]
     Schedule(ScheduleCommand),
+    /// Keep the groups of a raddle.toml up: processes that host workers, replaced when they end or hang
+    Up(Box<UpArgs>),
+    /// List groups, turn their workers off and on, and say how many there are of each
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Keep one-shot workers ahead of demand
     #[command(subcommand)]
     Spawner(SpawnerCommand),
+    /// Have tasks spawned on request: the prime, and managers of registries
+    #[command(subcommand)]
+    Manager(ManagerCommand),
     /// Serve routines to pools; show, ask and stop the workers of pools
     #[cfg(feature = "pool")]
     #[command(subcommand)]

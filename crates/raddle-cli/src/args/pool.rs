@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use raddle_core::{Span, span::ParseSpanError};
 use raddle_pool::worker::Patience;
 
-use super::PoolServeArgs;
+use super::{FindArgs, PoolServeArgs};
 
 /// Serve routines to pools; show, ask and stop the workers of pools.
 #[derive(Debug, Subcommand)]
@@ -18,19 +18,29 @@ pub(crate) enum PoolCommand {
   raddle pool list --json | jq -r '.[].name'")]
     List,
     /// List the workers of pools, and what they are doing
-    #[command(after_help = "Examples:
-  raddle pool workers                    those of all pools
-  raddle pool workers render --json | jq '.[].in_flight'
-
-Each is asked, and has a second to answer. One that does not is listed all the same.")]
-    Workers {
-        /// Only those of this pool
-        pool: Option<String>,
-    },
+    Workers(PoolWorkersArgs),
     /// Ask workers whether they are there, and show how long it takes
     Ping(PingArgs),
     /// Stop workers, and say what became of their calls
     Stop(PoolStopArgs),
+}
+
+/// List the workers of pools.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle pool workers                    those of all pools of this user on this machine
+  raddle pool workers render --json | jq '.[].in_flight'
+  raddle pool workers render --discovery lan --credentials-ca ca.pem \\
+      --credentials-cert own.pem --credentials-key own.key
+                                         those on the network that are called so
+
+Each is asked, and has a second to answer. One that does not is listed all the same.")]
+pub(crate) struct PoolWorkersArgs {
+    /// Only those of this pool, the worker with this uid, or whoever serves at this address
+    #[arg(value_name = "POOL|UID|ADDRESS")]
+    pub(crate) target: Option<String>,
+    #[command(flatten)]
+    pub(crate) find: FindArgs,
 }
 
 /// Ask workers whether they are there.
@@ -38,19 +48,23 @@ Each is asked, and has a second to answer. One that does not is listed all the s
 #[command(after_help = "Examples:
   raddle pool ping render                each worker of a pool
   raddle pool ping --count 100 --interval 0 127.0.0.1:7070
+  raddle pool ping --discovery file:/srv/workers
 
 Exits with 0 if each of them answered each time within a second, 1 if not, 2 if there is no such
 pool or worker.")]
 pub(crate) struct PingArgs {
-    /// A pool, the uid of a worker, or an address: unix:/path, unix-abstract:name or host:port
-    #[arg(value_name = "POOL|UID|ADDRESS")]
-    pub(crate) target: String,
+    /// A pool, the uid of a worker, or an address: unix:/path, unix-abstract:name or host:port. With --discovery, all
+    /// that are found if nothing is named
+    #[arg(value_name = "POOL|UID|ADDRESS", required_unless_present = "discovery")]
+    pub(crate) target: Option<String>,
     /// How often to ask
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
     /// How long to pause before asking again
     #[arg(short, long, value_name = "TIME", default_value = "1")]
     pub(crate) interval: Span,
+    #[command(flatten)]
+    pub(crate) find: FindArgs,
 }
 
 /// Stop workers.
@@ -59,16 +73,20 @@ pub(crate) struct PingArgs {
   raddle pool stop render                calls in flight are cancelled
   raddle pool stop render --timeout 30   they have 30 s, and are cancelled then
   raddle pool stop 01990a2b-6f1c-7cc3-9d0e-0f5d8a2b4c6d --timeout -1
+  raddle pool stop 10.0.0.7:7070 --credentials-ca ca.pem \\
+      --credentials-cert own.pem --credentials-key own.key
 
 The program that owns a pool starts another worker in the place of each that ends: this is for
 workers that are to be started anew. To end a pool, end its program.")]
 pub(crate) struct PoolStopArgs {
-    /// A pool, or the uid of a worker
-    #[arg(value_name = "POOL|UID")]
-    pub(crate) target: String,
+    /// A pool, the uid of a worker, or an address. With --discovery, all that are found if nothing is named
+    #[arg(value_name = "POOL|UID|ADDRESS", required_unless_present = "discovery")]
+    pub(crate) target: Option<String>,
     /// How long calls in flight may take before they are cancelled; 0: no time, -1: as long as they do
     #[arg(long, value_name = "SECONDS", default_value = "0", allow_negative_numbers = true, value_parser = patience)]
     pub(crate) timeout: Patience,
+    #[command(flatten)]
+    pub(crate) find: FindArgs,
 }
 
 /// As workers understand it: less than nothing is no bound.

@@ -26,6 +26,9 @@ It stays in the foreground, and says so in a line when all workers serve. A work
 replaced. Ctrl-C (SIGINT) takes no more calls and waits for those in flight; a second one, or
 SIGTERM, cancels them.")]
 pub(crate) struct PoolServeArgs {
+    /// Another program whose routines to serve: one with #[raddle::main]
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::ExecutablePath)]
+    pub(crate) program: Option<PathBuf>,
     /// What the workers are called, and found by
     #[arg(long, default_value = "default")]
     pub(crate) name: String,
@@ -40,7 +43,8 @@ pub(crate) struct PoolServeArgs {
     #[arg(long, value_name = "HOST[:PORT]", value_parser = advertise)]
     pub(crate) advertise: Option<Advertise>,
     /// How others find them: 'lan', those on the same network, by mDNS; 'file:FOLDER', those who read a file there for each;
-    /// 'local', this user on this machine, who always does. Can be given several times
+    /// 'broker', those who read the registry of the same broker; 'dns', by a name that somebody else keeps; 'local', this
+    /// user on this machine, who always does. Can be given several times
     #[arg(long, value_name = "HOW", value_delimiter = ',', default_value = "local")]
     pub(crate) discovery: Vec<Finding>,
     /// What they can do, for those who choose

@@ -1,9 +1,15 @@
 //! `raddle worker`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use clap::{Args, Subcommand};
-use raddle_core::{CapSet, QueueName, Span, queue_name::ParseQueueNameError, spec::Isolation, tid::TidArg};
+use raddle_core::{
+    CapSet, QueueName, Span,
+    manager::{self, Ceiling, Charter},
+    queue_name::ParseQueueNameError,
+    spec::Isolation,
+    tid::TidArg,
+};
 
 use super::{LogArgs, MetricsArgs};
 
@@ -18,6 +24,8 @@ pub(crate) enum WorkerCommand {
     List,
     /// Let workers finish what they run, and end
     Stop(StopArgs),
+    /// Have a manager made that spawns the tasks of a registry, and print its id
+    Spawn(SpawnArgs),
 }
 
 /// Start a worker.
@@ -79,6 +87,38 @@ pub(crate) struct StartArgs {
     /// A name for lists and process titles
     #[arg(long, default_value = "worker")]
     pub(crate) name: String,
+    /// What the manager may spawn whose worker this is.
+    #[arg(skip)]
+    pub(crate) charter: Option<Arc<Charter>>,
+}
+
+/// Have a manager made.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  raddle worker spawn --type unix --registry tasks.toml
+  raddle worker spawn --type unix --registry tasks.toml --limits memory_mb=256,timeout=30s,max_tasks=8
+
+A prime that lives is asked for it, and keeps it alive: it is a task of the prime. Without one it
+is started as by 'raddle manager start', and stands by itself.")]
+pub(crate) struct SpawnArgs {
+    /// What sort of manager: it is asked in worker.TYPE.requests
+    #[arg(long = "type", value_name = "TYPE", value_parser = manager::parse_type)]
+    pub(crate) kind: String,
+    /// The file that lists what it may spawn
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) registry: PathBuf,
+    /// What no task of it is above: memory_mb, cpu_percent, max_fds, max_procs, timeout, and max_tasks at a time
+    #[arg(long, value_name = "LIMITS", default_value = "", hide_default_value = true)]
+    pub(crate) limits: Ceiling,
+    /// The prime that is to have it; else the least loaded
+    #[arg(long, value_name = "TID")]
+    pub(crate) parent: Option<TidArg>,
+    /// A name for lists and process titles; else worker-TYPE
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// How long to wait until it is there
+    #[arg(long, value_name = "TIME", default_value = "30")]
+    pub(crate) timeout: Span,
 }
 
 /// How many tasks a worker takes at a time, and in all.

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_broker::Broker;
-use raddle_core::{EventKind, State, TaskView, Tid, WorkerEntry, tid::TidArg, worker::WorkerStatus};
+use raddle_core::{
+    EventKind, QueueName, State, TaskView, Tid, WorkerEntry, manager::PRIME, queue_name::Desk, tid::TidArg,
+    worker::WorkerStatus,
+};
 use raddle_fabric::{DOCKER, SANDBOX};
 use serde::Serialize;
 use serde_json::json;
@@ -76,6 +79,8 @@ enum Reason {
     NotInThisVersion { needs: Vec<String> },
     /// It needs a container, and no live worker has an image for one.
     NoTaskImage,
+    /// It is asked of managers of this type, or of any that has what it requires, and none is there.
+    NoManager { kind: String },
     /// Nobody is there.
     NoWorker,
     /// Nobody serves its queue.
@@ -122,6 +127,12 @@ impl Reason {
 
     fn of_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
         let needs = task.spec.needs();
+        if let Ok(queue) = task.spec.queue.parse::<QueueName>()
+            && let Some((kind, Desk::Requests)) = queue.desk()
+            && !workers.iter().any(|worker| worker.info.requests().is_some() && worker.info.can_take(&task.spec))
+        {
+            return Self::NoManager { kind: kind.into() };
+        }
         let given = |tag: &&str| workers.iter().any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag));
         // A sandbox is what every worker has: without one, it is the worker that is missing.
         let never = needs.implied().filter(|tag| ![SANDBOX, DOCKER].contains(tag) && !given(tag));
@@ -195,6 +206,8 @@ impl Reason {
                 format!("waits: it needs {}, and no worker that can do this is in this version", needs.join(" and "))
             }
             Self::NoTaskImage => "waits: it is to run in a container, and no live worker has an image for that".into(),
+            Self::NoManager { kind } if task.spec.requires.is_empty() => format!("waits: no worker-{kind} is alive"),
+            Self::NoManager { .. } => format!("waits: no manager that is alive lists {}", task.spec.requires),
             Self::NoWorker => "waits: no worker is alive".into(),
             Self::NoWorkerForQueue { queue } => format!("waits: no live worker serves the queue '{queue}'"),
             Self::MissingCapabilities { missing } => {
@@ -237,6 +250,10 @@ impl Reason {
                 )
             }
             Self::NoTaskImage => "start one with 'raddle worker start --task-image IMAGE'".into(),
+            Self::NoManager { kind } if kind == PRIME && task.spec.requires.is_empty() => {
+                "start it with 'raddle manager start'".into()
+            }
+            Self::NoManager { .. } => "have one made with 'raddle worker spawn --type TYPE --registry FILE'".into(),
             Self::NoWorker => "start one with 'raddle worker start'".into(),
             Self::NoWorkerForQueue { queue } => format!("start one with 'raddle worker start --queues {queue}'"),
             Self::MissingCapabilities { .. } => {
@@ -293,6 +310,9 @@ mod tests {
                 concurrency: 1,
                 pid: 1,
                 host: "h".into(),
+                callee: None,
+                max_workers: 0,
+                parent: None,
             },
             status,
             load: 0.0,
@@ -382,6 +402,23 @@ mod tests {
         task.spec.isolation = raddle_core::spec::Isolation::Docker;
         let given = worker("gpu,docker,@docker", &["default"], WorkerStatus::Active);
         assert_eq!(reason(&task, &[given], 0), Reason::Next { able: 1, busy: false });
+    }
+
+    #[test]
+    fn a_request_waits_for_a_manager() {
+        let mut task = task();
+        task.spec =
+            Spec { queue: "raddle.spawn.requests".into(), ..Spec::new(raddle_core::Target::Request("{}".into())) };
+        let alone = reason(&task, &[], 0);
+        assert_eq!(alone.text(&task, None), "waits: no worker-prime is alive");
+        assert_eq!(alone.hint(&task, None).unwrap(), "start it with 'raddle manager start'");
+        let mut prime = worker("@request", &["raddle.spawn.requests"], WorkerStatus::Active);
+        (prime.info.kind, prime.info.concurrency) = ("prime".into(), 0);
+        assert_eq!(reason(&task, std::slice::from_ref(&prime), 0), Reason::Launched { ahead: 0 });
+        task.spec = Spec { queue: "raddle.spawn.waiting".into(), requires: "awk".parse().unwrap(), ..task.spec };
+        let patient = reason(&task, &[prime], 0);
+        assert_eq!(patient.text(&task, None), "waits: no manager that is alive lists awk");
+        assert!(patient.hint(&task, None).unwrap().contains("raddle worker spawn"));
     }
 
     #[test]

@@ -110,6 +110,7 @@ fn target(task: &TaskView) -> String {
         Target::Routine(name) => format!("routine {name}"),
         Target::Handler(name) => format!("handler {name}"),
         Target::Service(name) => format!("service {name}"),
+        Target::Request(text) => format!("request {text}"),
         _ => "unknown".into(),
     }
 }

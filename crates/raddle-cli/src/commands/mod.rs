@@ -10,10 +10,12 @@ mod contained;
 mod control;
 mod doctor;
 mod explain;
+mod group;
 mod inspect;
 mod interrupt;
 mod list;
 mod logs;
+mod manager;
 mod metrics;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 mod one_shot;
@@ -34,6 +36,7 @@ mod status;
 mod stop;
 mod submit;
 mod tree;
+mod up;
 mod wait;
 mod workers;
 
@@ -45,13 +48,16 @@ use raddle_exec::{Call, Prefork};
 use crate::args::PoolCommand;
 use crate::{
     args::{
-        Cli, Command, Intake, LogArgs, LogFormat, MetricsCommand, ScheduleCommand, SpawnerCommand, TaskCommand,
-        WorkerCommand,
+        Cli, Command, Intake, LogArgs, LogFormat, ManagerCommand, MetricsCommand, ScheduleCommand, SpawnerCommand,
+        TaskCommand, WorkerCommand,
     },
     context::Context,
     error::{Failure, Outcome},
     logging, panic,
 };
+
+/// What those log that go on for long, unless something else is asked for.
+const LEVEL: &str = "warn";
 
 /// Does what was asked for; returns the exit code.
 pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
@@ -59,7 +65,9 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let (stays, log) = match &command {
         Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
         Command::Spawner(SpawnerCommand::Run(args)) => (true, args.log),
+        Command::Manager(ManagerCommand::Serve(args)) => (true, args.log),
         Command::Schedule(ScheduleCommand::Run(args)) => (true, args.log),
+        Command::Up(args) => (true, args.log),
         Command::Metrics(MetricsCommand::Serve(args)) => (true, args.log),
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => (true, args.log),
@@ -67,12 +75,18 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     };
     // Who starts a worker in the background speaks to people; the worker does not.
     let format = if stays { log.log_format } else { LogFormat::Text };
-    logging::start(&global, stays.then_some("warn"), format);
+    logging::start(&global, stays.then_some(LEVEL), format);
     if let Command::Completions { shell } = command {
         return completions::completions(shell);
     }
     if let Command::Spawner(SpawnerCommand::Run(args)) = &command {
         return spawner::run(&global, args, call);
+    }
+    if let Command::Manager(ManagerCommand::Serve(args)) = &command {
+        return manager::serve(&global, args, call);
+    }
+    if let Command::Up(args) = &command {
+        return up::up(&global, args);
     }
     // Pools need no broker, so that none is looked for.
     #[cfg(feature = "pool")]
@@ -92,6 +106,12 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
         && !args.no_detach
     {
         return start::detached(&context, args, &global);
+    }
+    if let Command::Manager(ManagerCommand::Start(args)) = &command {
+        return manager::start(&context, args, &global);
+    }
+    if let Command::Worker(WorkerCommand::Spawn(args)) = &command {
+        return manager::spawn(&context, args, &global);
     }
     // While there is one thread, and only then, a runner can be forked instead of started.
     let prefork = match &command {
@@ -142,6 +162,12 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, prefork).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
+        Command::Manager(ManagerCommand::Stop(args)) => manager::stop(context, &args).await,
+        Command::Manager(ManagerCommand::List) => manager::list(context).await,
+        Command::Manager(ManagerCommand::Status { which }) => manager::status(context, which.as_deref()).await,
+        Command::Manager(_) | Command::Worker(WorkerCommand::Spawn(_)) => {
+            unreachable!("done while there is one thread")
+        }
         Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(context, &args).await,
         Command::RequeueOrphans => orphans::requeue(context).await,
         Command::Doctor => doctor::doctor(context).await,
@@ -149,7 +175,10 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Pool(_) => unreachable!("done before a broker is looked for"),
         #[cfg(feature = "tls")]
         Command::Cert(_) => unreachable!("done before a broker is looked for"),
-        Command::Spawner(_) | Command::Completions { .. } => unreachable!("done before a broker is looked for"),
+        Command::Group(command) => group::group(context, command).await,
+        Command::Up(_) | Command::Spawner(_) | Command::Completions { .. } => {
+            unreachable!("done before a broker is looked for")
+        }
     }
 }
 

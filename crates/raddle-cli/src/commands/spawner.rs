@@ -8,7 +8,7 @@ use std::{
 };
 
 use raddle_broker::Url;
-use raddle_core::Span;
+use raddle_core::{Span, job::TID_VARIABLE, manager::Charter, tid::TidArg};
 use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
@@ -34,6 +34,7 @@ use crate::{
     metrics::{SpawnerPage, Watched},
     output,
     project::Project,
+    systemd,
 };
 
 /// The longest name of a socket.
@@ -47,7 +48,7 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     // What a file says counts from its own folder.
     let from = if asked.is_some() || config.queue_url.is_none() { here()? } else { base.clone() };
     let context = Context::of(global, Project::find(asked.or(config.queue_url.as_deref()), &from)?);
-    let start = worker_args(args, &config);
+    let start = worker_args(args, &config, None);
     let launching = match config.launcher {
         Launch::Process => processes(global, args, &context, &config, start, call)?,
         #[cfg(feature = "docker")]
@@ -60,11 +61,22 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
         }
         other => return Err(Failure::Usage(format!("this program was built without the launcher '{other}'"))),
     };
-    block_on(keep(&context, args, config, launching))
+    let post = Post { kind: None, parent: None, noun: "spawner" };
+    block_on(keep(&context, args, config, launching, post))
+}
+
+/// What it is in the registry, besides its name.
+pub(super) struct Post {
+    /// The type of a manager; a spawner has none.
+    pub(super) kind: Option<String>,
+    /// The task that it belongs to.
+    pub(super) parent: Option<TidArg>,
+    /// What people call it.
+    pub(super) noun: &'static str,
 }
 
 /// How workers come to be.
-struct Launching {
+pub(super) struct Launching {
     model: Arc<Model>,
     socket: Option<PathBuf>,
     means: Means,
@@ -86,7 +98,7 @@ struct Model {
     start: StartArgs,
 }
 
-fn processes(
+pub(super) fn processes(
     global: &Global,
     args: &SpawnerArgs,
     context: &Context,
@@ -179,7 +191,14 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
     Ok((config.map_err(|error| Failure::Usage(format!("{named}{error}")))?, base))
 }
 
-async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: Launching) -> Outcome {
+pub(super) async fn keep(
+    context: &Context,
+    args: &SpawnerArgs,
+    config: Config,
+    launching: Launching,
+    post: Post,
+) -> Outcome {
+    let is_detached = start::leave_session();
     let Launching { model, socket, means } = launching;
     let worker = start::options(context, &model.start, None, None)?;
     #[cfg(feature = "docker")]
@@ -187,7 +206,7 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         // Once for all its workers. It ends by itself, or with the process.
         tokio::spawn(async move { raddle_fabric::contained::look_around(&image).await })
     });
-    let mut watched = Watched::start(&args.metrics, "spawner").await?;
+    let mut watched = Watched::start(&args.metrics, post.noun).await?;
     let broker = watched.observed(context.broker_of_worker().await?);
     #[cfg(feature = "docker")]
     let mut hatch = None;
@@ -208,13 +227,20 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         #[cfg(feature = "kubernetes")]
         Means::Pods(clustered) => Box::new(clustered.launcher()),
     };
+    let parent = match post.parent {
+        Some(arg) => Some(crate::tid::find(&*broker, arg).await?.tid),
+        None => std::env::var(TID_VARIABLE).ok().and_then(|tid| tid.parse().ok()),
+    };
+    let usual = Options::new(config, worker.clone());
     let options = Options {
         name: args.name.clone(),
+        kind: post.kind.clone().unwrap_or_else(|| usual.kind.clone()),
+        parent,
         socket: socket.clone(),
         #[cfg(feature = "docker")]
         guests: hatch.as_ref().map(|hatch| hatch.guests(&worker)),
         book: watched.book.clone(),
-        ..Options::new(config, worker)
+        ..usual
     };
     let mut interrupts = Interrupts::catch()?;
     let metrics_url = watched.url();
@@ -222,7 +248,9 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
     let tid = spawner.tid();
     let handle = spawner.handle();
     watched.show(|book| Arc::new(SpawnerPage { spawner: handle, book, queue: Exporter::new(broker) }));
-    if context.json {
+    if post.kind.is_some() {
+        start::announce(context, tid, is_detached, &None, metrics_url.as_deref())?;
+    } else if context.json {
         let url = socket.map(|path| Url::Unix(path).to_string());
         output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
     } else {
@@ -231,12 +259,18 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         }
         output::line(tid.to_string())?;
     }
+    systemd::ready(&format!("{} {tid}", args.name));
+    start::settle();
     let shutdown = Shutdown::new();
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
+    // On the thread of the loop itself: one that stands still does not say that it lives.
+    let mut watchdog = systemd::Watchdog::of_environment();
     let ended = loop {
         tokio::select! {
             ended = &mut keeping => break ended,
+            () = watchdog.due() => systemd::alive(),
             () = interrupts.next() => {
+                systemd::stopping();
                 context.note("stopping: what the workers run may end; once more to give it back, and again to kill it");
                 shutdown.request();
             }
@@ -248,7 +282,7 @@ async fn keep(context: &Context, args: &SpawnerArgs, config: Config, launching: 
         hatch.close();
     }
     let ended = ended?;
-    context.note(format!("spawner {tid} launched {} and left", count(ended.launched, "worker")));
+    context.note(format!("{} {tid} launched {} and left", post.noun, count(ended.launched, "worker")));
     Ok(0)
 }
 
@@ -258,7 +292,7 @@ fn make(model: Arc<Model>) -> Make {
 }
 
 /// How its workers are started.
-fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
+pub(super) fn worker_args(args: &SpawnerArgs, config: &Config, charter: Option<Arc<Charter>>) -> StartArgs {
     StartArgs {
         no_detach: true,
         once: true,
@@ -275,6 +309,7 @@ fn worker_args(args: &SpawnerArgs, config: &Config) -> StartArgs {
         metrics: MetricsArgs::default(),
         log: args.log,
         name: "worker".into(),
+        charter,
     }
 }
 

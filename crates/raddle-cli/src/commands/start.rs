@@ -20,9 +20,9 @@ use std::{
 };
 
 use raddle_broker::{Url, agent::Serving, connect};
-use raddle_core::{Tid, spec::Isolation};
+use raddle_core::{Tid, manager::Charter, spec::Isolation};
 use raddle_exec::{Legacy, Prefork};
-use raddle_fabric::{Options, Shutdown, Worker, handler::Plugins, routine::Routines, worker::EndReason};
+use raddle_fabric::{Options, Shutdown, Worker, group::Member, handler::Plugins, routine::Routines, worker::EndReason};
 use serde_json::json;
 
 use super::interrupt::Interrupts;
@@ -36,11 +36,15 @@ use crate::{
 
 /// This very program.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
+/// How long after its beginning a worker has started, with all that it starts itself.
+const SETTLED: Duration = Duration::from_secs(2);
 /// Tells the background process that it is one. Commands never see variables that begin like this.
 const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
 /// Tells a worker that a spawner listens, on its standard output or, if this is the path of a file, there: for its id, and for the word that it
 /// has its task.
 pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
+/// What the manager may spawn whose worker this is, as JSON.
+const CHARTER: &str = "RADDLE_INTERNAL_CHARTER";
 /// Where tasks look for their broker.
 pub(super) const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
@@ -60,32 +64,41 @@ const START_WITHIN: Duration = Duration::from_secs(10);
 
 /// Starts a worker in the background and prints its id.
 pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> Outcome {
-    let mut child = spawn(context, args, global)?;
-    let pid = child.id();
-    let heard = first_line(&mut child);
-    let tid = match heard.recv_timeout(START_WITHIN) {
-        Ok(Some(tid)) => tid,
-        Ok(None) => return Err(last_words(child)),
-        Err(_) => {
-            // It holds nothing that is not taken back from a worker that dies.
-            let _ = child.kill();
-            let _ = child.wait();
-            let secs = START_WITHIN.as_secs();
-            return Err(Failure::Raddle(format!("the worker did not start within {secs} s: see 'raddle doctor'")));
-        }
-    };
+    let (tid, pid) = detach(invocation(context, args, global)?, "worker")?;
+    tell_of(context, tid, pid, &serve_at(args)?)
+}
+
+/// Says that a background process has started.
+pub(super) fn tell_of(context: &Context, tid: Tid, pid: u32, serve: &Option<PathBuf>) -> Outcome {
     if context.json {
-        output::json(&started(tid, pid, log_of(context, tid), &serve_at(args)?))?;
+        output::json(&started(tid, pid, log_of(context, tid), serve))?;
     } else {
         output::line(tid.to_string())?;
     }
     Ok(0)
 }
 
-fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child> {
+/// Starts this program in the background, as a worker or manager that says its id.
+pub(super) fn detach(invocation: Invocation, what: &str) -> Outcome<(Tid, u32)> {
+    let mut child = spawn(invocation, what)?;
+    let pid = child.id();
+    let heard = first_line(&mut child);
+    match heard.recv_timeout(START_WITHIN) {
+        Ok(Some(tid)) => Ok((tid, pid)),
+        Ok(None) => Err(last_words(child, what)),
+        Err(_) => {
+            // It holds nothing that is not taken back from a worker that dies.
+            let _ = child.kill();
+            let _ = child.wait();
+            let secs = START_WITHIN.as_secs();
+            Err(Failure::Raddle(format!("the {what} did not start within {secs} s: see 'raddle doctor'")))
+        }
+    }
+}
+
+fn spawn(Invocation { args, env }: Invocation, what: &str) -> Outcome<Child> {
     // By its link in /proc: that is this very program, also when another has taken its place on the disk.
     let mut command = Command::new(PROGRAM);
-    let Invocation { args, env } = invocation(context, args, global)?;
     command.arg0("raddle").args(args).envs(env);
     // It outlives whoever has opened what this process has inherited, and would keep their locks and pipes.
     raddle_exec::close_on_exec();
@@ -95,7 +108,7 @@ fn spawn(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Child>
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Failure::Raddle(format!("cannot start a process for the worker: {e}")))
+        .map_err(|e| Failure::Raddle(format!("cannot start a process for the {what}: {e}")))
 }
 
 /// How this program is told to be a worker in the foreground.
@@ -108,10 +121,12 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     let (mut words, mut env): (Vec<OsString>, _) = (Vec::new(), Vec::new());
     let mut say = |more: &[&str]| words.extend(more.iter().map(OsString::from));
     say(&["worker", "start", "--no-detach", "--name", &args.name, "--queues", &args.queues.join(",")]);
-    // A password must not stand among the arguments, where everybody on the machine can read it.
-    match context.project.url.secret() {
-        Some(url) => env.push((QUEUE_URL.into(), url.into())),
-        None => say(&["--queue-url", &context.project.url.to_string()]),
+    let (words_of_url, secret) = url_words(context);
+    words_of_url.iter().for_each(|word| say(&[word]));
+    env.extend(secret.map(|url| (QUEUE_URL.into(), url.into())));
+    if let Some(charter) = &args.charter {
+        let text = serde_json::to_string(&**charter).map_err(|e| Failure::Raddle(format!("a registry: {e}")))?;
+        env.push((CHARTER.into(), text.into()));
     }
     if args.once {
         say(&["--once"]);
@@ -152,6 +167,15 @@ pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -
     Ok(Invocation { args: words, env })
 }
 
+/// How this program is told where the work is kept: by words, or by a variable. A password must not stand among the arguments, where everybody on the
+/// machine can read it.
+pub(super) fn url_words(context: &Context) -> (Vec<String>, Option<String>) {
+    match context.project.url.secret() {
+        Some(url) => (Vec::new(), Some(url.to_owned())),
+        None => (vec!["--queue-url".into(), context.project.url.to_string()], None),
+    }
+}
+
 /// The id on the first line, or nothing if the process ended without one.
 fn first_line(child: &mut Child) -> mpsc::Receiver<Option<Tid>> {
     let (tell, heard) = mpsc::sync_channel(1);
@@ -168,7 +192,7 @@ fn first_line(child: &mut Child) -> mpsc::Receiver<Option<Tid>> {
 }
 
 /// What a background process that could not start had to say.
-fn last_words(mut child: Child) -> Failure {
+fn last_words(mut child: Child, what: &str) -> Failure {
     let mut text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
         let _ = stderr.read_to_string(&mut text);
@@ -176,7 +200,8 @@ fn last_words(mut child: Child) -> Failure {
     let code = child.wait().ok().and_then(|status| status.code());
     let text = text.trim();
     let message = text.strip_prefix("raddle: ").unwrap_or(text);
-    let message = if message.is_empty() { "the worker ended before it had started" } else { message }.to_owned();
+    let silence = format!("the {what} ended before it had started");
+    let message = if message.is_empty() { silence } else { message.to_owned() };
     if code == Some(USAGE.into()) { Failure::Usage(message) } else { Failure::Raddle(message) }
 }
 
@@ -219,16 +244,22 @@ impl Listener {
 pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
     let listener = Listener::of_environment();
     let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
-    let is_detached = std::env::var_os(DETACHED).is_some();
-    if is_detached {
-        // Already the leader of a session: then there is nothing to leave.
-        let _ = raddle_exec::setsid_self();
-    }
+    let is_detached = leave_session();
     if std::process::id() == FIRST {
         read_oneself();
     }
+    let mut member = Member::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
+    let mut early = None;
+    if let Some(member) = &member {
+        let interrupts = early.insert(Interrupts::catch()?);
+        tokio::select! {
+            ran = member.startup() => ran.map_err(|error| Failure::Raddle(error.to_string()))?,
+            // Nothing has begun that would have to end.
+            () = interrupts.next() => return Ok(0),
+        }
+    }
     let broker = context.broker_of_worker().await?;
-    let mut interrupts = Interrupts::catch()?;
+    let mut interrupts = early.map_or_else(Interrupts::catch, Ok)?;
     let serve = serve_at(args)?;
     // Before the worker is there: one that cannot serve as it should has not started.
     let serving = match &serve {
@@ -239,23 +270,35 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     let url = watched.url();
     watched.show(|book| Arc::new(WorkerPage { book }));
     let broker = watched.observed(broker);
-    let worker = Worker::register(broker, options(context, args, serve.as_deref(), prefork)?).await?;
+    let options = options(context, args, serve.as_deref(), prefork)?;
+    let options = if let Some(member) = &member { member.bind(options) } else { options };
+    let worker = Worker::register(broker, options).await?;
     let tid = worker.tid();
     match &listener {
-        Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
+        Listener::Starter => {
+            announce(context, tid, is_detached, &serve, url.as_deref())?;
+            settle();
+        }
         Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
     }
     let shutdown = Shutdown::new();
     let mut begun = worker.begun();
     let mut tells = true;
+    let mut mourning = member.as_mut().map(|member| Box::pin(member.mourn(shutdown.clone())));
     let mut working = Box::pin(worker.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
             ended = &mut working => break ended,
-            _ = begun.changed(), if tells => {
-                tells = false;
-                listener.say("begun");
+            Ok(()) = begun.changed(), if tells || member.is_some() => {
+                if std::mem::take(&mut tells) {
+                    listener.say("begun");
+                }
+                if let Some(member) = &member {
+                    member.begun(*begun.borrow_and_update());
+                }
             }
+            () = turning(&mut member) => {}
+            () = lasting(&mut mourning) => {}
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();
@@ -266,6 +309,11 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     // Last of all: what the worker ran may have asked it until its end.
     if let Some(serving) = serving {
         serving.stop().await;
+    }
+    if let Some(member) = &member
+        && let Err(error) = member.shutdown().await
+    {
+        output::complain(&error.to_string());
     }
     let ended = match ended {
         // Whoever started it for one task is told by its code alone; the task is taken back from it.
@@ -284,6 +332,41 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
     Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
+}
+
+/// Whether this process was started in the background. Then it is in a session of its own from now on.
+pub(super) fn leave_session() -> bool {
+    let is_detached = std::env::var_os(DETACHED).is_some();
+    if is_detached {
+        // Already the leader of a session: then there is nothing to leave.
+        let _ = raddle_exec::setsid_self();
+    }
+    is_detached
+}
+
+/// Gives back what only the start has needed, once that is over. For who may stay for long.
+pub(super) fn settle() {
+    // It ends by itself, and with this process.
+    tokio::spawn(async {
+        tokio::time::sleep(SETTLED).await;
+        raddle_exec::forget_text();
+    });
+}
+
+/// Marks that this loop turns, where somebody looks for that.
+async fn turning(member: &mut Option<Member>) {
+    match member {
+        Some(member) => member.turn().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Goes on with what there is, and else waits for ever.
+async fn lasting(deed: &mut Option<impl Future<Output = ()> + Unpin>) {
+    match deed {
+        Some(deed) => deed.await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Has this program in memory, all of it, before a task comes. In a container nothing else has done that: its files are its own, and each
@@ -351,7 +434,21 @@ pub(super) fn options(
         prefork,
         ..kind
     };
-    Ok(options.offering(&routines, plugins))
+    let options = options.offering(&routines, plugins);
+    Ok(match charter(args)? {
+        Some(charter) => options.chartered(charter),
+        None => options,
+    })
+}
+
+/// What its manager may spawn, if it is the worker of one.
+fn charter(args: &StartArgs) -> Outcome<Option<Arc<Charter>>> {
+    if args.charter.is_some() {
+        return Ok(args.charter.clone());
+    }
+    let Ok(text) = std::env::var(CHARTER) else { return Ok(None) };
+    let read = serde_json::from_str(&text);
+    read.map(|charter| Some(Arc::new(charter))).map_err(|e| Failure::Usage(format!("{CHARTER} cannot be read: {e}")))
 }
 
 /// What tasks are run in, if there is something for it.
@@ -369,7 +466,7 @@ fn task_image(args: &StartArgs) -> Outcome<Option<String>> {
 }
 
 /// Says the id, and turns to the log where nobody will be reading.
-fn announce(
+pub(super) fn announce(
     context: &Context,
     tid: Tid,
     is_detached: bool,

@@ -90,6 +90,7 @@ fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: 
             format!("{} (see 'raddle task list --dead', 'raddle task retry --all-dead')", summary.dead),
         ));
     }
+    let (callees, workers): (Vec<&WorkerEntry>, Vec<_>) = workers.iter().partition(|worker| worker.info.takes_calls());
     let slots: u64 = workers.iter().map(|worker| u64::from(worker.info.concurrency)).sum();
     let busy: f64 = workers.iter().map(|worker| worker.load * f64::from(worker.info.concurrency)).sum();
     let workers = match workers.len() as u64 {
@@ -97,6 +98,9 @@ fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: 
         n => format!("{}, {busy:.0} of {} busy", count(n, "worker"), count(slots, "slot")),
     };
     lines.push(("workers", workers));
+    if !callees.is_empty() {
+        lines.push(("calls", format!("{} for them", count(callees.len() as u64, "worker"))));
+    }
     for (task, progress) in running.iter().filter_map(|task| Some((task, task.progress.as_ref()?))) {
         let text = format!("{} {}: {}", task.tid, task.spec.display_name(), format::progress(progress));
         lines.push(("progress", table::printable(&text)));

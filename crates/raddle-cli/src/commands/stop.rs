@@ -14,8 +14,6 @@ use crate::{
 
 pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     let broker = context.onlooker().await?;
-    let deadline = Instant::now() + args.timeout.0;
-    let word = if args.kill { Word::Kill } else { Word::Stop };
     let workers: Vec<Tid> = if args.all {
         // Those that serve no queue are there for one task alone, and leave with it.
         let workers = broker.workers().await?;
@@ -30,6 +28,13 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     if workers.is_empty() {
         context.note("no worker is alive");
     }
+    stop_these(context, &*broker, workers, args).await
+}
+
+/// Stops these workers.
+pub(super) async fn stop_these(context: &Context, broker: &dyn Broker, workers: Vec<Tid>, args: &StopArgs) -> Outcome {
+    let deadline = Instant::now() + args.timeout.0;
+    let word = if args.kill { Word::Kill } else { Word::Stop };
     // All of them are told first, so that they end side by side.
     let mut told = Vec::new();
     for tid in workers {
@@ -42,9 +47,9 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     }
     let mut report = Report::default();
     for tid in told {
-        let answer = match follow::until_finished(&*broker, tid, Some(deadline)).await {
+        let answer = match follow::until_finished(broker, tid, Some(deadline)).await {
             Ok(state) => Ok(Answer::Became(state)),
-            Err(Failure::TimedOut(_)) => silence(&*broker, tid, word).await,
+            Err(Failure::TimedOut(_)) => silence(broker, tid, word).await,
             Err(failure) => Err(failure),
         };
         report.add(context, word, answer.map(|answer| (tid, answer)))?;
@@ -63,6 +68,12 @@ async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
     if let Some(entry) = broker.workers().await?.into_iter().find(|entry| entry.tid == tid)
         && broker.task(tid).await?.is_none()
     {
+        if let Some(callee) = &entry.info.callee {
+            let instead = format!("'raddle pool stop --discovery broker:{} {}'", callee.namespace, callee.uid);
+            return Err(Failure::Usage(format!(
+                "worker {tid} takes calls, and no words from a broker: {instead} stops it"
+            )));
+        }
         let (pid, instead) = (entry.info.pid, "stop its spawner, or its task, or send SIGTERM to its process");
         return Err(Failure::Usage(format!("worker {tid} is there for one task: {instead}, which is {pid}")));
     }

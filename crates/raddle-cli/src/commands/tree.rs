@@ -1,12 +1,18 @@
-//! `raddle task tree`: who runs what, and which task submitted which.
+//! `raddle task tree`: who runs what, which task submitted which, and what each uses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{TaskView, Tid, tid::TidArg};
+use raddle_exec::{Consumption, consumption};
+use raddle_fabric::worker::this_host;
 use serde_json::{Value, json};
 
-use crate::{context::Context, error::Outcome, output, table, tid};
+use crate::{context::Context, error::Outcome, format, output, table, tid};
 
 /// How many tasks are looked at, the newest first.
 const MOST: u32 = 10_000;
@@ -45,13 +51,21 @@ struct Forest {
     tasks: BTreeMap<Tid, TaskView>,
     below: BTreeMap<Tid, BTreeSet<Tid>>,
     above: BTreeMap<Tid, Tid>,
+    /// What those use that run on this machine, and what those used that are over.
+    uses: BTreeMap<Tid, Consumption>,
+    now: Timestamp,
 }
 
 impl Forest {
     async fn grow(broker: &dyn Broker) -> Outcome<Self> {
         let filter = TaskFilter { services: true, limit: MOST, ..TaskFilter::default() };
-        let tasks = broker.tasks(filter).await?.into_iter().map(|task| (task.tid, task)).collect();
-        Ok(Self::from_tasks(tasks))
+        let tasks: BTreeMap<_, _> = broker.tasks(filter).await?.into_iter().map(|task| (task.tid, task)).collect();
+        let here = this_host();
+        let workers = broker.workers().await?;
+        let here: BTreeMap<Tid, u32> =
+            workers.iter().filter(|entry| entry.info.host == here).map(|entry| (entry.tid, entry.info.pid)).collect();
+        let uses = tasks.values().filter_map(|task| Some((task.tid, used(task, &here)?))).collect();
+        Ok(Self { uses, now: Timestamp::now(), ..Self::from_tasks(tasks) })
     }
 
     fn from_tasks(tasks: BTreeMap<Tid, TaskView>) -> Self {
@@ -66,7 +80,7 @@ impl Forest {
         for (tid, place) in &above {
             below.entry(*place).or_default().insert(*tid);
         }
-        Self { tasks, below, above }
+        Self { tasks, below, above, uses: BTreeMap::new(), now: Timestamp::UNIX_EPOCH }
     }
 
     /// The tops of all trees in which something is unfinished.
@@ -89,7 +103,12 @@ impl Forest {
         match self.tasks.get(&tid) {
             Some(task) => {
                 let paused = if task.paused { ", paused" } else { "" };
-                format!("{tid} {} ({}{paused})", table::printable(task.spec.display_name()), task.state)
+                let name = table::printable(task.spec.display_name());
+                let age = format::age(task.created_at, self.now);
+                let uses = self.uses.get(&tid).map_or_else(String::new, |uses| {
+                    format!(", {} cpu, {} MiB", format::fine(uses.cpu), uses.rss_bytes >> 20)
+                });
+                format!("{tid} {name} ({}{paused}) {age}{uses}", task.state)
             }
             None => tid.to_string(),
         }
@@ -154,7 +173,12 @@ impl Forest {
                     let task = self.tasks.get(&tid);
                     let name = json!(task.map(|task| task.spec.display_name()));
                     let state = json!(task.map(|task| task.state));
-                    text.push_str(&format!(r#"{{"tid":{},"name":{name},"state":{state},"children":["#, json!(tid)));
+                    let age = json!(task.map(|task| self.now.duration_since(task.created_at).as_secs().max(0)));
+                    let uses = self.uses.get(&tid);
+                    let (cpu, rss) = (json!(uses.map(|u| u.cpu.as_secs_f64())), json!(uses.map(|u| u.rss_bytes)));
+                    let tid = json!(tid);
+                    let uses = format!(r#""age_seconds":{age},"cpu_seconds":{cpu},"rss_bytes":{rss}"#);
+                    text.push_str(&format!(r#"{{"tid":{tid},"name":{name},"state":{state},{uses},"children":["#));
                 }
                 Step::Up => text.push_str("]}"),
             }
@@ -170,6 +194,18 @@ impl Forest {
         text.push_str("]\n");
         text
     }
+}
+
+/// What a task uses, or has used. `here` are the workers of this machine and their processes.
+fn used(task: &TaskView, here: &BTreeMap<Tid, u32>) -> Option<Consumption> {
+    if let Some(report) = &task.report {
+        let usage = report.usage;
+        let cpu = Duration::from_micros(usage.user_us + usage.system_us);
+        return report.started_at.map(|_| Consumption { cpu, rss_bytes: usage.peak_rss_bytes });
+    }
+    let own = here.get(&task.tid).copied();
+    let run = task.pid.filter(|_| task.worker.is_some_and(|worker| here.contains_key(&worker)));
+    consumption(own.or(run)?)
 }
 
 #[cfg(test)]
@@ -200,15 +236,15 @@ mod tests {
             }));
         let roots = forest.roots();
         let lines = [
-            "1700000000000000001 t\"1 (completed)",
-            "├─ 1700000000000000002 t\"2 (completed)",
-            "│  └─ 1700000000000000003 t\"3 (created)",
-            "└─ 1700000000000000004 t\"4 (completed)",
-            "1700000000000000005 t\"5 (created)",
+            "1700000000000000001 t\"1 (completed) 0s",
+            "├─ 1700000000000000002 t\"2 (completed) 0s",
+            "│  └─ 1700000000000000003 t\"3 (created) 0s",
+            "└─ 1700000000000000004 t\"4 (completed) 0s",
+            "1700000000000000005 t\"5 (created) 0s",
             "",
         ];
         assert_eq!(forest.drawing(&roots), lines.join("\n"));
-        let record = |n: u64, state: &str, children: serde_json::Value| json!({ "tid": (1_700_000_000_000_000_000 + n).to_string(), "name": format!("t\"{n}"), "state": state, "children": children });
+        let record = |n: u64, state: &str, children: serde_json::Value| json!({ "tid": (1_700_000_000_000_000_000 + n).to_string(), "name": format!("t\"{n}"), "state": state, "age_seconds": 0, "cpu_seconds": null, "rss_bytes": null, "children": children });
         let below = json!([
             record(2, "completed", json!([record(3, "created", json!([]))])),
             record(4, "completed", json!([]))

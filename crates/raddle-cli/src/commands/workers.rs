@@ -20,13 +20,20 @@ fn render(workers: &[WorkerEntry]) -> String {
     let mut table =
         Table::new(&["TID", "NAME", "TYPE", "STATUS", "BUSY", "TASKS", "AGE", "PID", "HOST", "QUEUES", "CAPS"]);
     for WorkerEntry { tid, info, status, load, spawned_count, started_at, .. } in workers {
+        // One that takes calls has no slots, and nothing of what it does is known here.
+        let [busy, tasks] = match info.takes_calls() {
+            true => ["-".to_owned(), "-".to_owned()],
+            false => {
+                [format!("{:.0}/{}", load * f64::from(info.concurrency), info.concurrency), spawned_count.to_string()]
+            }
+        };
         table.row([
             tid.to_string(),
             info.name.clone(),
             info.kind.clone(),
             status.as_str().into(),
-            format!("{:.0}/{}", load * f64::from(info.concurrency), info.concurrency),
-            spawned_count.to_string(),
+            busy,
+            tasks,
             format::age(*started_at, now),
             info.pid.to_string(),
             info.host.clone(),

@@ -76,6 +76,18 @@ pub(crate) fn image() -> Option<String> {
     Some(tag)
 }
 
+/// The same with these commands in it, and under a name of its own. It is for who asks to remove it.
+pub(crate) fn image_with(commands: &[&str], name: &str) -> Option<String> {
+    if !has_engine() {
+        return None;
+    }
+    let tag = format!("{}-{name}:{}", repository(), std::process::id());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/docker/build.sh");
+    let built = Command::new(script).arg(env!("CARGO_BIN_EXE_raddle")).arg(&tag).args(commands).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(tag)
+}
+
 /// A world, and a spawner's flags for containers in it.
 struct Yard {
     world: World,

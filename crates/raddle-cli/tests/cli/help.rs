@@ -37,6 +37,7 @@ const COMMANDS: &[&[&str]] = &[
     &["worker", "start"],
     &["worker", "list"],
     &["worker", "stop"],
+    &["worker", "spawn"],
     &["schedule"],
     &["schedule", "add"],
     &["schedule", "list"],
@@ -46,6 +47,18 @@ const COMMANDS: &[&[&str]] = &[
     &["schedule", "run-now"],
     &["schedule", "remove"],
     &["schedule", "run"],
+    &["manager"],
+    &["manager", "start"],
+    &["manager", "serve"],
+    &["manager", "stop"],
+    &["manager", "list"],
+    &["manager", "status"],
+    &["up"],
+    &["group"],
+    &["group", "list"],
+    &["group", "off"],
+    &["group", "on"],
+    &["group", "scale"],
     &["spawner"],
     &["spawner", "run"],
     #[cfg(feature = "pool")]
@@ -80,7 +93,16 @@ fn every_command_has_help_with_an_example() {
         let ran = world.raddle(command.iter().copied().chain(["--help"])).ok();
         let is_group = matches!(
             command,
-            ["task"] | ["queue"] | ["worker"] | ["schedule"] | ["spawner"] | ["pool"] | ["cert"] | ["metrics"]
+            ["task"]
+                | ["queue"]
+                | ["worker"]
+                | ["schedule"]
+                | ["manager"]
+                | ["group"]
+                | ["spawner"]
+                | ["pool"]
+                | ["cert"]
+                | ["metrics"]
         );
         assert!(is_group || ran.text().contains("Example"), "{command:?} has no example");
         assert_eq!(ran.stderr, "");

@@ -21,6 +21,7 @@ mod emergency;
 #[cfg(feature = "docker")]
 mod engine;
 mod faults;
+mod group;
 mod handlers;
 mod help;
 #[cfg(feature = "kubernetes")]
@@ -28,6 +29,7 @@ mod kubectl;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod log;
+mod manager;
 #[cfg(feature = "kubernetes")]
 mod manifests;
 mod metrics;
@@ -35,6 +37,7 @@ mod orphans;
 #[cfg(feature = "pool")]
 mod pool;
 mod queue;
+mod recursive;
 mod redis;
 mod result;
 mod run;

@@ -193,8 +193,12 @@ fn trees_show_who_runs_what() {
     let parent = world.submit(&["--name", "parent", "--", "sh", "-c", "raddle run --name child -- sleep 600"]);
     let tree = || without_ids(world.raddle(["task", "tree"]).ok().text());
     until("the child runs", || tree().contains("child (running)"));
-    let expected = "[tid] w (running)\n└─ [tid] parent (running)\n   └─ [tid] child (running)\n";
-    assert!(tree().contains(expected), "{}", tree());
+    let shown = tree();
+    let mut lines = shown.lines().skip_while(|line| !line.starts_with("[tid] w (running) "));
+    for begins in ["[tid] w (running) ", "└─ [tid] parent (running) ", "   └─ [tid] child (running) "] {
+        let line = lines.next().unwrap_or_default();
+        assert!(line.starts_with(begins) && line.contains("s cpu, ") && line.ends_with(" MiB"), "{shown}");
+    }
     let below = world.raddle(["task", "tree", "--json", &parent]).ok().json();
     assert_eq!(below[0]["children"][0]["name"], "child");
     assert_eq!(world.raddle(["task", "tree", &worker]).ok().lines().len(), 3);

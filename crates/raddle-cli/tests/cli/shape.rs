@@ -12,7 +12,7 @@ pub(crate) fn shape(world: &World, value: &Value) -> String {
 }
 
 fn redact(world: &World, key: &str, value: &mut Value) {
-    const VARYING: [&str; 9] = [
+    const VARYING: [&str; 12] = [
         "pid",
         "duration_seconds",
         "uptime_seconds",
@@ -22,6 +22,9 @@ fn redact(world: &World, key: &str, value: &mut Value) {
         "concurrency",
         "load",
         "spawned_count",
+        "age_seconds",
+        "cpu_seconds",
+        "rss_bytes",
     ];
     match value {
         Value::Object(fields) => fields.iter_mut().for_each(|(key, value)| redact(world, key, value)),

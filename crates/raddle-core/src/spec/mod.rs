@@ -136,6 +136,8 @@ pub enum Target {
     Handler(String),
     /// One of Raddle's own long-lived processes. They are tasks too, but register themselves: nobody submits them.
     Service(String),
+    /// What a manager is asked for, as it was written: what is run for it is in the manager's [`Charter`](crate::manager::Charter).
+    Request(String),
 }
 
 /// When a first attempt may begin.
@@ -222,6 +224,7 @@ impl Spec {
         let of_target = || match &self.target {
             Target::Command(argv) => argv.first().map_or("", |program| program.rsplit('/').next().unwrap_or(program)),
             Target::Routine(name) | Target::Handler(name) | Target::Service(name) => name,
+            Target::Request(_) => "request",
         };
         self.name.as_deref().unwrap_or_else(of_target)
     }
@@ -240,6 +243,7 @@ impl Spec {
             Target::Routine(name) => imply(&routine_tag(name)),
             Target::Handler(name) => imply(&handler_tag(name)),
             Target::Service(_) => imply("@service"),
+            Target::Request(_) => imply(crate::manager::REQUEST),
         }
         match self.isolation {
             Isolation::Process => {}

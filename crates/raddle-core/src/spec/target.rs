@@ -9,7 +9,8 @@ use serde::{
 
 use super::Target;
 
-/// What people can submit. Services register themselves: they are read back from where they are stored, and offered to nobody.
+/// What people can submit. Services register themselves, and requests are written to a manager's queue: they are read back from where they are
+/// stored, and offered to nobody.
 const SUBMITTED: &[&str; 3] = &["command", "routine", "handler"];
 
 impl<'de> Deserialize<'de> for Target {
@@ -39,6 +40,7 @@ impl<'de> Visitor<'de> for TargetVisitor {
             "routine" => content.newtype_variant().map(Target::Routine),
             "handler" => content.newtype_variant().map(Target::Handler),
             "service" => content.newtype_variant().map(Target::Service),
+            "request" => content.newtype_variant().map(Target::Request),
             other => Err(de::Error::unknown_variant(other, SUBMITTED)),
         }
     }
@@ -52,6 +54,7 @@ impl<'de> Visitor<'de> for TargetVisitor {
             "routine" => Target::Routine(map.next_value()?),
             "handler" => Target::Handler(map.next_value()?),
             "service" => Target::Service(map.next_value()?),
+            "request" => Target::Request(map.next_value()?),
             other => return Err(de::Error::unknown_variant(other, SUBMITTED)),
         };
         match map.next_key::<String>()? {

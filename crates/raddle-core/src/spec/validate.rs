@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 
 use super::{Isolation, Spec, Target};
+use crate::queue_name::{Desk, QueueName};
 
 /// The largest spec that is taken, its `stdin` included. Larger input belongs in a file that the task reads.
 pub const MAX_SPEC_BYTES: usize = 16 * 1024 * 1024;
@@ -55,6 +56,11 @@ impl Spec {
             Target::Routine(name) => check(is_label(name), "target.routine", "is not a routine's name"),
             Target::Handler(name) => check(is_label(name), "target.handler", "is not a handler's name"),
             Target::Service(_) => Err(invalid("target.service", "cannot be submitted: services start themselves")),
+            Target::Request(_) => {
+                let queue = self.queue.parse::<QueueName>().ok();
+                let is_asked = queue.is_some_and(|queue| matches!(queue.desk(), Some((_, Desk::Requests))));
+                check(is_asked, "target.request", "cannot be submitted: write it to raddle.spawn.requests")
+            }
         }
     }
 

@@ -13,7 +13,10 @@ fn worker(queues: &[&str], capabilities: CapSet) -> WorkerInfo {
         queues: queues.iter().map(ToString::to_string).collect(),
         concurrency: 1,
         pid: 1,
+        max_workers: 0,
+        parent: None,
         host: "here".into(),
+        callee: None,
     }
 }
 
@@ -25,6 +28,28 @@ proptest! {
         prop_assert_eq!(worker(&queues, caps).can_take(&spec), serves && fits);
         prop_assert_eq!(worker(&queues, spec.needs()).can_take(&spec), serves);
     }
+}
+
+#[test]
+fn who_takes_calls_takes_no_tasks_and_launches_nobody() {
+    let spec = Spec::command(["true"]);
+    let resident = worker(&[&spec.queue], spec.needs());
+    let spawner = WorkerInfo { concurrency: 0, ..resident.clone() };
+    assert!(resident.can_take(&spec) && spawner.launches() && !spawner.takes_calls());
+    let callee = WorkerInfo { callee: Some(Box::default()), ..spawner };
+    assert!(callee.takes_calls() && !callee.can_take(&spec) && !callee.launches());
+}
+
+#[test]
+fn what_is_said_to_callers_is_left_out_where_nothing_is() {
+    let silent = worker(&[], CapSet::new());
+    let text = serde_json::to_string(&silent).unwrap();
+    assert!(!text.contains("callee"), "{text}");
+    assert_eq!(serde_json::from_str::<WorkerInfo>(&text).unwrap(), silent);
+    let callee = Callee { namespace: "math".into(), routines: ["add".into()].into(), ..Callee::default() };
+    let speaks = WorkerInfo { callee: Some(Box::new(callee)), ..silent };
+    let text = serde_json::to_string(&speaks).unwrap();
+    assert_eq!(serde_json::from_str::<WorkerInfo>(&text).unwrap(), speaks);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One attempt, from the clone to the account of it: the loop, the reasons to stop, and the sweep at the end.
 
-use std::{os::fd::AsRawFd, time::Duration};
+use std::{io, os::fd::AsRawFd, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
@@ -11,9 +11,9 @@ use raddle_core::{
 use super::{
     Runner,
     capture::{Capture, Feed},
-    child::{self, Plan},
+    child::{self, Plan, Step},
     control::Hangup,
-    function,
+    cradle::Cradle,
     program::Prepared,
     sandbox::{self, NotBegun},
     watch::{self, Verdict, Watch},
@@ -21,7 +21,8 @@ use super::{
 use crate::{
     frame::{self, Malformed, Start, ToRunner},
     message::{Done, Program, Stream},
-    sys, tree,
+    sys,
+    tree::{self, Root},
 };
 
 /// How long the news of a start waits for more to travel with it: a command that ends within this wakes its worker once.
@@ -40,8 +41,11 @@ pub(super) enum Phase {
 /// An attempt in progress.
 pub(super) struct Attempt<'a> {
     pub(super) start: &'a Start,
-    pub(super) runner_pid: u32,
+    /// All that is below the runner, but for what belongs to it.
+    pub(super) root: Root,
     pub(super) pid: u32,
+    /// Whether it came out of the cradle: then it is waited for by its number.
+    pub(super) is_born: bool,
     pub(super) phase: Phase,
     /// The command's wait status.
     pub(super) status: i32,
@@ -89,8 +93,11 @@ impl<'a> Attempt<'a> {
                 None
             }
             Program::Function(name) => {
+                if runner.cradle.is_none() {
+                    return Err(no_functions(name));
+                }
                 captures.push(open(Stream::Reply)?);
-                Some((runner.call.ok_or_else(|| no_functions(name))?, name))
+                Some(name)
             }
         };
         // A function is handed its input; only a command reads it from a pipe, and a function that is a program anew.
@@ -131,7 +138,11 @@ impl<'a> Attempt<'a> {
                 }
             }
             (Some(executable), None, _) => child::spawn(&mut runner.stack, &plan, executable),
-            (None, _, Some((call, name))) => function::fork(&plan, call, name, input.unwrap_or_default()),
+            (None, _, Some(name)) => match &runner.cradle {
+                Some(Ok(cradle)) => cradle.bear(&plan, name, &input.unwrap_or_default()),
+                Some(Err(error)) => Err((Step::Clone, io::Error::new(error.kind(), error.to_string()))),
+                None => unreachable!("looked at above"),
+            },
             (None, _, None) => unreachable!("what is no function was found as a command"),
         };
         let pid = spawned.map_err(|(step, error)| {
@@ -141,7 +152,8 @@ impl<'a> Attempt<'a> {
         frame::put_started(&mut runner.control.outgoing, pid);
         let mut attempt = Self {
             start,
-            runner_pid: std::process::id(),
+            root: Root { pid: std::process::id(), spared: runner.cradle.iter().flatten().map(Cradle::pid).next() },
+            is_born: is_forked,
             pid,
             phase: Phase::Running,
             status: 0,
@@ -238,7 +250,7 @@ impl<'a> Attempt<'a> {
                     ToRunner::Name(worker, _) => runner.ward.iter_mut().for_each(|ward| ward.named(worker)),
                     ToRunner::Leave => return Err(Hangup::Left),
                     // Attempts do not overlap: a worker that starts one now has lost count.
-                    ToRunner::Start(_) | ToRunner::Stdin(_) => {
+                    ToRunner::Start(_) | ToRunner::Stdin(_) | ToRunner::Rest => {
                         return Err(Hangup::Malformed(Malformed::OutOfTurn));
                     }
                 }
@@ -302,7 +314,7 @@ impl<'a> Attempt<'a> {
         self.reap();
         let reaped = Duration::from_micros(self.usage.user_us + self.usage.system_us);
         let Some(watch) = &mut self.watch else { return };
-        let hold = match watch.sample(self.runner_pid, self.boxed.as_ref(), reaped) {
+        let hold = match watch.sample(self.root, self.boxed.as_ref(), reaped) {
             Verdict::Over(exit) => return self.kill(runner, exit, now),
             // A tree that is to end gets the time it needs to do so.
             Verdict::Hold => self.stop.stage() == Stage::Running,
@@ -310,7 +322,7 @@ impl<'a> Attempt<'a> {
         };
         if hold != self.held {
             self.held = hold;
-            if hold { drop(tree::freeze(self.runner_pid)) } else { tree::thaw(self.runner_pid) }
+            if hold { drop(tree::freeze(self.root)) } else { tree::thaw(self.root) }
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) enum Hangup {
     Closed,
     /// It let go of its ward.
     Left,
+    /// It can be told nothing more: functions cannot be called here any more.
+    Broken,
     Malformed(Malformed),
 }
 
@@ -51,6 +53,14 @@ impl Control {
             self.outgoing.drain(..more);
             self.sent -= more;
         }
+    }
+
+    /// All that was sent over this connection is safe: the next to use it counts from the beginning.
+    pub(crate) fn forget(&mut self) {
+        self.outgoing.drain(..self.sent);
+        self.sent = 0;
+        self.retained = self.retained.map(|_| 0);
+        self.trim();
     }
 
     /// Goes on with somebody else, who is told all that is not known to be safe.

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use raddle_core::{Exit, stop::Stage};
+use raddle_core::{
+    Exit,
+    stop::{Stage, Stop, StopPolicy},
+};
 
 use super::{
     Runner,
@@ -36,14 +39,14 @@ impl Attempt<'_> {
                 match self.start.program {
                     // What it keeps is not below it.
                     Program::Keeper(_) => sys::kill(self.pid, libc::SIGTSTP),
-                    _ => drop(tree::freeze(self.runner_pid)),
+                    _ => drop(tree::freeze(self.root)),
                 }
                 runner.show(self.start, "paused");
             }
             Order::Resume if self.paused_at.is_some() => {
                 self.unpause(now);
                 if !self.held {
-                    tree::thaw(self.runner_pid);
+                    tree::thaw(self.root);
                 }
                 runner.show(self.start, "running");
             }
@@ -57,7 +60,11 @@ impl Attempt<'_> {
         if self.phase != Phase::Running {
             return;
         }
-        let status = if cause == Exit::Timeout { "timeout" } else { "stopping" };
+        let is_timeout = cause == Exit::Timeout;
+        if is_timeout && self.stop.stage() == Stage::Running {
+            self.stop = Stop::new(StopPolicy::cancel(self.start.overtime));
+        }
+        let status = if is_timeout { "timeout" } else { "stopping" };
         self.cause.get_or_insert(cause);
         let before = self.stop.stage();
         match self.stop.request(now) {
@@ -69,7 +76,7 @@ impl Attempt<'_> {
                 self.unpause(now);
                 self.held = false;
                 if stood_still {
-                    tree::thaw(self.runner_pid);
+                    tree::thaw(self.root);
                 } else {
                     // A command may have stopped itself.
                     sys::kill_group(self.pid, libc::SIGCONT);
@@ -102,7 +109,7 @@ impl Attempt<'_> {
             sys::kill_group(self.pid, libc::SIGKILL);
         }
         sys::set_urgent(true);
-        tree::kill(self.runner_pid);
+        tree::kill(self.root);
         self.next_kill = Some(now + if self.gave_up { FUTILE_PAUSE } else { KILL_PAUSE });
         self.reap();
         let since = *self.killing_since.get_or_insert(now);
@@ -113,7 +120,7 @@ impl Attempt<'_> {
 
     /// Says who cannot be killed, where whoever waits for the task will see it. The attempt is over when they are.
     fn name_the_unkillable(&mut self, now: Duration) {
-        let deaf = tree::descendants(self.runner_pid).into_iter().filter(|process| !process.zombie);
+        let deaf = tree::descendants(self.root).into_iter().filter(|process| !process.zombie);
         let deaf: Vec<String> =
             deaf.map(|process| process.pid).filter(|pid| !sys::may_signal(*pid)).map(|pid| pid.to_string()).collect();
         if let (false, Some(stderr)) = (deaf.is_empty(), self.captures.get_mut(1)) {
@@ -138,7 +145,7 @@ impl Attempt<'_> {
                 self.reap_again = true;
                 break;
             }
-            match sys::try_wait(None) {
+            match self.next_ended() {
                 Wait::Reaped(ended) => {
                     self.usage.user_us += ended.user.as_micros() as u64;
                     self.usage.system_us += ended.system.as_micros() as u64;
@@ -166,11 +173,21 @@ impl Attempt<'_> {
         }
     }
 
+    fn next_ended(&self) -> Wait {
+        if self.is_born
+            && self.phase == Phase::Running
+            && let own @ Wait::Reaped(_) = sys::try_wait(Some(self.pid))
+        {
+            return own;
+        }
+        sys::try_wait(None)
+    }
+
     /// A command that could not fork any more ends by itself, before a sample sees why: what it leaves behind tells.
     fn judge_survivors(&mut self) {
         if let Some(watch) = &mut self.watch
             && self.cause.is_none()
-            && let Verdict::Over(exit) = watch.sample(self.runner_pid, self.boxed.as_ref(), Duration::ZERO)
+            && let Verdict::Over(exit) = watch.sample(self.root, self.boxed.as_ref(), Duration::ZERO)
         {
             self.cause = Some(exit);
         }

@@ -7,6 +7,7 @@ mod attempt;
 mod capture;
 mod child;
 mod control;
+mod cradle;
 mod ending;
 mod function;
 mod init;
@@ -34,6 +35,7 @@ use self::{
     attempt::Attempt,
     child::Stack,
     control::{Control, Hangup},
+    cradle::Cradle,
     program::inherited_environment,
     signals::Signals,
     ward::Ward,
@@ -44,7 +46,7 @@ use crate::{
     contained::INIT,
     fence::FencePage,
     frame::{self, MAX_STDIN, Start, ToRunner},
-    message::Done,
+    message::{Done, Program},
     sys, title,
 };
 
@@ -64,8 +66,8 @@ pub(crate) struct Runner {
     null: File,
     stack: Stack,
     inherited: Arc<[CString]>,
-    /// The functions of this program, if it has any.
-    call: Option<Call>,
+    /// Where the functions of this program are called from, if it has any; or why they cannot be.
+    cradle: Option<io::Result<Cradle>>,
     /// The buffers of output streams, used again and again.
     buffers: Vec<Vec<u8>>,
     title_idle: String,
@@ -140,7 +142,7 @@ impl Runner {
             null,
             stack: Stack::new()?,
             inherited: inherited_environment().into(),
-            call,
+            cradle: call.map(Cradle::make),
             buffers: Vec::new(),
             title_idle,
             delegation: None,
@@ -153,12 +155,13 @@ impl Runner {
         loop {
             let (start, stdin) = match self.wait_for_start() {
                 Ok(Some(found)) => found,
-                Ok(None) | Err(Hangup::Closed | Hangup::Left) => return 0,
+                Ok(None) | Err(Hangup::Closed | Hangup::Left | Hangup::Broken) => return 0,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             };
             match self.attempt(&start, stdin) {
                 Ok(()) => {}
                 Err(Hangup::Closed | Hangup::Left) => return 0,
+                Err(Hangup::Broken) => return settings::BROKEN,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             }
         }
@@ -181,6 +184,8 @@ impl Runner {
                     // It was about the attempt that has just ended.
                     ToRunner::Order(_) | ToRunner::Kept(_) => {}
                     ToRunner::Leave => return Err(Hangup::Left),
+                    // It rests already.
+                    ToRunner::Rest => {}
                     ToRunner::Name(worker, name) => self.named(worker, &name),
                 }
             }
@@ -214,6 +219,11 @@ impl Runner {
             self.buffers.push(used);
         }
         self.control.trim();
+        let is_usable = |cradle: &io::Result<Cradle>| cradle.as_ref().is_ok_and(|cradle| !cradle.is_broken());
+        if matches!(start.program, Program::Function(_)) && !self.cradle.as_ref().is_none_or(is_usable) {
+            complain(format_args!("a runner leaves: what it forks functions from is not there, or stands still"));
+            return Err(Hangup::Broken);
+        }
         Ok(())
     }
 

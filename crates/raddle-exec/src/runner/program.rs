@@ -281,6 +281,7 @@ mod tests {
             timeout: None,
             limits: Limits::default(),
             grace: Duration::ZERO,
+            overtime: Duration::ZERO,
             sandbox: None,
         }
     }

@@ -19,5 +19,7 @@ const ROOM: &str = "                                                            
 pub(crate) fn arguments(fenced: bool) -> [&'static OsStr; 3] {
     [ARGUMENT, if fenced { FENCED } else { FREE }, ROOM].map(OsStr::new)
 }
+/// The exit code of a runner that can fork no functions: who sees it looks for what one may have left.
+pub(super) const BROKEN: i32 = 1;
 /// The exit code of a runner that has not become one, for want of what the system gives.
 pub(crate) const NOT_SET_UP: i32 = 71;

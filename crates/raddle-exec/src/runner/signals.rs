@@ -6,6 +6,7 @@ use std::{
     ptr,
 };
 
+use super::cradle;
 use crate::sys;
 
 /// What a batch of signals asks for.
@@ -77,6 +78,7 @@ impl Signals {
             let mut wanted: libc::sigset_t = mem::zeroed();
             libc::sigemptyset(&raw mut wanted);
             libc::sigaddset(&raw mut wanted, libc::SIGCHLD);
+            libc::sigaddset(&raw mut wanted, cradle::ENDED);
             // Asks for nothing, but wakes a runner that was stopped: the time it slept counts against its deadlines.
             libc::sigaddset(&raw mut wanted, libc::SIGCONT);
             for signal in ENDING {
@@ -99,7 +101,7 @@ impl Signals {
             for record in buf.chunks_exact(RECORD) {
                 // The signal's number is the first field of the record.
                 let signal = record.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n)) as libc::c_int;
-                if signal == libc::SIGCHLD {
+                if [libc::SIGCHLD, cradle::ENDED].contains(&signal) {
                     received.child = true;
                 } else if ENDING.contains(&signal) {
                     received.end += 1;

@@ -22,14 +22,15 @@ use super::{
     Call, Runner,
     child::Stack,
     control::{Control, Hangup},
+    cradle::Cradle,
     program::inherited_environment,
     settings::FORKED_TITLE,
     signals::Signals,
 };
 use crate::{
     FencePage, Heeded, Prefork,
-    frame::{Kept, Start, ToRunner, put_asked},
-    sys,
+    frame::{Kept, Malformed, Start, ToRunner, put_asked},
+    sys, title,
 };
 
 /// What becomes of a ward whose keeper was killed.
@@ -75,6 +76,8 @@ pub(super) struct Ward {
     heeded: Heeded,
     succession: Option<Succession>,
     heir: Option<JoinHandle<()>>,
+    /// Somebody wants it to end, and it has said so.
+    is_asked: bool,
 }
 
 impl Nest {
@@ -106,11 +109,17 @@ impl Newborn {
                 null: nest.null.try_clone()?,
                 stack: Stack::new()?,
                 inherited: Arc::clone(&nest.inherited),
-                call,
+                cradle: call.map(Cradle::make),
                 buffers: Vec::new(),
                 title_idle: FORKED_TITLE.into(),
                 delegation: None,
-                ward: Some(Ward { worker: None, heeded: Heeded::default(), succession: Some(succession), heir: None }),
+                ward: Some(Ward {
+                    worker: None,
+                    heeded: Heeded::default(),
+                    succession: Some(succession),
+                    heir: None,
+                    is_asked: false,
+                }),
             })
         };
         let code = match set_up() {
@@ -128,41 +137,70 @@ impl Ward {
     pub(super) fn named(&mut self, worker: Tid) {
         self.worker = Some(worker);
     }
+
+    /// Whether it can be another worker. What it said of one that was asked to end would be heard of the next.
+    fn may_rest(&self) -> bool {
+        self.heir.is_none() && !self.is_asked
+    }
 }
 
 /// The exit code of a ward that could not see its task through.
 const FAILED: i32 = 1;
 
+/// What a ward does when its task is written.
+enum Parting {
+    Leave,
+    Rest,
+}
+
 impl Runner {
-    /// A ward's life: one attempt at most. Returns the exit code.
+    /// A ward's life: one attempt for each worker that it is. Returns the exit code.
     fn live(mut self) -> i32 {
-        let (start, stdin) = match self.wait_for_start() {
-            Ok(Some(found)) => found,
-            Ok(None) | Err(Hangup::Left) => return 0,
-            Err(Hangup::Closed) => return self.go_on_otherwise(),
-            Err(Hangup::Malformed(error)) => return super::malformed(&error),
-        };
-        let end = self.attempt(&start, stdin).and_then(|()| self.wait_for_leave(&start));
-        match end {
-            Ok(()) | Err(Hangup::Left) => {
-                // It has said all that there is to say, and may still be leaving the registry.
-                let heir = self.ward.and_then(|ward| ward.heir);
-                heir.map_or(0, |heir| heir.join().map_or(FAILED, |()| 0))
+        loop {
+            let (start, stdin) = match self.wait_for_start() {
+                Ok(Some(found)) => found,
+                Ok(None) | Err(Hangup::Left) => return 0,
+                Err(Hangup::Closed | Hangup::Broken) => return self.go_on_otherwise(),
+                Err(Hangup::Malformed(error)) => return super::malformed(&error),
+            };
+            let end = self.attempt(&start, stdin).and_then(|()| self.wait_for_parting(&start));
+            match end {
+                Ok(Parting::Rest) if self.ward.as_ref().is_some_and(Ward::may_rest) => self.rest(),
+                Ok(_) | Err(Hangup::Left) => {
+                    // It has said all that there is to say, and may still be leaving the registry.
+                    let heir = self.ward.and_then(|ward| ward.heir);
+                    return heir.map_or(0, |heir| heir.join().map_or(FAILED, |()| 0));
+                }
+                Err(Hangup::Closed) => return FAILED,
+                Err(Hangup::Broken) => return super::settings::BROKEN,
+                Err(Hangup::Malformed(error)) => return super::malformed(&error),
             }
-            Err(Hangup::Closed) => FAILED,
-            Err(Hangup::Malformed(error)) => super::malformed(&error),
         }
     }
 
+    /// It is no worker until it is told which.
+    fn rest(&mut self) {
+        self.control.forget();
+        self.title_idle = FORKED_TITLE.into();
+        title::set(FORKED_TITLE);
+        if let Some(ward) = &mut self.ward {
+            (ward.worker, ward.heeded) = (None, Heeded::default());
+        }
+    }
+
+    /// Goes on without a keeper, and without a task. One that is no worker has nothing to go on with.
     fn go_on_otherwise(self) -> i32 {
-        let Some(succession) = self.ward.and_then(|ward| ward.succession) else { return FAILED };
+        // What becomes of this process waits for no cradle.
+        drop(self.cradle);
+        let Some(ward) = self.ward.filter(|ward| ward.worker.is_some()) else { return 0 };
+        let Some(succession) = ward.succession else { return FAILED };
         let error = (succession.otherwise)();
         eprintln!("raddle: a worker that has lost its spawner cannot go on: {error}");
         FAILED
     }
 
     /// What it has done is being written; until that is safe it is kept here.
-    fn wait_for_leave(&mut self, start: &Start) -> Result<(), Hangup> {
+    fn wait_for_parting(&mut self, start: &Start) -> Result<Parting, Hangup> {
         loop {
             match self.await_word() {
                 Err(Hangup::Closed) => self.bequeath(start)?,
@@ -171,13 +209,16 @@ impl Runner {
         }
     }
 
-    /// Returns when it may leave.
-    fn await_word(&mut self) -> Result<(), Hangup> {
+    /// Returns when nobody needs what it keeps.
+    fn await_word(&mut self) -> Result<Parting, Hangup> {
         loop {
             while let Some(frame) = self.control.next()? {
                 match frame {
-                    ToRunner::Leave => return Ok(()),
+                    ToRunner::Leave => return Ok(Parting::Leave),
+                    ToRunner::Rest => return Ok(Parting::Rest),
                     ToRunner::Kept(kept) => self.kept(kept),
+                    // Nothing begins before it has rested.
+                    ToRunner::Start(_) | ToRunner::Stdin(_) => return Err(Hangup::Malformed(Malformed::OutOfTurn)),
                     // It was about the attempt that has just ended.
                     _ => {}
                 }
@@ -203,6 +244,9 @@ impl Runner {
 
     /// Passes on that somebody wants it to end.
     pub(super) fn asked(&mut self, times: u32) {
+        if let Some(ward) = &mut self.ward {
+            ward.is_asked |= times > 0;
+        }
         (0..times).for_each(|_| put_asked(&mut self.control.outgoing));
         self.control.flush();
     }

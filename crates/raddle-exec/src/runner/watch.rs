@@ -9,7 +9,8 @@ use raddle_core::{Exit, Limits, limits::LimitKind};
 use super::{child::Resource, sandbox::Spawned, throttle::Throttle};
 use crate::{
     cgroup::{Controllers, Delegation, Group},
-    sys, tree,
+    sys,
+    tree::{self, Root},
 };
 
 /// A tree that grows as fast as memory can be written grows by some tens of MiB in this time.
@@ -75,7 +76,7 @@ impl Watch {
     }
 
     /// Looks at the tree below `root`, whose ended processes have used `reaped` processor time.
-    pub(crate) fn sample(&mut self, root: u32, boxed: Option<&Spawned>, reaped: Duration) -> Verdict {
+    pub(crate) fn sample(&mut self, root: Root, boxed: Option<&Spawned>, reaped: Duration) -> Verdict {
         let most = self.procs.map_or(u64::MAX, |most| most.saturating_add(OF_SANDBOX));
         let tree = tree::descendants_up_to(root, most);
         let now = sys::now();

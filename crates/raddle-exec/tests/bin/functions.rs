@@ -52,6 +52,23 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
             answer(&format!("{file} {user} {here} {told}"));
             0
         }
+        "search" => {
+            // The needle comes with its letters turned round, and is nowhere in this process as it is looked for.
+            let is_found =
+                |memory: &[u8]| memory.windows(text.len()).any(|found| found.iter().rev().eq(text.as_bytes()));
+            let maps = std::fs::read_to_string("/proc/self/maps").expect("there is a map");
+            let memory = File::open("/proc/self/mem").expect("it is our own");
+            let writable = maps.lines().filter(|line| line.contains(" rw"));
+            let found = writable.filter(|line| {
+                let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+                let number = |hex| u64::from_str_radix(hex, 16).expect("an address");
+                let (from, to) = (number(range.0), number(range.1));
+                let mut bytes = vec![0; (to - from) as usize];
+                std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, from).is_ok() && is_found(&bytes)
+            });
+            answer(&found.count().to_string());
+            0
+        }
         "abort" => std::process::abort(),
         _ => 3,
     }

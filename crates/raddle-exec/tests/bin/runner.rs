@@ -37,6 +37,7 @@ async fn worker(script: String, sandbox: Option<Sandbox>) -> Result<(), Box<dyn 
         timeout: None,
         limits: Limits::default(),
         grace: Duration::from_secs(5),
+        overtime: Duration::from_secs(5),
         sandbox,
     };
     runner.start(&request).await?;

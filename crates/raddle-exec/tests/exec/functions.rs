@@ -38,6 +38,41 @@ async fn a_function_finds_its_folder_and_its_environment_and_nothing_of_the_runn
     assert!(matches!(&done.exit, Exit::SpawnFailed { message } if message.contains("/no/such/folder")), "{done:?}");
 }
 
+/// A runner passes on what its tasks say; a function is no fork of it.
+#[tokio::test]
+async fn nothing_of_a_task_is_in_the_memory_of_the_next() {
+    let mut rig = Rig::new().await;
+    let secret = "correct-horse-battery-staple";
+    let turned: String = secret.chars().rev().collect();
+    let mut request = rig.function("echo", secret);
+    request.env.push(("PASSWORD".into(), secret.into()));
+    rig.run(&request).await;
+    assert_eq!(rig.run(&rig.function("search", &turned)).await.reply, "0");
+    // That it would find it.
+    let mut request = rig.function("search", &turned);
+    request.env.push(("PASSWORD".into(), secret.into()));
+    assert_ne!(rig.run(&request).await.reply, "0");
+}
+
+/// Its worker gets another runner, and the task another attempt: that the task was not to blame is said.
+#[tokio::test]
+async fn a_runner_leaves_that_can_fork_no_functions_any_more() {
+    let mut rig = Rig::new().await;
+    assert_eq!(rig.run(&rig.function("count", "")).await.reply, "0");
+    let pid = rig.runner.pid();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    let cradle: i32 = children.trim().parse().unwrap();
+    // SAFETY: kill has no memory effects.
+    unsafe { libc::kill(cradle, libc::SIGKILL) };
+    let done = rig.run(&rig.function("count", "")).await.done;
+    assert!(matches!(done.exit, Exit::Starved { .. }), "{done:?}");
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    while rig.runner.is_alive() {
+        assert!(std::time::Instant::now() < until, "it leaves");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_function_may_have_threads() {
     let mut rig = Rig::new().await;

@@ -82,6 +82,7 @@ impl Rig {
             timeout: None,
             limits: Limits::default(),
             grace: Duration::from_secs(20),
+            overtime: Duration::from_secs(20),
             sandbox: None,
         }
     }

@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_broker::{
-    Agenda, Broker, Chain, Claim, ClaimRequest, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health, Heart, Log,
-    Message, Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Registry,
-    Release, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit, Submitted,
-    Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Agenda, Broker, Chain, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Demand, Fence, Finish, Health,
+    Heart, Log, Message, Messages, Output, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed,
+    Registry, Release, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Started, Stream, Submit,
+    Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 use raddle_core::{
     Control, Event, QueueName, TaskView, Tid, WorkerEntry,
@@ -198,6 +198,10 @@ impl Messages for Observed {
 
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
         self.broker.shift(from, to, max).await
+    }
+
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
+        self.broker.convert(conversion).await
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>> {

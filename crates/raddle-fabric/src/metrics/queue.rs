@@ -58,7 +58,7 @@ const SHARE: u32 = 50;
 /// How long somebody who looks waits for the broker.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The kinds of workers that are told apart: what others call themselves must not become a label.
-const TYPES: [&str; 4] = ["resident", "one-shot", "inline", "spawner"];
+const TYPES: [&str; 5] = ["resident", "one-shot", "inline", "spawner", "pool"];
 const OTHER: &str = "other";
 
 impl Exporter {

@@ -20,6 +20,11 @@ pub(super) fn open(reply: File) {
     *REPLY.lock().unwrap_or_else(PoisonError::into_inner) = Some(reply);
 }
 
+/// Whether this process runs a task.
+pub(super) fn is_open() -> bool {
+    REPLY.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
 /// One line of the answer. Outside of a task it goes nowhere.
 pub(super) fn say(reply: &Reply) -> io::Result<()> {
     say_to_worker(reply).map(drop)

@@ -4,6 +4,7 @@
 //! arguments; a worker of the same program runs it in a process forked from a runner, which is as new as one that was just started.
 
 mod call;
+mod cancel;
 mod chain;
 mod context;
 mod handle;
@@ -13,6 +14,7 @@ pub use raddle_core::routine::{Clash, Routines};
 
 pub use self::{
     call::call,
+    cancel::{cancelled, is_cancelled},
     chain::{ChainError, chain},
     context::{log, progress, trace},
     handle::{Handle, TaskError},

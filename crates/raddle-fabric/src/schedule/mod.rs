@@ -14,9 +14,9 @@ pub use zone::zone;
 
 use raddle_core::worker::WorkerInfo;
 
-use crate::{spawner, worker};
+use crate::{group, spawner, worker};
 
 /// Whether a worker like this fires schedules.
 pub fn fires(worker: &WorkerInfo) -> bool {
-    [worker::RESIDENT, worker::SCHEDULER, spawner::KIND].contains(&worker.kind.as_str())
+    [worker::RESIDENT, worker::SCHEDULER, spawner::KIND, group::KIND].contains(&worker.kind.as_str())
 }

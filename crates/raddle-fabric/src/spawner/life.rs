@@ -3,24 +3,30 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use raddle_broker::{
-    Broker, Error, Result,
+    Broker, Result,
     agent::{self, Guests, Serving},
 };
 use raddle_core::{Tid, worker::WorkerInfo};
 use raddle_exec::FencePage;
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::sync::watch;
 
-use super::{Config, Launcher, Obstacles, line::Line, service::Service};
-use crate::{Shutdown, metrics::Book, schedule, worker};
+use super::{Config, Launcher, Obstacles, service::Service};
+use crate::{
+    Shutdown,
+    line::{LEASE, Line, leave},
+    metrics::Book,
+    schedule, worker,
+};
 
 /// How a spawner behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Its name, for lists and titles.
     pub name: String,
+    /// What sort of worker it is. One whose workers have a [`Charter`](raddle_core::manager::Charter) is a manager, and this its type.
+    pub kind: String,
+    /// The task that has started it, if one has.
+    pub parent: Option<Tid>,
     /// What it keeps, and how.
     pub config: Config,
     /// What its workers say of themselves.
@@ -85,21 +91,24 @@ pub struct Ended {
 
 /// The kind of a spawner in the registry.
 pub(crate) const KIND: &str = "spawner";
-const LEASE: Duration = Duration::from_secs(3);
-/// After an error of the broker, before the next try.
-const ERROR_PAUSE: Duration = Duration::from_millis(500);
-/// How long leaving the registry may take.
-const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Options {
     /// A spawner like this, which serves nobody yet.
     pub fn new(config: Config, worker: worker::Options) -> Self {
-        Self { name: KIND.into(), config, worker, socket: None, guests: None, book: None, lease: LEASE }
+        let (name, kind) = (KIND.into(), KIND.into());
+        Self { name, kind, parent: None, config, worker, socket: None, guests: None, book: None, lease: LEASE }
     }
 
     /// What its workers take can be left to it. It runs nothing itself.
     fn info(&self) -> WorkerInfo {
-        WorkerInfo { name: self.name.clone(), kind: KIND.into(), concurrency: 0, ..self.worker.info() }
+        WorkerInfo {
+            name: self.name.clone(),
+            kind: self.kind.clone(),
+            concurrency: 0,
+            max_workers: self.config.max_workers,
+            parent: self.parent,
+            ..self.worker.info()
+        }
     }
 }
 
@@ -140,7 +149,7 @@ impl Spawner {
             match service.run().await {
                 Ok(true) => break Ok(()),
                 // The lease was lost: others may take it for gone. Its workers have leases of their own.
-                Ok(false) => match register_anew(&broker, &options, &shutdown).await {
+                Ok(false) => match Line::anew(&broker, &options.info(), options.lease, &shutdown).await {
                     Ok(Some(line)) => {
                         tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
                         service.resume(line);
@@ -154,34 +163,12 @@ impl Spawner {
         let (launched, tid) = (service.launched(), service.tid());
         service.close().await;
         let failure = end.as_ref().err().map(ToString::to_string);
-        if timeout(LEAVE_WITHIN, broker.deregister(tid, failure)).await.is_err() {
-            tracing::warn!("left without a word, for the broker does not answer: the lease will run out");
-        }
+        leave(&broker, tid, failure).await;
         // Last of all: its workers may have asked it until now. Those that it has not waited for go on without.
         if let Some(serving) = serving {
             serving.stop().await;
         }
         end.map(|()| Ended { launched })
-    }
-}
-
-/// Registers under a new id, unless it is asked to stop before.
-async fn register_anew(broker: &Arc<dyn Broker>, options: &Options, shutdown: &Shutdown) -> Result<Option<Line>> {
-    loop {
-        let leased_at = FencePage::clock_now();
-        let anew = tokio::select! {
-            anew = broker.register(options.info(), options.lease) => anew,
-            () = shutdown.asked(1) => return Ok(None),
-        };
-        match anew {
-            Ok(tid) => return Line::new(broker, options.lease, tid, leased_at).map(Some),
-            Err(error @ Error::Unreachable { .. }) => return Err(error),
-            Err(error) if error.is_retryable() => {
-                tracing::error!(%error, "cannot register anew yet");
-                sleep(ERROR_PAUSE).await;
-            }
-            Err(error) => return Err(error),
-        }
     }
 }
 

@@ -18,7 +18,7 @@
 //! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
 //! | `said.rs` | what a worker says on its standard output |
 //! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
-//! | `life.rs`, `line.rs` | registered, at work, gone; what hangs on its id |
+//! | `life.rs` | registered, at work, gone |
 //!
 //! `config`, `plan`, `auto` and `roster` are pure, and so is the brake on workers that die before they are ready (`raddle_core::brake`). A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and the next spawner counts those it finds as its own.
@@ -36,9 +36,8 @@ mod forked;
 pub mod kubernetes;
 mod launcher;
 mod life;
-mod line;
 mod plan;
-mod process;
+pub(crate) mod process;
 mod roster;
 mod said;
 mod service;

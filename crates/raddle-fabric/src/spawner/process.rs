@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     ffi::OsString,
+    fmt::Display,
     io,
     os::unix::process::{CommandExt, ExitStatusExt},
     path::PathBuf,
@@ -35,7 +36,29 @@ pub struct Template {
     pub env: Vec<(OsString, OsString)>,
 }
 
+/// What a worker says is short, and there may be many.
+const LINE: usize = 128;
+
 impl Template {
+    /// Starts that process, with this as its standard input.
+    pub(crate) fn start(&self, stdin: Stdio) -> io::Result<Started> {
+        let Self { program, args, env } = self;
+        let mut command = Command::new(program);
+        if let [name, args @ ..] = &args[..] {
+            command.arg0(name).args(args);
+        }
+        // A group of its own: a Ctrl-C at the terminal is for its manager, who passes it on. Nothing here may take std off its posix_spawn path.
+        command
+            .envs(env.iter().map(|(key, value)| (key, value)))
+            .stdin(stdin)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .process_group(0);
+        let child = command.spawn()?;
+        let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
+        Ok(Started { pid, child: Some(child) })
+    }
+
     /// Becomes that process. Returns only if that fails.
     pub fn exec(&self) -> io::Error {
         let mut command = std::process::Command::new(&self.program);
@@ -68,27 +91,9 @@ impl Processes {
 #[async_trait]
 impl Launcher for Processes {
     async fn launch(&mut self, _: Tid) -> Result<Id, LaunchError> {
-        let Template { program, args, env } = &self.template;
-        let mut command = Command::new(program);
-        if let [name, args @ ..] = &args[..] {
-            command.arg0(name).args(args);
-        }
-        // A group of its own: a Ctrl-C at the terminal is for the spawner, who passes it on. Nothing here may take std off its posix_spawn
-        // path.
-        command
-            .envs(env.iter().map(|(key, value)| (key, value)))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .process_group(0);
-        let mut child = command.spawn()?;
-        let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
-        let id = Id::process(pid);
-        let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
-        let (order, orders) = mpsc::unbounded_channel();
-        self.orders.insert(id.clone(), order);
-        // It ends with its process, or stays behind with one that outlives this.
-        tokio::spawn(watch(id.clone(), child, lines, orders, self.tell.clone()));
+        let mut child = self.template.start(Stdio::null())?;
+        let id = Id::process(child.pid);
+        self.orders.insert(id.clone(), child.watch(id.clone(), self.tell.clone()));
         Ok(id)
     }
 
@@ -112,13 +117,37 @@ impl Launcher for Processes {
     }
 }
 
-/// Passes on what a process says, and obeys until it is gone: only who waits for a process can be sure of its number.
-async fn watch(
-    id: Id,
+/// A process that was started.
+pub(crate) struct Started {
+    pub(crate) pid: u32,
+    child: Option<Child>,
+}
+
+impl Started {
+    /// Has somebody told what becomes of it, under this name, and returns the way to tell it something. Ends with the process, or stays behind with
+    /// one that outlives this.
+    pub(crate) fn watch<K: Clone + Display + Send + Sync + 'static>(
+        &mut self,
+        id: K,
+        tell: mpsc::UnboundedSender<(K, News)>,
+    ) -> mpsc::UnboundedSender<Tell> {
+        let (order, orders) = mpsc::unbounded_channel();
+        if let Some(mut child) = self.child.take() {
+            let lines = child.stdout.take().map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
+            tokio::spawn(watch(id, child, lines, orders, tell));
+        }
+        order
+    }
+}
+
+/// Passes on what a process says, and obeys until it is gone: only who waits for a process can be sure of its number. Its end is heard from the
+/// kernel by a descriptor, at once.
+async fn watch<K: Clone + Display>(
+    id: K,
     mut child: Child,
     mut lines: Option<Lines<BufReader<ChildStdout>>>,
     mut orders: mpsc::UnboundedReceiver<Tell>,
-    tell: mpsc::UnboundedSender<(Id, News)>,
+    tell: mpsc::UnboundedSender<(K, News)>,
 ) {
     let mut said = Said::default();
     loop {
@@ -134,7 +163,13 @@ async fn watch(
                 None => lines = None,
             },
             Some(what) = orders.recv() => match what {
-                Tell::Kill => drop(child.start_kill()),
+                Tell::Kill => {
+                    // What it has started beside its runners, a hook perhaps, is in its group; what runners run ends with their socket.
+                    if let Some(pid) = child.id() {
+                        raddle_exec::kill_group(pid);
+                    }
+                    drop(child.start_kill());
+                }
                 // One that is to give back what it runs is told so by the broker.
                 Tell::Stop | Tell::GiveBack => {
                     if let Some(pid) = child.id() {

@@ -203,6 +203,11 @@ impl Roster {
         self.own.is_empty()
     }
 
+    /// Whether this is one that the launcher tells of.
+    pub(super) fn has(&self, id: &Id) -> bool {
+        self.own.contains_key(id)
+    }
+
     /// Those that were found.
     pub(super) fn adopted(&self) -> impl Iterator<Item = Tid> {
         self.adopted.keys().copied()
@@ -245,6 +250,9 @@ mod tests {
             concurrency: 1,
             pid,
             host: "here".into(),
+            callee: None,
+            max_workers: 0,
+            parent: None,
         }
     }
 

@@ -1,6 +1,8 @@
 //! What a worker says on its standard output: its id when it is registered, and a line when it has its task. Pure.
 
-use super::launcher::{Id, News};
+use std::fmt::Display;
+
+use super::launcher::News;
 
 /// What one worker has said so far.
 #[derive(Debug, Default)]
@@ -11,7 +13,7 @@ pub(super) struct Said {
 
 impl Said {
     /// What a line of it means.
-    pub(super) fn line(&mut self, of: &Id, line: &str) -> Option<News> {
+    pub(super) fn line(&mut self, of: &impl Display, line: &str) -> Option<News> {
         if self.is_ready {
             // Said once, whatever else comes: a task can write here as its worker can, and as fast as it likes.
             return (!std::mem::replace(&mut self.has_begun, true)).then_some(News::Begun);
@@ -31,7 +33,7 @@ impl Said {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::launcher::Id, *};
 
     #[test]
     fn the_id_comes_first_and_then_that_it_has_begun() {

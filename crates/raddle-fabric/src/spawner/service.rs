@@ -3,7 +3,13 @@
 //! An arrival is heard of without being looked for: an idle worker that takes it says so, and where none is idle the broker is waited on.
 //! `poll` is only the longest pause between two looks, for what nobody tells: workers that others have launched, and those that were killed.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use raddle_broker::{Broker, Delivery, Error, Result, WaitingRequest};
 use raddle_core::{
@@ -22,12 +28,12 @@ use super::{
     Config, Launcher, News, Obstacles, Options, Snapshot, Tell, WarmPool,
     auto::Auto,
     launcher::{Gone, Id, LaunchError},
-    line::Line,
     plan::{Bounds, launches},
     roster::{Look, Meaning, Roster},
 };
 use crate::{
     Shutdown,
+    line::Line,
     metrics::ExitReason,
     worker::{
         pace::Haste,
@@ -48,7 +54,7 @@ type Looking<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 pub(super) struct Service {
     broker: Arc<dyn Broker>,
-    options: Options,
+    pub(super) options: Options,
     pub(super) launcher: Box<dyn Launcher>,
     shown: watch::Sender<Snapshot>,
     pub(super) line: Line,
@@ -79,10 +85,16 @@ pub(super) struct Service {
     others: Vec<Tid>,
     /// Whether one that is gone may have left workers that the launcher is to take charge of.
     estate: bool,
-    poll_at: Duration,
+    pub(super) poll_at: Duration,
     purge_at: Duration,
     last_task: Duration,
     stillborn: u64,
+    /// Tasks that its workers have taken.
+    begun: u64,
+    /// Managers that were told to stop with it.
+    pub(super) stopped: BTreeSet<Tid>,
+    /// How many of them were left when it last looked; nothing before it has.
+    pub(super) managers_left: Option<usize>,
     obstacles: Obstacles,
     pub(super) errands: Errands,
     _haste: Haste,
@@ -137,6 +149,9 @@ impl Service {
             purge_at: PURGE_EVERY,
             last_task: Duration::ZERO,
             stillborn: 0,
+            begun: 0,
+            stopped: BTreeSet::new(),
+            managers_left: None,
             obstacles: Obstacles::default(),
             errands: Errands::start(Arc::clone(&broker), haste.pace()),
             _haste: haste,
@@ -171,7 +186,8 @@ impl Service {
             self.go_on().await;
             self.show();
             let is_killed = self.leave_by.is_some_and(|by| by <= self.now());
-            if self.stop.stage() != Stage::Running && (self.roster.is_empty() || is_killed) {
+            let is_alone = self.roster.is_empty() && self.has_no_managers();
+            if self.stop.stage() != Stage::Running && (is_alone || is_killed) {
                 return Ok(true);
             }
             event = self.next().await;
@@ -253,6 +269,7 @@ impl Service {
             }
             Meaning::Taken => {
                 self.last_task = now;
+                self.begun += 1;
                 self.taken += 1;
                 match self.pending.checked_sub(1) {
                     Some(left) => self.pending = left,
@@ -342,6 +359,7 @@ impl Service {
                     self.launcher.discard(&id);
                 }
                 self.launcher.look_at(&entries);
+                self.stop_managers(&entries, now);
             }
             Err(error) => self.tolerate(error, "the registry cannot be read")?,
         }
@@ -477,7 +495,8 @@ impl Service {
         };
         self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
         let vitals = &self.line.vitals;
-        vitals.spawned.store(self.roster.total(), std::sync::atomic::Ordering::Relaxed);
+        vitals.spawned.store(self.begun, Ordering::Relaxed);
+        vitals.busy.store(census.busy, Ordering::Relaxed);
         vitals.set_status(match self.stop.stage() {
             Stage::Running if self.paused => WorkerStatus::Paused,
             Stage::Running if self.brake.is_on() => WorkerStatus::Braking,

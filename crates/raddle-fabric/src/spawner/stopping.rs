@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use raddle_core::{Control, Tid, Word, stop::Stage};
+use raddle_core::{Control, Tid, Word, WorkerEntry, manager::PRIME, stop::Stage, worker::WorkerStatus};
 
-use super::{Tell, service::Service};
-use crate::worker::words::Errand;
+use super::{Id, Tell, service::Service};
+use crate::worker::{this_host, words::Errand};
 
 /// How long workers that are killed may take to be gone.
 const KILL_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long until the registry is looked at again for managers that are told to stop: by so much they are waited for too long.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Service {
     pub(super) fn obey(&mut self, message: Control, now: Duration) {
@@ -38,6 +41,8 @@ impl Service {
                 self.launcher.tell(Tell::Stop);
                 let found: Vec<Tid> = self.roster.adopted().collect();
                 self.say(found, Word::Stop);
+                // Managers that it has spawned end by themselves when they are told. It looks who they are at once.
+                self.poll_at = now;
             }
             Stage::Terminating => self.launcher.tell(Tell::Stop),
             Stage::Killing => {
@@ -48,6 +53,46 @@ impl Service {
                 self.leave_by.get_or_insert(now + KILL_WITHIN);
             }
         }
+    }
+
+    /// A prime that stops takes the hierarchy below it along: the managers that its own workers run, and all of them if no other prime is left. They
+    /// are told once each, by what the registry shows; those that begin meanwhile are told when they are seen. It leaves after them.
+    pub(super) fn stop_managers(&mut self, registry: &[WorkerEntry], now: Duration) {
+        let word = match self.stop.stage() {
+            Stage::Draining | Stage::Terminating => Word::Stop,
+            Stage::Killing => Word::Kill,
+            Stage::Running => return,
+        };
+        if self.options.kind != PRIME {
+            return;
+        }
+        let others = registry.iter().filter(|entry| entry.tid != self.line.tid && entry.info.requests().is_some());
+        let (primes, managers): (Vec<_>, Vec<_>) = others.partition(|entry| entry.info.kind == PRIME);
+        // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
+        let here = this_host();
+        let stays = |entry: &WorkerEntry| {
+            let is_there = entry.info.host != here || raddle_exec::parent_of(entry.info.pid).is_some();
+            entry.status != WorkerStatus::Draining && is_there
+        };
+        let is_last = !primes.into_iter().any(stays);
+        let is_mine = |entry: &WorkerEntry| {
+            let worker = raddle_exec::parent_of(entry.info.pid).map(Id::process);
+            entry.info.host == here && worker.is_some_and(|worker| self.roster.has(&worker))
+        };
+        let meant: Vec<Tid> =
+            managers.into_iter().filter(|entry| is_last || is_mine(entry)).map(|entry| entry.tid).collect();
+        self.managers_left = Some(meant.len());
+        if !meant.is_empty() {
+            self.poll_at = now + LOOK_AGAIN;
+        }
+        let fresh: Vec<Tid> = meant.into_iter().filter(|tid| !self.stopped.contains(tid)).collect();
+        self.stopped.extend(&fresh);
+        self.say(fresh, word);
+    }
+
+    /// Whether nobody is left who stops with it, as far as it has to look.
+    pub(super) fn has_no_managers(&self) -> bool {
+        self.options.kind != PRIME || self.managers_left == Some(0)
     }
 
     fn say(&self, whom: Vec<Tid>, word: Word) {

@@ -17,6 +17,7 @@
 
 mod apart;
 mod backlog;
+mod bound;
 mod chaining;
 mod conversation;
 mod core;
@@ -39,8 +40,10 @@ mod stopping;
 pub(crate) mod words;
 
 pub use apart::{NoMinimum, minimum};
+pub use bound::Bound;
 pub use life::{EndReason, Ended, LastAttempt, Worker};
+pub use options::this_host;
 pub use options::{DOCKER, ONE_SHOT, Options, SANDBOX};
-pub(crate) use options::{RESIDENT, SCHEDULER, this_host};
+pub(crate) use options::{RESIDENT, SCHEDULER};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

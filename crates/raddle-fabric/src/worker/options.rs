@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duratio
 
 use raddle_core::{
     CapSet, Tid,
+    manager::{Charter, REQUEST},
+    queue_name::{WAITING, requests},
     spec::{DEFAULT_QUEUE, Isolation, routine_tag},
     worker::WorkerInfo,
 };
 use raddle_exec::Prefork;
 
+use super::bound::Bound;
 use crate::{handler::Plugins, routine::Routines};
 
 /// How a worker behaves.
@@ -34,6 +37,8 @@ pub struct Options {
     pub lease: Duration,
     /// How long what is told to end may take before it is killed.
     pub grace: Duration,
+    /// How long tasks may take, whatever they say themselves, and what somebody sees of that.
+    pub bound: Bound,
     /// How long the agent that it reaches its broker through may be away before it ends. Redis has a bound of its own, in its URL.
     pub give_up_after: Duration,
     /// What is in the environment of tasks whose spec does not set it otherwise.
@@ -45,6 +50,8 @@ pub struct Options {
     pub task_image: Option<String>,
     /// The handlers it has.
     pub plugins: Arc<Plugins>,
+    /// What its manager may spawn, if it has one that is asked: nothing else is run.
+    pub charter: Option<Arc<Charter>>,
     /// The program that runners are started from; it calls `raddle_exec::runner_main_if_asked` first.
     pub runner: PathBuf,
     /// Whoever has started it has looked for a control group to work in, and it is in that.
@@ -99,11 +106,13 @@ impl Options {
             only: tid,
             lease: LEASE,
             grace: GRACE,
+            bound: Bound::default(),
             give_up_after: GIVE_UP_AFTER,
             env: BTreeMap::new(),
             min_isolation: Isolation::Process,
             task_image: None,
             plugins: Arc::default(),
+            charter: None,
             runner: "/proc/self/exe".into(),
             grouped: false,
             schedules: false,
@@ -125,6 +134,17 @@ impl Options {
             let _ = self.caps.insert(&tag);
         }
         self.plugins = Arc::new(plugins);
+        self
+    }
+
+    /// Spawns what is asked of a manager with this charter: it serves the queues of that, and offers what that lists.
+    pub fn chartered(mut self, charter: Arc<Charter>) -> Self {
+        self.queues = vec![requests(&charter.kind), WAITING.into()];
+        for tag in charter.registry.names().chain([REQUEST]) {
+            // Names that are no tags are in no registry.
+            let _ = self.caps.insert(tag);
+        }
+        self.charter = Some(charter);
         self
     }
 
@@ -152,11 +172,14 @@ impl Options {
             concurrency: self.concurrency,
             pid: self.ward().unwrap_or_else(std::process::id),
             host: this_host(),
+            callee: None,
+            max_workers: 0,
+            parent: None,
         }
     }
 }
 
 /// The name of this machine, as workers on it give it.
-pub(crate) fn this_host() -> String {
+pub fn this_host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

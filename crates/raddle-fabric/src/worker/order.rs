@@ -6,6 +6,7 @@ use raddle_broker::Fence;
 use raddle_core::{
     Exit, Job, Limits, Spec, Target, Trace,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
+    manager::Refusal,
     trace::{TRACEPARENT, TRACESTATE},
 };
 use raddle_exec::{HANDLER, Program, Request, Sandbox, Stream, contained::Begin};
@@ -24,6 +25,10 @@ const MAX_FDS: u64 = 1024;
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
 pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
+    let spec = match &equipment.charter {
+        Some(charter) => charter.resolve(spec).map_err(|refusal| refused(fence, &refusal))?,
+        None => spec,
+    };
     let place = apart::of(&spec, equipment.min_isolation, equipment.task_image.is_some())?;
     let is_apart = place != Place::Open;
     // What the worker has for its tasks is not for those that it does not trust.
@@ -55,9 +60,10 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         env,
         cwd,
         stdin: None,
-        timeout: spec.timeout.map(|timeout| timeout.0),
+        timeout: equipment.bound.of(&spec),
         limits: apart::limits(&spec, equipment.min_isolation),
         grace: equipment.grace,
+        overtime: equipment.bound.overtime.unwrap_or(equipment.grace),
         sandbox,
     };
     let answers = match spec.target {
@@ -103,6 +109,7 @@ fn contained(
     is_in_host_network: bool,
 ) -> Result<(Request, Option<Stream>), Exit> {
     let (name, limits) = (spec.display_name().to_owned(), apart::limits(&spec, equipment.min_isolation));
+    let timeout = equipment.bound.of(&spec);
     let Target::Command(argv) = spec.target else { return Err(failed("only commands run in containers".into())) };
     let input = spec.stdin.map(String::into_bytes);
     let begin = Begin { argv, env, has_input: input.is_some(), max_fds: limits.max_fds.unwrap_or(MAX_FDS) };
@@ -116,10 +123,11 @@ fn contained(
         env: Vec::new(),
         cwd: None,
         stdin: Some(charge.with_input(input).map_err(|error| failed(error.to_string()))?),
-        timeout: spec.timeout.map(|timeout| timeout.0),
+        timeout,
         // They are the container's.
         limits: Limits::default(),
         grace: equipment.grace,
+        overtime: equipment.bound.overtime.unwrap_or(equipment.grace),
         sandbox: None,
     };
     Ok((request, None))
@@ -133,6 +141,12 @@ fn move_in(argv: &mut [String], folder: String, sandbox: &mut Sandbox) {
         *program = format!("{HANDLER}/{name}");
     }
     sandbox.folder = Some(folder);
+}
+
+/// The end of a request that its manager does not do.
+fn refused(fence: Fence, refusal: &Refusal) -> Exit {
+    tracing::warn!(tid = %fence.tid, %refusal, "a request was refused");
+    Exit::Refused { message: refusal.to_string() }
 }
 
 fn failed(message: String) -> Exit {

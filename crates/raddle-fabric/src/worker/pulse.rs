@@ -24,7 +24,7 @@ const BEATS_PER_LEASE: u32 = 4;
 /// What the worker tells of itself with each beat; kept up to date by the service.
 #[derive(Default)]
 pub(crate) struct Vitals {
-    pub(super) busy: AtomicU32,
+    pub(crate) busy: AtomicU32,
     pub(crate) spawned: AtomicU64,
     status: AtomicU8,
     /// Held while the lease is being renewed.

@@ -103,11 +103,13 @@ impl Service {
             syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
+            bound: options.bound.clone(),
             env: options.env.clone(),
             min_isolation: options.min_isolation,
             task_image: options.task_image.clone(),
             caps: options.caps.clone(),
             plugins: Arc::clone(&options.plugins),
+            charter: options.charter.clone(),
             said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });

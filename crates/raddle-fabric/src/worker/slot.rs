@@ -9,13 +9,14 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
-use raddle_core::{CapSet, Exit, Report, Target, handler::NoHandler, spec::Isolation};
+use raddle_core::{CapSet, Exit, Report, Target, handler::NoHandler, manager::Charter, spec::Isolation};
 use raddle_exec::{
     Done, FencePage, Heeded, Notice, Order, Prefork, Program, Request, Runner, RunnerGone, RunnerOptions,
 };
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
+    bound::Bound,
     chaining::{pass_on, pass_on_at_last},
     conversation::{Conversation, Heard},
     hand,
@@ -41,6 +42,7 @@ pub(super) struct Equipment {
     pub(super) syncs: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
+    pub(super) bound: Bound,
     /// For tasks whose spec does not set it otherwise.
     pub(super) env: BTreeMap<String, String>,
     /// How far every task is kept apart, at least.
@@ -50,6 +52,8 @@ pub(super) struct Equipment {
     /// The capabilities of the worker, and its handlers.
     pub(super) caps: CapSet,
     pub(super) plugins: Arc<Plugins>,
+    /// What its manager may spawn, if it has one that is asked.
+    pub(super) charter: Option<Arc<Charter>>,
     /// Why tasks were given back for which no handler fits, as far as it has been said.
     pub(super) said: Mutex<HashSet<String>>,
     /// The children that this process had before it was a worker: they have nothing to do with tasks.
@@ -94,6 +98,8 @@ pub(super) enum What {
 
 /// The worker's end of a slot.
 pub(super) struct Slot {
+    number: usize,
+    equipment: Arc<Equipment>,
     jobs: mpsc::UnboundedSender<Job>,
     task: JoinHandle<()>,
 }
@@ -107,12 +113,14 @@ pub(super) enum Job {
 impl Slot {
     pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
+        let (of_slot, equipment) = (Arc::clone(&equipment), equipment);
         let task = tokio::spawn(
             Occupant {
                 number,
                 equipment,
                 news,
                 runner: None,
+                may_rest: false,
                 leaving: None,
                 reporter: OnceLock::new(),
                 #[cfg(feature = "docker")]
@@ -120,7 +128,7 @@ impl Slot {
             }
             .run(queue),
         );
-        Self { jobs, task }
+        Self { number, equipment: of_slot, jobs, task }
     }
 
     /// Runs an attempt. The slot must be free.
@@ -130,6 +138,10 @@ impl Slot {
 
     /// Passes on an order about what runs; ignored when nothing does.
     pub(super) fn order(&self, order: Order) {
+        if order == Order::Pause {
+            // What stands still on request may do so for as long as it likes.
+            self.equipment.bound.over(self.number);
+        }
         let _ = self.jobs.send(Job::Order(order));
     }
 
@@ -146,6 +158,8 @@ struct Occupant {
     news: mpsc::UnboundedSender<News>,
     /// Started with the first task and kept for the next.
     runner: Option<Runner>,
+    /// It is a ward whose task was a function. The parent of a command is a worker that is gone with it.
+    may_rest: bool,
     /// A runner on its way out.
     leaving: Option<JoinHandle<()>>,
     /// Started with the first word of progress.
@@ -164,8 +178,11 @@ impl Occupant {
             let finish = self.attempt(*claim, &mut queue).await;
             self.tell(fence, What::Ended(Box::new(finish)));
         }
-        if let Some(runner) = self.runner {
-            runner.close().await;
+        match (self.runner, &self.equipment.prefork) {
+            // Its task is written, and the process is gone that the task ran in. Whoever keeps the ward decides whether it leaves.
+            (Some(runner), Some(prefork)) if self.may_rest => runner.give_back(prefork).await,
+            (Some(runner), _) => runner.close().await,
+            (None, _) => {}
         }
         if let Some(leaving) = self.leaving {
             let _ = leaving.await;
@@ -187,6 +204,8 @@ impl Occupant {
         let heeded = self.equipment.resumed.unwrap_or_default();
         let may_chain = request.sandbox.is_none();
         let mut conversation = answers_on.zip(trace).map(|(on, trace)| Conversation::new(on, heeded, trace, may_chain));
+        let is_forked = matches!(request.program, Program::Function(_)) && request.sandbox.is_none();
+        self.may_rest = self.equipment.is_ward && is_forked && self.equipment.resumed.is_none();
         let is_contained = matches!(request.program, Program::Keeper(_));
         let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
@@ -195,7 +214,10 @@ impl Occupant {
                 return ended(fence, Exit::Starved { message: format!("no process could be started for it: {error}") });
             }
         };
-        match self.watch(&mut runner, &request, fence, queue, &mut conversation, &mut answer).await {
+        self.equipment.bound.begun(self.number, &request);
+        let watched = self.watch(&mut runner, &request, fence, queue, &mut conversation, &mut answer).await;
+        self.equipment.bound.over(self.number);
+        match watched {
             Ok(mut done) => {
                 if self.equipment.one_shot && !self.equipment.is_ward {
                     self.leaving = Some(tokio::spawn(runner.close()));

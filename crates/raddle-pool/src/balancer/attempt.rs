@@ -5,10 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::{Context, Entry};
+use super::{Context, Entry, unmet::Unmet};
 use crate::{
     Blame, CallError, NoWorkersAvailable, RpcError,
-    connection::{Outgoing, Replies, Wait},
+    connection::{Outgoing, Replies, Wait, Way},
 };
 
 /// Asks workers in the order in which `choose` names them, by their place among the [`Candidates`], until one takes the call.
@@ -19,6 +19,9 @@ use crate::{
 /// A worker that has refused several times in a row, for a reason that should have passed, is left alone for a while: it is no candidate
 /// then, unless all others have refused as well. After that, one call tries it.
 ///
+/// A worker that says nothing costs a call one brief wait at most: after that those come first that there is a way to, and then all others are tried at
+/// once.
+///
 /// When all have refused, or there are none, that is [`CallError::NoWorkers`]; but if all were well and merely not suited, it is said why.
 pub async fn attempt(
     call: Outgoing,
@@ -28,7 +31,18 @@ pub async fn attempt(
 ) -> Result<Replies, CallError> {
     let (workers, began) = (context.workers(), Instant::now());
     let (mut asked, mut late_for, mut refusals) = (Vec::new(), Vec::new(), Refusals::default());
-    while let Some(Choice { place, is_ejected }) = next(&workers, &asked, &late_for, &mut choose) {
+    let mut unmet = Unmet::default();
+    loop {
+        let Some(Choice { place, is_ejected }) = next(&workers, &asked, &late_for, &unmet, &mut choose) else {
+            let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+            match unmet.meet(&workers, &mut asked, left).await? {
+                Some(silent) => {
+                    silent.into_iter().for_each(|(place, error)| refusals.hear(context, &workers[place], error))
+                }
+                None => return Err(refusals.verdict()),
+            }
+            continue;
+        };
         let worker = &workers[place];
         let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
         let under_way = worker.standing.ask(Instant::now(), left);
@@ -41,24 +55,22 @@ pub async fn attempt(
         // To find out that a machine is gone takes time, which whoever has others to ask need not have.
         let wait = if asked.len() < workers.len() { Wait::Briefly } else { Wait::ForIt };
         let error = match worker.hand_over(under_way, call.clone(), left, wait).await {
-            Ok(replies) => return Ok(replies),
+            Ok(replies) => {
+                if worker.standing.meet() {
+                    context.met();
+                }
+                return Ok(replies);
+            }
             Err(error) => error,
         };
-        if error.code == Code::Unavailable {
-            context.doubt(&worker.metadata);
+        if error.blame() == Blame::Call {
+            return Err(error.into());
         }
-        let who = format!("worker {} at {}", worker.metadata.uid, worker.metadata.address);
-        match error.blame() {
-            Blame::Call => return Err(error.into()),
-            Blame::Worker => {
-                tracing::warn!(%who, %error, "is no use: it is called no more");
-                context.remove_worker(worker.metadata.uid);
-            }
-            Blame::Passing | Blame::Unsuited => tracing::debug!(%who, %error, "does not take a call"),
+        if wait == Wait::Briefly && error.code == Code::Unavailable && worker.factory.way() == Way::Silent {
+            unmet.begin(&workers);
         }
-        refusals.add(&who, error);
+        refusals.hear(context, worker, error);
     }
-    Err(refusals.verdict())
 }
 
 struct Choice {
@@ -71,11 +83,12 @@ fn next(
     workers: &[Entry],
     asked: &[usize],
     late_for: &[usize],
+    unmet: &Unmet,
     choose: &mut impl FnMut(&Candidates<'_>) -> Option<usize>,
 ) -> Option<Choice> {
     let now = Instant::now();
     [false, true].into_iter().find_map(|ejected_too| {
-        let candidates = Candidates { workers, asked, late_for, ejected_too, now };
+        let candidates = Candidates { workers, asked, late_for, unmet: &unmet.0, ejected_too, now };
         // Whoever else is named may not be asked. What is thought of them may have changed meanwhile, and is looked at when they are.
         let place = choose(&candidates).filter(|place| candidates.is_open(*place))?;
         Some(Choice { place, is_ejected: ejected_too })
@@ -88,6 +101,8 @@ pub struct Candidates<'a> {
     pub(super) workers: &'a [Entry],
     pub(super) asked: &'a [usize],
     pub(super) late_for: &'a [usize],
+    /// Who has to wait until all others were asked, by place. Nobody, if there is nothing.
+    pub(super) unmet: &'a [bool],
     /// Nobody else is left.
     pub(super) ejected_too: bool,
     pub(super) now: Instant,
@@ -108,7 +123,8 @@ impl<'a> Candidates<'a> {
 
     fn is_open(&self, place: usize) -> bool {
         let is_late = !self.ejected_too && self.late_for.contains(&place);
-        place < self.workers.len() && !self.asked.contains(&place) && !is_late
+        let is_unmet = self.unmet.get(place) == Some(&true);
+        place < self.workers.len() && !is_unmet && !self.asked.contains(&place) && !is_late
     }
 
     /// All candidates, each with its place.
@@ -132,6 +148,18 @@ struct Refusals {
 }
 
 impl Refusals {
+    /// A worker has not taken the call, which another may.
+    fn hear(&mut self, context: &Context, worker: &Entry, error: RpcError) {
+        let who = format!("worker {} at {}", worker.metadata.uid, worker.metadata.address);
+        if error.blame() == Blame::Worker {
+            tracing::warn!(%who, %error, "is no use: it is called no more");
+            context.remove_worker(worker.metadata.uid);
+        } else {
+            tracing::debug!(%who, %error, "does not take a call");
+        }
+        self.add(&who, error);
+    }
+
     fn add(&mut self, who: &str, error: RpcError) {
         self.some_other_reason |= error.blame() != Blame::Unsuited;
         self.last = Some((who.to_owned(), error));

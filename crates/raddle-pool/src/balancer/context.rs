@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use tokio::{sync::watch, time::Instant};
 
 use super::standing::{Standing, UnderWay};
@@ -23,13 +24,21 @@ pub struct Context(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    workers: RwLock<Arc<[Entry]>>,
+    known: RwLock<Known>,
     /// Whose turn it is, for balancers that go round: one balancer may go round in many pools.
     turn: AtomicUsize,
     /// Tells of changes.
     changes: watch::Sender<()>,
     /// Finds out whether a worker is there.
     doubts: OnceLock<Doubts>,
+}
+
+/// The workers that are known.
+#[derive(Default)]
+struct Known {
+    workers: Arc<[Entry]>,
+    /// How others find them, once somebody has asked.
+    route: OnceLock<Bytes>,
 }
 
 /// Finds out whether a worker is there that could not be reached.
@@ -52,7 +61,18 @@ pub struct Entry {
 impl Context {
     /// All workers, in the order in which they came. It is a snapshot: it stays as it is.
     pub fn workers(&self) -> Arc<[Entry]> {
-        Arc::clone(&self.0.workers.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.known.read().unwrap_or_else(PoisonError::into_inner).workers)
+    }
+
+    /// One of them has taken a call for the first time: there is more to say of it to others.
+    pub(super) fn met(&self) {
+        self.0.known.write().unwrap_or_else(PoisonError::into_inner).route.take();
+    }
+
+    /// How others find them: made once for each change.
+    pub(crate) fn route(&self, make: impl FnOnce(&[Entry]) -> Bytes) -> Bytes {
+        let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.route.get_or_init(|| make(&known.workers)).clone()
     }
 
     /// Adds a worker, or says something else of one that is there. One that the pool has started stays what it is.
@@ -66,8 +86,11 @@ impl Context {
     }
 
     fn put(&self, metadata: WorkerMetadata, factory: ConnectionFactory, is_own: bool) {
-        let standing = Arc::new(Standing::new(metadata.uid));
-        let mut entry = Entry { metadata: Arc::new(metadata), factory, standing, is_own, public: None };
+        let metadata = Arc::new(metadata);
+        let (context, worker) = (Arc::downgrade(&self.0), Arc::clone(&metadata));
+        let doubt = move || context.upgrade().iter().for_each(|context| context.doubt(&worker));
+        let standing = Arc::new(Standing::new(metadata.uid, Box::new(doubt)));
+        let mut entry = Entry { metadata, factory, standing, is_own, public: None };
         self.change(|workers| match workers.iter_mut().find(|known| known.metadata.uid == entry.metadata.uid) {
             Some(known) if known.is_own && !is_own => known.public = Some(entry.metadata.address.as_str().into()),
             Some(known) => {
@@ -98,11 +121,15 @@ impl Context {
         self.change(|workers| workers.retain(|known| known.metadata.uid != uid || known.is_own));
     }
 
-    /// Says that a worker could not be reached, to whoever can find out whether it is there.
+    /// Says that a worker could not be reached, to whoever can find out whether it is there. Calls that were handed over by [`Entry::dispatch`] and
+    /// have failed say so themselves.
     pub fn doubt(&self, worker: &WorkerMetadata) {
-        if let Some(doubts) = self.0.doubts.get() {
-            doubts(worker);
-        }
+        self.0.doubt(worker);
+    }
+
+    /// Waits until something has changed since this was asked for.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 
     /// Who finds out whether a worker is there. The first stays it.
@@ -125,12 +152,20 @@ impl Context {
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Entry>)) {
-        let mut workers = self.0.workers.write().unwrap_or_else(PoisonError::into_inner);
-        let mut changed = workers.to_vec();
+        let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = known.workers.to_vec();
         change(&mut changed);
-        *workers = changed.into();
-        drop(workers);
+        *known = Known { workers: changed.into(), route: OnceLock::new() };
+        drop(known);
         self.0.changes.send_replace(());
+    }
+}
+
+impl Inner {
+    fn doubt(&self, worker: &WorkerMetadata) {
+        if let Some(doubts) = self.doubts.get() {
+            doubts(worker);
+        }
     }
 }
 
@@ -150,19 +185,25 @@ impl Entry {
         let outcome = self.factory.connect().dispatch_in_turn(call, timeout, wait, || under_way.send()).await;
         under_way.hear(outcome.as_ref().err());
         let mut replies = outcome?;
-        replies.hold(under_way);
+        replies.account_to(under_way);
         Ok(replies)
     }
 
-    /// What is known of it, for others to use: where they find it. `None` if they do not: it serves at all addresses of this machine, and each machine
-    /// has its own.
-    pub(crate) fn for_others(&self) -> Option<WorkerMetadata> {
-        let known = (*self.metadata).clone();
-        match (&self.public, known.address.parse()) {
-            (_, Ok(address)) if !Address::is_everywhere(&address) => Some(known),
-            (Some(public), _) => Some(WorkerMetadata { address: (**public).to_owned(), ..known }),
-            _ => None,
-        }
+    /// Whether the pool itself has started it.
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// Whether it has ever taken a call.
+    pub(crate) fn is_met(&self) -> bool {
+        self.standing.is_met()
+    }
+
+    /// Where others find it. `None` if they do not: it serves at all addresses of this machine, and each machine has its own.
+    pub(crate) fn place_for_others(&self) -> Option<&str> {
+        let own = self.metadata.address.as_str();
+        let is_place = own.parse().is_ok_and(|address| !Address::is_everywhere(&address));
+        if is_place { Some(own) } else { self.public.as_deref() }
     }
 
     /// The calls that were handed to this worker by [`dispatch`](Self::dispatch), and are not over.

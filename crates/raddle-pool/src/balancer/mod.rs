@@ -60,6 +60,7 @@ mod standing;
 mod sticky;
 #[cfg(test)]
 mod tests;
+mod unmet;
 
 use std::{sync::Arc, time::Duration};
 

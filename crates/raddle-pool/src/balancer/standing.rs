@@ -1,9 +1,10 @@
 //! What is known of a worker from the calls that it was asked to take.
 
 use std::{
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -15,15 +16,21 @@ use super::{
     breaker::{Happening, Health},
     latency::Latency,
 };
-use crate::{Blame, RpcError, Uid};
+use crate::{Blame, RpcError, Uid, connection::Account};
 
 /// What is known of a worker.
-#[derive(Debug)]
 pub(super) struct Standing {
     uid: Uid,
+    /// Has somebody find out whether it is there.
+    doubt: Doubt,
     in_flight: AtomicUsize,
+    /// It has taken a call.
+    is_met: AtomicBool,
     known: Mutex<Known>,
 }
+
+/// Has somebody find out whether a worker is there. Does not wait.
+pub(super) type Doubt = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -54,8 +61,8 @@ enum Heard {
 }
 
 impl Standing {
-    pub(super) fn new(uid: Uid) -> Self {
-        Self { uid, in_flight: AtomicUsize::new(0), known: Mutex::default() }
+    pub(super) fn new(uid: Uid, doubt: Doubt) -> Self {
+        Self { uid, doubt, in_flight: AtomicUsize::new(0), is_met: AtomicBool::new(false), known: Mutex::default() }
     }
 
     /// Whether it is worth asking, as long as there are others.
@@ -65,6 +72,16 @@ impl Standing {
 
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether it has ever taken a call.
+    pub(super) fn is_met(&self) -> bool {
+        self.is_met.load(Ordering::Relaxed)
+    }
+
+    /// It has taken a call. Returns whether that was the first.
+    pub(super) fn meet(&self) -> bool {
+        !self.is_met() && !self.is_met.swap(true, Ordering::Relaxed)
     }
 
     /// How long a call is expected to take, in nanoseconds, if anything was ever heard of one.
@@ -93,6 +110,9 @@ impl Standing {
         let after = before.after(happening, now);
         known.health = after;
         drop(known);
+        if matches!(happening, Happening::Failed | Happening::Unavailable) {
+            (self.doubt)();
+        }
         match (before, after) {
             (Health::Ejected { .. } | Health::HalfOpen { .. }, Health::Healthy) => {
                 tracing::info!(worker = %self.uid, "takes calls again");
@@ -138,6 +158,20 @@ impl UnderWay {
     }
 }
 
+impl Account for UnderWay {
+    fn lost(&mut self) {
+        // It had taken the call, and no other is refused because of that; but it may be gone.
+        (self.standing.doubt)();
+    }
+}
+
+impl fmt::Debug for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { uid, in_flight, known, .. } = self;
+        f.debug_struct("Standing").field("uid", uid).field("in_flight", in_flight).field("known", known).finish()
+    }
+}
+
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.standing.in_flight.fetch_sub(1, Ordering::Relaxed);
@@ -173,11 +207,39 @@ mod tests {
     use super::*;
 
     fn standing() -> Arc<Standing> {
-        Arc::new(Standing::new(Uid::new()))
+        Arc::new(Standing::new(Uid::new(), Box::new(|| {})))
     }
 
     fn refuse(standing: &Arc<Standing>, code: Code) {
         standing.ask(Instant::now(), None).hear(Some(&RpcError::refused(code, "no")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_call_that_fails_is_a_reason_to_find_out_whether_it_is_there() {
+        let doubts = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&doubts);
+        let doubt = Box::new(move || _ = counted.fetch_add(1, Ordering::Relaxed));
+        let standing = Arc::new(Standing::new(Uid::new(), doubt));
+        let ask = || standing.ask(Instant::now(), Some(Duration::from_secs(2)));
+        for code in [Code::ResourceExhausted, Code::NotFound, Code::InvalidArgument, Code::Cancelled] {
+            refuse(&standing, code);
+        }
+        ask().hear(None);
+        assert_eq!(doubts.load(Ordering::Relaxed), 0, "it is there, whatever it says");
+        for _ in 0..5 {
+            refuse(&standing, Code::Unavailable);
+        }
+        ask().hear(Some(&RpcError::lost("gone")));
+        // One that was taken, and of which nothing is heard any more.
+        let mut taken = ask();
+        taken.hear(None);
+        taken.lost();
+        // One that nobody could wait for any longer.
+        let mut late = ask();
+        late.send();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        drop(late);
+        assert_eq!(doubts.load(Ordering::Relaxed), 8);
     }
 
     #[tokio::test(start_paused = true)]

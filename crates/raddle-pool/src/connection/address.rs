@@ -15,7 +15,7 @@ pub enum Address {
 
 /// No such address is known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no address: use unix:/path, unix-abstract:name or host:port")]
+#[error("'{0}' is no address: use host:port, as 127.0.0.1:7070, unix:/path or unix-abstract:name")]
 pub struct AddressError(String);
 
 impl FromStr for Address {
@@ -57,9 +57,26 @@ impl Address {
         }
     }
 
+    /// Whether it means the same place on all machines.
+    pub fn is_the_same_everywhere(&self) -> bool {
+        match (self.ip(), self.host()) {
+            (Some(ip), _) => !ip.to_canonical().is_loopback() && !ip.is_unspecified(),
+            (None, host) => host.is_some_and(|host| host != "localhost"),
+        }
+    }
+
     /// Whether it means all addresses of a machine: it can be served at, and means another place on each.
-    pub(crate) fn is_everywhere(&self) -> bool {
+    pub fn is_everywhere(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_unspecified())
+    }
+
+    /// Whether it means something else on every machine.
+    pub(crate) fn is_of_one_machine(&self) -> bool {
+        match (self.ip(), self.host()) {
+            (Some(ip), _) => ip.is_unspecified() || ip.to_canonical().is_loopback(),
+            (None, Some(host)) => host == "localhost" || host.ends_with(".localhost"),
+            (None, None) => true,
+        }
     }
 
     /// Where to connect to, from the machine that it is served at, if it means all addresses of that. Else it is the same.
@@ -102,6 +119,24 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_one_machine_are_known() {
+        for (address, everywhere) in [
+            ("10.0.0.1:1", true),
+            ("[fd00::1]:1", true),
+            ("worker-7.example:1", true),
+            ("127.0.0.2:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", false),
+            ("localhost:1", false),
+            ("unix:/run/x", false),
+            ("unix-abstract:x", false),
+        ] {
+            assert_eq!(address.parse::<Address>().unwrap().is_the_same_everywhere(), everywhere, "{address}");
+        }
+    }
+
+    #[test]
     fn what_means_every_address_is_reached_at_one() {
         for (text, there) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")] {
             let address: Address = text.parse().unwrap();
@@ -113,6 +148,16 @@ mod tests {
             assert!(!address.is_everywhere());
             assert_eq!(address.reached_here().to_string(), text);
         }
+    }
+
+    #[test]
+    fn what_means_another_place_on_every_machine_is_told_apart() {
+        let is_of_one = |text: &str| text.parse::<Address>().unwrap().is_of_one_machine();
+        for text in ["unix:/x", "unix-abstract:x", "127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(is_of_one(text), "{text}");
+        }
+        assert!(is_of_one("localhost:1") && is_of_one("a.localhost:1") && is_of_one("0.0.0.0:1"));
+        assert!(!is_of_one("10.0.0.1:1") && !is_of_one("[fd00::1]:1") && !is_of_one("host:1"));
     }
 
     #[test]

@@ -3,7 +3,10 @@
 use std::{
     io,
     pin::pin,
-    sync::{Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak},
+    sync::{
+        Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,7 +24,7 @@ use tonic::{Code, Status, transport};
 use super::{
     link::Link,
     reach::{AGAIN, Reach, SLOW, Wait},
-    replies::{self, From, Replies, Turn, refusal},
+    replies::{self, From, Replies, Turn, distrusted, refusal},
     resource::ResourcePool,
     stream::{GRPC, LINK},
     target::{CONNECT, Target},
@@ -33,6 +36,10 @@ use crate::{
 
 /// How long a channel is kept that nobody uses.
 const TTL: Duration = Duration::from_secs(60);
+/// How often a call is sent over a link that then turns out to have been given up for others.
+const AGAIN_AT_MOST: usize = 3;
+/// How many are kept: twice as many as a discovery tells of. Who tells of others again and again has those let go of that nobody uses.
+const MOST: usize = 8192;
 /// How much may be on its way before the other side has taken it.
 pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 pub(crate) const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
@@ -44,7 +51,7 @@ pub(crate) const MAX_VALUE: usize = raddle_wire::frame::MAX_BODY;
 pub(crate) const ALIVE: Duration = Duration::from_secs(10);
 
 /// All channels of this process. Tasks of a runtime cannot serve another, so that is part of the key.
-static CHANNELS: LazyLock<ResourcePool<Key, Channel>> = LazyLock::new(|| ResourcePool::new(TTL));
+static CHANNELS: LazyLock<ResourcePool<Key, Channel>> = LazyLock::new(|| ResourcePool::new(TTL, MOST));
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
@@ -53,19 +60,39 @@ struct Key {
     runtime: tokio::runtime::Id,
 }
 
+impl Key {
+    fn new(address: &str, credentials: Option<&WorkerCredentials>, limit: usize) -> Result<Self, RpcError> {
+        let runtime = tokio::runtime::Handle::current().id();
+        Ok(Self { target: Target::new(address, credentials)?, limit, runtime })
+    }
+}
+
 /// One socket to a worker.
 pub(crate) struct Channel {
     target: Target,
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
-    way: RwLock<Way>,
+    way: RwLock<Manner>,
+    /// The machine of a worker without links was found to be gone.
+    is_cut: Arc<AtomicBool>,
     reach: Reach,
     /// What the worker has said that it reads, when it has refused something else.
     encoding: OnceLock<Encoding>,
 }
 
+/// What is known of the way to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Nobody has asked, or somebody has been refused.
+    Unknown,
+    /// It is there.
+    Open,
+    /// Nobody says anything there.
+    Silent,
+}
+
 /// How calls go.
-enum Way {
+enum Manner {
     /// Nobody has asked.
     Unknown,
     Link(Arc<Link>),
@@ -80,16 +107,31 @@ impl Channel {
         credentials: Option<&WorkerCredentials>,
         limit: usize,
     ) -> Result<Arc<Self>, RpcError> {
-        let runtime = tokio::runtime::Handle::current().id();
-        let key = Key { target: Target::new(address, credentials)?, limit, runtime };
+        let key = Key::new(address, credentials, limit)?;
         CHANNELS.get(&key, || Ok(Self::open(key.target.clone(), limit)))
     }
 
+    /// What is known of the way there without asking anybody.
+    pub(super) fn seen(address: &str, credentials: Option<&WorkerCredentials>, limit: usize) -> Way {
+        let channel = Key::new(address, credentials, limit).ok().and_then(|key| CHANNELS.peek(&key));
+        channel.map_or(Way::Unknown, |channel| match channel.known() {
+            Some(_) => Way::Open,
+            None if channel.reach.says_nothing() => Way::Silent,
+            None => Way::Unknown,
+        })
+    }
+
+    /// Finds out whether there is a way, and waits for that.
+    pub(super) async fn reach(self: &Arc<Self>, wait: Wait) -> Result<(), RpcError> {
+        self.link(wait).await.map(drop)
+    }
+
     fn open(target: Target, limit: usize) -> Self {
-        let grpc = target.client();
+        let is_cut = Arc::default();
+        let grpc = target.client(&is_cut);
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        let (way, reach) = (RwLock::new(Way::Unknown), Reach::default());
-        Self { target, grpc, permits, way, reach, encoding: OnceLock::new() }
+        let (way, reach) = (RwLock::new(Manner::Unknown), Reach::default());
+        Self { target, grpc, permits, way, is_cut, reach, encoding: OnceLock::new() }
     }
 
     /// What the worker reads, if it has refused something else.
@@ -114,20 +156,32 @@ impl Channel {
         self: &Arc<Self>,
         call: &v1::Call,
         encoding: Encoding,
-        turn: Turn,
+        mut turn: Turn,
         wait: Wait,
     ) -> Result<Replies, RpcError> {
-        let from = match self.link(wait).await? {
-            Some(link) => From::Link(link.call(call.clone())?),
-            None => {
-                let replies = self.grpc.clone().dispatch(call.clone()).await;
-                let replies = replies.inspect_err(|status| self.doubt(status));
-                From::Plain(replies.map_err(|status| refusal(&status))?.into_inner())
+        for _ in 0..AGAIN_AT_MOST {
+            let Some(link) = self.link(wait).await? else { return self.dispatch_plainly(call, encoding, turn).await };
+            let refused = match link.call(call.clone()) {
+                Ok(sent) => match Replies::new(From::Link(sent), encoding, turn).once_taken().await {
+                    Ok(replies) => return Ok(replies),
+                    Err(refused) => refused,
+                },
+                Err(unsent) => unsent,
+            };
+            // It was quiet, and had to make room for others just when there was something to say: that was not taken.
+            if refused.may_have_begun || !link.has_made_room() {
+                return Err(refused);
             }
-        };
-        let mut replies = Replies::new(from, encoding, turn);
-        replies.taken().await?;
-        Ok(replies)
+            turn = self.turn().await?;
+        }
+        Err(RpcError::refused(Code::Unavailable, "the worker has too many callers"))
+    }
+
+    async fn dispatch_plainly(&self, call: &v1::Call, encoding: Encoding, turn: Turn) -> Result<Replies, RpcError> {
+        let replies = self.grpc.clone().dispatch(call.clone()).await;
+        let replies = replies.inspect_err(|status| self.doubt(status));
+        let from = From::Plain(replies.map_err(|status| refusal(&status))?.into_inner());
+        Replies::new(from, encoding, turn).once_taken().await
     }
 
     /// The link, if the worker has links.
@@ -149,22 +203,23 @@ impl Channel {
     /// The way, if it is known and still there.
     fn known(&self) -> Option<Option<Arc<Link>>> {
         match &*self.way.read().unwrap_or_else(PoisonError::into_inner) {
-            Way::Link(link) if link.is_open() => Some(Some(Arc::clone(link))),
-            Way::Plain => Some(None),
-            Way::Link(_) | Way::Unknown => None,
+            Manner::Link(link) if link.is_open() => Some(Some(Arc::clone(link))),
+            Manner::Plain if !self.is_cut.load(Ordering::Relaxed) => Some(None),
+            Manner::Link(_) | Manner::Plain | Manner::Unknown => None,
         }
     }
 
     /// If the way to a worker without links broke, it is greeted anew: that finds out whether it can be reached, and nobody has to wait for it.
     fn doubt(&self, status: &Status) {
         if std::error::Error::source(status).is_some() {
-            *self.way.write().unwrap_or_else(PoisonError::into_inner) = Way::Unknown;
+            *self.way.write().unwrap_or_else(PoisonError::into_inner) = Manner::Unknown;
         }
     }
 
-    /// Whether the link there was is gone because nothing was heard any more.
+    /// Whether the way there was is gone because nothing was heard any more.
     fn is_cut(&self) -> bool {
-        matches!(&*self.way.read().unwrap_or_else(PoisonError::into_inner), Way::Link(link) if link.is_cut())
+        self.is_cut.load(Ordering::Relaxed)
+            || matches!(&*self.way.read().unwrap_or_else(PoisonError::into_inner), Manner::Link(link) if link.is_cut())
     }
 }
 
@@ -185,6 +240,7 @@ async fn open(channel: Weak<Channel>, target: Target) {
         // Nothing was sent but a greeting.
         match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(way) => {
+                channel.is_cut.store(false, Ordering::Relaxed);
                 *channel.way.write().unwrap_or_else(PoisonError::into_inner) = way;
                 return channel.reach.reached();
             }
@@ -197,31 +253,30 @@ async fn open(channel: Weak<Channel>, target: Target) {
 }
 
 /// Greets whoever serves there, and finds out how calls go.
-async fn greet(target: &Target) -> io::Result<Way> {
+async fn greet(target: &Target) -> io::Result<Manner> {
     let mut stream = target.connect(&[LINK, GRPC]).await?;
     if stream.is_grpc() {
-        return Ok(Way::Plain);
+        return Ok(Manner::Plain);
     }
     stream.write_all(&GREETING).await?;
     let mut greeting = [0; GREETING.len()];
     // A gRPC server begins to speak by itself. One that hangs up without a word was just ending, and has taken nothing.
     stream.read_exact(&mut greeting).await?;
     if greeting != GREETING {
-        return Ok(Way::Plain);
+        return Ok(Manner::Plain);
     }
-    Link::new(stream.into_socket()?).map(Arc::new).map(Way::Link)
+    Link::new(stream.into_socket()?).map(Arc::new).map(Manner::Link)
 }
 
 /// Nobody was met there.
 fn unreached(error: &io::Error) -> RpcError {
     if let Some(refusal) = Refusal::of(error) {
-        return RpcError::refused(Code::Unavailable, format!("there is no trust between worker and caller: {refusal}"));
+        return distrusted(&refusal);
     }
-    let message = match error.kind() {
-        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => format!("nobody serves there ({error})"),
-        _ => format!("the worker cannot be reached ({error})"),
-    };
-    RpcError::refused(Code::Unavailable, message)
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => RpcError::nobody(error),
+        _ => RpcError::refused(Code::Unavailable, format!("the worker cannot be reached ({error})")),
+    }
 }
 
 pub(super) fn unanswered(status: &Status) -> RpcError {

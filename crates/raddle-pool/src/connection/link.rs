@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use raddle_wire::{
-    Message,
+    DecodeError, Message,
     frame::{Frame, MAX_HEAD},
     v1::{self, answer, request},
 };
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     RpcError, encoding,
-    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Raw, Read, Socket, cost},
+    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Raw, Read, Socket, WINDOW, cost},
 };
 
 /// How long it may take to hear what a worker has said that hears nothing more.
@@ -65,8 +65,7 @@ struct Calls {
 /// That there is no link any more.
 struct Lost {
     reason: String,
-    /// It was given up because nothing was heard: whoever connects may not hear anything either.
-    is_cut: bool,
+    how: How,
 }
 
 /// How a link ends.
@@ -74,17 +73,43 @@ struct Lost {
 enum How {
     /// The worker has said that it does: it has answered all that it took.
     InGoodOrder,
+    /// The same, for others to have room. Whoever has something to say connects again.
+    ForOthers,
     /// It has broken.
     Broken,
-    /// Nothing was heard any more.
+    /// It was given up because nothing was heard any more: whoever connects may not hear anything either.
     Cut,
+}
+
+impl How {
+    /// Whether all that was taken has been answered.
+    fn is_in_good_order(self) -> bool {
+        matches!(self, Self::InGoodOrder | Self::ForOthers)
+    }
 }
 
 /// Where the answers of one call arrive.
 #[derive(Default)]
 struct Slot {
-    steps: Mutex<VecDeque<Step>>,
+    steps: Mutex<Steps>,
     reader: AtomicWaker,
+}
+
+/// What has arrived and was not taken.
+#[derive(Default)]
+struct Steps {
+    queue: VecDeque<Step>,
+    /// What it counts.
+    cost: u32,
+}
+
+/// What no other version of Raddle says.
+#[derive(Debug, thiserror::Error)]
+enum Nonsense {
+    #[error("the head of a frame cannot be read: {0}")]
+    Head(#[from] DecodeError),
+    #[error("more was sent than there is room for")]
+    TooMuch,
 }
 
 /// One call over a link. When it is dropped before its end, it is cancelled.
@@ -125,7 +150,16 @@ impl Link {
 
     /// Whether there is no link any more because nothing was heard.
     pub(crate) fn is_cut(&self) -> bool {
-        self.shared.calls().lost.as_ref().is_some_and(|lost| lost.is_cut)
+        self.is_lost(How::Cut)
+    }
+
+    /// Whether there is no link any more because others needed the room.
+    pub(crate) fn has_made_room(&self) -> bool {
+        self.is_lost(How::ForOthers)
+    }
+
+    fn is_lost(&self, how: How) -> bool {
+        self.shared.calls().lost.as_ref().is_some_and(|lost| lost.how == how)
     }
 
     /// Sends a call. An error means that it was not sent.
@@ -185,12 +219,12 @@ impl Shared {
         let unsent = self.outbox.abandon();
         let open = {
             let mut calls = self.calls();
-            calls.lost.get_or_insert_with(|| Lost { reason: reason.to_owned(), is_cut: how == How::Cut });
+            calls.lost.get_or_insert_with(|| Lost { reason: reason.to_owned(), how });
             std::mem::take(&mut calls.open)
         };
         for (id, slot) in open {
             // What was not even sent has not begun.
-            let error = if how == How::InGoodOrder || unsent.contains(&id) {
+            let error = if how.is_in_good_order() || unsent.contains(&id) {
                 RpcError::refused(Code::Unavailable, reason)
             } else {
                 RpcError::lost(reason)
@@ -201,17 +235,43 @@ impl Shared {
 }
 
 impl Slot {
-    fn put(&self, step: Step) {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner).push_back(step);
+    /// Returns whether there is room for it: a worker sends no more than it was given credit for.
+    fn put(&self, step: Step) -> bool {
+        let mut steps = self.steps();
+        steps.cost += weight(&step);
+        let has_room = steps.cost <= WINDOW + BESIDE;
+        steps.queue.push_back(step);
+        drop(steps);
         self.reader.wake();
+        has_room
+    }
+
+    fn take(&self) -> Option<Step> {
+        let mut steps = self.steps();
+        let step = steps.queue.pop_front()?;
+        steps.cost -= weight(&step);
+        Some(step)
+    }
+
+    fn steps(&self) -> MutexGuard<'_, Steps> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What counts beside items: that a call was taken, and that it is over, or lost.
+const BESIDE: u32 = 3;
+
+fn weight(step: &Step) -> u32 {
+    match step {
+        Step::Item(item) => cost(item.len()),
+        _ => 1,
     }
 }
 
 impl LinkCall {
     pub(crate) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         self.slot.reader.register(cx.waker());
-        let step = self.slot.steps.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        let Some(step) = step else { return Poll::Pending };
+        let Some(step) = self.slot.take() else { return Poll::Pending };
         match &step {
             Step::Taken => {}
             Step::Item(item) => {
@@ -239,7 +299,7 @@ impl Drop for LinkCall {
 
 async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
     let ending = Ending(link);
-    let (link, mut inbox, mut is_leaving) = (&ending.0, Inbox::new(), false);
+    let (link, mut inbox, mut leaves) = (&ending.0, Inbox::new(), None);
     let reason = loop {
         let mut ready = match readable.readable().await {
             Ok(ready) => ready,
@@ -248,13 +308,15 @@ async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
         let mut wrong = None;
         let read = inbox.read(&socket, |frame| match deliver(frame, link) {
             Ok(Heard::OfCall) => {}
-            Ok(Heard::Leave) => is_leaving = true,
+            Ok(Heard::Leave(how)) => leaves = Some(how),
             Err(error) => wrong = Some(error),
         });
         link.is_heard.store(true, Ordering::Relaxed);
         link.outbox.stand_in();
-        if is_leaving {
-            return link.lose("the worker is stopping", How::InGoodOrder);
+        if let Some(how) = leaves {
+            let reason =
+                if how == How::ForOthers { "the worker has too many callers" } else { "the worker is stopping" };
+            return link.lose(reason, how);
         }
         match (read, wrong) {
             (Ok(Read::Some), None) => {}
@@ -268,7 +330,8 @@ async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
 }
 
 async fn write(link: Arc<Shared>) {
-    if let Err(error) = Arc::clone(&link.outbox).write().await {
+    // Whether a worker is still there is found out by others.
+    if let Err(error) = Arc::clone(&link.outbox).write(Duration::MAX).await {
         // Whoever reads sees the end, too, and what was said before it: that the worker has left in good order, perhaps.
         sleep(LAST_WORDS).await;
         link.lose(&format!("the worker is gone ({error})"), How::Broken);
@@ -322,10 +385,10 @@ impl Drop for Ending {
 /// What a frame was about.
 enum Heard {
     OfCall,
-    Leave,
+    Leave(How),
 }
 
-fn deliver(frame: Frame, link: &Shared) -> Result<Heard, raddle_wire::DecodeError> {
+fn deliver(frame: Frame, link: &Shared) -> Result<Heard, Nonsense> {
     let Frame { head, body } = frame;
     let v1::Answer { id, what } = v1::Answer::decode(head)?;
     let step = match what {
@@ -338,7 +401,9 @@ fn deliver(frame: Frame, link: &Shared) -> Result<Heard, raddle_wire::DecodeErro
             let reads = encoding::of_numbers(&encodings);
             Step::Refused(RpcError { reads, ..RpcError::refused(Code::from_i32(code), message) })
         }
-        Some(answer::What::Leave(_)) => return Ok(Heard::Leave),
+        Some(answer::What::Leave(v1::Leave { crowded })) => {
+            return Ok(Heard::Leave(if crowded { How::ForOthers } else { How::InGoodOrder }));
+        }
         // Or of a later version, which has promised not to need an answer.
         Some(answer::What::Pong(_)) | None => return Ok(Heard::OfCall),
     };
@@ -347,8 +412,8 @@ fn deliver(frame: Frame, link: &Shared) -> Result<Heard, raddle_wire::DecodeErro
         if step.is_last() { calls.open.remove(&id) } else { calls.open.get(&id).cloned() }
     };
     // A call that was cancelled meanwhile is not there.
-    if let Some(slot) = slot {
-        slot.put(step);
+    if slot.is_some_and(|slot| !slot.put(step)) {
+        return Err(Nonsense::TooMuch);
     }
     Ok(Heard::OfCall)
 }

@@ -14,6 +14,7 @@ mod replies;
 pub(crate) mod resource;
 mod stream;
 mod target;
+mod watched;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,9 +25,9 @@ pub use self::{
     replies::Replies,
 };
 pub(crate) use self::{
-    channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW},
+    channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW, Way},
     reach::Wait,
-    replies::Step,
+    replies::{Account, Step},
     stream::{GRPC, LINK, Peer, Stream},
 };
 use crate::{
@@ -64,10 +65,22 @@ impl ConnectionFactory {
         Self(Connection { encoding: encoding::best(reads), ..self.0 })
     }
 
-    /// Over TLS, if there are credentials, unless it is a socket of this machine.
+    /// Over TLS, if there are credentials. There is none at a Unix socket: with credentials, nobody is called there.
     #[must_use]
     pub fn credentials(self, credentials: Option<WorkerCredentials>) -> Self {
         Self(Connection { credentials, ..self.0 })
+    }
+
+    /// What is known of the way there.
+    pub(crate) fn way(&self) -> Way {
+        let Connection { address, credentials, limit, .. } = &self.0;
+        Channel::seen(address, credentials.as_ref(), *limit)
+    }
+
+    /// Finds out whether the worker can be reached, without handing it anything.
+    pub(crate) async fn reach(&self, wait: Wait) -> Result<(), RpcError> {
+        let Connection { address, credentials, limit, .. } = &self.0;
+        Channel::get(address, credentials.as_ref(), *limit)?.reach(wait).await
     }
 
     /// A connection. Nothing is opened before it is used.

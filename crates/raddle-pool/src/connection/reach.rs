@@ -74,6 +74,11 @@ impl Reach {
         state.wait_for(is_enough).await.ok().and_then(|state| state.error.clone())
     }
 
+    /// Whether nothing is heard from there.
+    pub(super) fn says_nothing(&self) -> bool {
+        self.0.borrow().is_silent
+    }
+
     /// An attempt takes long.
     pub(super) fn is_slow(&self) {
         self.0.send_modify(|state| {

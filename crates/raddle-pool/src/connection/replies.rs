@@ -19,6 +19,7 @@ use tonic::{Code, Status, Streaming};
 use super::{channel::Channel, link::LinkCall};
 use crate::{
     RpcError,
+    credentials::Refusal,
     encoding::{self, Encoding},
 };
 
@@ -33,8 +34,16 @@ pub struct Replies {
     is_taken: bool,
     /// Let go of when the call is over, whoever keeps this for how long.
     turn: Option<Turn>,
-    /// The same, from whoever handed the call over.
+    /// Whoever handed the call over keeps account of it as long.
+    account: Option<Box<dyn Account>>,
+    /// The same, of others.
     guest: Option<Box<dyn Send>>,
+}
+
+/// Keeps account of a call while it lasts.
+pub(crate) trait Account: Send {
+    /// The worker had taken it, and nothing more will be heard of it.
+    fn lost(&mut self);
 }
 
 /// What a call keeps while it lasts.
@@ -73,7 +82,7 @@ impl Step {
 
 impl Replies {
     pub(super) fn new(from: From, encoding: Encoding, turn: Turn) -> Self {
-        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), guest: None }
+        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), account: None, guest: None }
     }
 
     /// How values in it are written.
@@ -88,14 +97,18 @@ impl Replies {
         }
     }
 
-    /// Waits until the worker has taken the call.
-    pub(super) async fn taken(&mut self) -> Result<(), RpcError> {
+    /// Keeps who keeps account of it, in the same way.
+    pub(crate) fn account_to(&mut self, account: impl Account + 'static) {
+        if self.turn.is_some() {
+            self.account = Some(Box::new(account));
+        }
+    }
+
+    /// The same, once the worker has taken the call.
+    pub(super) async fn once_taken(mut self) -> Result<Self, RpcError> {
         match self.next().await {
             Step::Refused(error) => Err(error),
-            step => {
-                self.first = Some(step);
-                Ok(())
-            }
+            step => Ok(Self { first: Some(step), ..self }),
         }
     }
 
@@ -115,6 +128,11 @@ impl Replies {
         if step.is_last() {
             self.turn = None;
             self.guest = None;
+            if let (Some(mut account), Step::Refused(RpcError { code: Code::Unavailable, .. })) =
+                (self.account.take(), &step)
+            {
+                account.lost();
+            }
         }
         Poll::Ready(match step {
             Step::Refused(error) if self.is_taken && error.code != Code::InvalidArgument => {
@@ -151,18 +169,31 @@ pub(super) fn refusal(status: &Status) -> RpcError {
     let is_ours = source.is_some();
     let mut message = status.message().to_owned();
     while let Some(error) = source {
+        if let Some(refusal) = error.downcast_ref::<std::io::Error>().and_then(Refusal::of) {
+            return distrusted(&refusal);
+        }
         if let Some(io) = error.downcast_ref::<std::io::Error>()
             && matches!(io.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound)
         {
-            return RpcError::refused(tonic::Code::Unavailable, format!("nobody serves there ({io})"));
+            return RpcError::nobody(io);
         }
         message = error.to_string();
+        // In TLS 1.3 a caller hears with the first answer that he was refused, and h2 keeps no more of that than its words.
+        if let Some(alert) = message.strip_prefix("received fatal alert: ") {
+            let why = format!("there is no trust between worker and caller: it has refused us ({alert})");
+            return RpcError::refused(Code::Unavailable, why);
+        }
         source = error.source();
     }
     // A status that has a cause was made on this side, by a way that broke; and of others no more is known than that they are no refusal.
     let reads = status.metadata().get(ENCODINGS).and_then(|names| names.to_str().ok()).map(encoding::of_names);
     let may_have_begun = is_ours || !is_refusal(status.code());
     RpcError { code: status.code(), message, may_have_begun, reads: reads.unwrap_or_default() }
+}
+
+/// Worker and caller do not trust each other.
+pub(super) fn distrusted(refusal: &Refusal) -> RpcError {
+    RpcError::refused(Code::Unavailable, format!("there is no trust between worker and caller: {refusal}"))
 }
 
 /// Whether a worker says this of a call that it does not take.

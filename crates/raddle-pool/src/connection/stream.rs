@@ -2,8 +2,10 @@
 
 use std::{
     io,
+    net::IpAddr,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use raddle_wire::frame::GREETING;
@@ -16,17 +18,20 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
-use tonic::transport::server::Connected;
 
 use super::{Address, channel::ALIVE};
 use crate::{
     credentials::{Identity, IdentityError, WorkerCredentials},
-    link::{Raw, Socket},
+    link::{Raw, Socket, is_here},
 };
 
 /// What speaks over TLS can be either of these.
 pub(crate) const LINK: &[u8] = b"raddle/1";
 pub(crate) const GRPC: &[u8] = b"h2";
+
+/// A machine that does not acknowledge for so long what it is sent, or takes none of it, is gone. Longer than a worker waits for a caller who is there
+/// and reads nothing, of whom it says so.
+const UNHEARD: Duration = ALIVE.saturating_mul(4);
 
 /// A connection.
 #[derive(Debug)]
@@ -44,6 +49,11 @@ impl Stream {
         protocols: &[&[u8]],
     ) -> io::Result<Self> {
         let stream = match address.socket_path() {
+            // Whoever is to prove who it is cannot at such a socket: where somebody says that it does, he means something else.
+            Some(_) if credentials.is_some() => {
+                let message = "there is no TLS at a Unix socket, and who calls with credentials calls nobody without";
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+            }
             Some(path) => Self::Unix(UnixStream::connect(path).await?),
             None => Self::Tcp(TcpStream::connect(address.to_string()).await?),
         };
@@ -91,6 +101,8 @@ impl Stream {
                 sockopt::set_tcp_keepidle(stream, ALIVE)?;
                 sockopt::set_tcp_keepintvl(stream, ALIVE / 4)?;
                 sockopt::set_tcp_keepcnt(stream, 4)?;
+                // While something is on its way to it, the system does not ask: it sends that again, for a quarter of an hour if nobody says otherwise.
+                sockopt::set_tcp_user_timeout(stream, UNHEARD.as_millis() as u32)?;
             }
             Self::Tls(_) => {}
         }
@@ -127,12 +139,34 @@ impl Stream {
                 stream.async_io(tokio::io::Interest::READABLE, look).await?
             }
         };
-        Ok(read > 0 && first[0] == GREETING[0])
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(first[0] == GREETING[0])
+    }
+
+    /// The address that it comes from, if it may be on another machine.
+    pub(crate) fn origin(&self) -> Option<IpAddr> {
+        let stream = match self {
+            Self::Unix(_) => return None,
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        stream.peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     /// Whether gRPC was agreed on, and nothing else.
     pub(crate) fn is_grpc(&self) -> bool {
         matches!(self, Self::Tls(stream) if stream.get_ref().1.alpn_protocol() != Some(LINK))
+    }
+
+    /// Whether the other end is certainly on this machine.
+    pub(crate) fn is_from_here(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::Tcp(stream) => is_here(stream.peer_addr(), stream.local_addr()),
+            Self::Tls(stream) => is_here(stream.get_ref().0.peer_addr(), stream.get_ref().0.local_addr()),
+        }
     }
 
     /// Who is at the other end.
@@ -154,15 +188,6 @@ pub(crate) enum Peer {
     Anybody,
     /// Whom a certificate names, if one was asked for.
     Proven(Option<Identity>),
-}
-
-impl Connected for Stream {
-    /// What cannot be read proves nothing.
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer().unwrap_or(Peer::Proven(None))
-    }
 }
 
 impl AsyncRead for Stream {
@@ -213,6 +238,28 @@ impl AsyncWrite for Stream {
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Of both sides: who calls and who serves can each lose the other.
+    #[tokio::test]
+    async fn a_machine_that_is_gone_is_noticed_while_something_is_on_its_way_to_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let (connected, accepted) = tokio::join!(Stream::connect(&address, None, &[]), listener.accept());
+        let accepted = Stream::Tcp(accepted.unwrap().0).checked().unwrap();
+        assert!(accepted.is_from_here());
+        for stream in [connected.unwrap(), accepted] {
+            let Stream::Tcp(stream) = stream else { panic!("a port") };
+            assert!(sockopt::socket_keepalive(&stream).unwrap());
+            assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 40_000);
         }
     }
 }

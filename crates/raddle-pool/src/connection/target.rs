@@ -3,6 +3,7 @@
 use std::{
     hash::{Hash, Hasher},
     io,
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -18,6 +19,7 @@ use super::{
     Address, Stream,
     channel::{ALIVE, CONNECTION_WINDOW, MAX_MESSAGE, STREAM_WINDOW},
     stream::GRPC,
+    watched::Watched,
 };
 use crate::{RpcError, credentials::WorkerCredentials};
 
@@ -44,12 +46,12 @@ impl Target {
         tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// A client that connects when it is first used, and again after it was lost.
-    pub(super) fn client(&self) -> WorkerClient<Channel> {
-        let target = self.clone();
+    /// A client that connects when it is first used, and again after it was lost. `is_cut` is set when the worker's machine is found to be gone.
+    pub(super) fn client(&self, is_cut: &Arc<AtomicBool>) -> WorkerClient<Channel> {
+        let (target, is_cut) = (self.clone(), Arc::clone(is_cut));
         let connect = service_fn(move |_: Uri| {
-            let target = target.clone();
-            async move { target.connect(&[GRPC]).await.map(TokioIo::new) }
+            let (target, is_cut) = (target.clone(), Arc::clone(&is_cut));
+            async move { target.connect(&[GRPC]).await.map(|stream| TokioIo::new(Watched::new(stream, is_cut))) }
         });
         // Where it leads is up to the connector; a request has to have some host.
         let channel = Endpoint::from_static("http://worker")

@@ -1,8 +1,10 @@
 //! Finding out what a worker reads, with workers that are written by others, served in this process.
 
 use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     pin::Pin,
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -13,7 +15,7 @@ use raddle_wire::{
     ENCODINGS,
     v1::{self, reply::What, worker_server},
 };
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tonic::{Code, Request, Response, Status, transport::Server};
 
 use super::*;
@@ -164,4 +166,45 @@ async fn what_cannot_be_written_for_a_worker_is_the_callers_to_know() {
     assert_eq!((error.code, error.may_have_begun), (Code::InvalidArgument, false));
     assert!(error.message.contains("NaN"), "{error}");
     assert_eq!(worker.called(), [], "it has not heard of it");
+}
+
+/// Has the system drop all that comes for a socket, as if its machine were gone.
+fn cut_off(socket: &impl AsRawFd) {
+    let mut drop_all = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut drop_all };
+    let (place, size) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
+    // SAFETY: the system reads a program of one step, which is there, from a descriptor that is open.
+    let outcome =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, place, size) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[tokio::test]
+async fn a_machine_that_is_gone_is_noticed_though_its_worker_has_no_links() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (called, sockets) = (Arc::default(), Arc::<Mutex<Vec<OwnedFd>>>::default());
+    let service =
+        worker_server::WorkerServer::new(Reader { reads: Json, manner: Manner::Helpful, called: Arc::clone(&called) });
+    let accepted = Arc::clone(&sockets);
+    let incoming = stream::unfold((listener, accepted), |(listener, accepted)| async {
+        let stream = listener.accept().await.map(|(stream, _)| stream);
+        accepted
+            .lock()
+            .unwrap()
+            .extend(stream.as_ref().ok().map(|stream| stream.as_fd().try_clone_to_owned().unwrap()));
+        Some((stream, (listener, accepted)))
+    });
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming.boxed()));
+    let worker = Met { called, factory: ConnectionFactory::new(&address, LIMIT).encodings(&[Json].into()) };
+    assert_eq!(worker.call(1.5).await.unwrap().0, Json);
+    let asks = worker.called().len();
+    sockets.lock().unwrap().iter().for_each(cut_off);
+    let began = Instant::now();
+    let error = worker.call(2.5).await.unwrap_err();
+    // HTTP/2 itself would take 20 s.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(error.may_have_begun && asks == 1 && worker.called().is_empty(), "{error:?}");
+    // Another connection is another matter.
+    assert_eq!(worker.call(3.5).await, Ok((Json, Bytes::from_static(b"[3.5]"))));
 }

@@ -21,6 +21,7 @@
 //! | `math.add`, `math.*`, `*` | to call routines of these names |
 //! | `@stop` | to stop the worker |
 //! | `@info` | to ask what it is and what it is doing |
+//! | `@route` | to say where the calls go that a routine makes: they are made as the worker |
 
 use std::{fmt, str::FromStr};
 
@@ -58,6 +59,7 @@ enum What {
     Call(Pattern),
     Stop,
     Info,
+    Route,
 }
 
 /// What is asked of a worker.
@@ -69,12 +71,15 @@ pub enum Action<'a> {
     Stop,
     /// To say what it is, and what it is doing.
     Info,
+    /// To have the calls of a routine go where the caller says.
+    Route,
 }
 
 const ANYONE: &str = "@anyone";
 const VERIFIED: &str = "*";
 const STOP: &str = "@stop";
 const INFO: &str = "@info";
+const ROUTE: &str = "@route";
 
 /// Why rules are none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +102,9 @@ pub enum AllowError {
         reason: PatternError,
     },
     /// One has a word that nobody knows.
-    #[error("in the rule '{rule}', '{word}' is not known: there are {ANYONE} for who, and {STOP} and {INFO} for what")]
+    #[error(
+        "in the rule '{rule}', '{word}' is not known: there are {ANYONE} for who, and {STOP}, {INFO} and {ROUTE} for what"
+    )]
     Word {
         /// All of it.
         rule: String,
@@ -128,11 +135,12 @@ impl IntoIterator for Allow {
     }
 }
 
-/// Whoever has a verified certificate may do everything. Whoever is let in without one, which takes one-way TLS, may do all but stop the worker.
+/// Whoever has a verified certificate may do everything. Whoever is let in without one, which takes one-way TLS, may call, and ask
+/// what the worker is.
 impl Default for Allow {
     fn default() -> Self {
         let all = || What::Call(Pattern::routine("*").expect("a star is a pattern"));
-        let verified = Rule { who: Who::Verified, what: vec![all(), What::Stop, What::Info] };
+        let verified = Rule { who: Who::Verified, what: vec![all(), What::Stop, What::Info, What::Route] };
         Self { rules: vec![verified, Rule { who: Who::Anyone, what: vec![all(), What::Info] }] }
     }
 }
@@ -151,7 +159,7 @@ impl Rule {
     fn is_about(&self, action: Action<'_>) -> bool {
         self.what.iter().any(|what| match (what, action) {
             (What::Call(pattern), Action::Call(routine)) => pattern.matches(routine),
-            (What::Stop, Action::Stop) | (What::Info, Action::Info) => true,
+            (What::Stop, Action::Stop) | (What::Info, Action::Info) | (What::Route, Action::Route) => true,
             _ => false,
         })
     }
@@ -191,6 +199,7 @@ impl FromStr for Rule {
             "" => Err(AllowError::Form(text.to_owned())),
             STOP => Ok(What::Stop),
             INFO => Ok(What::Info),
+            ROUTE => Ok(What::Route),
             word if word.starts_with('@') => Err(unknown(word)),
             routine => Pattern::routine(routine).map(What::Call).map_err(wrong(routine)),
         };
@@ -212,6 +221,7 @@ impl fmt::Display for Rule {
                 What::Call(pattern) => pattern.fmt(f)?,
                 What::Stop => f.write_str(STOP)?,
                 What::Info => f.write_str(INFO)?,
+                What::Route => f.write_str(ROUTE)?,
             }
         }
         Ok(())
@@ -247,6 +257,7 @@ impl fmt::Display for Action<'_> {
             Self::Call(routine) => write!(f, "call {routine}"),
             Self::Stop => f.write_str("stop the worker"),
             Self::Info => f.write_str("ask what the worker is doing"),
+            Self::Route => f.write_str("say where its calls go"),
         }
     }
 }

@@ -62,7 +62,11 @@ impl ServerCertVerifier for Workers {
         let algorithms = provider().signature_verification_algorithms.all;
         let set = self.0.get();
         verify_server_cert_signed_by_trust_anchor(&parsed, &set.roots, between, now, algorithms).map_err(of_chain)?;
-        peer::check(certificate, host, &self.0.recipe().expected)?;
+        // Whoever has our own key is no stranger: a pool need not know by which of its addresses its own workers are called.
+        let is_ours = set.own.as_ref().is_some_and(|own| own.cert.first() == Some(certificate));
+        if !is_ours {
+            peer::check(certificate, host, &self.0.recipe().expected)?;
+        }
         Ok(ServerCertVerified::assertion())
     }
 

@@ -43,6 +43,11 @@ pub enum PatternError {
     /// Letters that no host name has.
     #[error("a host name has letters, digits, dots and hyphens, and * for one label or a part of one")]
     HostName,
+    /// An address, which no certificate of a caller is asked for.
+    #[error(
+        "a caller is known by a name in his certificate, and not by an address: give that, as web.internal or spiffe://prod/web"
+    )]
+    Address,
     /// Letters that no routine has in its name.
     #[error("a routine's name has letters, digits, and . _ - : @ /, and * for any of them")]
     Routine,
@@ -67,6 +72,9 @@ impl Pattern {
     /// Of host names, which are the same in capitals.
     pub(super) fn host(text: &str) -> Result<Self, PatternError> {
         check(text)?;
+        if is_address(text) {
+            return Err(PatternError::Address);
+        }
         let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_*".contains(&byte);
         if !text.bytes().all(is_of_host) || text.split('.').any(str::is_empty) {
             return Err(PatternError::HostName);
@@ -131,6 +139,13 @@ impl Pattern {
             }
         }
     }
+}
+
+/// Whether this is an IP address, or would be one with numbers for its stars. No host is called so.
+fn is_address(text: &str) -> bool {
+    let has_number = text.bytes().any(|byte| byte.is_ascii_digit());
+    let is_ipv4 = has_number && text.bytes().all(|byte| byte.is_ascii_digit() || b".*".contains(&byte));
+    is_ipv4 || text.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
 fn check(text: &str) -> Result<(), PatternError> {

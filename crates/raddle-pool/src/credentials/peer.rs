@@ -11,7 +11,7 @@ use super::{
     pattern::{Pattern, PatternError},
 };
 
-/// A name that a worker's certificate may have: `worker.internal`, `10.0.0.7`, `spiffe://prod/render` or `spiffe://prod/*`.
+/// A name that a worker's certificate may have: `worker.internal`, `*.internal`, `10.0.0.7`, `spiffe://prod/render` or `spiffe://prod/*`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PeerName(Kind);
@@ -19,6 +19,7 @@ pub struct PeerName(Kind);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Host(ServerName<'static>),
+    Hosts(Pattern),
     Uri(Pattern),
 }
 
@@ -54,6 +55,11 @@ pub(super) fn check(
     } else {
         expected.iter().any(|PeerName(kind)| match kind {
             Kind::Host(host) => is_of(host),
+            // Whoever has a name with a star in it may serve under many, and is none of them.
+            Kind::Hosts(pattern) => {
+                let is_meant = |name: &str| pattern.matches(&name.trim_end_matches('.').to_ascii_lowercase());
+                shown.valid_dns_names().any(|name| !name.contains('*') && is_meant(name))
+            }
             Kind::Uri(pattern) => shown.valid_uri_names().any(|uri| !uri.contains('*') && pattern.matches(uri)),
         })
     };
@@ -76,6 +82,10 @@ impl FromStr for PeerName {
             let pattern = Pattern::uri(name).map_err(|error: PatternError| wrong(error.to_string()))?;
             return Ok(Self(Kind::Uri(pattern)));
         }
+        if name.contains('*') {
+            let pattern = Pattern::host(name).map_err(|error: PatternError| wrong(error.to_string()))?;
+            return Ok(Self(Kind::Hosts(pattern)));
+        }
         let host = ServerName::try_from(name.to_owned());
         let host = host.map_err(|_| wrong("give a host name, an address or a URI, without a port".into()))?;
         Ok(Self(Kind::Host(host)))
@@ -86,7 +96,7 @@ impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Host(host) => f.write_str(&host.to_str()),
-            Kind::Uri(pattern) => pattern.fmt(f),
+            Kind::Hosts(pattern) | Kind::Uri(pattern) => pattern.fmt(f),
         }
     }
 }

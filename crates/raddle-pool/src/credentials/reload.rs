@@ -1,16 +1,18 @@
 //! The set that counts now, and looking whether there is a newer one.
 //!
 //! Files are looked at when a handshake needs them, at most once a second, and not watched: a certificate is of no use but in a handshake, so that
-//! this is when it has to be the right one. What that costs is three calls of `stat` a second. It needs no thread, no task and no
+//! this is when it has to be the right one. What that costs is three calls of `stat` a second. Nothing is kept for it, no task and no
 //! descriptor, which matters where a hundred credentials are held; it works where inotify says nothing, as with network file systems; and
-//! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two folders up.
+//! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two folders up. A file system may hang: so a thread looks, and the handshake
+//! waits for it no longer than a disk takes.
 //! A handshake within that second may still get the set before. Connections that are up are not touched: what was agreed in their
 //! handshake holds until they end.
 
 use std::{
     fs,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,6 +21,8 @@ use crate::stamp::Stamp;
 
 /// How long nobody looks after somebody has.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long a handshake waits for whoever looks: longer than a busy machine takes. It may hold up others meanwhile, once.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The set that counts now.
 #[derive(Debug)]
@@ -51,16 +55,31 @@ impl Current {
     }
 
     /// The set for a handshake.
-    pub(super) fn get(&self) -> Arc<Set> {
-        // Whoever finds that somebody looks already does not wait for him.
-        if !self.files.is_empty()
-            && let Ok(mut look) = self.look.try_lock()
-            && look.last.elapsed() >= PAUSE
-        {
-            // What is wrong was said, and the set before goes on.
-            let _ = self.look(&mut look);
+    pub(super) fn get(self: &Arc<Self>) -> Arc<Set> {
+        if self.is_to_be_looked_at() {
+            let (this, (say, hear)) = (Arc::clone(self), mpsc::sync_channel(1));
+            // Ends when it has looked, which may take as long as the file system does.
+            let looking = thread::Builder::new().name("credentials".into()).spawn(move || {
+                // What is wrong was said, and the set before goes on.
+                let _ = this.reload();
+                let _ = say.send(());
+            });
+            if looking.is_ok() {
+                let _ = hear.recv_timeout(PATIENCE);
+            }
         }
         self.held()
+    }
+
+    /// Whether somebody has to look, and nobody does. It is left to who is told so.
+    fn is_to_be_looked_at(&self) -> bool {
+        // Whoever finds that somebody looks already does not wait for him.
+        let Ok(mut look) = self.look.try_lock() else { return false };
+        let is_due = !self.files.is_empty() && look.last.elapsed() >= PAUSE;
+        if is_due {
+            look.last = Instant::now();
+        }
+        is_due
     }
 
     /// Looks now, and says whether there is another set.
@@ -99,7 +118,8 @@ impl Current {
         Ok(true)
     }
 
-    fn held(&self) -> Arc<Set> {
+    /// The set that was last read.
+    pub(super) fn held(&self) -> Arc<Set> {
         Arc::clone(&self.set.read().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -48,7 +48,7 @@ impl WorkerCredentials {
             return Err(CredentialsError::NoIdentity("for mutual TLS, on both sides"));
         }
         let current = Current::new(recipe)?;
-        reload::warn_of(&current.get());
+        reload::warn_of(&current.held());
         let fingerprint = fingerprint(&current);
         Ok(Self { current: Arc::new(current), fingerprint })
     }
@@ -61,6 +61,11 @@ impl WorkerCredentials {
     /// Whether callers have to show a certificate, too.
     pub fn is_mutual(&self) -> bool {
         self.recipe().mutual
+    }
+
+    /// Whether workers have to be somebody in particular, wherever they are.
+    pub(crate) fn expects_somebody(&self) -> bool {
+        !self.recipe().expected.is_empty()
     }
 
     /// What they are told apart by: the key for what is kept for them. It stays what it was when files have changed: whoever keeps connections by it keeps them.
@@ -104,7 +109,7 @@ fn fingerprint(current: &Current) -> Fingerprint {
     }
     digest.add(b"");
     recipe.expected.iter().for_each(|name| digest.add(name.to_string().as_bytes()));
-    digest.add(current.get().fingerprint.as_bytes());
+    digest.add(current.held().fingerprint.as_bytes());
     digest.finish()
 }
 

@@ -1,6 +1,9 @@
 //! What is new, from what was known and what is there. Pure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
 
 use super::{Event, Filter};
 use crate::{Uid, WorkerMetadata};
@@ -8,8 +11,9 @@ use crate::{Uid, WorkerMetadata};
 /// Workers that somebody has been told of.
 type Known = BTreeMap<Uid, WorkerMetadata>;
 
-/// What a subscriber was told, and what he is to be told next. Whoever looks says what is there; what is new follows.
-pub(super) struct Told {
+/// What a subscriber was told, and what he is to be told next. Whoever looks says what is there; what is new follows. For discoveries that look
+/// again and again.
+pub struct Told {
     filter: Option<Filter>,
     /// What was told, or stands in `ready`.
     known: Known,
@@ -17,12 +21,13 @@ pub(super) struct Told {
 }
 
 impl Told {
-    pub(super) fn new(filter: Option<Filter>) -> Self {
+    /// One who was told nothing yet, and wants to hear of these workers.
+    pub fn new(filter: Option<Filter>) -> Self {
         Self { filter, known: Known::new(), ready: VecDeque::new() }
     }
 
     /// These are there now, and no others.
-    pub(super) fn see(&mut self, there: impl IntoIterator<Item = WorkerMetadata>) {
+    pub fn see(&mut self, there: impl IntoIterator<Item = WorkerMetadata>) {
         let wanted = |worker: &WorkerMetadata| self.filter.as_ref().is_none_or(|filter| filter(worker));
         let now = there.into_iter().filter(wanted).map(|worker| (worker.uid, worker)).collect();
         self.ready.extend(changes(&self.known, &now));
@@ -30,8 +35,15 @@ impl Told {
     }
 
     /// The next event, if there is one.
-    pub(super) fn next(&mut self) -> Option<Event> {
+    #[expect(clippy::should_implement_trait, reason = "there may be more after `None`")]
+    pub fn next(&mut self) -> Option<Event> {
         self.ready.pop_front()
+    }
+}
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Told").field("known", &self.known).field("ready", &self.ready).finish_non_exhaustive()
     }
 }
 

@@ -18,7 +18,10 @@ use async_trait::async_trait;
 
 #[cfg(feature = "lan")]
 pub use self::lan::LanDiscovery;
-pub use self::{dns::DnsDiscovery, file::FileDiscovery, local::LocalDiscovery, static_list::StaticDiscovery};
+pub use self::{
+    changes::Told, dns::DnsDiscovery, file::FileDiscovery, local::LocalDiscovery, namespace::check as check_namespace,
+    static_list::StaticDiscovery,
+};
 use crate::WorkerMetadata;
 
 /// What is heard of a worker.
@@ -53,6 +56,11 @@ pub trait Discovery: Send + Sync + 'static {
 
     /// Somebody could not reach this worker. Whoever can finds out whether it is still there, and tells if it is not. Does not wait.
     fn doubt(&self, _worker: &WorkerMetadata) {}
+
+    /// Whether others than this user can say who the workers are. Then it takes more than a certificate for some address to be one.
+    fn is_hearsay(&self) -> bool {
+        false
+    }
 }
 
 /// What is heard.
@@ -89,5 +97,9 @@ impl<D: Discovery + ?Sized> Discovery for Arc<D> {
 
     fn doubt(&self, worker: &WorkerMetadata) {
         (**self).doubt(worker);
+    }
+
+    fn is_hearsay(&self) -> bool {
+        (**self).is_hearsay()
     }
 }

@@ -4,8 +4,8 @@ use std::io;
 
 use super::DiscoveryError;
 
-/// Whether this can be such a name. It may become the name of a folder, and a part of a record.
-pub(super) fn check(namespace: &str) -> Result<(), DiscoveryError> {
+/// Whether workers can be published under this name. It may become the name of a folder, and a part of a record.
+pub fn check(namespace: &str) -> Result<(), DiscoveryError> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
     if (1..=64).contains(&namespace.len()) && !namespace.starts_with('.') && namespace.chars().all(is_name) {
         return Ok(());

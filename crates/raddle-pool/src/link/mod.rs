@@ -11,7 +11,7 @@ mod socket;
 pub(crate) use self::{
     inbox::{Inbox, Read},
     outbox::{Closed, Haste, Outbox},
-    socket::{Acknowledged, Raw, Socket},
+    socket::{Acknowledged, Raw, Socket, is_here},
 };
 
 /// So much may be on its way before the client has taken any of it. A small item counts as one.
@@ -19,6 +19,9 @@ pub(crate) const WINDOW: u32 = 256;
 
 /// As long as no more calls than this are in flight, each word of theirs is sent at once.
 pub(crate) const FEW: usize = 2;
+
+/// More credit than this at a time is nonsense. It is far more than anybody needs who gives it for what was taken.
+pub(crate) const MOST_CREDIT: u32 = 1 << 20;
 
 /// Who takes items gives credit for them when they have come to so much. No item counts for more: else it could wait for credit that is only given
 /// when more has been taken.

@@ -5,7 +5,11 @@ use std::{
     future::poll_fn,
     io::{self, IoSlice},
     net::Shutdown,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -17,6 +21,8 @@ use raddle_wire::{
     frame::{self, PIECE},
 };
 
+use tokio::{sync::Notify, time::timeout};
+
 use super::Socket;
 
 /// Larger bodies are sent from where they are. Smaller ones are copied together, which is cheaper.
@@ -25,13 +31,20 @@ const LARGE: usize = 64 * 1024;
 const KEPT: usize = 256 * 1024;
 /// A writer that has not come for so long after it was woken is held up, by somebody who blocks the thread that it is to run on.
 const LATE: Duration = Duration::from_millis(20);
+/// With more than so much waiting it is full, until half of that has gone.
+pub(crate) const FULL: usize = 4 * 1024 * 1024;
 
-/// Where things wait to be sent. What bounds it is what bounds those who put something there: permits of callers, credit of items.
+/// Where things wait to be sent. Nobody is kept from putting something there, but whoever may wait does so while it is full: who takes what the other side
+/// asks for, and who has an item of many. So what the other side does not read is bounded, however much it asks for.
 pub(crate) struct Outbox {
     socket: Arc<Socket>,
     state: Mutex<State>,
     /// Sends what others have left.
     writer: AtomicWaker,
+    /// As the state has it, for those who look without a lock.
+    is_full: AtomicBool,
+    /// Tells that it is not full any more.
+    room: Notify,
 }
 
 #[derive(Default)]
@@ -47,6 +60,8 @@ struct State {
     now_ends: Vec<(u64, usize)>,
     next_ends: Vec<(u64, usize)>,
     large: VecDeque<Large>,
+    /// The bytes of these that are not being sent yet.
+    large_bytes: usize,
     /// What is sent when there is nothing else.
     last: Vec<u8>,
     /// The socket has not taken all of what it was given: what is encrypted may have been given to it, and not sent.
@@ -94,7 +109,8 @@ pub(crate) struct Closed;
 
 impl Outbox {
     pub(crate) fn new(socket: Arc<Socket>) -> Arc<Self> {
-        Arc::new(Self { socket, state: Mutex::default(), writer: AtomicWaker::new() })
+        let (state, writer) = (Mutex::default(), AtomicWaker::new());
+        Arc::new(Self { socket, state, writer, is_full: AtomicBool::new(false), room: Notify::new() })
     }
 
     /// Sends a message, now or soon.
@@ -107,6 +123,7 @@ impl Outbox {
         // What belongs together stays in its order.
         if body.len() > LARGE || state.large.iter().any(|large| large.id == id) {
             let whole = body.len();
+            state.large_bytes += whole;
             state.large.push_back(Large { id, head: Some(head.encode_to_vec()), body, whole });
         } else {
             frame::put(&mut state.next, head, &body);
@@ -119,6 +136,7 @@ impl Outbox {
         if is_left {
             state.woken.get_or_insert_with(Instant::now);
         }
+        self.note_room(&state);
         drop(state);
         if is_left {
             self.writer.wake();
@@ -131,6 +149,8 @@ impl Outbox {
         let mut state = self.lock();
         let place = state.large.iter().position(|large| large.id == id && large.head.is_some());
         let withdrawn = place.and_then(|place| state.large.remove(place));
+        state.large_bytes -= withdrawn.as_ref().map_or(0, |large| large.body.len());
+        self.note_room(&state);
         drop(state);
         withdrawn.is_some()
     }
@@ -148,6 +168,7 @@ impl Outbox {
                 let _ = state.send(&self.socket);
             }
         }
+        self.note_room(&state);
         drop(state);
         self.writer.wake();
     }
@@ -162,6 +183,8 @@ impl Outbox {
         state.now_ends.clear();
         state.next_ends.clear();
         state.large.clear();
+        state.large_bytes = 0;
+        self.note_room(&state);
         drop(state);
         self.socket.shut(Shutdown::Both);
         self.writer.wake();
@@ -174,6 +197,38 @@ impl Outbox {
         if !state.is_stuck && state.ending != Ending::Now && state.is_writer_late() {
             // What is left, and what went wrong, is for the writer to find.
             let _ = state.send(&self.socket);
+            self.note_room(&state);
+        }
+    }
+
+    /// Whether so much waits that nothing more should be asked for.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it is not full, or nothing is sent any more.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut room = pin!(self.room.notified());
+            // Before it is looked at: who makes room after the look finds somebody to tell.
+            room.as_mut().enable();
+            if !self.is_full() {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    /// Whether it is full now, for those who look, and for those who wait. To be called with each change of what waits.
+    fn note_room(&self, state: &State) {
+        let waiting = if state.ending == Ending::Now { 0 } else { state.waiting() };
+        match self.is_full() {
+            false if waiting > FULL => self.is_full.store(true, Ordering::Relaxed),
+            true if waiting <= FULL / 2 => {
+                self.is_full.store(false, Ordering::Relaxed);
+                self.room.notify_waiters();
+            }
+            _ => {}
         }
     }
 
@@ -182,13 +237,13 @@ impl Outbox {
         std::mem::take(&mut self.lock().has_moved)
     }
 
-    /// Sends what others have left, until the outbox is closed and empty.
-    pub(crate) async fn write(self: Arc<Self>) -> io::Result<()> {
+    /// Sends what others have left, until the outbox is closed and empty. The other side may take so long to read anything at all.
+    pub(crate) async fn write(self: Arc<Self>, patience: Duration) -> io::Result<()> {
         loop {
             if poll_fn(|cx| self.poll_work(cx)).await == Ending::Now {
                 return Ok(());
             }
-            self.write_all().await?;
+            self.write_all(patience).await?;
             // It may have been closed since, with a last word.
             if self.lock().is_over() {
                 self.socket.shut(Shutdown::Write);
@@ -206,13 +261,14 @@ impl Outbox {
         if state.is_empty() && state.ending == Ending::No { Poll::Pending } else { Poll::Ready(state.ending) }
     }
 
-    async fn write_all(&self) -> io::Result<()> {
+    async fn write_all(&self, patience: Duration) -> io::Result<()> {
         let mut waiting = None;
         loop {
             let is_sent = {
                 let mut state = self.lock();
                 let is_sent = state.ending == Ending::Now || state.send(&self.socket)?;
                 state.is_stuck = !is_sent;
+                self.note_room(&state);
                 is_sent
             };
             if is_sent {
@@ -222,16 +278,14 @@ impl Outbox {
                 Some(waiting) => waiting,
                 None => waiting.insert(self.socket.writable()?),
             };
-            waiting.writable().await?.clear_ready();
+            timeout(patience, waiting.writable()).await??.clear_ready();
         }
     }
 
     /// How many bytes wait to be sent.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        let state = self.lock();
-        let large: usize = state.large.iter().map(|large| large.body.len()).sum();
-        state.now.len() - state.sent + state.piece.len() + state.next.len() + large
+        self.lock().waiting()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -243,6 +297,11 @@ impl State {
     fn is_empty(&self) -> bool {
         let is_taken = self.sent == self.now.len() && self.piece.is_empty();
         is_taken && !self.is_held_back && self.next.is_empty() && self.large.is_empty()
+    }
+
+    /// How many bytes wait to be sent.
+    fn waiting(&self) -> usize {
+        self.now.len() - self.sent + self.piece.len() + self.next.len() + self.large_bytes
     }
 
     fn is_writer_late(&self) -> bool {
@@ -292,6 +351,7 @@ impl State {
         std::mem::swap(&mut self.now_ends, &mut self.next_ends);
         if let Some(large) = self.large.front_mut() {
             self.piece = large.body.split_to(large.body.len().min(PIECE));
+            self.large_bytes -= self.piece.len();
             match large.head.take() {
                 Some(head) => frame::put_beginning(&mut self.now, &head, self.piece.len(), large.whole),
                 None => frame::put_next(&mut self.now, self.piece.len(), large.whole),
@@ -318,6 +378,8 @@ mod tests {
         super::{Inbox, Raw, Read},
         *,
     };
+
+    const PATIENCE: Duration = Duration::from_secs(30);
 
     fn pair() -> (Arc<Outbox>, Socket) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -362,7 +424,7 @@ mod tests {
         }
         outbox.close(Some(&head(9)));
         assert_eq!(outbox.push(1, &head(1), Bytes::new(), Haste::Now), Err(Closed));
-        let (written, received) = tokio::join!(Arc::clone(&outbox).write(), received(theirs));
+        let (written, received) = tokio::join!(Arc::clone(&outbox).write(PATIENCE), received(theirs));
         written.unwrap();
         assert_eq!(received, [(3, 4), (1, one), (1, 3), (2, other), (9, 0)]);
     }
@@ -374,7 +436,7 @@ mod tests {
         let many = 2..100;
         many.clone().for_each(|id| outbox.push(id, &head(id), body(LARGE), Haste::Now).unwrap());
         outbox.push(100, &head(100), body(2 * PIECE), Haste::Now).unwrap();
-        let writing = tokio::spawn(Arc::clone(&outbox).write());
+        let writing = tokio::spawn(Arc::clone(&outbox).write(PATIENCE));
         tokio::task::yield_now().await;
         let unsent = outbox.abandon();
         let sent = received(theirs).await;
@@ -383,5 +445,36 @@ mod tests {
         let all: Vec<u64> = sent.iter().map(|(id, _)| *id).chain(unsent).collect();
         assert_eq!(all, (1..=100).collect::<Vec<_>>(), "each is on one side");
         tokio::time::timeout(std::time::Duration::from_secs(5), writing).await.unwrap().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn who_may_wait_does_so_until_what_is_there_has_been_read() {
+        let (outbox, theirs) = pair();
+        let (mut bytes, mut id) = (0, 0);
+        while !outbox.is_full() {
+            id += 1;
+            let size = if id % 2 == 0 { 100 } else { LARGE + 1 };
+            outbox.push(id, &head(id), body(size), Haste::Now).unwrap();
+            bytes += size;
+        }
+        // What the system has taken does not wait here.
+        assert!((FULL..3 * FULL).contains(&bytes), "{bytes}");
+        let writing = tokio::spawn(Arc::clone(&outbox).write(PATIENCE));
+        let waited = tokio::time::timeout(Duration::from_millis(50), outbox.room()).await;
+        assert!(waited.is_err(), "nobody has read anything");
+        let reading = tokio::spawn(received(theirs));
+        tokio::time::timeout(PATIENCE, outbox.room()).await.expect("it is read");
+        assert!(outbox.waiting() <= FULL / 2);
+        outbox.close(None::<&v1::Request>);
+        writing.await.unwrap().unwrap();
+        assert_eq!(reading.await.unwrap().iter().map(|(_, size)| size).sum::<usize>(), bytes);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_nothing_for_too_long_is_given_up() {
+        let (outbox, _theirs) = pair();
+        outbox.push(1, &head(1), body(FULL), Haste::Now).unwrap();
+        let error = Arc::clone(&outbox).write(PATIENCE).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

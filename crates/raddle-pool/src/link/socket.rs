@@ -6,7 +6,7 @@
 use std::{
     io::{self, IoSlice, Read, Write},
     mem::MaybeUninit,
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
         unix::net::UnixStream,
@@ -34,6 +34,11 @@ pub(crate) struct Acknowledged {
     pub(crate) is_waiting: bool,
     /// How long ago it has last said anything.
     pub(crate) heard: Duration,
+}
+
+/// Whether a connection between these stays on one machine: it has the same address at both ends.
+pub(crate) fn is_here(peer: io::Result<SocketAddr>, own: io::Result<SocketAddr>) -> bool {
+    matches!((peer, own), (Ok(peer), Ok(own)) if peer.ip() == own.ip() || peer.ip().to_canonical().is_loopback())
 }
 
 /// What it is to the system.

@@ -46,7 +46,7 @@ pub enum PoolError {
     /// There is nothing to call.
     #[error(
         "this program has no routines that a worker could serve: functions with #[raddle::routine] are routines of the program that they \
-         are in, which serves them by itself, as in 'myapp pool serve'"
+         are in, which serves them by itself, as in 'myapp pool serve'; 'raddle pool serve --program ./myapp' does it, too"
     )]
     NoRoutines,
 }

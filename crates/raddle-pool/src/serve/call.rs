@@ -21,10 +21,7 @@ use super::{
     panics,
     sink::{Sink, exception},
 };
-use crate::{
-    context::Value,
-    scope::{Scope, To},
-};
+use crate::{context::Value, proxy::Routing, scope::Scope};
 
 /// A call that was taken.
 pub(super) struct Taken {
@@ -36,13 +33,13 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub(super) fn new(routine: Routine, encoding: Encoding, call: v1::Call, sink: Sink) -> Self {
+    pub(super) fn new(routine: Routine, encoding: Encoding, call: v1::Call, routing: Routing, sink: Sink) -> Self {
         let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, route, .. } = call;
         let received = |(name, bytes)| (name, Value::received(encoding, bytes));
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         let trace = traceparent.parse().ok().map(|parent| Trace { parent, state: tracestate.parse().ok() });
         let scope = Scope {
-            to: route.map_or(To::Nowhere, |route| To::Route(Arc::new(route))),
+            to: routing.of(route),
             values: Arc::new(context.into_iter().map(received).collect()),
             trace,
             // As far away as there is, if it is said to be further.

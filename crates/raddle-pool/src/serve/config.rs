@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 
-use raddle_exec::title;
+use raddle_exec::{log::Log, title};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -36,10 +36,17 @@ pub(crate) struct Settings {
     pub(crate) insecure: bool,
     /// How long it keeps what it needs to call others, when it does not.
     pub(crate) proxy_pool_ttl: Duration,
+    /// What it logs, if that is not for its environment to say.
+    pub(crate) log: Option<Log>,
 }
 
 /// What asks a worker what it has done. A byte, after the line that says what it is to be.
 pub(crate) const ASKED: u8 = b'?';
+
+/// What stops a worker: this byte, and then the seconds that calls in flight may take, as in `StopRequest`.
+pub(crate) const STOP: u8 = b'!';
+/// How those are written: a number of eight bytes, the first of which counts most.
+pub(crate) type Seconds = [u8; 8];
 
 /// What it says when it serves, or why it cannot; later, and at its end, what it has done. One line each, the other way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

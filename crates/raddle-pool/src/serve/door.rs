@@ -1,6 +1,6 @@
 //! Who comes in: clients with a link, and clients that speak gRPC.
 
-use std::{collections::VecDeque, io, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
 use futures_util::{Stream as Clients, stream::poll_fn};
 use raddle_wire::frame::GREETING;
@@ -8,67 +8,100 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::mpsc::{self, Sender},
     task::AbortHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{executor::Executor, gate::Gate, link::Links, listener::Listener};
+use super::{
+    executor::Executor,
+    gate::{Caller, Gate, Origin},
+    guests::Guests,
+    link::Links,
+    listener::Listener,
+    visit::Visit,
+};
 use crate::connection::Stream;
 
 /// How long somebody who has come may take to prove who it is, and to say a first word.
 const FIRST_WORD: Duration = Duration::from_secs(10);
-/// How many may be at it at a time. Whoever means well is done in no time: if there are more, the one who has taken longest has to go.
+/// How many may be at it at a time. Whoever means well is done in no time: if there are more, somebody has to go.
 const AT_THE_DOOR: usize = 256;
+/// How long nobody is let in after somebody could not be: no descriptor is to be had, and one that ends gives its own back.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Clients that wait for the gRPC server, which takes them at once.
 const WAITING: usize = 16;
 
 /// Lets clients in.
 pub(super) struct Door {
     pub(super) links: Arc<Links>,
+    pub(super) guests: Arc<Guests>,
     pub(super) executor: Arc<Executor>,
     pub(super) gate: Arc<Gate>,
     /// Clients at a port have to prove who they are.
     pub(super) tls: Option<TlsAcceptor>,
 }
 
+/// Somebody who has not come in yet.
+struct Waiting {
+    from: Origin,
+    meeting: AbortHandle,
+}
+
 impl Door {
     /// Opens it. Returns those that speak gRPC; the others get a link.
-    pub(super) fn open(self, listener: Listener) -> impl Clients<Item = io::Result<Stream>> {
+    pub(super) fn open(self, listener: Listener) -> impl Clients<Item = io::Result<Visit>> {
         let (grpc, mut clients) = mpsc::channel(WAITING);
         // Ends with the process.
         tokio::spawn(Arc::new(self).stand(listener, grpc));
         poll_fn(move |cx| clients.poll_recv(cx))
     }
 
-    async fn stand(self: Arc<Self>, listener: Listener, grpc: Sender<io::Result<Stream>>) {
-        let mut at_the_door: VecDeque<AbortHandle> = VecDeque::new();
+    async fn stand(self: Arc<Self>, listener: Listener, grpc: Sender<io::Result<Visit>>) {
+        let mut waiting: Vec<Waiting> = Vec::new();
         loop {
-            let client = listener.accept().await;
-            at_the_door.retain(|meeting| !meeting.is_finished());
-            while at_the_door.len() >= AT_THE_DOOR {
-                at_the_door.pop_front().iter().for_each(AbortHandle::abort);
-                self.gate.turn_away(&io::ErrorKind::TimedOut.into());
+            let client = match listener.accept().await {
+                Ok(client) => client,
+                Err(error) => {
+                    self.gate.shut_out(&error);
+                    if error.kind() != io::ErrorKind::PermissionDenied {
+                        sleep(PAUSE).await;
+                    }
+                    continue;
+                }
+            };
+            let from = client.origin();
+            waiting.retain(|one| !one.meeting.is_finished());
+            if waiting.len() >= AT_THE_DOOR {
+                let origins: Vec<Origin> = waiting.iter().map(|one| one.from).collect();
+                let goes = waiting.remove(who_goes(&origins));
+                goes.meeting.abort();
+                self.gate.turn_away(&io::ErrorKind::TimedOut.into(), goes.from);
             }
             let (door, grpc) = (Arc::clone(&self), grpc.clone());
             // Ends at the latest when its time is over.
             let meeting = tokio::spawn(async move {
-                let met = timeout(FIRST_WORD, door.meet(client, grpc)).await;
+                let met = timeout(FIRST_WORD, door.meet(client, from, grpc)).await;
                 if let Err(error) = met.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                    door.gate.turn_away(&error);
+                    door.gate.turn_away(&error, from);
                 }
             });
-            at_the_door.push_back(meeting.abort_handle());
+            waiting.push(Waiting { from, meeting: meeting.abort_handle() });
         }
     }
 
-    async fn meet(&self, client: Stream, grpc: Sender<io::Result<Stream>>) -> io::Result<()> {
+    async fn meet(&self, client: Stream, from: Origin, grpc: Sender<io::Result<Visit>>) -> io::Result<()> {
         let mut client = match &self.tls {
             Some(acceptor) => client.accepted(acceptor).await?,
             None => client,
         };
-        if !client.wants_link().await? {
-            // Nobody is left to take it when the worker ends.
-            let _ = grpc.send(Ok(client)).await;
+        let wants_link = client.wants_link().await?;
+        let caller = Caller { peer: client.peer().map_err(io::Error::other)?, from, is_here: client.is_from_here() };
+        if !wants_link {
+            let visit = Visit::new(client, caller, self.guests.clock(), Arc::clone(&self.gate), FIRST_WORD);
+            if self.guests.admit(visit.visitor()) {
+                // Nobody is left to take it when the worker ends.
+                let _ = grpc.send(Ok(visit)).await;
+            }
             return Ok(());
         }
         let mut greeting = [0; GREETING.len()];
@@ -76,10 +109,42 @@ impl Door {
         // Of another version: it hears which this is, and calls by gRPC.
         client.write_all(&GREETING).await?;
         client.flush().await?;
-        if greeting == GREETING {
-            let peer = client.peer().map_err(io::Error::other)?;
-            self.links.begin(client.into_socket()?, peer, &self.executor);
+        if greeting != GREETING {
+            return Err(io::ErrorKind::InvalidData.into());
         }
+        self.links.begin(client.into_socket()?, caller, &self.executor);
         Ok(())
+    }
+}
+
+/// Who of those at the door has to go: of those from where most have come, the one who has taken longest. So whoever sends a crowd gets in the way of its own.
+fn who_goes(origins: &[Origin]) -> usize {
+    let mut many: HashMap<Origin, usize> = HashMap::new();
+    for origin in origins {
+        *many.entry(neighbourhood(*origin)).or_default() += 1;
+    }
+    let most = many.values().copied().max().unwrap_or(0);
+    origins.iter().position(|origin| many[&neighbourhood(*origin)] == most).unwrap_or(0)
+}
+
+/// Whoever has an address of IPv6 has as many as it wants of the same network.
+fn neighbourhood(origin: Origin) -> Origin {
+    origin.map(|from| match from {
+        IpAddr::V4(_) => from,
+        IpAddr::V6(from) => IpAddr::V6((from.to_bits() & !u128::from(u64::MAX)).into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_sends_a_crowd_gets_in_the_way_of_its_own() {
+        let origins = |from: &[&str]| from.iter().map(|from| from.parse().ok()).collect::<Vec<Origin>>();
+        assert_eq!(who_goes(&origins(&["10.0.0.7", "10.0.0.9", "10.0.0.9"])), 1);
+        assert_eq!(who_goes(&origins(&["10.0.0.7", "2001:db8::1", "2001:db8::2", "10.0.0.9"])), 1);
+        assert_eq!(who_goes(&origins(&["10.0.0.7", "10.0.0.8"])), 0, "the first, if all are equal");
+        assert_eq!(who_goes(&[None, None]), 0);
     }
 }

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     RpcError,
     encoding::{self, Encoding},
+    proxy::Routing,
 };
 
 /// Runs calls.
@@ -94,7 +95,13 @@ impl Executor {
     }
 
     /// Begins a call, or says why not.
-    pub(super) fn begin(self: &Arc<Self>, number: Number, call: v1::Call, sink: &Sink) -> Result<(), RpcError> {
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        number: Number,
+        call: v1::Call,
+        routing: Routing,
+        sink: &Sink,
+    ) -> Result<(), RpcError> {
         if call.protocol != PROTOCOL {
             let message =
                 format!("the worker speaks version {PROTOCOL} of the protocol, and the caller {}", call.protocol);
@@ -117,7 +124,7 @@ impl Executor {
         if is_full(in_flight) || self.crew.is_exhausted() || !is_wanted() {
             return Err(full());
         }
-        let taken = Taken::new(routine, encoding, call, sink.clone());
+        let taken = Taken::new(routine, encoding, call, routing, sink.clone());
         let is_plain = taken.is_plain();
         let waiting = Waiting::default();
         {
@@ -138,8 +145,9 @@ impl Executor {
             calls.taken += 1;
             calls.idle_since = None;
             self.in_flight.send_replace(calls.running.len());
+            // Together with that: whoever ends all calls that are known ends this one, too.
+            *lock(&waiting) = Some((taken, InFlight { executor: Arc::clone(self), number }));
         }
-        *lock(&waiting) = Some((taken, InFlight { executor: Arc::clone(self), number }));
         self.find_a_thread(number, &waiting, is_plain);
         Ok(())
     }
@@ -154,10 +162,9 @@ impl Executor {
                 }
             });
         } else {
-            let abort = crew.spawn(run(waiting)).abort_handle();
-            // It may be over by now.
+            // It may have been ended by now. If not, whoever wants to end it waits until it can be.
             if let Some(running) = self.calls().running.get_mut(&number) {
-                running.aborts.push(abort);
+                running.aborts.push(crew.spawn(run(waiting)).abort_handle());
             }
         }
     }
@@ -179,11 +186,9 @@ impl Executor {
         calls.running.iter().filter(|(number, _)| which(number)).map(|(_, running)| running.clone()).collect()
     }
 
-    /// Takes a number of items more of a call.
-    pub(super) fn allow(&self, number: Number, items: u32) {
-        if let Some(running) = self.calls().running.get(&number) {
-            running.sink.allow(items);
-        }
+    /// Takes a number of items more of a call. Returns whether that makes sense; of a call that is over, anything does.
+    pub(super) fn allow(&self, number: Number, items: u32) -> bool {
+        self.calls().running.get(&number).is_none_or(|running| running.sink.allow(items))
     }
 
     /// Takes no more calls. Returns how many are in flight.
@@ -318,7 +323,7 @@ mod tests {
             let at_once = Barrier::new(threads);
             let begin = &|link| {
                 at_once.wait();
-                executor.begin(Number { link, id: 1 }, call(), &sink).is_ok()
+                executor.begin(Number { link, id: 1 }, call(), Routing::Anywhere, &sink).is_ok()
             };
             let taken = thread::scope(|scope| {
                 let all: Vec<_> = (0..threads as u64).map(|link| scope.spawn(move || begin(link))).collect();
@@ -327,5 +332,30 @@ mod tests {
             executor.leave();
             assert_eq!(taken, 1);
         }
+    }
+    /// Calls that come while all are ended: each is either refused, or ended. None is told that it was cancelled and goes on.
+    #[test]
+    fn whoever_ends_all_calls_ends_those_that_have_just_come() {
+        let endless = Run::Async(|_| Ok(Box::pin(std::future::pending())));
+        let routines = Routines::new([Routine { name: "endless", place: "here", run: endless }]).unwrap();
+        let call = || v1::Call { protocol: PROTOCOL, routine: "endless".into(), ..v1::Call::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let executor = Executor::new(routines, Crew::new().unwrap(), None);
+        let (sink, at_once) = (Sink::plain(mpsc::unbounded_channel().0), Barrier::new(2));
+        for round in 0..2_000 {
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    at_once.wait();
+                    let number = Number { link: round, id: 1 };
+                    executor.begin(number, call(), Routing::Anywhere, &sink).unwrap();
+                });
+                at_once.wait();
+                executor.cancel_all();
+            });
+            executor.cancel_all();
+            let idle = async { tokio::time::timeout(Duration::from_secs(30), executor.idle()).await };
+            assert!(runtime.block_on(idle).is_ok(), "one goes on in round {round}");
+        }
+        executor.leave();
     }
 }

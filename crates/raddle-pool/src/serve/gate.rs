@@ -4,28 +4,40 @@ use std::{
     collections::BTreeMap,
     fmt::Display,
     io,
-    sync::{Mutex, MutexGuard, PoisonError},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use raddle_wire::{DecodeError, frame::FrameError};
+use tokio::sync::Notify;
 use tonic::Code;
 use tracing::warn;
 
 use crate::{
     RpcError,
     connection::Peer,
-    credentials::{Action, Allow, Refusal},
+    credentials::{Action, Allow, Identity, Refusal},
+    proxy::Routing,
 };
 
-/// How often the log tells of those who were refused for the same reason.
+/// How often the log tells of those who were refused for the same reason: of the first at once, and of those who follow so soon in one line.
 const TOLD: Duration = Duration::from_secs(5);
+/// The longest that is told of one.
+const LONGEST: usize = 512;
+/// What happens to the honest every day: it is counted, and the log does not tell of it.
+const ORDINARY: [&str; 3] = ["full", "stopping", "hung_up"];
 
 /// Decides who may do what.
 #[derive(Default)]
 pub(super) struct Gate {
     /// What is said of it. If nothing is, callers of this user may do everything, and others what [`Allow::default`] says.
     allow: Option<Allow>,
+    /// And that is this.
+    default: Allow,
     refused: Mutex<BTreeMap<&'static str, Refused>>,
+    /// That there is somebody of whom the log has not told.
+    is_untold: Notify,
 }
 
 #[derive(Default)]
@@ -35,50 +47,126 @@ struct Refused {
     told: Option<(Instant, u64)>,
 }
 
+/// Where somebody comes from: an address, or a process of this machine.
+pub(super) type Origin = Option<IpAddr>;
+
+/// What no other version of Raddle says, in frames as they are to be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Nonsense {
+    /// The head is no message.
+    #[error("the head of a frame cannot be read: {0}")]
+    Head(#[from] DecodeError),
+    /// More than anybody can need.
+    #[error("more credit is given than anybody can need")]
+    Credit,
+}
+
+impl From<Nonsense> for io::Error {
+    fn from(nonsense: Nonsense) -> Self {
+        Self::other(nonsense)
+    }
+}
+
+/// Somebody who was let in.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) peer: Peer,
+    pub(super) from: Origin,
+    /// It is on this machine.
+    pub(super) is_here: bool,
+}
+
 impl Gate {
     pub(super) fn new(allow: Option<Allow>) -> Self {
-        Self { allow, refused: Mutex::default() }
+        Self { allow, ..Self::default() }
     }
 
     /// Whether this caller may do this.
-    pub(super) fn check(&self, peer: &Peer, action: Action<'_>) -> Result<(), RpcError> {
-        let (is_allowed, who) = match (peer, &self.allow) {
-            // Who has the same user can do as it likes with the worker in other ways.
-            (Peer::User, _) | (Peer::Anybody, None) => return Ok(()),
-            (Peer::Anybody, Some(allow)) => (allow.permits(None, action), "a caller without a certificate".to_owned()),
-            (Peer::Proven(identity), allow) => {
-                let who = identity.as_ref().map_or("a caller without a certificate".to_owned(), ToString::to_string);
-                let is_allowed = match allow {
-                    Some(allow) => allow.permits(identity.as_ref(), action),
-                    None => Allow::default().permits(identity.as_ref(), action),
-                };
-                (is_allowed, who)
-            }
-        };
-        if is_allowed {
+    pub(super) fn check(&self, caller: &Caller, action: Action<'_>) -> Result<(), RpcError> {
+        let Some((identity, rules)) = self.judges(&caller.peer) else { return Ok(()) };
+        if rules.permits(identity, action) {
             return Ok(());
         }
+        let who = identity.map_or("a caller without a certificate".to_owned(), ToString::to_string);
         let what = match action {
             Action::Call(routine) => format!("call '{}'", super::shown(routine)),
             Action::Stop => "stop this worker".to_owned(),
             Action::Info => "ask what this worker is".to_owned(),
+            Action::Route => "say where calls of routines go".to_owned(),
         };
         let message = format!("{who} may not {what}");
-        self.refuse("not_allowed", &message);
+        self.refuse("not_allowed", &message, caller.from);
         Err(RpcError::refused(Code::PermissionDenied, message))
     }
 
-    /// Somebody did not get as far as to ask for anything.
-    pub(super) fn turn_away(&self, error: &io::Error) {
-        match Refusal::of(error) {
-            Some(refusal) => self.refuse(refusal.reason().label(), &refusal),
-            None if error.kind() == io::ErrorKind::TimedOut => self.refuse("too_slow", &"said too little for too long"),
-            None => self.refuse("hung_up", &error),
+    /// Where this caller may have the calls of routines go. It is the worker who makes them: of those who may not say it, they go nowhere.
+    pub(super) fn routing(&self, Caller { peer, is_here, .. }: &Caller) -> Routing {
+        let may = self.judges(peer).is_none_or(|(caller, rules)| rules.permits(caller, Action::Route));
+        match (may, *is_here) {
+            (false, _) => Routing::Nowhere,
+            (true, false) => Routing::Beyond,
+            (true, true) => Routing::Anywhere,
         }
     }
 
-    /// A call was not taken. Others will take it, or its caller hears why: there is no need for the log to tell.
-    pub(super) fn decline(&self, error: &RpcError) {
+    /// Whom to ask what this caller may do, and as whom. `None` if he may do everything.
+    fn judges<'a>(&'a self, peer: &'a Peer) -> Option<(Option<&'a Identity>, &'a Allow)> {
+        match (peer, &self.allow) {
+            // Who has the same user can do as it likes with the worker in other ways.
+            (Peer::User, _) | (Peer::Anybody, None) => None,
+            (Peer::Anybody, Some(rules)) => Some((None, rules)),
+            (Peer::Proven(caller), rules) => Some((caller.as_ref(), rules.as_ref().unwrap_or(&self.default))),
+        }
+    }
+
+    /// Somebody was not even met: another user of this machine, or one too many.
+    pub(super) fn shut_out(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            self.refuse("not_allowed", &"another user of this machine may not call", None);
+        } else {
+            self.refuse("crowded", error, None);
+        }
+    }
+
+    /// Somebody did not get as far as to ask for anything.
+    pub(super) fn turn_away(&self, error: &io::Error, from: Origin) {
+        match Refusal::of(error) {
+            Some(refusal) => self.refuse(refusal.reason().label(), &refusal, from),
+            None => match error.kind() {
+                io::ErrorKind::TimedOut => self.refuse("too_slow", &"said too little for too long", from),
+                // That there is no protocol which both speak, as in a handshake.
+                io::ErrorKind::InvalidData => self.refuse("protocol", &"speaks neither gRPC nor over a link", from),
+                _ => self.refuse("hung_up", &error, from),
+            },
+        }
+    }
+
+    /// Somebody was let in, and had to make room for others, or found none.
+    pub(super) fn crowd_out(&self, from: Origin) {
+        self.refuse("crowded", &"there are too many connections", from);
+    }
+
+    /// Somebody who was let in is hung up on for this. One who hangs up himself is not told of.
+    pub(super) fn hang_up_on(&self, error: &io::Error, from: Origin) {
+        if let Some(refusal) = Refusal::of(error) {
+            return self.refuse(refusal.reason().label(), &refusal, from);
+        }
+        let is_nonsense = error.get_ref().is_some_and(|error| error.is::<FrameError>() || error.is::<Nonsense>());
+        if is_nonsense {
+            self.refuse("malformed", &error, from);
+        } else if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() {
+            // Not the system's own word for a machine that is gone.
+            self.refuse("unread", &"did not read what it was answered", from);
+        }
+    }
+
+    /// A message of gRPC is not read.
+    pub(super) fn refuse_message(&self, why: &str) {
+        self.refuse("malformed", &why, None);
+    }
+
+    /// A call was not taken.
+    pub(super) fn decline(&self, error: &RpcError, from: Origin) {
         let reason = match error.code {
             Code::ResourceExhausted => "full",
             Code::Unavailable => "stopping",
@@ -86,7 +174,7 @@ impl Gate {
             Code::FailedPrecondition => "other_version",
             _ => "malformed",
         };
-        self.lock().entry(reason).or_default().count += 1;
+        self.refuse(reason, &error.message, from);
     }
 
     /// How many were refused, by the reason.
@@ -94,17 +182,34 @@ impl Gate {
         self.lock().iter().map(|(reason, refused)| ((*reason).to_owned(), refused.count)).collect()
     }
 
-    fn refuse(&self, reason: &'static str, why: &dyn Display) {
+    /// Tells of those of whom nothing was told because others had been just before. Costs nothing while nobody is refused.
+    pub(super) async fn tell_of_the_rest(self: Arc<Self>) {
+        loop {
+            self.is_untold.notified().await;
+            tokio::time::sleep(TOLD).await;
+            let mut all = self.lock();
+            let loud = all.iter_mut().filter(|(reason, _)| !ORDINARY.contains(reason));
+            let untold: Vec<_> = loud.filter_map(|(reason, refused)| Some((*reason, refused.tell()?))).collect();
+            drop(all);
+            for (reason, times) in untold {
+                warn!(reason, times, "others were refused");
+            }
+        }
+    }
+
+    fn refuse(&self, reason: &'static str, why: &dyn Display, from: Origin) {
         let mut all = self.lock();
         let refused = all.entry(reason).or_default();
         refused.count += 1;
-        let now = Instant::now();
-        if refused.told.is_none_or(|(told, _)| now.duration_since(told) >= TOLD) {
-            let since = refused.count - refused.told.map_or(0, |(_, count)| count);
-            refused.told = Some((now, refused.count));
-            drop(all);
-            warn!(reason, times = since, "somebody was refused: {why}");
+        if ORDINARY.contains(&reason) {
+            return;
         }
+        if refused.told.is_some_and(|(told, _)| told.elapsed() < TOLD) {
+            return self.is_untold.notify_one();
+        }
+        let times = refused.tell();
+        drop(all);
+        warn!(reason, times, from = from.map(display), "somebody was refused: {}", printable(why));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Refused>> {
@@ -112,32 +217,54 @@ impl Gate {
     }
 }
 
+impl Refused {
+    /// Counts those as told of whom nothing was told. Returns how many, if there are any.
+    fn tell(&mut self) -> Option<u64> {
+        let untold = self.count - self.told.map_or(0, |(_, count)| count);
+        if untold > 0 {
+            self.told = Some((Instant::now(), self.count));
+        }
+        (untold > 0).then_some(untold)
+    }
+}
+
+/// As a line of a log may have it, whoever has written it.
+fn printable(why: &dyn Display) -> String {
+    let escaped = |char: char| if char.is_control() { char.escape_default().collect() } else { String::from(char) };
+    why.to_string().chars().take(LONGEST).map(escaped).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        credentials::{Identity, Name},
-        worker::REASONS,
-    };
+    use crate::{credentials::Name, testing::logged, worker::REASONS};
 
-    fn proven(uri: &str) -> Peer {
-        Peer::Proven(Some([Name::Uri(uri.to_owned())].into_iter().collect::<Identity>()))
+    fn caller(peer: Peer) -> Caller {
+        Caller { peer, from: None, is_here: true }
+    }
+
+    fn beyond(caller: &Caller) -> Caller {
+        Caller { is_here: false, ..caller.clone() }
+    }
+
+    fn proven(uri: &str) -> Caller {
+        caller(Peer::Proven(Some([Name::Uri(uri.to_owned())].into_iter().collect::<Identity>())))
     }
 
     #[test]
     fn rules_are_for_those_who_are_not_this_user() {
         let gate = Gate::new(Some("spiffe://a/web = math.*".parse().unwrap()));
-        let may = |peer: &Peer, action| gate.check(peer, action).is_ok();
-        assert!(may(&Peer::User, Action::Stop));
+        let may = |caller: &Caller, action| gate.check(caller, action).is_ok();
+        assert!(may(&caller(Peer::User), Action::Stop));
         assert!(may(&proven("spiffe://a/web"), Action::Call("math.add")));
-        for (peer, action) in [
+        for (caller, action) in [
             (proven("spiffe://a/web"), Action::Call("image")),
             (proven("spiffe://a/web"), Action::Stop),
             (proven("spiffe://a/other"), Action::Call("math.add")),
-            (Peer::Proven(None), Action::Call("math.add")),
-            (Peer::Anybody, Action::Info),
+            (caller(Peer::Proven(None)), Action::Call("math.add")),
+            (caller(Peer::Anybody), Action::Info),
         ] {
-            let error = gate.check(&peer, action).unwrap_err();
+            let error = gate.check(&caller, action).unwrap_err();
             assert_eq!(error.code, Code::PermissionDenied);
         }
         assert_eq!(gate.refused()["not_allowed"], 5);
@@ -148,22 +275,74 @@ mod tests {
         let gate = Gate::default();
         use Code::{FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable};
         for code in [ResourceExhausted, Unavailable, NotFound, FailedPrecondition, InvalidArgument] {
-            gate.decline(&RpcError::refused(code, ""));
+            gate.decline(&RpcError::refused(code, ""), None);
         }
-        gate.turn_away(&io::ErrorKind::TimedOut.into());
-        gate.turn_away(&io::ErrorKind::ConnectionReset.into());
+        for kind in [io::ErrorKind::TimedOut, io::ErrorKind::InvalidData, io::ErrorKind::ConnectionReset] {
+            gate.turn_away(&kind.into(), None);
+        }
+        gate.hang_up_on(&io::ErrorKind::TimedOut.into(), None);
+        gate.crowd_out(None);
         let refused = gate.refused();
-        assert_eq!(refused.len(), 7);
+        assert_eq!(refused.len(), 10);
         assert!(refused.keys().all(|reason| REASONS.contains(&reason.as_str())), "{refused:?}");
+    }
+
+    #[test]
+    fn who_talks_nonsense_is_counted_and_who_hangs_up_is_not() {
+        let gate = Gate::default();
+        gate.hang_up_on(&io::Error::other(FrameError::TooLarge), None);
+        gate.hang_up_on(&Nonsense::Credit.into(), None);
+        gate.hang_up_on(&io::ErrorKind::ConnectionReset.into(), None);
+        assert_eq!(gate.refused(), [("malformed".to_owned(), 2)].into());
     }
 
     #[test]
     fn without_rules_a_certificate_is_enough_and_who_has_none_does_not_stop_a_worker() {
         let gate = Gate::default();
-        for peer in [Peer::User, Peer::Anybody, proven("spiffe://a/web")] {
-            assert!(gate.check(&peer, Action::Stop).is_ok() && gate.check(&peer, Action::Call("a")).is_ok());
+        for caller in [caller(Peer::User), caller(Peer::Anybody), proven("spiffe://a/web")] {
+            assert!(gate.check(&caller, Action::Stop).is_ok() && gate.check(&caller, Action::Call("a")).is_ok());
         }
-        let unnamed = Peer::Proven(None);
+        let unnamed = caller(Peer::Proven(None));
         assert!(gate.check(&unnamed, Action::Call("a")).is_ok() && gate.check(&unnamed, Action::Stop).is_err());
+    }
+
+    #[test]
+    fn the_log_tells_of_the_first_and_of_the_rest_in_one_line_whatever_they_are_called() {
+        let from = Some("10.0.0.9".parse().unwrap());
+        let log = logged(|| {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                let gate = Arc::new(Gate::default());
+                let telling = tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
+                for _ in 0..1000 {
+                    let name = "evil\u{1b}[2J\nroutine".repeat(100);
+                    let message = format!("the worker has no routine '{name}'");
+                    gate.decline(&RpcError::refused(Code::NotFound, message), from);
+                    gate.decline(&RpcError::refused(Code::ResourceExhausted, "full"), from);
+                }
+                tokio::time::sleep(2 * TOLD).await;
+                telling.abort();
+            });
+        });
+        let lines: Vec<&str> = log.lines().collect();
+        assert_eq!(lines.len(), 2, "{log}");
+        assert!(lines[0].contains("no routine 'evil") && lines[0].contains("from=10.0.0.9") && lines[0].len() < 2000);
+        assert!(lines[1].contains("reason=\"unknown_routine\" times=999"), "{log}");
+        assert!(!log.contains('\u{1b}'), "{log:?}");
+    }
+
+    #[test]
+    fn whoever_may_not_say_where_calls_go_has_them_go_nowhere() {
+        let (free, ruled) =
+            (Gate::default(), Gate::new(Some("spiffe://a/web = *\nspiffe://a/ops = @route".parse().unwrap())));
+        let (web, ops) = (proven("spiffe://a/web"), proven("spiffe://a/ops"));
+        assert_eq!((free.routing(&beyond(&web)), free.routing(&web)), (Routing::Beyond, Routing::Anywhere));
+        assert_eq!((ruled.routing(&web), ruled.routing(&beyond(&ops))), (Routing::Nowhere, Routing::Beyond));
+        assert_eq!(free.routing(&caller(Peer::Proven(None))), Routing::Nowhere);
+        assert_eq!(
+            (ruled.routing(&caller(Peer::User)), ruled.routing(&caller(Peer::Anybody))),
+            (Routing::Anywhere, Routing::Nowhere)
+        );
     }
 }

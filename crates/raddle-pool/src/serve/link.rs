@@ -6,40 +6,53 @@
 use std::{
     io,
     net::Shutdown,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicUsize},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
 use raddle_wire::{
-    DecodeError, Message,
+    Message,
     frame::Frame,
     v1::{self, answer, request::What},
 };
 use tokio::{
     runtime::{self, Handle},
     sync::Notify,
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::timeout,
 };
+use tonic::Code;
 
 use super::{
     executor::{Executor, Number},
-    gate::Gate,
+    gate::{Caller, Gate, Nonsense, Origin},
+    guests::{Clock, Guest, Guests},
     sink::Sink,
 };
 use crate::{
-    connection::Peer,
+    RpcError,
     credentials::Action,
-    link::{Haste, Inbox, Outbox, Read, Socket},
+    link::{FEW, Haste, Inbox, Outbox, Read, Socket},
+    proxy::Routing,
 };
 
 /// How long a client may take to hang up when it has been told everything.
 const HANG_UP: Duration = Duration::from_millis(250);
+/// How long a client may read nothing of what waits for it.
+const UNREAD: Duration = Duration::from_secs(30);
+/// Calls of a link in flight at a time. More than any client of ours has.
+const CALLS: usize = 65_536;
+/// How often a link is read before it is the turn of others, if there is always more to read.
+const IN_A_ROW: u32 = 2;
 
 /// The links of a worker that are open.
 pub(super) struct Links {
     gate: Arc<Gate>,
+    guests: Arc<Guests>,
     open: Mutex<Open>,
 }
 
@@ -58,12 +71,26 @@ pub(super) struct Link {
     outbox: Arc<Outbox>,
     executor: Arc<Executor>,
     gate: Arc<Gate>,
-    peer: Peer,
+    caller: Caller,
+    /// What it may say of where the calls of routines go.
+    routing: Routing,
     /// Calls that were taken and not ended.
     in_flight: Arc<AtomicUsize>,
+    clock: Clock,
+    /// When it was last heard.
+    heard: AtomicU64,
     reader: Mutex<Reader>,
     /// Nobody wants answers any more.
     ended: Notify,
+}
+
+/// Why nothing more is taken of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// The worker ends.
+    Stops,
+    /// Others need the room.
+    Crowded,
 }
 
 struct Reader {
@@ -72,44 +99,55 @@ struct Reader {
     turn: usize,
     /// Who has.
     runtime: Option<runtime::Id>,
+    /// It was told that nothing more is taken, and what it says is passed over.
+    is_leaving: bool,
     is_over: bool,
 }
 
 impl Links {
-    pub(super) fn new(gate: Arc<Gate>) -> Arc<Self> {
-        Arc::new(Self { gate, open: Mutex::default() })
+    pub(super) fn new(gate: Arc<Gate>, guests: Arc<Guests>) -> Arc<Self> {
+        Arc::new(Self { gate, guests, open: Mutex::default() })
     }
 
     /// Begins to serve a client. To be called where the writer can run: not on a thread that routines can block.
-    pub(super) fn begin(&self, socket: Socket, peer: Peer, executor: &Arc<Executor>) {
+    pub(super) fn begin(&self, socket: Socket, caller: Caller, executor: &Arc<Executor>) {
+        let routing = self.gate.routing(&caller);
         let socket = Arc::new(socket);
-        let outbox = Outbox::new(Arc::clone(&socket));
+        let (outbox, clock) = (Outbox::new(Arc::clone(&socket)), self.guests.clock());
+        let reader = Reader { inbox: Inbox::new(), turn: 0, runtime: None, is_leaving: false, is_over: false };
         let link = Arc::new(Link {
             number: executor.new_link(),
             socket,
             outbox: Arc::clone(&outbox),
             executor: Arc::clone(executor),
             gate: Arc::clone(&self.gate),
-            peer,
+            caller,
+            routing,
             in_flight: Arc::default(),
-            reader: Mutex::new(Reader { inbox: Inbox::new(), turn: 0, runtime: None, is_over: false }),
+            heard: clock.now().into(),
+            clock,
+            reader: Mutex::new(reader),
             ended: Notify::new(),
         });
         let mut open = self.lock();
+        // Nothing of it was read, so that nothing was taken.
         if open.is_over {
-            // Nothing of it was read, so that nothing was taken.
-            return link.leave();
+            return link.leave(Why::Stops);
+        }
+        if !self.guests.admit(&link) {
+            return link.leave(Why::Crowded);
         }
         open.links.retain(|link| link.strong_count() > 0);
         open.links.push(Arc::downgrade(&link));
         while open.writers.try_join_next().is_some() {}
         let ending = Arc::clone(&link);
         open.writers.spawn(async move {
-            match outbox.write().await {
-                Err(_) => ending.end(),
+            match outbox.write(UNREAD).await {
+                Err(error) => ending.gate.hang_up_on(&error, ending.caller.from),
                 // Until the client has hung up: what it has sent and nobody has read would have the system throw away what it has not read.
                 Ok(()) => drop(timeout(HANG_UP, ending.ended.notified()).await),
             }
+            ending.end();
         });
         drop(open);
         link.read_on(&executor.threads());
@@ -123,7 +161,7 @@ impl Links {
     /// Ends all links in good order. Returns when everything was sent, or when it has taken too long.
     pub(super) async fn leave(&self, patience: Duration) {
         self.lock().is_over = true;
-        self.all().iter().for_each(|link| link.leave());
+        self.all().iter().for_each(|link| link.leave(Why::Stops));
         let mut writers = std::mem::take(&mut self.lock().writers);
         let _ = timeout(patience, async { while writers.join_next().await.is_some() {} }).await;
     }
@@ -154,12 +192,30 @@ impl Link {
 
     async fn read(self: Arc<Self>, turn: usize) {
         let Ok(readable) = self.socket.readable() else { return self.end() };
+        let mut in_a_row = 0;
         while let Ok(mut ready) = readable.readable().await {
             match self.read_once(turn) {
-                Ok(Some(Read::Some)) => {}
-                Ok(Some(Read::All)) => ready.clear_ready(),
+                Ok(Some(Read::Some)) => in_a_row += 1,
+                Ok(Some(Read::All)) => {
+                    ready.clear_ready();
+                    in_a_row = 0;
+                }
                 Ok(None) => return,
-                Ok(Some(Read::Last)) | Err(_) => break,
+                Ok(Some(Read::Last)) => break,
+                Err(error) => {
+                    self.gate.hang_up_on(&error, self.caller.from);
+                    break;
+                }
+            }
+            drop(ready);
+            // Nobody gets to speak for ever while others want to.
+            if in_a_row == IN_A_ROW {
+                in_a_row = 0;
+                yield_now().await;
+            }
+            // Nobody is asked what more it wants who does not take what it has got.
+            if self.outbox.is_full() {
+                self.outbox.room().await;
             }
         }
         self.end();
@@ -171,55 +227,74 @@ impl Link {
         if reader.turn != turn || reader.is_over {
             return Ok(None);
         }
-        let mut wrong = None;
-        let read = reader.inbox.read(&self.socket, |frame| {
-            if let Err(error) = self.hear(frame) {
-                wrong = Some(error);
+        self.heard.store(self.clock.now(), Ordering::Relaxed);
+        let Reader { inbox, is_leaving, .. } = &mut *reader;
+        let (mut frames, mut wrong) = (0, None);
+        let read = inbox.read(&self.socket, |frame| {
+            if wrong.is_some() || *is_leaving {
+                return;
             }
+            frames += 1;
+            // What comes with many others is answered with them.
+            let haste = if frames <= FEW { Haste::Now } else { Haste::Soon };
+            wrong = self.hear(frame, haste).err();
         })?;
-        wrong.map_or(Ok(Some(read)), |error| Err(io::Error::other(error)))
+        wrong.map_or(Ok(Some(read)), |error| Err(error.into()))
     }
 
-    fn hear(&self, frame: Frame) -> Result<(), DecodeError> {
+    fn hear(&self, frame: Frame, haste: Haste) -> Result<(), Nonsense> {
         let Frame { head, body } = frame;
         let v1::Request { id, what } = v1::Request::decode(head)?;
         let number = Number { link: self.number, id };
         match what {
             Some(What::Call(call)) => {
                 let sink = Sink::of_link(id, &self.outbox, &self.in_flight);
-                let is_allowed = self.gate.check(&self.peer, Action::Call(&call.routine));
+                let is_allowed = self.gate.check(&self.caller, Action::Call(&call.routine));
                 let call = v1::Call { arguments: body, ..call };
                 let begin = |()| {
-                    let begun = self.executor.begin(number, call, &sink);
-                    begun.inspect_err(|error| self.gate.decline(error))
+                    let begun = self.has_room().and_then(|()| self.executor.begin(number, call, self.routing, &sink));
+                    begun.inspect_err(|error| self.gate.decline(error, self.caller.from))
                 };
                 if let Err(error) = is_allowed.and_then(begin) {
-                    sink.refuse(&error);
+                    sink.refuse(&error, haste);
                 }
             }
-            Some(What::Credit(items)) => self.executor.allow(number, items),
+            Some(What::Credit(items)) if !self.executor.allow(number, items) => return Err(Nonsense::Credit),
+            Some(What::Credit(_)) => {}
             Some(What::Cancel(_)) => self.executor.cancel(number),
-            Some(What::Ping(_)) => self.say(answer::What::Pong(v1::Pong {})),
+            Some(What::Ping(_)) => self.say(answer::What::Pong(v1::Pong {}), haste),
             // Of a later version.
             None => {}
         }
         Ok(())
     }
 
+    /// Whether one more call may be in flight.
+    fn has_room(&self) -> Result<(), RpcError> {
+        if self.in_flight.load(Ordering::Relaxed) <= CALLS {
+            return Ok(());
+        }
+        let message = format!("{CALLS} calls of this link are in flight");
+        Err(RpcError::refused(Code::ResourceExhausted, message))
+    }
+
     /// Says something that is not of a call.
-    fn say(&self, what: answer::What) {
+    fn say(&self, what: answer::What, haste: Haste) {
         // A client that is gone does not want to know.
-        let _ = self.outbox.push(0, &v1::Answer { id: 0, what: Some(what) }, Bytes::new(), Haste::Now);
+        let _ = self.outbox.push(0, &v1::Answer { id: 0, what: Some(what) }, Bytes::new(), haste);
     }
 
     /// Says that nothing more will come. All that was taken has been answered.
-    fn leave(&self) {
-        self.outbox.close(Some(&v1::Answer { id: 0, what: Some(answer::What::Leave(v1::Leave {})) }));
+    fn leave(&self, why: Why) {
+        let leave = v1::Leave { crowded: why == Why::Crowded };
+        self.outbox.close(Some(&v1::Answer { id: 0, what: Some(answer::What::Leave(leave)) }));
     }
 
     /// Nobody wants answers any more.
     fn end(&self) {
-        self.lock().is_over = true;
+        if std::mem::replace(&mut self.lock().is_over, true) {
+            return;
+        }
         self.executor.cancel_link(self.number);
         self.outbox.abandon();
         self.socket.shut(Shutdown::Both);
@@ -228,6 +303,31 @@ impl Link {
 
     fn lock(&self) -> MutexGuard<'_, Reader> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Guest for Link {
+    fn from(&self) -> Origin {
+        self.caller.from
+    }
+
+    fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    fn make_room(&self) -> bool {
+        let mut reader = self.lock();
+        // Nothing is read meanwhile, so that nothing is taken.
+        if self.in_flight.load(Ordering::Relaxed) > 0 || std::mem::replace(&mut reader.is_leaving, true) {
+            return false;
+        }
+        drop(reader);
+        self.leave(Why::Crowded);
+        true
+    }
+
+    fn hang_up(&self) {
+        self.end();
     }
 }
 

@@ -1,17 +1,10 @@
 //! Where a worker serves.
 
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path};
 
-use tokio::{
-    net::{TcpListener, UnixListener, lookup_host},
-    time::sleep,
-};
-use tracing::warn;
+use tokio::net::{TcpListener, UnixListener, lookup_host};
 
 use crate::connection::{Address, Stream};
-
-/// How long nobody is let in after somebody could not be: no descriptor is to be had, and one that ends gives its own back.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that listens.
 pub(super) enum Listener {
@@ -21,17 +14,34 @@ pub(super) enum Listener {
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ListenError {
-    #[error("'{0}' is reached from other machines: give credentials for TLS, or say that it may be insecure")]
+pub(crate) enum ListenError {
+    #[error(
+        "'{0}' is reached from other machines: give credentials for TLS (--credentials-ca, --credentials-cert and --credentials-key; \
+         'raddle cert' makes them), or say that it may be insecure (--insecure)"
+    )]
     Exposed(String),
+    #[error("{0} is taken: somebody serves there already; give another port, or 0 for any")]
+    Taken(String),
+    #[error("this machine has no address {0}: give one that it has, or 0.0.0.0 for all of them")]
+    Elsewhere(String),
     #[error("cannot serve at {0}: {1}")]
     Io(String, #[source] io::Error),
+}
+
+impl ListenError {
+    fn of(address: &Address, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::AddrInUse => Self::Taken(address.to_string()),
+            io::ErrorKind::AddrNotAvailable => Self::Elsewhere(address.to_string()),
+            _ => Self::Io(address.to_string(), error),
+        }
+    }
 }
 
 impl Listener {
     /// Listens there. Returns what the address has become, where the port was any.
     pub(super) async fn bind(address: &Address, may_be_exposed: bool) -> Result<(Self, Address), ListenError> {
-        let failed = |error| ListenError::Io(address.to_string(), error);
+        let failed = |error| ListenError::of(address, error);
         if let Some(path) = address.socket_path() {
             let bound = match UnixListener::bind(&path) {
                 // The file of one that was killed: nobody listens there any more.
@@ -52,22 +62,13 @@ impl Listener {
         Ok((Self::Tcp(listener), Address::Tcp(bound.to_string())))
     }
 
-    /// The next client that may come. A socket without a file can be found by every user of the machine, so it is looked at who it is.
-    pub(super) async fn accept(&self) -> Stream {
-        loop {
-            let accepted = match self {
-                Self::Unix(listener) => listener.accept().await.map(|(client, _)| Stream::Unix(client)),
-                Self::Tcp(listener) => listener.accept().await.map(|(client, _)| Stream::Tcp(client)),
-            };
-            match accepted.and_then(Stream::checked) {
-                Ok(client) => return client,
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(error) => {
-                    warn!(%error, "a client could not be let in");
-                    sleep(PAUSE).await;
-                }
-            }
-        }
+    /// The next client. A socket without a file can be found by every user of the machine, so it is looked at who it is.
+    pub(super) async fn accept(&self) -> io::Result<Stream> {
+        let accepted = match self {
+            Self::Unix(listener) => Stream::Unix(listener.accept().await?.0),
+            Self::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
+        };
+        accepted.checked()
     }
 }
 

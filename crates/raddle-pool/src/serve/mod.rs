@@ -5,6 +5,7 @@
 //! by whoever has read it. A routine that blocks its thread holds up nobody else; and if routines block all threads of the crew, it gets more, and the
 //! links go there.
 
+mod announced;
 mod backpressure;
 mod call;
 mod config;
@@ -12,6 +13,7 @@ mod crew;
 mod door;
 mod executor;
 mod gate;
+mod guests;
 mod link;
 mod listener;
 mod panics;
@@ -19,13 +21,15 @@ mod process;
 mod service;
 mod sink;
 mod stop;
+mod visit;
 
 pub use self::{
     backpressure::{Backpressure, Load},
     process::main_if_asked,
 };
 pub(crate) use self::{
-    config::{ARGUMENT, ASKED, Report, Settings},
+    config::{ARGUMENT, ASKED, Report, STOP, Settings},
+    listener::ListenError,
     panics::words,
     process::has_entered,
 };

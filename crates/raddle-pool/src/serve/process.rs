@@ -13,19 +13,25 @@ use std::{
 };
 
 use raddle_core::routine::Routines;
-use raddle_exec::title;
+use raddle_exec::{log::Log, title};
 use raddle_wire::v1::worker_server::WorkerServer;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+};
 use tokio_rustls::TlsAcceptor;
-use tonic::transport::Server;
+use tonic::{body::Body, codegen::http::Request, transport::Server};
 use tonic_health::server::HealthReporter;
+use tower::util::MapRequestLayer;
 
 use super::{
-    config::{ARGUMENT, ASKED, Report, Settings},
+    announced::Announced,
+    config::{ARGUMENT, ASKED, Report, STOP, Seconds, Settings},
     crew::Crew,
     door::Door,
     executor::{Doing, Executor},
     gate::Gate,
+    guests::Guests,
     link::Links,
     listener::Listener,
     panics,
@@ -46,8 +52,13 @@ const FAREWELL: Duration = Duration::from_millis(1500);
 const STREAMS: u32 = 65_536;
 /// The largest piece that a client may send at a time.
 const FRAME: u32 = 1024 * 1024;
+/// How often a client that says nothing is asked whether it is there, and how long it may take to say so.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The longest line of settings.
 const LONGEST: u64 = 1024 * 1024;
+
+/// What is logged, unless something else is asked for.
+const LEVEL: &str = "warn";
 
 /// That this program begins with `main_if_asked`, so that it can be a worker.
 static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
@@ -83,6 +94,7 @@ fn run() -> io::Result<()> {
     })?;
     title::init();
     settings.show("starting");
+    settings.log.clone().unwrap_or_else(|| Log::of_environment(LEVEL)).start();
     panics::watch();
     proxy::keep_for(settings.proxy_pool_ttl);
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -146,9 +158,13 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // These end with the process.
     let gate = Arc::new(Gate::new(settings.allow.clone()));
-    let links = Links::new(Arc::clone(&gate));
+    let guests = Guests::within_limits(Arc::clone(&gate));
+    let links = Links::new(Arc::clone(&gate), Arc::clone(&guests));
+    tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
     tokio::spawn(Arc::clone(&executor).mind_the_crew(Arc::clone(&links)));
     tokio::spawn(obey(signals, stopper.clone()));
+    let (order, orders) = unbounded_channel();
+    tokio::spawn(obey_the_pool(orders, stopper.clone()));
     let tally = {
         let (executor, gate) = (Arc::clone(&executor), Arc::clone(&gate));
         move || {
@@ -158,13 +174,19 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     };
     let (leash, told, count) = (leash.try_clone()?, Arc::clone(&pool), tally.clone());
     let answer = move || told.tell(&Report::Done(count()));
-    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash, answer))?;
+    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash, answer, order))?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<WorkerServer<Service>>().await;
     tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
     let leaving = Arc::clone(&executor);
-    let door = Door { links: Arc::clone(&links), executor: Arc::clone(&executor), gate: Arc::clone(&gate), tls };
+    let (its_links, its_executor) = (Arc::clone(&links), Arc::clone(&executor));
+    let door = Door { links: its_links, guests, executor: its_executor, gate: Arc::clone(&gate), tls };
     let clients = door.open(listener);
+    let announced = Arc::clone(&gate);
+    let announced = move |request: Request<Body>| {
+        let gate = Arc::clone(&announced);
+        request.map(|body| Body::new(Announced::new(body, gate)))
+    };
     let service = Service { executor, gate, stopper: stopper.clone(), metadata, began: Instant::now() };
     let service =
         WorkerServer::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
@@ -176,6 +198,10 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         .max_frame_size(FRAME)
         // Who cancels a great deal is not out to harm anybody.
         .http2_max_pending_accept_reset_streams(Some(STREAMS as usize))
+        // Who does not even answer whether it is there is not.
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .layer(MapRequestLayer::new(announced))
         .add_service(health_service)
         .add_service(service)
         .serve_with_incoming_shutdown(clients, stopper.over());
@@ -223,11 +249,27 @@ async fn obey((mut terminate, mut interrupt): (Signal, Signal), stopper: Stopper
     }
 }
 
+/// The pool may stop its worker whatever the worker's rules say, and may become impatient.
+async fn obey_the_pool(mut orders: UnboundedReceiver<f64>, stopper: Stopper) {
+    while let Some(timeout) = orders.recv().await {
+        let stopper = stopper.clone();
+        // Ends with the process.
+        tokio::spawn(async move { stopper.stop(timeout).await });
+    }
+}
+
 /// Answers the pool that this process was started for, and ends it as soon as that is gone. A thread of its own: nothing can hold it up.
-fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>) {
+fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>, order: UnboundedSender<f64>) {
     let mut word = [0];
     loop {
         match leash.read(&mut word) {
+            Ok(1) if word == [STOP] => {
+                let mut seconds = Seconds::default();
+                // What is torn is the end of it, which is seen at the next look.
+                if leash.read_exact(&mut seconds).is_ok() {
+                    let _ = order.send(f64::from_be_bytes(seconds));
+                }
+            }
             // If it cannot be told, it is gone, which is seen at the next look.
             Ok(1) if word == [ASKED] => drop(answer()),
             Ok(1) => {}

@@ -21,8 +21,9 @@ use super::{
     gate::Gate,
     sink::Sink,
     stop::Stopper,
+    visit::{Visitor, Waits},
 };
-use crate::{RpcError, WorkerMetadata, connection::Peer, credentials::Action, encoding, link::cost};
+use crate::{RpcError, WorkerMetadata, credentials::Action, encoding, link::cost};
 
 /// Serves one worker.
 pub(super) struct Service {
@@ -35,11 +36,16 @@ pub(super) struct Service {
 
 impl Service {
     /// Whether whoever has sent this may do this.
-    fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<(), Status> {
+    fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<Arc<Visitor>, Status> {
         // A connection that nothing is known of could be anybody's.
-        let peer = request.extensions().get().unwrap_or(&Peer::Proven(None));
-        self.gate.check(peer, action).map_err(|error| status(&error))
+        let visitor = visitor(request).ok_or_else(|| Status::permission_denied("nobody knows who has sent this"))?;
+        self.gate.check(&visitor.caller, action).map_err(|error| status(&error))?;
+        Ok(visitor)
     }
+}
+
+fn visitor<T>(request: &Request<T>) -> Option<Arc<Visitor>> {
+    request.extensions().get::<Arc<Visitor>>().cloned()
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -49,18 +55,20 @@ impl Worker for Service {
     type DispatchStream = Answers<v1::Reply>;
 
     async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
-        self.check(&request, Action::Call(&request.get_ref().routine))?;
+        let visitor = self.check(&request, Action::Call(&request.get_ref().routine))?;
         let (send, answers) = mpsc::unbounded_channel();
         let number = Number { link: self.executor.new_link(), id: 0 };
         let sink = Sink::plain(send);
-        let begun = self.executor.begin(number, request.into_inner(), &sink);
-        begun.inspect_err(|error| self.gate.decline(error)).map_err(|error| status(&error))?;
+        let routing = self.gate.routing(&visitor.caller);
+        let begun = self.executor.begin(number, request.into_inner(), routing, &sink);
+        let declined = begun.inspect_err(|error| self.gate.decline(error, visitor.caller.from));
+        declined.map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
-        Ok(Response::new(Box::pin(Plain { executor, number, sink, answers, is_over: false })))
+        Ok(Response::new(Box::pin(Plain { executor, number, sink, answers, _waits: visitor.waits(), is_over: false })))
     }
 
     async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
-        self.check(&request, Action::Stop)?;
+        let _waits = self.check(&request, Action::Stop)?.waits();
         let timeout = request.into_inner().timeout;
         if timeout.is_nan() {
             return Err(Status::invalid_argument("the timeout is no number"));
@@ -88,7 +96,7 @@ impl Worker for Service {
     }
 
     async fn idle(&self, request: Request<v1::IdleRequest>) -> Result<Response<v1::IdleReply>, Status> {
-        self.check(&request, Action::Info)?;
+        let _waits = self.check(&request, Action::Info)?.waits();
         self.executor.idle().await;
         let idle: Duration = self.executor.doing().idle;
         Ok(Response::new(v1::IdleReply { idle: idle.as_secs_f64() }))
@@ -109,6 +117,7 @@ struct Plain {
     number: Number,
     sink: Sink,
     answers: UnboundedReceiver<(answer::What, Bytes)>,
+    _waits: Waits,
     is_over: bool,
 }
 

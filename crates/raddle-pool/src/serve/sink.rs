@@ -15,7 +15,7 @@ use crate::{
     RpcError,
     connection::MAX_VALUE,
     encoding,
-    link::{FEW, Haste, Outbox, WINDOW, cost},
+    link::{FEW, Haste, MOST_CREDIT, Outbox, WINDOW, cost},
 };
 
 /// The longest message of an error that is sent.
@@ -59,12 +59,13 @@ impl Sink {
         Self(Arc::new(Inner { to, credit: Semaphore::new(WINDOW as usize) }))
     }
 
-    /// Lets so many more items be sent.
-    pub(super) fn allow(&self, items: u32) {
-        // A client that gives more credit than there can be items gains nothing by it, and must break nothing.
-        if self.0.credit.available_permits() < Semaphore::MAX_PERMITS / 2 {
+    /// Lets so many more items be sent. Returns whether that makes sense.
+    pub(super) fn allow(&self, items: u32) -> bool {
+        let is_sense = self.0.credit.available_permits() + items as usize <= MOST_CREDIT as usize;
+        if is_sense {
             self.0.credit.add_permits(items as usize);
         }
+        is_sense
     }
 
     /// The call was taken.
@@ -72,10 +73,15 @@ impl Sink {
         self.send(What::Ack(v1::Ack {}), Bytes::new());
     }
 
-    /// An item. Waits until the client has room for it.
+    /// An item. Waits until the client has room for it, and has read some of what it was sent before.
     pub(super) async fn item(&self, item: Vec<u8>) {
         if let Ok(permit) = self.0.credit.acquire_many(cost(item.len())).await {
             permit.forget();
+        }
+        if let To::Link(OfLink { outbox, .. }) = &self.0.to
+            && outbox.is_full()
+        {
+            outbox.room().await;
         }
         self.value(item, What::Item(v1::Item {}));
     }
@@ -96,7 +102,9 @@ impl Sink {
     /// The end of anything that failed.
     pub(super) fn failure(&self, failure: Failure) {
         match failure {
-            Failure::Unfit(_) => self.refuse(&RpcError::refused(Code::InvalidArgument, failure.to_string())),
+            Failure::Unfit(_) => {
+                self.refuse(&RpcError::refused(Code::InvalidArgument, failure.to_string()), Haste::Now);
+            }
             Failure::Failed { message, value } => {
                 let value = value.map(bytes).filter(|value| value.len() <= MAX_VALUE).unwrap_or_default();
                 self.exception(v1::Exception { message, value: value.into(), ..exception(Kind::Failed) });
@@ -114,11 +122,11 @@ impl Sink {
         self.send(What::Exception(exception), value);
     }
 
-    /// It is not taken.
-    pub(super) fn refuse(&self, error: &RpcError) {
+    /// It is not taken. In haste only if nobody else is kept waiting by that.
+    pub(super) fn refuse(&self, error: &RpcError, haste: Haste) {
         let (code, message) = (error.code as i32, shortened(error.message.clone()));
         let refusal = v1::Refusal { code, message, encodings: encoding::numbers(&error.reads) };
-        self.send(What::Refusal(refusal), Bytes::new());
+        self.send_in(haste, What::Refusal(refusal), Bytes::new());
     }
 
     /// A value, if it is not too large for any message.
@@ -131,8 +139,12 @@ impl Sink {
     }
 
     fn send(&self, what: What, body: Bytes) {
+        self.send_in(Haste::Now, what, body);
+    }
+
+    fn send_in(&self, haste: Haste, what: What, body: Bytes) {
         match &self.0.to {
-            To::Link(link) => link.send(what, body),
+            To::Link(link) => link.send(haste, what, body),
             // A client that is gone needs no answer.
             To::Plain(to) => drop(to.send((what, body))),
         }
@@ -140,10 +152,10 @@ impl Sink {
 }
 
 impl OfLink {
-    fn send(&self, what: What, body: Bytes) {
+    fn send(&self, haste: Haste, what: What, body: Bytes) {
         // Items come one after the other, as fast as they can.
         let is_alone = self.in_flight.load(Ordering::Relaxed) <= FEW && !matches!(what, What::Item(_));
-        let haste = if is_alone { Haste::Now } else { Haste::Soon };
+        let haste = if is_alone { haste } else { Haste::Soon };
         // As above.
         let _ = self.outbox.push(self.id, &v1::Answer { id: self.id, what: Some(what) }, body, haste);
     }

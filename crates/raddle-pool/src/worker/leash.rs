@@ -12,7 +12,8 @@ use tokio::{
     },
 };
 
-use crate::serve::{ASKED, Report};
+use super::Patience;
+use crate::serve::{ASKED, Report, STOP};
 
 /// The longest line that a worker says. It is this same program; but what its routines do is theirs.
 const LONGEST: usize = 64 * 1024;
@@ -45,6 +46,14 @@ impl Leash {
     /// Asks what the worker has done. One that does not listen is not waited for.
     pub(super) fn ask(&self) {
         let _ = self.told.try_write(&[ASKED]);
+    }
+
+    /// Has the worker stop. It listens, whatever its routines do.
+    pub(super) async fn stop(&mut self, patience: Patience) {
+        let mut word = vec![STOP];
+        word.extend(patience.seconds().to_be_bytes());
+        // One that is gone needs no word.
+        let _ = self.told.write_all(&word).await;
     }
 
     /// The next thing that the worker says. `None` if it will say nothing more, or nothing that makes sense. Can be dropped while it waits

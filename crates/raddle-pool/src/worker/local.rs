@@ -8,12 +8,12 @@ use std::{
 };
 
 use async_trait::async_trait;
+use raddle_exec::log::Log;
 use tokio::sync::Notify;
 
 use super::{Patience, ProcessSettings, Tally, Worker, WorkerError, WorkerProcess};
 use crate::{
     Uid, WorkerMetadata,
-    connection::Control,
     credentials::{Allow, WorkerCredentials},
 };
 
@@ -84,6 +84,13 @@ impl LocalWorker {
         self
     }
 
+    /// What it logs, and how. If nothing is said, what the environment asks for: `RADDLE_LOG` and `RADDLE_LOG_FORMAT`, and warnings for people without
+    /// either.
+    pub fn log(mut self, log: Log) -> Self {
+        self.settings.log = Some(log);
+        self
+    }
+
     /// How long it keeps what it needs to call others, when it does not. Calls that come more often than that find it ready.
     pub fn proxy_pool_ttl(mut self, ttl: Duration) -> Self {
         self.settings.proxy_pool_ttl = ttl;
@@ -141,37 +148,18 @@ impl Worker for LocalWorker {
 
     async fn stop(&self, patience: Patience) -> Result<(), WorkerError> {
         let process = self.process().ok_or(WorkerError::NotRunning)?;
-        let stopping = async {
-            let control = Control::with_credentials(&process.metadata().address, self.settings.credentials.as_ref());
-            let told = control?.stop(patience).await;
-            if told.is_err() {
-                // It cannot be reached. If it is still there, it is told otherwise.
-                process.terminate(patience);
-            }
-            process.ended().await;
-            Ok::<_, WorkerError>(())
-        };
-        let ended_by_itself = async {
-            process.ended().await;
-            Ok(())
-        };
-        let gone = async {
-            tokio::select! {
-                outcome = stopping => outcome,
-                outcome = ended_by_itself => outcome,
-            }
-        };
+        process.stop(patience);
+        let gone = process.ended();
         match patience.bound(BEYOND) {
-            None => gone.await,
-            Some(bound) => match tokio::time::timeout(bound, gone).await {
-                Ok(outcome) => outcome,
-                Err(_) => {
+            None => _ = gone.await,
+            Some(bound) => {
+                if tokio::time::timeout(bound, gone).await.is_err() {
                     process.kill();
                     process.ended().await;
-                    Ok(())
                 }
-            },
+            }
         }
+        Ok(())
     }
 
     async fn changed(&self) -> WorkerMetadata {

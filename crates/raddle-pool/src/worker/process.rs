@@ -11,11 +11,16 @@ use std::{
 };
 
 use raddle_core::{Tid, TidClock};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use raddle_exec::log::Log;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     process::{Child, Command},
-    sync::{Notify, watch},
+    sync::{
+        Notify,
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        watch,
+    },
 };
 
 use super::{Patience, Tally, WorkerError, leash::Leash};
@@ -60,6 +65,8 @@ pub struct ProcessSettings {
     pub insecure: bool,
     /// How long it keeps what it needs to call others, when it does not.
     pub proxy_pool_ttl: Duration,
+    /// What it logs, and how. If nothing is said, what its environment asks for.
+    pub log: Option<Log>,
 }
 
 /// The process of a worker. It ends when this is dropped.
@@ -75,6 +82,8 @@ pub struct WorkerProcess {
     done: watch::Receiver<Tally>,
     /// Has it asked.
     asked: Arc<Notify>,
+    /// Has it told to stop.
+    stops: UnboundedSender<Patience>,
 }
 
 impl Default for ProcessSettings {
@@ -91,6 +100,7 @@ impl Default for ProcessSettings {
             allow: None,
             insecure: false,
             proxy_pool_ttl: Duration::from_secs(60),
+            log: None,
         }
     }
 }
@@ -130,10 +140,11 @@ impl WorkerProcess {
         let (say, ended) = watch::channel(None);
         let (count, done) = watch::channel(Tally::default());
         let asked = Arc::new(Notify::new());
-        let held = Held { leash, asked: Arc::clone(&asked), count };
+        let (stops, stop) = unbounded_channel();
+        let held = Held { leash, asked: Arc::clone(&asked), stop, count };
         // Ends with the process, which ends when `kill` is dropped.
         tokio::spawn(look_after(child, held, metadata.address.clone(), killed, say));
-        Ok(Self { pid, metadata, ended, kill, done, asked })
+        Ok(Self { pid, metadata, ended, kill, done, asked, stops })
     }
 
     /// Its number.
@@ -173,13 +184,10 @@ impl WorkerProcess {
         }
     }
 
-    /// Tells it to end by a signal: with what is in flight cancelled, or waited for.
-    pub(super) fn terminate(&self, patience: Patience) {
-        let signal = if patience == Patience::Endless { Signal::INT } else { Signal::TERM };
-        if let Some(pid) = Pid::from_raw(self.pid as i32).filter(|_| self.is_alive()) {
-            // One that has just ended needs no signal.
-            let _ = kill_process(pid, signal);
-        }
+    /// Tells it to stop, with what patience there is for calls in flight. It may be told again, with less.
+    pub(super) fn stop(&self, patience: Patience) {
+        // Who has ended needs no word.
+        let _ = self.stops.send(patience);
     }
 
     /// Ends it at once.
@@ -192,6 +200,7 @@ impl WorkerProcess {
 struct Held {
     leash: Leash,
     asked: Arc<Notify>,
+    stop: UnboundedReceiver<Patience>,
     count: watch::Sender<Tally>,
 }
 
@@ -206,6 +215,7 @@ impl Held {
                     None => return,
                 },
                 () = self.asked.notified() => self.leash.ask(),
+                Some(patience) = self.stop.recv() => self.leash.stop(patience).await,
             }
         }
     }
@@ -286,6 +296,7 @@ async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<String, W
         allow: settings.allow.clone(),
         insecure: settings.insecure,
         proxy_pool_ttl: settings.proxy_pool_ttl,
+        log: settings.log.clone(),
     };
     leash.tell(&told).await.map_err(|_| hung_up())?;
     match leash.hear().await {

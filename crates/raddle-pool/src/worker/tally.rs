@@ -15,8 +15,9 @@ pub struct Tally {
     pub refused: BTreeMap<String, u64>,
 }
 
-/// Why somebody is refused, in one word each: first those who are not let in, then those who may not, then calls that are not taken.
-pub const REASONS: [&str; 19] = [
+/// Why somebody is refused, in one word each: first those who are not let in, then those who are hung up on, those who may not, and calls that
+/// are not taken.
+pub const REASONS: [&str; 21] = [
     "no_certificate",
     "unknown_issuer",
     "expired",
@@ -30,6 +31,8 @@ pub const REASONS: [&str; 19] = [
     "other",
     "too_slow",
     "hung_up",
+    "crowded",
+    "unread",
     "not_allowed",
     "full",
     "stopping",

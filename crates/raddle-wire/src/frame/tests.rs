@@ -246,3 +246,37 @@ fn what_a_large_head_took_is_given_back() {
     assert_eq!((frames, decoder.held()), (1, 0));
     assert!(decoder.buffer.capacity() <= KEPT);
 }
+
+/// As the fuzzer does it, without one: many small inputs, most of which are almost frames. The same each time, so that what is found is found again.
+#[test]
+fn two_hundred_thousand_inputs_of_anybody_break_nothing() {
+    let mut dice = 0x5eed_u64;
+    let mut roll = |sides: u64| {
+        dice ^= dice << 13;
+        dice ^= dice >> 7;
+        dice ^= dice << 17;
+        dice % sides
+    };
+    let (mut whole, mut refused) = (0, 0);
+    for _ in 0..200_000 {
+        let mut bytes = Vec::new();
+        for _ in 0..=roll(4) {
+            if roll(4) > 0 {
+                let piece = roll(12) as u32;
+                let more = [0, 0, roll(12) as u32, MAX_BODY as u32 + 1][roll(4) as usize];
+                [roll(6) as u32, piece, piece + more]
+                    .iter()
+                    .for_each(|part| bytes.extend_from_slice(&part.to_le_bytes()));
+            }
+            let noise = roll(18);
+            bytes.extend((0..noise).map(|_| roll(256) as u8));
+        }
+        let cuts: Vec<u8> = (0..=roll(4)).map(|_| roll(16) as u8).collect();
+        let (cut, at_once) = (probe(&bytes, &cuts), probe(&bytes, &[]));
+        assert_eq!(cut, at_once, "{bytes:?} by {cuts:?}");
+        whole += cut.0.len();
+        refused += usize::from(cut.1.is_err());
+    }
+    // Neither all noise nor all sense.
+    assert!(whole > 10_000 && refused > 10_000, "{whole} frames, {refused} refused");
+}

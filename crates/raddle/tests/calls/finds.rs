@@ -9,10 +9,12 @@ use std::{
 };
 
 use raddle::{
-    WorkerPool,
+    CallError, WorkerPool,
     discovery::{DnsDiscovery, FileDiscovery},
     pool::worker::LocalWorker,
 };
+
+use tonic::transport::server::TcpIncoming;
 
 use crate::{CALLEE, is_alive, pool, routines, signal, until, within};
 
@@ -43,6 +45,38 @@ async fn workers_that_are_written_down_are_called() {
         drop(owner);
         until("they are missed", || durable.workers().is_empty()).await;
         assert_eq!(files(), 0);
+    })
+    .await;
+}
+
+/// Whoever is written down has nothing new to say when a worker takes the place of somebody who was none.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_no_use_is_called_again_when_it_is_of_use() {
+    within(60, async {
+        let home = tempfile::tempdir().unwrap();
+        let list = home.path().join("workers.json");
+        // A server that speaks the same language and knows nothing of workers. It is gone with its runtime, and all its connections with it.
+        let impostor = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let incoming = {
+            let _entered = impostor.enter();
+            TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+        };
+        let address = incoming.local_addr().unwrap().to_string();
+        let (_, health) = tonic_health::server::health_reporter();
+        impostor.spawn(tonic::transport::Server::builder().add_service(health).serve_with_incoming(incoming));
+        std::fs::write(&list, format!(r#"{{"address": "{address}"}}"#)).unwrap();
+        let written = FileDiscovery::new(&list).unwrap();
+        let durable = WorkerPool::builder().discovery(written).start().await.unwrap();
+        assert_eq!(durable.workers().len(), 1);
+        let refused = routines::add(1, 2).on(&durable).await;
+        assert!(matches!(refused, Err(CallError::NoWorkers(_))), "{refused:?}");
+        assert!(durable.workers().is_empty(), "it is no use");
+        impostor.shutdown_background();
+        let at = move |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of(&address);
+        let _owner = pool(1).worker(at).start().await.unwrap();
+        while routines::add(1, 2).on(&durable).await != Ok(3) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     })
     .await;
 }

@@ -4,6 +4,7 @@
 
 mod cancels;
 mod clocks;
+mod crowds;
 mod ends;
 mod examples;
 mod factories;

@@ -7,6 +7,7 @@ mod finding;
 mod latency;
 mod load;
 mod machine;
+mod readme;
 mod replaced;
 mod trust;
 

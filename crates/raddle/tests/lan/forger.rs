@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 /// Sends records that it is told, as responses of mDNS, from an address.
 const FORGE: &str = r#"
-import json, socket, struct, sys
+import json, socket, struct, sys, time
 def name(text):
     labels = text.rstrip(".").split(".")
     return b"".join(bytes([len(l.encode())]) + l.encode() for l in labels) + b"\0"
@@ -34,6 +34,7 @@ for line in sys.stdin:
     said = json.loads(line)
     data = bytes.fromhex(said["raw"]) if "raw" in said else message(said)
     s.sendto(data, ("224.0.0.251", 5353))
+    time.sleep(said.get("pause", 0))
 "#;
 
 /// A worker that is not there.

@@ -1,11 +1,14 @@
 //! Pools whose workers are on several hosts.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use raddle_hosts::Lan;
 use serde_json::{Value, json};
 
-use crate::{SOON, hostile::credentials, program::Program, until};
+use crate::{SOON, cuts::SILENCE, hostile::credentials, program::Program, until};
 
 /// The hosts that answer so many calls.
 fn hosts(pool: &mut Program, calls: usize) -> BTreeSet<String> {
@@ -78,22 +81,28 @@ fn a_host_that_dies_without_a_word_is_forgotten_when_it_cannot_be_called() {
         return;
     }
     let lan = Lan::new();
-    let (here, there, dying) = (lan.host(), lan.host(), lan.host());
+    let (here, there, dying, elsewhere) = (lan.host(), lan.host(), lan.host(), lan.host());
     let serving = json!({"size": 1, "bind": "0.0.0.0:0", "publish": true});
     let _serving = Program::pool(&there, "math", serving.clone());
     let doomed = Program::pool(&dying, "math", serving);
     let mut pool = Program::pool(&here, "math", json!({"discover": true}));
-    until("both are known", SOON, || pool.workers().len() == 2);
+    // It calls nobody, and so learns of it by silence alone.
+    let mut idle = Program::pool(&elsewhere, "math", json!({"discover": true}));
+    for pool in [&mut pool, &mut idle] {
+        until("both are known", SOON, || pool.workers().len() == 2);
+    }
     assert_eq!(hosts(&mut pool, 4).len(), 2);
     dying.cut_power();
-    let cut = std::time::Instant::now();
-    let mut missed = None;
     // A call that is under way just then is lost; those that have not begun are not.
-    while cut.elapsed() < Duration::from_secs(14) && missed.is_none() {
+    until("it is missed", 2 * SILENCE, || {
         pool.ask("call");
-        missed = (pool.workers().len() == 1).then(|| cut.elapsed());
-    }
-    assert!(missed.is_some(), "sooner than by its silence");
+        pool.workers().len() == 1
+    });
+    let missed = Instant::now();
+    assert_eq!(idle.workers().len(), 2, "nobody else has missed it yet");
     assert_eq!(hosts(&mut pool, 4), [there.name().to_owned()].into());
+    until("others miss it, too", 2 * SILENCE, || idle.workers().len() == 1);
+    // What is silent is given up by both within half a second; whoever could not reach it knew before.
+    assert!(missed.elapsed() > Duration::from_secs(2), "{:?} sooner than by its silence", missed.elapsed());
     drop(doomed);
 }

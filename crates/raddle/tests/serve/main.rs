@@ -2,8 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod asked;
 mod ends;
 mod places;
+#[path = "../../../raddle-broker/tests/redis_server/mod.rs"]
+#[expect(dead_code, reason = "others need more of it")]
+mod redis_server;
+mod registry;
 #[path = "../calls/routines.rs"]
 mod routines;
 mod secure;

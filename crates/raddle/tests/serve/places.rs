@@ -60,11 +60,16 @@ async fn what_serves_everywhere_is_found_where_it_is_said() {
 fn what_cannot_be_done_is_said_and_nothing_is_left() {
     let world = World::new();
     let open = world.refuses(&["--bind", "0.0.0.0:0"], 2);
-    assert!(open.contains("'0.0.0.0:0' is reached from other machines"), "{open}");
+    assert!(open.contains("'0.0.0.0:0' is reached from other machines") && open.contains("--insecure"), "{open}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let said = world.refuses(&["--workers", "1", "--bind", &address], 125);
-    assert!(said.contains(&format!("cannot serve at {address}")) && said.contains("1 of 1 workers"), "{said}");
+    assert!(said.contains(&format!("{address} is taken")) && said.contains("1 of 1 workers"), "{said}");
+    let said = world.refuses(&["--workers", "1", "--bind", "203.0.113.9:7070", "--insecure"], 125);
+    assert!(said.contains("this machine has no address 203.0.113.9:7070"), "{said}");
+    let said = world.refuses(&["--workers", "1", "--program", "/bin/true"], 125);
+    assert!(said.contains("is /bin/true a program with #[raddle::main]?"), "{said}");
+    std::fs::write(world.path().join("a-file"), "").unwrap();
     let said = world.refuses(&["--metrics-addr", &address], 2);
     assert!(said.contains("cannot listen on"), "{said}");
     for (args, why) in [
@@ -73,6 +78,14 @@ fn what_cannot_be_done_is_said_and_nothing_is_left() {
         (&["--advertise", "0.0.0.0"], "nobody is found at"),
         (&["--name", "two words"], "is no name for a pool"),
         (&["--discovery", "rumour"], "workers are found by"),
+        (&["--discovery", "file"], "say where they are written down"),
+        (&["--discovery", "file:a-file"], "a-file is a file: name a folder"),
+        (&["--discovery", "file:nowhere/workers"], "there is no folder nowhere to make nowhere/workers in"),
+        (&["--discovery", "lan"], "have them serve at a port of the network, as with --bind 0.0.0.0:0"),
+        (&["--discovery", "lan", "--bind", "127.0.0.1:0"], "would serve at 127.0.0.1:0"),
+        (&["--bind", "7070"], "use host:port, as 127.0.0.1:7070"),
+        (&["--allow-file", "none"], "the rules in none: No such file"),
+        (&["--allow", "10.0.0.7 = *"], "and not by an address: give that, as web.internal"),
         (&["--allow", "nonsense"], "is not of the form WHO = WHAT"),
         (&["--credentials-cert", "none.pem"], "--credentials-ca"),
         (&["--credentials-ca", "none.pem"], "for mutual TLS"),

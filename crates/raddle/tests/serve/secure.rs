@@ -16,15 +16,15 @@ use crate::{
     within,
 };
 
-struct Trust(Authority);
+pub(crate) struct Trust(Authority);
 
 impl Trust {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Authority::new("test", Validity::days(SystemTime::now(), 1)).unwrap().0)
     }
 
     /// Files for somebody with these names.
-    fn files(&self, folder: &Path, who: &str, names: &[&str]) {
+    pub(crate) fn files(&self, folder: &Path, who: &str, names: &[&str]) {
         let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
         let Issued { certificate, key, .. } = self.0.issue(&names, Validity::days(SystemTime::now(), 1)).unwrap();
         std::fs::write(folder.join("ca.pem"), self.0.certificate()).unwrap();
@@ -39,7 +39,7 @@ fn own(folder: &Path, who: &str) -> WorkerCredentials {
         .unwrap()
 }
 
-const CREDENTIALS: [&str; 6] =
+pub(crate) const CREDENTIALS: [&str; 6] =
     ["--credentials-ca", "ca.pem", "--credentials-cert", "worker.pem", "--credentials-key", "worker.key"];
 
 #[tokio::test(flavor = "multi_thread")]

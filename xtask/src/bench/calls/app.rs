@@ -4,6 +4,8 @@
 
 #[path = "floor.rs"]
 mod floor;
+#[path = "secure.rs"]
+mod secure;
 
 use std::{
     collections::BTreeMap,
@@ -94,6 +96,7 @@ async fn round(calls: usize) -> raddle::Result<Figures> {
     let began = Instant::now();
     pair.stop().await;
     figures.insert("idle pool exit, ms", millis(began.elapsed()));
+    secure::compare(calls, &mut figures).await?;
     Ok(figures)
 }
 

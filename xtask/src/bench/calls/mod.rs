@@ -42,6 +42,11 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         ),
         Verdict::at_least("items of a stream, a second", median(of("items of a stream, /s")), 200_000.0),
         Verdict::at_most("a nested call, of a plain one", ratio(one, of("nested calls, /s")), 2.5),
+        Verdict::at_most(
+            "a call over mutual TLS, of one over plain TCP",
+            ratio(of("calls over TCP, one after the other, /s"), of("calls over mutual TLS, one after the other, /s")),
+            1.5,
+        ),
         Verdict::at_least(
             "1 MiB echo, of a bare tonic echo",
             ratio(of("calls, 1 MiB echo, /s"), of("floor, 1 MiB echo, /s")),

@@ -25,12 +25,17 @@ pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
         Failure::Usage(format!("the CA in {folder}: {error}"))
     };
     let authority = authority.map_err(refused)?;
-    let pair =
-        authority.issue(&args.names, Validity::days(SystemTime::now(), args.days)).map_err(|error| match error {
-            IssueError::Failed(_) => Failure::Raddle(error.to_string()),
-            IssueError::Expired => refused(error),
-            error => Failure::Usage(error.to_string()),
-        })?;
+    let validity = Validity::days(SystemTime::now(), args.days);
+    let pair = if args.caller {
+        authority.issue_for_caller(&args.names, validity)
+    } else {
+        authority.issue(&args.names, validity)
+    };
+    let pair = pair.map_err(|error| match error {
+        IssueError::Failed(_) => Failure::Raddle(error.to_string()),
+        IssueError::Expired => refused(error),
+        error => Failure::Usage(error.to_string()),
+    })?;
     let out = args.out.as_ref().unwrap_or(&args.ca);
     let (certificate, key) = write_pair(out, &stem, &pair, args.force).map_err(|error| unwritten(&error))?;
     let until = timestamp(pair.validity.until);

@@ -17,14 +17,14 @@ pub(super) fn list(global: &Global) -> Outcome {
     let mut table = Table::new(&["POOL", "WORKERS", "TAGS"]);
     for pool in &pools {
         let tags: Vec<&str> = tags(pool).into_iter().collect();
-        table.row([pool.name().to_owned(), pool.workers.len().to_string(), tags.join(",")]);
+        table.row([pool.name.clone(), pool.workers.len().to_string(), tags.join(",")]);
     }
     output::raw(table.render().as_bytes())?;
     Ok(0)
 }
 
 fn record(pool: &Pool) -> Value {
-    json!({ "name": pool.name(), "workers": pool.workers.len(), "tags": tags(pool) })
+    json!({ "name": pool.name, "workers": pool.workers.len(), "tags": tags(pool) })
 }
 
 /// What any of its workers can do.

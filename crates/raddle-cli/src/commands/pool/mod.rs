@@ -1,4 +1,5 @@
-//! `raddle pool`: the pools of this user on this machine, as far as they can be found and asked, and workers for them. None of it needs a broker.
+//! `raddle pool`: pools and their workers, as far as they can be found and asked, and workers for them. None of it needs a broker, unless
+//! somebody wants to find workers by one.
 
 mod ask;
 mod credentials;
@@ -6,10 +7,10 @@ mod find;
 mod list;
 mod metrics;
 mod ping;
-mod publish;
 mod serve;
 mod stop;
 mod tree;
+mod ways;
 mod workers;
 
 use crate::{
@@ -24,7 +25,7 @@ pub(super) async fn pool(global: &Global, command: &PoolCommand) -> Outcome {
     match command {
         PoolCommand::Serve(args) => serve::serve(global, args).await,
         PoolCommand::List => list::list(global),
-        PoolCommand::Workers { pool } => workers::workers(global, pool.as_deref()).await,
+        PoolCommand::Workers(args) => workers::workers(global, args).await,
         PoolCommand::Ping(args) => ping::ping(global, args).await,
         PoolCommand::Stop(args) => stop::stop(global, args).await,
     }

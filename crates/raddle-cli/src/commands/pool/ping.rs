@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_pool::{Uid, connection::Control};
+use raddle_pool::{WorkerMetadata, connection::Control, credentials::WorkerCredentials};
 use serde_json::{Value, json};
 
 use super::{
     ask::{self, Silence},
-    find::{self, Target},
+    credentials, find,
 };
 use crate::{
     args::{Global, PingArgs},
@@ -17,43 +17,45 @@ use crate::{
 
 /// Somebody to ask, over a connection that is kept: it is round trips that are measured.
 struct Peer {
-    address: String,
-    uid: Option<Uid>,
+    worker: WorkerMetadata,
     /// Or why there will be none.
     control: Result<Control, Silence>,
 }
 
 impl Peer {
-    fn new(address: String, uid: Option<Uid>) -> Self {
-        let control = Control::new(&address).map_err(Silence::from);
-        Self { address, uid, control }
+    fn new(worker: WorkerMetadata, own: Option<&WorkerCredentials>) -> Self {
+        Self { control: ask::control(&worker, own), worker }
     }
 
     fn label(&self) -> String {
-        self.uid.map_or_else(|| self.address.clone(), |uid| uid.to_string())
+        ask::named(&self.worker).map_or_else(|| self.worker.address.clone(), |uid| uid.to_string())
     }
 
     async fn ask(&mut self) -> Result<Duration, Silence> {
         let began = Instant::now();
         let control = self.control.as_mut().map_err(|error| error.clone())?;
-        ask::once(control, self.uid).await?;
+        ask::once(control, &self.worker).await?;
         Ok(began.elapsed())
     }
 
     fn record(&self, number: u32, answer: &Result<Duration, Silence>) -> Value {
         let error = answer.as_ref().err().map(Silence::to_string);
         let seconds = answer.as_ref().ok().map(Duration::as_secs_f64);
-        json!({ "uid": self.uid, "address": self.address, "seq": number, "seconds": seconds, "error": error })
+        let (uid, address) = (ask::named(&self.worker), &self.worker.address);
+        json!({ "uid": uid, "address": address, "seq": number, "seconds": seconds, "error": error })
     }
 }
 
 pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
-    let mut peers: Vec<Peer> = match find::target(&args.target)? {
-        Target::Workers(pool) => {
-            pool.workers.into_iter().map(|worker| Peer::new(worker.address, Some(worker.uid))).collect()
-        }
-        Target::Address(address) => vec![Peer::new(address.to_string(), None)],
+    let own = credentials::load(&args.find.credentials)?;
+    let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
+    let target = match (&args.target, pools.as_slice()) {
+        (Some(target), _) => target.clone(),
+        (None, [pool]) => pool.name.clone(),
+        (None, _) => "all".to_owned(),
     };
+    let workers = pools.into_iter().flat_map(|pool| pool.workers);
+    let mut peers: Vec<Peer> = workers.map(|worker| Peer::new(worker, own.as_ref())).collect();
     let mut records = Vec::new();
     let (mut asked, mut times) = (0, Vec::new());
     for number in 1..=args.count {
@@ -76,7 +78,7 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
     if global.json {
         let in_seconds = |time: fn(&Summary) -> Duration| summary.as_ref().map(|summary| time(summary).as_secs_f64());
         output::json(&json!({
-            "target": args.target,
+            "target": target,
             "asked": asked,
             "answered": times.len(),
             "min_seconds": in_seconds(|summary| summary.min),
@@ -85,7 +87,7 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
             "pings": records,
         }))?;
     } else {
-        output::line(table::printable(&format!("{}: {asked} asked, {} answered", args.target, times.len())))?;
+        output::line(table::printable(&format!("{target}: {asked} asked, {} answered", times.len())))?;
         if let Some(Summary { min, median, max }) = summary {
             let [min, median, max] = [min, median, max].map(millis);
             output::line(format!("round trip min/median/max {min}/{median}/{max} ms"))?;

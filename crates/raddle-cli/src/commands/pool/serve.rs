@@ -1,6 +1,6 @@
 //! `raddle pool serve`: workers for the pools of others, in the foreground.
 
-use std::{fs, pin::pin, sync::Arc};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, pin::pin, sync::Arc};
 
 use raddle_core::{Tid, TidClock};
 use raddle_exec::title;
@@ -12,17 +12,20 @@ use raddle_pool::{
 use raddle_web::{Server, Serving};
 use serde_json::json;
 
-use super::{credentials, metrics::PoolPage, note, publish};
+use super::{credentials, metrics::PoolPage, note, ways};
 use crate::{
     args::{Global, PoolServeArgs},
-    commands::interrupt::{Interrupts, Word},
+    commands::{
+        LEVEL,
+        interrupt::{Interrupts, Word},
+    },
     error::{Failure, Outcome},
     format::count,
-    metrics, output, systemd,
+    logging, metrics, output, systemd,
 };
 
 pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
-    let service = Service::new(options(args)?).map_err(refused)?;
+    let service = Service::new(options(global, args).await?).map_err(refused)?;
     let server = metrics::bind(&args.into()).await?;
     let mut interrupts = Interrupts::catch()?;
     let (handle, shutdown, title) = (service.handle(), Shutdown::new(), Title::new(&args.name));
@@ -30,7 +33,7 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
     let _serving: Option<Serving> = server.map(|server| server.serve(Arc::new(PoolPage(handle.clone()))));
     title.show("starting");
     let mut running = pin!(service.run(shutdown.clone()));
-    let mut is_told = false;
+    let (mut is_told, mut is_stopping) = (false, false);
     let ended = loop {
         tokio::select! {
             ended = &mut running => break ended,
@@ -44,23 +47,24 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
             word = interrupts.word() => {
                 title.show("stopping");
                 systemd::stopping();
-                match word {
-                    Word::Terminate => shutdown.cancel(),
-                    Word::Interrupt => {
-                        note(global, "stopping: calls in flight may end; once more to cancel them");
-                        shutdown.drain();
-                    }
+                let is_second = std::mem::replace(&mut is_stopping, true);
+                if word == Word::Terminate || is_second {
+                    note(global, "stopping: calls in flight are cancelled");
+                    shutdown.cancel();
+                } else {
+                    note(global, "stopping: calls in flight may end; once more to cancel them");
+                    shutdown.drain();
                 }
             }
         }
     };
-    if ended.map_err(refused)? == Ended::Uptime {
+    if ended.map_err(|error| not_started(args, error))? == Ended::Uptime {
         note(global, "the workers have served for as long as they were to");
     }
     Ok(0)
 }
 
-fn options(args: &PoolServeArgs) -> Outcome<Options> {
+async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     let mut options = Options::new(&args.name);
     if let Some(workers) = args.workers {
         options.workers = workers.into();
@@ -74,15 +78,29 @@ fn options(args: &PoolServeArgs) -> Outcome<Options> {
     options.max_in_flight = args.max_in_flight.map(|calls| calls as usize);
     options.max_uptime = args.max_uptime.map(|time| time.0);
     options.start_timeout = Some(args.start_timeout.0);
-    options.publishers = publish::all(args)?;
+    options.program = program(args)?;
+    options.publishers = ways::publishers(global, args).await?;
+    options.log = logging::chosen(global, Some(LEVEL), args.log.log_format);
     Ok(options)
+}
+
+/// The program whose routines are served, if that is not this one.
+fn program(args: &PoolServeArgs) -> Outcome<Option<PathBuf>> {
+    let Some(path) = &args.program else { return Ok(None) };
+    // The workers may have another folder to look from.
+    let found = fs::canonicalize(path).and_then(|path| fs::metadata(&path).map(|metadata| (path, metadata)));
+    match found {
+        Ok((path, metadata)) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => Ok(Some(path)),
+        Ok(_) => Err(Failure::Usage(format!("{} is no program: give one with #[raddle::main]", path.display()))),
+        Err(error) => Err(Failure::Usage(format!("there is no program {}: {error}", path.display()))),
+    }
 }
 
 /// What the rules come to, those of the file first.
 fn allow(args: &PoolServeArgs) -> Outcome<Option<Allow>> {
     let mut rules = Vec::new();
     if let Some(path) = &args.allow_file {
-        let wrong = |reason: String| Failure::Usage(format!("{}: {reason}", path.display()));
+        let wrong = |reason: String| Failure::Usage(format!("the rules in {}: {reason}", path.display()));
         let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
         rules.extend(text.parse::<Allow>().map_err(|error| wrong(error.to_string()))?);
     }
@@ -114,6 +132,16 @@ fn announce(global: &Global, args: &PoolServeArgs, handle: &Handle, metrics: Opt
     }
     systemd::ready(&line);
     Ok(())
+}
+
+/// The same, and what else may be the matter with a program that is none of ours.
+fn not_started(args: &PoolServeArgs, error: PoolError) -> Failure {
+    match (refused(error), &args.program) {
+        (Failure::Raddle(message), Some(program)) => {
+            Failure::Raddle(format!("{message} (is {} a program with #[raddle::main]?)", program.display()))
+        }
+        (failure, _) => failure,
+    }
 }
 
 fn refused(error: PoolError) -> Failure {

@@ -4,26 +4,27 @@ use std::time::Duration;
 
 use raddle_pool::{
     WorkerMetadata,
-    connection::Control,
+    credentials::WorkerCredentials,
     discovery::{Discovery, LocalDiscovery},
     worker::Patience,
 };
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{
     ask::{self, Silence},
-    find::{self, Pool, Target},
-    note,
+    credentials, find, note,
 };
 use crate::{
     args::{Global, PoolStopArgs},
-    error::{Failure, Outcome, TASK_FAILED, TIMED_OUT},
+    error::{Outcome, TASK_FAILED, TIMED_OUT},
     format, output, table,
 };
 
 /// How long a worker may take to end, beyond what its calls may.
 const BEYOND: Duration = Duration::from_secs(2);
+/// How often it is looked whether one that is elsewhere has ended.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// What became of a worker.
 enum Stopped {
@@ -47,27 +48,32 @@ struct Calls {
 }
 
 pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
-    let Pool { discovery, workers } = match find::target(&args.target)? {
-        Target::Workers(pool) => pool,
-        Target::Address(address) => {
-            let instead = "give the worker's uid, which 'raddle pool workers' shows";
-            return Err(Failure::Usage(format!("'{address}' is an address: {instead}")));
-        }
-    };
+    let own = credentials::load(&args.find.credentials)?;
+    let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
     // All of them are told first, so that they end side by side.
-    let tell = |worker: &WorkerMetadata| tokio::spawn(end(discovery.clone(), worker.clone(), args.timeout));
-    let told: Vec<_> = workers.iter().map(tell).collect();
+    let mut told = Vec::new();
+    for pool in pools {
+        for worker in pool.workers {
+            let one = One { worker: worker.clone(), own: own.clone(), local: pool.local.clone() };
+            told.push((worker, pool.local.is_some(), tokio::spawn(one.end(args.timeout))));
+        }
+    }
+    if told.is_empty() {
+        note(global, "no worker was found");
+    }
     let (mut records, mut code) = (Vec::new(), 0);
-    for (worker, stopped) in workers.iter().zip(told) {
+    for (worker, is_here, stopped) in told {
         let stopped = stopped.await.unwrap_or_else(|error| Stopped::Unable(error.to_string()));
         code = code.max(stopped.code());
-        if let Some(remark) = stopped.remark(worker) {
+        // All that is known of one that was named by its address.
+        let who = ask::named(&worker).map_or_else(|| worker.address.clone(), |uid| uid.to_string());
+        if let Some(remark) = stopped.remark(&who, is_here.then_some(worker.pid)) {
             note(global, &remark);
         }
         if global.json {
-            records.push(stopped.record(worker));
+            records.push(stopped.record(&worker));
         } else {
-            output::line(table::printable(&format!("{} {}", worker.uid, stopped.told())))?;
+            output::line(table::printable(&format!("{who} {}", stopped.told())))?;
         }
     }
     if global.json {
@@ -76,50 +82,69 @@ pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
     Ok(code)
 }
 
-/// Stops a worker, and waits until it is gone.
-async fn end(discovery: LocalDiscovery, worker: WorkerMetadata, patience: Patience) -> Stopped {
-    // What is written of it may be wrong, and must not end another.
-    if let Err(silence) = ask::published(worker.clone()).await {
-        return match silence {
-            _ if !is_there(&discovery, &worker) => Stopped::Lost,
-            Silence::Late => Stopped::Silent,
-            Silence::Because(why) => Stopped::Unable(why),
-        };
-    }
-    let stopping = async { Control::new(&worker.address)?.stop(patience).await };
-    let answer = match patience {
-        Patience::Endless => Ok(stopping.await),
-        Patience::For(time) => timeout(time.saturating_add(BEYOND), stopping).await,
-        Patience::None => timeout(BEYOND, stopping).await,
-    };
-    let is_gone = match &answer {
-        Ok(_) => timeout(BEYOND, gone(&discovery, &worker)).await.is_ok(),
-        Err(_) => !is_there(&discovery, &worker),
-    };
-    let calls = answer.map(|answer| answer.map(|reply| Calls { ended: reply.ended, cancelled: reply.cancelled }));
-    match (calls, is_gone) {
-        (Ok(Ok(calls)), true) => Stopped::Gone(calls),
-        (Ok(Ok(calls)), false) => Stopped::Lingers(calls),
-        (_, true) => Stopped::Lost,
-        (Ok(Err(error)), false) => Stopped::Unable(error.to_string()),
-        (Err(_), false) => Stopped::Silent,
-    }
+/// A worker that is to stop.
+struct One {
+    worker: WorkerMetadata,
+    own: Option<WorkerCredentials>,
+    /// What knows of its process, if that is on this machine.
+    local: Option<LocalDiscovery>,
 }
 
-/// Waits until the process that a worker was is gone.
-async fn gone(discovery: &LocalDiscovery, worker: &WorkerMetadata) {
-    // Before the first look, so that nothing is missed after it.
-    let Ok(mut news) = discovery.subscribe(None).await else { return std::future::pending().await };
-    while is_there(discovery, worker) {
-        if news.next().await.is_none() {
-            return std::future::pending().await;
+impl One {
+    /// Stops it, and waits until it is gone.
+    async fn end(self, patience: Patience) -> Stopped {
+        // What is written of it may be wrong, and must not end another.
+        if let Err(silence) = ask::published(self.worker.clone(), self.own.clone()).await {
+            return match silence {
+                _ if self.is_gone() => Stopped::Lost,
+                Silence::Late => Stopped::Silent,
+                Silence::Because(why) => Stopped::Unable(why),
+            };
+        }
+        let stopping = async { Ok(ask::control(&self.worker, self.own.as_ref())?.stop(patience).await?) };
+        let answer: Result<Result<_, Silence>, _> = match patience {
+            Patience::Endless => Ok(stopping.await),
+            Patience::For(time) => timeout(time.saturating_add(BEYOND), stopping).await,
+            Patience::None => timeout(BEYOND, stopping).await,
+        };
+        let is_gone = match &answer {
+            // Who may not stop it need not wait for that.
+            Ok(Err(_)) if self.local.is_none() => false,
+            Ok(_) => timeout(BEYOND, self.gone()).await.is_ok(),
+            Err(_) => self.is_gone(),
+        };
+        let calls = answer.map(|answer| answer.map(|reply| Calls { ended: reply.ended, cancelled: reply.cancelled }));
+        match (calls, is_gone) {
+            (Ok(Ok(calls)), true) => Stopped::Gone(calls),
+            (Ok(Ok(calls)), false) => Stopped::Lingers(calls),
+            (_, true) => Stopped::Lost,
+            (Ok(Err(error)), false) => Stopped::Unable(error.to_string()),
+            (Err(_), false) => Stopped::Silent,
         }
     }
-}
 
-/// Whether a worker is there, as the process that it was.
-fn is_there(discovery: &LocalDiscovery, worker: &WorkerMetadata) -> bool {
-    discovery.snapshot().iter().any(|other| other.uid == worker.uid && other.pid == worker.pid)
+    /// Waits until it is gone: the process that it was or, of one elsewhere, whoever answered at its address.
+    async fn gone(&self) {
+        let Some(discovery) = &self.local else {
+            while ask::published(self.worker.clone(), self.own.clone()).await.is_ok() {
+                sleep(AGAIN).await;
+            }
+            return;
+        };
+        // Before the first look, so that nothing is missed after it.
+        let Ok(mut news) = discovery.subscribe(None).await else { return std::future::pending().await };
+        while !self.is_gone() {
+            if news.next().await.is_none() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Whether the process that it was is known to be gone.
+    fn is_gone(&self) -> bool {
+        let is_it = |other: &WorkerMetadata| other.uid == self.worker.uid && other.pid == self.worker.pid;
+        self.local.as_ref().is_some_and(|discovery| !discovery.snapshot().iter().any(is_it))
+    }
 }
 
 impl Stopped {
@@ -155,16 +180,15 @@ impl Stopped {
         }
     }
 
-    /// What there is to say besides.
-    fn remark(&self, worker: &WorkerMetadata) -> Option<String> {
-        let WorkerMetadata { uid, pid, .. } = worker;
-        let instead = format!("'kill -9 {pid}' ends it");
+    /// What there is to say besides, of a process of this machine if it has a number.
+    fn remark(&self, who: &str, pid: Option<u32>) -> Option<String> {
+        let instead = |before: &str| pid.map(|pid| format!("{before}'kill -9 {pid}' ends it")).unwrap_or_default();
         match self {
             Self::Gone(_) => None,
-            Self::Lost => Some(format!("worker {uid} ended before it could say what became of its calls")),
-            Self::Lingers(_) => Some(format!("worker {uid} has not ended yet: {instead}")),
-            Self::Silent => Some(format!("worker {uid} does not answer: {instead}")),
-            Self::Unable(why) => Some(format!("worker {uid} cannot be told to stop: {why}; {instead}")),
+            Self::Lost => Some(format!("worker {who} ended before it could say what became of its calls")),
+            Self::Lingers(_) => Some(format!("worker {who} has not ended yet{}", instead(": "))),
+            Self::Silent => Some(format!("worker {who} does not answer{}", instead(": "))),
+            Self::Unable(why) => Some(format!("worker {who} cannot be told to stop: {why}{}", instead("; "))),
         }
     }
 

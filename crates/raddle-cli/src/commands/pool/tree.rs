@@ -12,10 +12,10 @@ use crate::{format, table};
 pub(in crate::commands) async fn trees() -> (String, Vec<Value>) {
     let (mut drawing, mut records) = (String::new(), Vec::new());
     for pool in find::all().unwrap_or_default() {
-        let workers = ask::all(&pool.workers).await;
-        drawing.push_str(&draw(pool.name(), &workers));
-        let below: Vec<Value> = workers.iter().map(|asked| asked.record(pool.name())).collect();
-        records.push(json!({ "pool": pool.name(), "children": below }));
+        let workers = ask::all(&pool.workers, None).await;
+        drawing.push_str(&draw(&pool.name, &workers));
+        let below: Vec<Value> = workers.iter().map(|asked| asked.record(&pool.name)).collect();
+        records.push(json!({ "pool": pool.name, "children": below }));
     }
     (drawing, records)
 }

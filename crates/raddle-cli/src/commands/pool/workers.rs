@@ -4,18 +4,21 @@ use serde_json::Value;
 
 use super::{
     ask::{self, Asked},
-    find, note,
+    credentials, find, note,
 };
-use crate::{args::Global, error::Outcome, format, output, table::Table};
+use crate::{
+    args::{Global, PoolWorkersArgs},
+    error::Outcome,
+    format, output,
+    table::Table,
+};
 
-pub(super) async fn workers(global: &Global, name: Option<&str>) -> Outcome {
-    let pools = match name {
-        Some(name) => vec![find::named(name)?],
-        None => find::all()?,
-    };
+pub(super) async fn workers(global: &Global, args: &PoolWorkersArgs) -> Outcome {
+    let own = credentials::load(&args.find.credentials)?;
+    let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
     let mut asked: Vec<(&str, Asked)> = Vec::new();
     for pool in &pools {
-        asked.extend(ask::all(&pool.workers).await.into_iter().map(|asked| (pool.name(), asked)));
+        asked.extend(ask::all(&pool.workers, own.as_ref()).await.into_iter().map(|asked| (pool.name.as_str(), asked)));
     }
     if global.json {
         let records: Vec<Value> = asked.iter().map(|(pool, asked)| asked.record(pool)).collect();

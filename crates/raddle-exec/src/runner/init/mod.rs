@@ -391,6 +391,7 @@ fn request(begin: &Begin) -> Start {
         timeout: None,
         limits: Limits::default(),
         grace: Duration::ZERO,
+        overtime: Duration::ZERO,
         sandbox: None,
     }
 }

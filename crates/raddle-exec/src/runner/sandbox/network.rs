@@ -1,8 +1,9 @@
 //! A network of its own for a sandbox. In it is one interface, by which programs talk to themselves.
 //!
 //! To make one is the kernel's longest work on a sandbox, and to take it away again is longer still. A runner that is root keeps the one that it has
-//! made ([`Visit`]), and starts its next shim in there, if nobody has ever sent anything by its interface: then it is as good as new. No command could
-//! have changed anything else about it, for it belongs to root's own user namespace, and those who were in it are gone.
+//! made ([`Visit`]), and starts its next shim in there, if it is as it was when it was made ([`Traces`]): nothing was sent, tried or counted in it, and nothing
+//! of those who were in it is left, who are gone: a socket on its way from one to another outlives them, and so does a flow label. Routes, addresses and rules no
+//! command could have changed, for it belongs to root's own user namespace.
 //!
 //! Other runners have the shim make one. The root does not wait for it: a thread makes it while the shim builds the root, and the shim then
 //! enters what the thread has made. User, privileges, rules and filter belong to each thread by itself, so the thread must be gone before the
@@ -25,12 +26,24 @@ const STACK_SIZE: usize = 64 * 1024;
 
 /// Of the interface there is in each.
 const INTERFACE: &str = "lo";
-/// How much has come in by each interface of the caller's network, and how much has gone out.
-const TRAFFIC: &str = "/proc/thread-self/net/dev";
+/// What the system says of the caller's network.
+const STATE: &str = "/proc/thread-self/net";
+/// Where it says what was done there: what has come in and gone out by each interface; what protocols have counted, also of what they refused; and the labels that
+/// somebody has given to flows.
+const ACCOUNTS: [&str; 5] = ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel"];
+/// And how many sockets there are, also those that nobody has open any more. It is the first line.
+const SOCKETS: &str = "sockstat";
 
 thread_local! {
     /// The network of the last attempt. A runner has one thread, and one attempt at a time.
-    static KEPT: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
+}
+
+/// A network that may be given to the next attempt.
+struct Kept {
+    network: OwnedFd,
+    /// As it was when it was made.
+    new: io::Result<Traces>,
 }
 
 /// The runner is in a network for a sandbox. What it forks meanwhile is in there, too. Back home with its end.
@@ -47,8 +60,9 @@ impl Visit {
         KEPT.with_borrow_mut(|kept| {
             // From here on it goes back whatever happens.
             let visit = Self { home };
-            if !kept.as_ref().is_some_and(|network| enter(network).is_ok() && is_unused()) {
-                *kept = Some(make().and_then(|socket| of_socket(&socket)).ok()?);
+            if !kept.as_ref().is_some_and(|kept| enter(&kept.network).is_ok() && kept.is_as_new()) {
+                let network = make().and_then(|socket| of_socket(&socket)).ok()?;
+                *kept = Some(Kept { network, new: Traces::here() });
             }
             Some(visit)
         })
@@ -64,17 +78,35 @@ impl Drop for Visit {
     }
 }
 
-/// Whether nobody has sent anything by the interface of the caller's network.
-fn is_unused() -> bool {
-    fs::read_to_string(TRAFFIC).is_ok_and(|traffic| is_silent(&traffic))
+impl Kept {
+    /// Whether it is as it was. The caller is in it.
+    fn is_as_new(&self) -> bool {
+        // What cannot be told may be anything.
+        matches!((&self.new, Traces::here()), (Ok(new), Ok(now)) if *new == now)
+    }
 }
 
-/// Whether there is nothing but the one interface, and no traffic there.
-fn is_silent(traffic: &str) -> bool {
-    let mut interfaces = traffic.lines().filter_map(|line| line.split_once(':'));
-    let is_silent =
-        |(name, counts): (&str, &str)| name.trim() == INTERFACE && counts.split_whitespace().all(|count| count == "0");
-    interfaces.next().is_some_and(is_silent) && interfaces.next().is_none()
+/// All that there is to see of what was done in a network.
+#[derive(Debug, PartialEq, Eq)]
+struct Traces(Vec<String>);
+
+impl Traces {
+    /// Of the caller's network.
+    fn here() -> io::Result<Self> {
+        Self::read(|name| fs::read_to_string(format!("{STATE}/{name}")))
+    }
+
+    fn read(read: impl Fn(&str) -> io::Result<String>) -> io::Result<Self> {
+        let account = |name: &&str| match read(name) {
+            // A system without IPv6 says nothing of it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            account => account,
+        };
+        // The rest of it is of all networks together.
+        let sockets = read(SOCKETS)?.lines().next().map(str::to_owned);
+        let accounts = ACCOUNTS.iter().map(account).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self(accounts.into_iter().chain(sockets).collect()))
+    }
 }
 
 /// A network that a thread is making; without one, the system had no thread to give.
@@ -167,12 +199,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn traffic_and_other_interfaces_are_seen() {
-        let head = "Inter-|   Receive  |  Transmit\n face |bytes    packets|bytes    packets\n";
-        assert!(is_silent(&format!("{head}    lo:       0       0    0    0\n")));
-        assert!(!is_silent(&format!("{head}    lo:      84       1    0    0\n")));
-        assert!(!is_silent(&format!("{head}    lo:       0       0    0    0\n  eth0:       0       0\n")));
-        assert!(!is_silent(head) && !is_silent(""));
+    fn whatever_is_done_leaves_a_trace() {
+        let with = |changed: &'static str, text: &'static str| {
+            let said = move |name: &str| match name {
+                name if name == changed => Ok(text.to_owned()),
+                "ip6_flowlabel" => Err(io::ErrorKind::NotFound.into()),
+                "sockstat" => Ok("sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 7 mem 9\n".to_owned()),
+                name => Ok(format!("{name}: 0\n")),
+            };
+            Traces::read(said)
+        };
+        let new = with("", "").unwrap();
+        assert_eq!(with("sockstat", "sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 8 mem 9\n").unwrap(), new);
+        for name in ["dev", "snmp", "snmp6", "netstat", "ip6_flowlabel", "sockstat"] {
+            assert_ne!(with(name, "1\n").unwrap(), new, "{name}");
+        }
+        let unreadable = Traces::read(|_| Err(io::ErrorKind::PermissionDenied.into()));
+        assert!(unreadable.is_err());
+        let kept = |new| Kept { network: File::open("/dev/null").unwrap().into(), new };
+        assert!(kept(Traces::here()).is_as_new() && !kept(unreadable).is_as_new() && !kept(Ok(new)).is_as_new());
     }
 
     #[test]

@@ -33,7 +33,10 @@ fn kill_9(pid: u32) {
 /// The processes below one.
 pub(super) fn below(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    // What a runner has for its functions belongs to no attempt.
+    let is_cradle =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "raddle-cradle\n");
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok()).filter(|pid| !is_cradle(pid));
     children.flat_map(|child| [vec![child], below(child)].concat()).collect()
 }
 

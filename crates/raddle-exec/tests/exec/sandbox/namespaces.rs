@@ -96,6 +96,47 @@ async fn root_keeps_a_network_until_somebody_has_used_it() {
     rig.finish().await;
 }
 
+/// Marks flows with words of its own, which stay for a while when it is gone.
+const LABELS: &str = "import socket, struct\n\
+    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n\
+    for n in range(5):\n  \
+      to = (b'\\xfdTOLD-%d' % n).ljust(16, b'\\0')\n  \
+      s.setsockopt(41, 32, to + struct.pack('!I', 0x100 + n) + struct.pack('BBHHHI', 0, 255, 1, 100, 100, 0))\n";
+/// Listens, and leaves the socket on its way from one to another, which hold each other: it outlives all who have it open.
+const IN_FLIGHT: &str = "import socket\n\
+    listener = socket.socket(); listener.bind(('127.0.0.1', 3128)); listener.listen()\n\
+    for _ in range(20):\n  \
+      a, b = socket.socketpair()\n  \
+      socket.send_fds(a, [b'x'], [listener.fileno(), a.fileno(), b.fileno()])\n  \
+      socket.send_fds(b, [b'x'], [a.fileno(), b.fileno()])\n";
+/// Tries to reach somebody, without a way there. It is counted.
+const IN_VAIN: &str = "import socket\n\
+    for _ in range(7):\n  \
+      try: socket.socket().connect(('192.0.2.1', 53))\n  \
+      except OSError: pass\n";
+/// Says what it finds of others: labels, attempts in vain, and whether a port is taken.
+const FINDS: &str = "import socket\n\
+    labels = open('/proc/self/net/ip6_flowlabel').read().splitlines()[1:]\n\
+    names, counts = [line.split() for line in open('/proc/self/net/snmp') if line.startswith('Ip:')]\n\
+    try: socket.socket().bind(('127.0.0.1', 3128)); taken = False\n\
+    except OSError: taken = True\n\
+    print(len(labels), counts[names.index('OutNoRoutes')], taken)\n";
+
+/// None of these sends a packet.
+#[tokio::test]
+async fn nothing_of_an_attempt_is_there_for_the_next_of_the_same_runner() {
+    for mut rig in rigs().await {
+        for left in [LABELS, IN_FLIGHT, IN_VAIN, LABELS] {
+            for script in [left, FINDS] {
+                let request = boxed(rig.command(&["python3", "-c", script]));
+                let said = stdout(&rig.run(&request).await);
+                assert!(script != FINDS || said == "0 0 False\n", "after {left}: {said}");
+            }
+        }
+        rig.finish().await;
+    }
+}
+
 /// What the shim gives up, each of its threads would have to give up by itself.
 #[tokio::test]
 async fn a_shim_has_one_thread_and_no_descriptor_of_a_network() {

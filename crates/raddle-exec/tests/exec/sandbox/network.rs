@@ -13,7 +13,7 @@ use std::{
 use raddle_core::Exit;
 use raddle_exec::{Order, Request, Sandbox};
 
-use super::{boxed, rigs, stdout};
+use super::{boxed, hygiene::below, rigs, stdout};
 use crate::support::{Rig, code};
 
 /// Says to a proxy what it is given, and prints what comes back.
@@ -188,9 +188,7 @@ async fn an_attempt_with_a_proxy_ends_as_any_other() {
     assert_eq!(rig.end().await.done.exit, Exit::Cancelled);
     let request = within(rig.sh("exit 7"), network);
     assert_eq!(rig.run(&request).await.done.exit, code(7));
-    let pid = rig.runner.pid();
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    assert_eq!(children, "", "no proxy is left");
+    assert_eq!(below(rig.runner.pid()), Vec::<u32>::new(), "no proxy is left");
     let request = boxed(rig.command(&["sh", "-c", "env | grep -ci proxy"]));
     assert_eq!(rig.run(&request).await.stdout, b"0\n");
     rig.finish().await;

@@ -489,6 +489,9 @@ mod tests {
             concurrency: 1,
             pid: 1,
             host: host.into(),
+            callee: None,
+            max_workers: 0,
+            parent: None,
         };
         let (status, started_at) = (WorkerStatus::Active, Timestamp::UNIX_EPOCH);
         WorkerEntry { tid: tid(7), info, status, load, spawned_count: 0, started_at, queue: String::new() }

@@ -55,7 +55,7 @@ proptest! {
         let context = silent(places);
         let workers = context.workers();
         let asked: Vec<usize> = (0..places).filter(|place| mask & (1 << place) != 0).collect();
-        let candidates = Candidates { workers: &workers, asked: &asked, late_for: &[], ejected_too: false, now: Instant::now() };
+        let candidates = Candidates { workers: &workers, asked: &asked, late_for: &[], unmet: &[], ejected_too: false, now: Instant::now() };
         let turn = AtomicUsize::new(start % 1_000);
         let mut counts = HashMap::new();
         let left = places - asked.len();
@@ -76,7 +76,7 @@ proptest! {
         let context = silent(places);
         let workers = context.workers();
         let asked: Vec<usize> = (0..places).filter(|place| mask & (1 << place) != 0).collect();
-        let candidates = Candidates { workers: &workers, asked: &asked, late_for: &[], ejected_too: false, now: Instant::now() };
+        let candidates = Candidates { workers: &workers, asked: &asked, late_for: &[], unmet: &[], ejected_too: false, now: Instant::now() };
         let chosen = power_of_two::choose(&candidates, &Dice::from_seed(seed));
         prop_assert_eq!(chosen.is_some(), asked.len() < places);
         prop_assert!(chosen.is_none_or(|place| place < places && !asked.contains(&place)));
@@ -108,8 +108,14 @@ async fn power_of_two_avoids_the_slow_and_the_busy() {
     let workers = context.workers();
     let dice = Dice::from_seed(1);
     let chosen = || {
-        let candidates =
-            Candidates { workers: &workers, asked: &[], late_for: &[], ejected_too: false, now: Instant::now() };
+        let candidates = Candidates {
+            workers: &workers,
+            asked: &[],
+            late_for: &[],
+            unmet: &[],
+            ejected_too: false,
+            now: Instant::now(),
+        };
         let mut counts = [0; 3];
         (0..300).for_each(|_| counts[power_of_two::choose(&candidates, &dice).unwrap()] += 1);
         counts
@@ -178,8 +184,14 @@ async fn sticky_asks_the_same_for_the_same_key() {
 fn sticky_gives_every_worker_its_part() {
     let context = silent(8);
     let workers = context.workers();
-    let candidates =
-        Candidates { workers: &workers, asked: &[], late_for: &[], ejected_too: false, now: Instant::now() };
+    let candidates = Candidates {
+        workers: &workers,
+        asked: &[],
+        late_for: &[],
+        unmet: &[],
+        ejected_too: false,
+        now: Instant::now(),
+    };
     let mut counts = [0; 8];
     (0..8_000_u64).for_each(|key| counts[super::super::sticky::choose(&candidates, key).unwrap()] += 1);
     assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");

@@ -80,7 +80,7 @@ async fn what_was_answered_is_heard_although_nothing_more_can_be_said() {
     let mut answered = link.call(call()).unwrap();
     let mut unheard = link.call(call()).unwrap();
     let mut answers = answer(1, answer::What::Result(v1::Outcome {}), b"result");
-    answers.extend(answer(0, answer::What::Leave(v1::Leave {}), b""));
+    answers.extend(answer(0, answer::What::Leave(v1::Leave::default()), b""));
     worker.write_all(&answers).unwrap();
     // All of it before the link can look.
     drop(worker);
@@ -105,4 +105,19 @@ async fn large_arguments_of_a_call_that_is_dropped_are_let_go_of() {
     tokio::task::yield_now().await;
     assert!(link.shared.outbox.waiting() < 4 << 20, "{}", link.shared.outbox.waiting());
     drop(worker);
+}
+
+#[tokio::test]
+async fn a_worker_that_sends_more_than_it_may_is_given_up() {
+    let (link, mut worker) = pair();
+    let (mut call, mut other) = (link.call(call()).unwrap(), link.call(call()).unwrap());
+    let item = || answer(1, answer::What::Item(v1::Item {}), b"item");
+    let as_many_as_it_may: Vec<u8> = (0..WINDOW).flat_map(|_| item()).collect();
+    worker.write_all(&as_many_as_it_may).unwrap();
+    assert!(matches!(step(&mut call).await, Step::Item(_)));
+    assert!(link.is_open());
+    let too_many: Vec<u8> = (0..WINDOW).flat_map(|_| item()).collect();
+    worker.write_all(&too_many).unwrap();
+    assert!(matches!(step(&mut other).await, Step::Refused(error) if error.may_have_begun));
+    assert!(!link.is_open());
 }

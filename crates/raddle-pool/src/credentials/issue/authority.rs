@@ -106,6 +106,20 @@ impl Authority {
 
     /// A certificate for these names, to serve and to call with. It ends with the CA at the latest.
     pub fn issue(&self, names: &[SubjectName], validity: Validity) -> Result<Issued, IssueError> {
+        self.sign(names, validity, vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth])
+    }
+
+    /// The same, to call with and not to serve: nobody who has it passes for a worker.
+    pub fn issue_for_caller(&self, names: &[SubjectName], validity: Validity) -> Result<Issued, IssueError> {
+        self.sign(names, validity, vec![ExtendedKeyUsagePurpose::ClientAuth])
+    }
+
+    fn sign(
+        &self,
+        names: &[SubjectName],
+        validity: Validity,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+    ) -> Result<Issued, IssueError> {
         let first = names.first().ok_or(IssueError::NoName)?;
         if names.iter().filter(|name| name.is_spiffe()).count() > 1 {
             return Err(IssueError::ManySpiffeIds);
@@ -118,7 +132,7 @@ impl Authority {
         let mut params = params(if first.len() <= LONGEST_COMMON_NAME { &first } else { "raddle worker" }, validity);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = usages;
         params.use_authority_key_identifier_extension = true;
         params.subject_alt_names = names.iter().map(alternative).collect::<Result<_, _>>()?;
         let key = KeyPair::generate().map_err(failed)?;

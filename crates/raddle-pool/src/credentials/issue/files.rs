@@ -42,33 +42,54 @@ pub fn write_pair(folder: &Path, stem: &str, pair: &Issued, replace: bool) -> Re
     if !replace && let Some(there) = [&certificate, &key].into_iter().find(|path| path.symlink_metadata().is_ok()) {
         return Err(FilesError::Exists(there.clone()));
     }
-    write(&key, pair.key.as_bytes(), 0o600, replace).map_err(failed(&key))?;
-    if let Err(reason) = write(&certificate, pair.certificate.as_bytes(), 0o644, replace) {
-        if !replace {
-            // A key without its certificate is of no use, and would be in the way the next time.
-            let _ = fs::remove_file(&key);
-        }
+    // Both are written before either has its name: what has no room, or may not be written, leaves what was there.
+    let drafts = [(&key, &pair.key, 0o600), (&certificate, &pair.certificate, 0o644)];
+    let drafts = drafts.map(|(path, content, mode)| Draft::write(path, content.as_bytes(), mode).map_err(failed(path)));
+    let [key_draft, certificate_draft] = drafts;
+    let (key_draft, certificate_draft) = (key_draft?, certificate_draft?);
+    let before = if replace { fs::read(&key).ok() } else { None };
+    key_draft.place(&key, replace).map_err(failed(&key))?;
+    if let Err(reason) = certificate_draft.place(&certificate, replace) {
+        // A key without its certificate is of no use, and would be in the way the next time; and the one before is of the certificate that is there.
+        let undone = match before {
+            Some(before) => Draft::write(&key, &before, 0o600).and_then(|draft| draft.place(&key, true)),
+            None => fs::remove_file(&key),
+        };
+        // What was wrong with the one is to be said.
+        drop(undone);
         return Err(failed(&certificate)(reason));
     }
     Ok((certificate, key))
 }
 
-/// Beside it first, and then all at once under its name.
-fn write(path: &Path, content: &[u8], mode: u32, replace: bool) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let draft = folder.join(format!(".{}.tmp", Uuid::now_v7()));
-    let written = put(&draft, content, mode).and_then(|()| {
+/// A file beside the one that it is to be. Gone with this.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<Self> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let draft = Self(folder.join(format!(".{}.tmp", Uuid::now_v7())));
+        put(&draft.0, content, mode)?;
+        Ok(draft)
+    }
+
+    /// Gives it its name, all at once.
+    fn place(self, path: &Path, replace: bool) -> io::Result<()> {
         if replace {
-            fs::rename(&draft, path)
+            fs::rename(&self.0, path)?;
         } else {
             // Unlike a rename, it fails when there is something.
-            fs::hard_link(&draft, path)
+            fs::hard_link(&self.0, path)?;
         }
-    });
-    // After a rename it is not there any more.
-    let _ = fs::remove_file(&draft);
-    written?;
-    File::open(folder)?.sync_all()
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // After a rename it is not there any more.
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn put(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
@@ -115,6 +136,11 @@ mod tests {
         fs::create_dir(home.path().join("x-cert.pem")).unwrap();
         assert!(matches!(write_pair(home.path(), "x", &pair("1"), true), Err(FilesError::Unwritable { .. })));
         let left: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".tmp")), "{left:?}");
+        assert_eq!(left, ["x-cert.pem"]);
+        // A key that is in use stays with the certificate that it is of.
+        fs::write(home.path().join("x-key.pem"), "key 0").unwrap();
+        assert!(write_pair(home.path(), "x", &pair("1"), true).is_err());
+        assert_eq!(fs::read_to_string(home.path().join("x-key.pem")).unwrap(), "key 0");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 2, "no draft is left");
     }
 }

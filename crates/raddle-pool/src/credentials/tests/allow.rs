@@ -22,7 +22,7 @@ fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
         # the web may count
         spiffe://prod/web    = math.*, image::resize
         *.batch.internal     = *
-        spiffe://prod/ops/*  = @stop, @info
+        spiffe://prod/ops/*  = @stop, @info, @route
     ";
     let rules = allow(rules);
     let may = |who: &Identity, action| rules.permits(Some(who), action);
@@ -30,6 +30,7 @@ fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
     assert!(may(&web, Action::Call("math.add")) && may(&web, Action::Call("image::resize")));
     assert!(!may(&web, Action::Call("image::crop")) && !may(&web, Action::Stop) && !may(&web, Action::Info));
     assert!(may(&batch, Action::Call("anything")) && !may(&batch, Action::Stop) && !may(&batch, Action::Info));
+    assert!(may(&ops, Action::Route) && !may(&web, Action::Route) && !may(&batch, Action::Route));
     assert!(may(&ops, Action::Stop) && may(&ops, Action::Info) && !may(&ops, Action::Call("math.add")));
     assert!(!may(&uri("spiffe://dev/web"), Action::Call("math.add")));
     // What is a host to the rule is no URI, and the other way round.
@@ -49,11 +50,11 @@ fn one_of_several_names_is_enough() {
 #[test]
 fn by_default_a_verified_certificate_is_what_it_takes() {
     let (rules, somebody) = (Allow::default(), Identity::from_iter([]));
-    for action in [Action::Call("math.add"), Action::Stop, Action::Info] {
+    for action in [Action::Call("math.add"), Action::Stop, Action::Info, Action::Route] {
         assert!(rules.permits(Some(&somebody), action));
-        assert_eq!(rules.permits(None, action), action != Action::Stop, "{action}");
+        assert_eq!(rules.permits(None, action), !matches!(action, Action::Stop | Action::Route), "{action}");
     }
-    assert_eq!(rules.to_string(), "* = *, @stop, @info\n@anyone = *, @info");
+    assert_eq!(rules.to_string(), "* = *, @stop, @info, @route\n@anyone = *, @info");
 }
 
 #[test]
@@ -78,11 +79,17 @@ fn what_is_no_rule_is_refused_with_what_to_write() {
         ("spiffe://prod* = *", "behind the slash"),
         ("a b = *", "no blanks"),
         ("a_b!c = *", "a host name has"),
+        ("10.0.0.7 = *", "not by an address"),
+        ("10.0.*.* = *", "not by an address"),
+        ("2001:db8::7 = *", "not by an address"),
+        ("[::1] = *", "not by an address"),
         ("a.internal = math add", "no blanks"),
     ] {
         let error = text.parse::<Allow>().unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
     }
+    // Hosts may have numbers in their names.
+    assert!(allow("7.web.internal = x").permits(Some(&host("7.web.internal")), Action::Call("x")));
     // The last one: a URI may have others.
     let rule = allow("https://host/a?b=c = math.add");
     assert!(rule.permits(Some(&uri("https://host/a?b=c")), Action::Call("math.add")));

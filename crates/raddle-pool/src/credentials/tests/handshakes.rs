@@ -97,6 +97,16 @@ fn who_vouches_for_himself_is_refused() {
 }
 
 #[test]
+fn whoever_has_our_own_certificate_is_ours_wherever_it_is() {
+    let ca = authority();
+    let own = credentials(&ca, &["10.0.0.7"]);
+    assert!(meet_at(&own, &own, "127.0.0.1").is_ok());
+    // The same name is not the same certificate.
+    let parted = meet_at(&credentials(&ca, &["10.0.0.7"]), &own, "127.0.0.1").err().unwrap();
+    assert!(matches!(parted.caller, Some(Refusal::Ours(Reason::WrongName(_)))), "{parted:?}");
+}
+
+#[test]
 fn workers_may_be_known_by_other_names_than_their_hosts() {
     let ca = authority();
     let worker = credentials(&ca, &["spiffe://prod/render/7"]);
@@ -106,6 +116,13 @@ fn workers_may_be_known_by_other_names_than_their_hosts() {
     for names in [&["spiffe://prod/render"][..], &["spiffe://dev/*"], &["10.0.0.7"], &["prod"]] {
         let parted = meet_at(&worker, &expecting(&ca, names), "10.0.0.7").err().unwrap();
         assert!(matches!(parted.caller, Some(Refusal::Ours(Reason::WrongName(_)))), "{names:?}: {parted:?}");
+    }
+    // Of hosts as well, within a label; and one that has a star itself is nobody in particular.
+    let (worker, star) = (credentials(&ca, &["a.pool.internal"]), credentials(&ca, &["*.pool.internal"]));
+    assert!(meet_at(&worker, &expecting(&ca, &["*.Pool.internal"]), "10.0.0.7").is_ok());
+    for (worker, name) in [(&worker, "*.other"), (&worker, "*.internal"), (&star, "*.pool.internal")] {
+        let parted = meet_at(worker, &expecting(&ca, &[name]), "10.0.0.7").err().unwrap();
+        assert!(matches!(parted.caller, Some(Refusal::Ours(Reason::WrongName(_)))), "{name}: {parted:?}");
     }
     // Where names are expected, the host is none of them by itself.
     let parted = meet(&credentials(&ca, &[HOST]), &expecting(&ca, &["spiffe://prod/*"])).err().unwrap();

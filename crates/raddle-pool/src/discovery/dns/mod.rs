@@ -164,4 +164,13 @@ impl Discovery for DnsDiscovery {
     async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
         Ok(Box::new(Names::start(Arc::clone(&self.0), filter).await))
     }
+
+    /// The name may stand for others by now, whatever was said of how long that holds.
+    fn doubt(&self, _worker: &WorkerMetadata) {
+        self.look_again();
+    }
+
+    fn is_hearsay(&self) -> bool {
+        true
+    }
 }

@@ -102,6 +102,10 @@ impl Discovery for FileDiscovery {
         let files = Files::start(&self.path, self.every, filter).await;
         Ok(Box::new(files.map_err(failed("cannot read who the workers are", &self.path))?))
     }
+
+    fn is_hearsay(&self) -> bool {
+        true
+    }
 }
 
 fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> DiscoveryError {

@@ -60,9 +60,13 @@ impl Reader {
             Err(error) => return Err(error),
         };
         self.files.retain(|path, _| files.contains(path));
+        let mut room = MOST;
         for path in files {
             let seen = self.files.entry(path.clone()).or_default();
-            if !seen.look(&path) {
+            if seen.look(&path) {
+                seen.keep(room);
+                room -= seen.workers.len();
+            } else {
                 self.files.remove(&path);
             }
         }
@@ -86,6 +90,14 @@ impl Reader {
 }
 
 impl Seen {
+    /// Keeps no more than there is room for. There may be more the next time.
+    fn keep(&mut self, room: usize) {
+        if self.workers.len() > room {
+            self.workers.truncate(room);
+            self.stamp = None;
+        }
+    }
+
     /// Looks at a file. Returns whether it is there.
     fn look(&mut self, path: &Path) -> bool {
         match fs::metadata(path) {
@@ -171,5 +183,27 @@ fn complain(complaint: &mut Option<String>, path: &Path, reason: String) {
     if complaint.as_ref() != Some(&reason) {
         tracing::warn!(path = %path.display(), reason, "cannot tell who the workers are: what was last read counts");
         *complaint = Some(reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_workers_are_kept_than_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |file: usize| folder.path().join(format!("{file}.json"));
+        for file in 0..3 {
+            let entries: Vec<_> = (0..2000).map(|n| format!("{{\"address\": \"10.0.{file}.1:{}\"}}", n + 1)).collect();
+            fs::write(path(file), format!("[{}]", entries.join(","))).unwrap();
+        }
+        let mut reader = Reader::new(folder.path().to_owned());
+        reader.look().unwrap();
+        let kept: usize = reader.files.values().map(|seen| seen.workers.len()).sum();
+        assert_eq!((kept, reader.workers().len()), (MOST, MOST));
+        fs::remove_file(path(0)).unwrap();
+        reader.look().unwrap();
+        assert_eq!(reader.workers().len(), 4000, "there is room for all");
     }
 }

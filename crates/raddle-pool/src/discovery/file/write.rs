@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     io::{self, Write},
-    net::IpAddr,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -57,7 +56,7 @@ fn write(draft: &Path, text: &[u8]) -> io::Result<()> {
 
 /// Removes what was left by those who were killed where this worker serves now.
 fn replace(folder: &Path, worker: &WorkerMetadata) {
-    if !is_the_same_everywhere(&worker.address) {
+    if !worker.address.parse::<Address>().is_ok_and(|address| address.is_the_same_everywhere()) {
         return;
     }
     let own = entry_of(folder, worker.uid);
@@ -72,40 +71,6 @@ fn replace(folder: &Path, worker: &WorkerMetadata) {
     }
 }
 
-/// Whether an address means the same place on all machines.
-fn is_the_same_everywhere(address: &str) -> bool {
-    let Ok(address) = address.parse::<Address>() else { return false };
-    let Some(host) = address.host() else { return false };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    match host.parse::<IpAddr>() {
-        Ok(ip) => !ip.is_loopback() && !ip.is_unspecified(),
-        Err(_) => host != "localhost",
-    }
-}
-
 fn entry_of(folder: &Path, uid: Uid) -> PathBuf {
     folder.join(format!("{uid}{ENDING}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_one_machine_are_known() {
-        for (address, everywhere) in [
-            ("10.0.0.1:1", true),
-            ("[fd00::1]:1", true),
-            ("worker-7.example:1", true),
-            ("127.0.0.2:1", false),
-            ("[::1]:1", false),
-            ("0.0.0.0:1", false),
-            ("localhost:1", false),
-            ("unix:/run/x", false),
-            ("unix-abstract:x", false),
-            ("nowhere", false),
-        ] {
-            assert_eq!(is_the_same_everywhere(address), everywhere, "{address}");
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! What is heard on the network, and when that is too much.
 
 use std::{
+    cell::LazyCell,
     thread,
     time::{Duration, Instant},
 };
@@ -129,8 +130,11 @@ fn note(hub: &Shared, event: ServiceEvent) {
 fn read(hub: &Shared, service: &ResolvedService) -> Result<bool, Unbelievable> {
     let texts = service.txt_properties.iter().map(|text| (text.key(), text.val()));
     let said = record::read(&service.fullname, &hub.namespace, texts)?;
+    // The system is asked once at most, and nobody waits for that.
+    let loopbacks: LazyCell<Vec<String>> = LazyCell::new(interfaces::loopbacks);
+    let addresses = service.addresses.iter().map(|address| (address.to_ip_addr(), is_from_here(address, &loopbacks)));
+    let addresses: Vec<_> = addresses.collect();
     let mut state = hub.state();
-    let addresses = service.addresses.iter().map(|address| (address.to_ip_addr(), is_from_here(address)));
     let place = believed(addresses, service.port, said.address, state.seen.place(said.uid));
     let place = place.ok_or_else(|| Unbelievable::Wrong("its place".into()))?;
     let (was_full, is_news) = (state.seen.is_full, state.seen.hear(said, place, Instant::now()));
@@ -141,11 +145,11 @@ fn read(hub: &Shared, service: &ResolvedService) -> Result<bool, Unbelievable> {
 }
 
 /// Whether a loopback address was heard on the loopback, and not from another machine.
-fn is_from_here(address: &ScopedIp) -> bool {
+fn is_from_here(address: &ScopedIp, loopbacks: &LazyCell<Vec<String>>) -> bool {
     address.is_loopback()
         && match address {
-            ScopedIp::V4(address) => address.interface_ids().iter().all(|id| interfaces::is_loopback(&id.name)),
-            ScopedIp::V6(address) => interfaces::is_loopback(&address.scope_id().name),
+            ScopedIp::V4(address) => address.interface_ids().iter().all(|id| loopbacks.contains(&id.name)),
+            ScopedIp::V6(address) => loopbacks.contains(&address.scope_id().name),
             _ => false,
         }
 }

@@ -167,6 +167,10 @@ impl Discovery for LanDiscovery {
             hub.doubt(worker.uid);
         }
     }
+
+    fn is_hearsay(&self) -> bool {
+        true
+    }
 }
 
 fn invalid<E: std::error::Error + Send + Sync + 'static>(what: impl Into<String>) -> impl FnOnce(E) -> DiscoveryError {

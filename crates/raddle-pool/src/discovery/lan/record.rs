@@ -214,8 +214,7 @@ impl Texts {
         for (key, value) in texts {
             let value = value.unwrap_or_default();
             whole += 2 + key.len() + value.len();
-            // Others may have more to say than we do, but not without end.
-            if whole > 4 * WHOLE || key.len() + value.len() > LONGEST {
+            if whole > WHOLE || key.len() + value.len() > LONGEST {
                 return Err(Unbelievable::Long);
             }
             let wrong = || Unbelievable::Wrong(shown(key));

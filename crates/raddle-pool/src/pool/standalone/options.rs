@@ -2,12 +2,15 @@
 
 use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, thread, time::Duration};
 
+use raddle_exec::log::Log;
+
 use super::place::{self, Advertise};
 use crate::{
     PoolError,
     connection::Address,
     credentials::{Allow, WorkerCredentials},
     discovery::Publisher,
+    serve::ListenError,
     worker::{LocalWorker, Worker},
 };
 
@@ -42,6 +45,8 @@ pub struct Options {
     pub start_timeout: Option<Duration>,
     /// Another program than this one.
     pub program: Option<PathBuf>,
+    /// What each logs, and how. If nothing is said, what the environment asks for.
+    pub log: Option<Log>,
 }
 
 impl Options {
@@ -61,6 +66,7 @@ impl Options {
             max_uptime: None,
             start_timeout: None,
             program: None,
+            log: None,
         }
     }
 
@@ -72,9 +78,7 @@ impl Options {
         }
         if let Some(bind) = &self.bind {
             if !self.insecure && self.credentials.is_none() && place::is_exposed(bind) {
-                return invalid(format!(
-                    "'{bind}' is reached from other machines: give credentials for TLS, or say that it may be insecure"
-                ));
+                return invalid(ListenError::Exposed(bind.to_string()).to_string());
             }
             if let Err(reason) = place::at(bind, self.workers - 1) {
                 return invalid(reason);
@@ -107,6 +111,9 @@ impl Options {
         }
         if let Some(program) = &self.program {
             worker = worker.program(program);
+        }
+        if let Some(log) = &self.log {
+            worker = worker.log(log.clone());
         }
         Arc::new(worker)
     }

@@ -6,16 +6,17 @@ use raddle_core::routine::Routines;
 use raddle_wire::frame::Decoder;
 
 use super::{super::crew::Crew, *};
-use crate::link::Raw;
+use crate::{connection::Peer, link::Raw};
 
 #[tokio::test]
 async fn who_comes_when_the_worker_leaves_is_told_so() {
     let executor = Executor::new(Routines::default(), Crew::new().unwrap(), None);
-    let links = Links::new(Arc::default());
+    let gate = Arc::new(Gate::default());
+    let links = Links::new(Arc::clone(&gate), Guests::new(1, gate));
     links.leave(Duration::from_secs(1)).await;
     let (ours, mut client) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    links.begin(Socket::new(Raw::Unix(ours), None), Peer::User, &executor);
+    links.begin(Socket::new(Raw::Unix(ours), None), Caller { peer: Peer::User, from: None, is_here: true }, &executor);
     let reading = tokio::task::spawn_blocking(move || {
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let mut bytes = Vec::new();
@@ -23,6 +24,6 @@ async fn who_comes_when_the_worker_leaves_is_told_so() {
     });
     let (mut heard, bytes) = (Vec::new(), reading.await.unwrap().unwrap());
     Decoder::default().take(&bytes, |frame| heard.push(v1::Answer::decode(frame.head).unwrap().what)).unwrap();
-    assert_eq!(heard, [Some(answer::What::Leave(v1::Leave {}))]);
+    assert_eq!(heard, [Some(answer::What::Leave(v1::Leave::default()))]);
     executor.leave();
 }

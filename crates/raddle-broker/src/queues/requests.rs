@@ -1,0 +1,123 @@
+//! The queues of managers. A request that is written is a task from then on, under the id that its writer is told; what waits, and what became of it,
+//! is what the broker knows of such tasks.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use raddle_core::{
+    Event, EventKind, Exit, QueueName, State, Target, TaskView, Tid,
+    manager::{Errand, PRIME, admit},
+    queue_name::{Desk, WAITING, requests},
+};
+use serde_json::{Value, json};
+
+use super::Written;
+use crate::{
+    Broker, Result,
+    request::{Message, Submit, TaskFilter},
+};
+
+/// How many events of the log are looked at in one go.
+const PAGE: u32 = 1000;
+/// With more tasks than this in a page of the log, all are read at once rather than one by one.
+const FEW: usize = 100;
+
+/// Submits what is asked of the managers of a type, all or none.
+pub(super) async fn ask(broker: &dyn Broker, kind: &str, bodies: Vec<String>) -> Result<Vec<Written>> {
+    let workers = broker.workers().await?;
+    let submit = |body| {
+        let Errand { spec, parent } = admit(kind, body, &workers);
+        Submit { spec, parent }
+    };
+    let submitted = broker.submit(bodies.into_iter().map(submit).collect()).await?;
+    Ok(submitted.into_iter().map(|one| Written::Stored(one.tid())).collect())
+}
+
+/// What waits for the managers of a type.
+pub(super) async fn waiting(broker: &dyn Broker, kind: &str) -> Result<Vec<Message>> {
+    let mut queues = vec![requests(kind)];
+    if kind == PRIME {
+        queues.push(WAITING.into());
+    }
+    let mut waiting = Vec::new();
+    for queue in queues {
+        let filter = TaskFilter { states: vec![State::Created], queue: Some(queue), ..TaskFilter::default() };
+        waiting.extend(broker.tasks(filter).await?);
+    }
+    let body = |task: &TaskView| match &task.spec.target {
+        Target::Request(text) => text.clone(),
+        _ => json!({ "spec": task.spec }).to_string(),
+    };
+    Ok(waiting.iter().map(|task| Message { id: task.tid, body: body(task) }).collect())
+}
+
+/// What became of requests after the id `after`: those to the managers of a type, or all of them for the prime, which is above all others.
+pub(super) async fn results(broker: &dyn Broker, kind: &str, after: u64, max: u32) -> Result<Vec<Message>> {
+    let (mut found, mut after) = (Vec::new(), after);
+    while found.len() < max as usize {
+        let events = broker.events(after, None, PAGE, Duration::ZERO).await?;
+        let Some(last) = events.last() else { break };
+        after = last.id.as_u64();
+        let telling: Vec<&Event> = events.iter().filter(|event| tells(event.event)).collect();
+        let tasks = tasks_of(broker, telling.iter().map(|event| event.tid).collect()).await?;
+        let told = telling.iter().filter_map(|event| {
+            let task = tasks.get(&event.tid).filter(|task| is_asked_of(task, kind))?;
+            Some(Message { id: event.id, body: result(task, event).to_string() })
+        });
+        found.extend(told);
+    }
+    found.truncate(max as usize);
+    Ok(found)
+}
+
+/// Whether a requester is told of it.
+fn tells(event: EventKind) -> bool {
+    event == EventKind::Running || event.is_terminal()
+}
+
+async fn tasks_of(broker: &dyn Broker, tids: BTreeSet<Tid>) -> Result<HashMap<Tid, TaskView>> {
+    let mut tasks = HashMap::new();
+    if tids.len() > FEW {
+        let all = broker.tasks(TaskFilter::default()).await?;
+        tasks.extend(all.into_iter().filter(|task| tids.contains(&task.tid)).map(|task| (task.tid, task)));
+        return Ok(tasks);
+    }
+    for tid in tids {
+        tasks.extend(broker.task(tid).await?.map(|task| (tid, task)));
+    }
+    Ok(tasks)
+}
+
+fn is_asked_of(task: &TaskView, kind: &str) -> bool {
+    let queue = task.spec.queue.parse::<QueueName>();
+    queue.is_ok_and(|queue| match queue.desk() {
+        Some((of, Desk::Requests)) => kind == PRIME || of == kind,
+        _ => false,
+    })
+}
+
+fn result(task: &TaskView, event: &Event) -> Value {
+    let exit = task.report.as_ref().map(|report| &report.exit).filter(|_| event.event.is_terminal());
+    let refused = matches!(exit, Some(Exit::Refused { .. }));
+    let status = match event.event {
+        EventKind::Running => "spawned",
+        _ if refused => "refused",
+        end => end.as_str(),
+    };
+    let mut result = json!({
+        "tid": task.tid,
+        "task": task.spec.display_name(),
+        "status": status,
+        "parent_tid": task.parent,
+        "attempt": event.attempt,
+    });
+    if let Some(exit) = exit {
+        result["exit_code"] = exit.shell_code().into();
+        if !exit.is_success() {
+            result["error"] = exit.to_string().into();
+        }
+    }
+    result
+}

@@ -1,0 +1,72 @@
+//! `raddle up` and `raddle group`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::LogArgs;
+
+/// Keep the groups of a raddle.toml up.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle up                              the groups of raddle.toml, here or in a parent folder
+  raddle up -f deploy/raddle.toml
+
+A table [process.NAME] says how many replicas there are of a process, and each [[process.NAME.worker]]
+in it what is done with the tasks of one queue, its slug: see docs/groups.md. A first SIGTERM or
+Ctrl-C lets processes finish what they run, for as long as execution_timeout says; then, or at the
+second one, that is cancelled and goes back to its queue; after shutdown_timeout, or at the third
+one, they are killed.")]
+pub(crate) struct UpArgs {
+    /// The file; else raddle.toml in this or a parent folder
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    /// A folder of handlers for the processes
+    #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) handlers: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    /// A name for lists and process titles
+    #[arg(long, default_value = "group")]
+    pub(crate) name: String,
+}
+
+/// List and change groups.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GroupCommand {
+    /// List workers of groups, and the processes that serve them
+    #[command(after_help = "Example:
+  raddle group list --json | jq -r '.[] | select(.on | not) | .slug'")]
+    List,
+    /// Turn a worker off: what comes for it waits
+    #[command(after_help = "Example:
+  raddle group off mail                  what runs may end; it stays off after a restart, too")]
+    Off(SlugArgs),
+    /// Turn a worker on again
+    #[command(after_help = "Example:
+  raddle group on mail")]
+    On(SlugArgs),
+    /// Say how many processes there are of the worker's group
+    #[command(after_help = "Example:
+  raddle group scale mail 5              until the next 'raddle group scale', also after a restart")]
+    Scale(ScaleArgs),
+}
+
+/// Which worker.
+#[derive(Debug, Args)]
+pub(crate) struct SlugArgs {
+    /// The worker's slug
+    #[arg(value_name = "SLUG")]
+    pub(crate) slug: String,
+}
+
+/// Which worker, and how many.
+#[derive(Debug, Args)]
+pub(crate) struct ScaleArgs {
+    /// The worker's slug
+    #[arg(value_name = "SLUG")]
+    pub(crate) slug: String,
+    /// How many processes
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) replicas: u32,
+}

@@ -1,0 +1,95 @@
+//! `raddle manager`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use raddle_core::{
+    Span,
+    manager::{self, Ceiling},
+    tid::TidArg,
+};
+
+use super::{LogArgs, MetricsArgs};
+
+/// Have tasks spawned on request.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ManagerCommand {
+    /// Start a manager in the background, and print its id
+    Start(Box<ManagerArgs>),
+    /// Be a manager in the foreground, as for systemd with Type=notify
+    Serve(Box<ManagerArgs>),
+    /// Let managers finish what they have spawned, and end
+    Stop(ManagerStopArgs),
+    /// List the managers that are alive
+    #[command(after_help = "Example:
+  raddle manager list --json | jq -r '.[] | .name + \" \" + .queue'")]
+    List,
+    /// Show what managers are doing
+    #[command(after_help = "Examples:
+  raddle manager status                  all of them
+  raddle manager status unix             those of a type
+  raddle manager status 2140161024       one of them")]
+    Status {
+        /// The managers' type or id, or its last ten digits
+        #[arg(value_name = "TYPE|TID")]
+        which: Option<String>,
+    },
+}
+
+/// Run a manager.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "Examples:
+  raddle manager start                   the prime: it spawns what raddle.spawn.requests asks for
+  raddle queue write raddle.spawn.requests '{\"spec\": {\"target\": {\"command\": [\"date\"]}}}'
+  raddle queue watch raddle.spawn.results
+  raddle manager start --type unix --registry tasks.toml --limits memory_mb=256,max_tasks=8
+  raddle queue write worker.unix.requests '{\"task\": \"grep\", \"params\": {\"pattern\": \"x\"}}'
+
+What a manager has spawned lives on when it is killed, and the next one goes on with it. A first
+SIGTERM or Ctrl-C lets it finish, a second one makes it give that back, a third one kills. A prime
+that stops has the managers stop that it has spawned.")]
+pub(crate) struct ManagerArgs {
+    /// What sort of manager: it is asked in worker.TYPE.requests, and the prime in raddle.spawn.requests
+    #[arg(long = "type", value_name = "TYPE", default_value = manager::PRIME, value_parser = manager::parse_type)]
+    pub(crate) kind: String,
+    /// The file that lists what it may spawn; the prime may also spawn what is spelled out
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) registry: Option<PathBuf>,
+    /// What no task of it is above: memory_mb, cpu_percent, max_fds, max_procs, timeout, and max_tasks at a time
+    #[arg(long, value_name = "LIMITS", default_value = "", hide_default_value = true)]
+    pub(crate) limits: Ceiling,
+    /// The task that it belongs to; else the one that starts it
+    #[arg(long, value_name = "TID")]
+    pub(crate) parent: Option<TidArg>,
+    /// How many processes to keep ready for what is asked next
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub(crate) warm_pool: u32,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    /// A name for lists and process titles; else worker-TYPE
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+}
+
+/// Stop managers.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle manager stop                    the prime, and the managers that it has spawned
+  raddle manager stop unix --timeout 5m
+  raddle manager stop --all --kill       what they have spawned goes back to its queue")]
+pub(crate) struct ManagerStopArgs {
+    /// The managers' types or ids, or their last ten digits; else the prime
+    #[arg(value_name = "TYPE|TID")]
+    pub(crate) which: Vec<String>,
+    /// All managers
+    #[arg(long, conflicts_with = "which")]
+    pub(crate) all: bool,
+    /// End at once
+    #[arg(long)]
+    pub(crate) kill: bool,
+    /// How long to wait until they are gone
+    #[arg(long, value_name = "TIME", default_value = "30")]
+    pub(crate) timeout: Span,
+}

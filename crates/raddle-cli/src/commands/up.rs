@@ -1,0 +1,117 @@
+//! `raddle up`: a manager of groups in the foreground, whose processes are this program again.
+
+use std::path::{Path, PathBuf};
+
+use raddle_broker::Url;
+use raddle_fabric::{
+    Shutdown,
+    group::{self, Manager, ManagerError, Options, Process},
+};
+use serde_json::json;
+
+use super::{block_on, interrupt::Interrupts};
+use crate::{
+    args::{Global, UpArgs},
+    context::Context,
+    error::{Failure, Outcome},
+    format::count,
+    output,
+    project::{FILE, Project},
+    systemd, trust,
+};
+
+pub(super) fn up(global: &Global, args: &UpArgs) -> Outcome {
+    let here = std::env::current_dir();
+    let here = here.map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")))?;
+    let path = match &args.file {
+        Some(path) => here.join(path),
+        None => found(&here).ok_or_else(|| {
+            Failure::Usage(format!("there is no {FILE} here or in a parent folder: write one, or name it with -f"))
+        })?,
+    };
+    let processes = read(&path)?;
+    let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
+    let of_file = if asked.is_some() { None } else { Project::of_file(path)? };
+    let project = of_file.map_or_else(|| Project::find(asked, &here), Ok)?;
+    let context = Context::of(global, project);
+    if context.project.url == Url::Memory {
+        return Err(Failure::memory());
+    }
+    block_on(keep(&context, global, args, processes))
+}
+
+fn found(here: &Path) -> Option<PathBuf> {
+    here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file())
+}
+
+/// The groups of a file. What is wrong is said with its line.
+pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
+    let wrong = |reason: &dyn std::fmt::Display| Failure::Usage(format!("{}:{reason}", path.display()));
+    let text = trust::read(path)?.ok_or_else(|| wrong(&" there is no such file"))?;
+    group::read(&text).map_err(|mistake| wrong(&mistake))
+}
+
+async fn keep(context: &Context, global: &Global, args: &UpArgs, processes: Vec<Process>) -> Outcome {
+    let broker = context.broker_of_worker().await?;
+    let mut interrupts = Interrupts::catch()?;
+    let options = Options {
+        name: args.name.clone(),
+        words: words(global, args)?,
+        ..Options::new(context.project.url.clone(), processes)
+    };
+    let manager = Manager::register(broker, options).await.map_err(failure)?;
+    let tid = manager.tid();
+    if context.json {
+        output::json(&json!({ "tid": tid, "pid": std::process::id() }))?;
+    } else {
+        output::line(tid.to_string())?;
+    }
+    let shutdown = Shutdown::new();
+    let mut handle = manager.handle();
+    let mut watchdog = systemd::Watchdog::of_environment();
+    let mut keeping = Box::pin(manager.run(shutdown.clone()));
+    let mut is_up = false;
+    let ended = loop {
+        tokio::select! {
+            ended = &mut keeping => break ended,
+            () = interrupts.next() => {
+                systemd::stopping();
+                context.note("stopping: what runs may end; once more to give it back, and again to kill it");
+                shutdown.request();
+            }
+            () = watchdog.due() => systemd::alive(),
+            true = handle.changed(), if !is_up => {
+                is_up = handle.is_up();
+                if is_up {
+                    let processes: usize = handle.snapshot().groups.values().map(|census| census.ready).sum();
+                    let said = format!("{} up", count(processes as u64, "process"));
+                    context.note(&said);
+                    systemd::ready(&said);
+                }
+            }
+        }
+    };
+    let ended = ended.map_err(failure)?;
+    context.note(format!("manager {tid} started {} and left", count(ended.started, "process")));
+    Ok(0)
+}
+
+/// What all processes are told besides what their group says.
+fn words(global: &Global, args: &UpArgs) -> Outcome<Vec<std::ffi::OsString>> {
+    let mut words: Vec<std::ffi::OsString> = vec!["--log-format".into(), args.log.log_format.as_str().into()];
+    if let Some(folder) = &args.handlers {
+        let absolute = std::path::absolute(folder);
+        let absolute = absolute.map_err(|e| Failure::Usage(format!("'{}': {e}", folder.display())))?;
+        words.extend(["--handlers".into(), absolute.into()]);
+    }
+    (0..global.verbose).for_each(|_| words.push("--verbose".into()));
+    Ok(words)
+}
+
+fn failure(error: ManagerError) -> Failure {
+    match error {
+        ManagerError::Broker(error) => error.into(),
+        ManagerError::Mistake(_) | ManagerError::Memory | ManagerError::Url(_) => Failure::Usage(error.to_string()),
+        other => Failure::Raddle(other.to_string()),
+    }
+}

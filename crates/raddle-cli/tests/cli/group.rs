@@ -1,0 +1,296 @@
+//! `raddle up` and `raddle group`, with real processes: on SQLite, and where the engine could matter on Redis too.
+
+mod deploy;
+mod hang;
+mod stop;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{
+    spawner::{end, on_redis},
+    world::{Started, World, until},
+};
+
+/// Starts the groups of a file, and waits until they are up. What is in the file already stays there.
+fn up(world: &World, file: &str) -> Started {
+    let path = world.path().join("raddle.toml");
+    let before = fs::read_to_string(&path).unwrap_or_default();
+    let url = before.lines().next().filter(|line| line.starts_with("queue_url")).unwrap_or_default().to_owned();
+    fs::write(&path, format!("{url}\n{file}")).unwrap();
+    let manager = world.start(["up"]);
+    until("they are up", || manager.stderr().contains(" up\n"));
+    manager
+}
+
+/// The processes that serve a worker.
+fn pids(world: &World, slug: &str) -> BTreeSet<i64> {
+    let list = world.raddle(["group", "list", "--json"]).ok().json();
+    let of_slug = list.as_array().unwrap().iter().find(|view| view["slug"] == slug).cloned().unwrap_or_default();
+    of_slug["pids"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
+}
+
+fn signal(pid: i64, signal: i32) {
+    // SAFETY: a process of this test's world; the signal has no memory effects here.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+fn lines(world: &World, file: &str) -> Vec<String> {
+    let mut lines: Vec<String> =
+        fs::read_to_string(world.path().join(file)).unwrap_or_default().lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Stops a manager, and sees that nobody is left.
+fn down(world: &World, manager: Started) -> String {
+    manager.signal(libc::SIGTERM);
+    let said = manager.finish().ok().stderr;
+    assert_eq!(world.processes(), []);
+    said
+}
+
+const TWO_OF_ONE: &str = r#"
+[process.mail]
+replicas = 2
+[[process.mail.worker]]
+slug = "mail"
+execution_timeout = "20s"
+"#;
+
+#[test]
+fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
+    let world = World::new();
+    let manager = up(&world, TWO_OF_ONE);
+    let before = pids(&world, "mail");
+    assert_eq!(before.len(), 2);
+    let (killed, other) = (*before.first().unwrap(), *before.last().unwrap());
+    signal(killed, libc::SIGKILL);
+    until("another has taken its place", || {
+        let now = pids(&world, "mail");
+        now.len() == 2 && !now.contains(&killed)
+    });
+    assert!(pids(&world, "mail").contains(&other), "its sibling was left alone");
+    let tid = world.submit(&["--queue", "mail", "--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    let title = manager.stdout().trim()[9..].to_owned();
+    assert!(world.processes().iter().any(|(_, line)| line.contains(&format!("raddle-{title}:group:running"))));
+    let said = down(&world, manager);
+    assert!(said.contains("ended by itself: another takes its place") && said.contains("signal 9"), "{said}");
+    assert!(said.contains("started 3 processes and left"), "{said}");
+}
+
+const EVENTS: &str = r#"
+[process.mail]
+replicas = 2
+[[process.mail.worker]]
+slug = "mail"
+sources = ["orders"]
+command = ["sh", "-c", "echo \"mail $(cat)\" >> done"]
+
+[process.rest]
+[[process.rest.worker]]
+slug = "stock"
+sources = ["orders", "returns"]
+command = ["sh", "-c", "echo \"stock $(cat)\" >> done"]
+[[process.rest.worker]]
+slug = "audit"
+"#;
+
+#[test]
+fn every_message_is_an_event_for_each_who_has_its_queue_as_a_source() {
+    events(&World::new());
+}
+
+#[test]
+fn every_message_is_an_event_for_each_who_has_its_queue_as_a_source_on_redis() {
+    let (world, server) = on_redis();
+    events(&world);
+    end(server);
+}
+
+fn events(world: &World) {
+    // What is there before somebody listens is not lost.
+    world.raddle(["queue", "write", "orders", "1"]).ok();
+    let manager = up(world, EVENTS);
+    world.raddle(["queue", "write", "orders", "2"]).ok();
+    world.raddle(["queue", "write", "returns", "3"]).ok();
+    let all = ["mail 1", "mail 2", "stock 1", "stock 2", "stock 3"];
+    until("all are done", || lines(world, "done").len() >= all.len());
+    assert_eq!(lines(world, "done"), all);
+    manager.signal(libc::SIGTERM);
+    manager.finish().ok();
+    // A manager that is gone leaves its sources behind, and what comes waits; a second one does not double anything.
+    world.raddle(["queue", "write", "orders", "4"]).ok();
+    let (one, other) = (up(world, EVENTS), world.start(["up", "--name", "second"]));
+    until("the second is up", || other.stderr().contains(" up\n"));
+    world.bash("for i in $(seq 5 24); do raddle queue write orders $i & done; wait").ok();
+    until("all are done", || lines(world, "done").len() >= 5 + 2 * 21);
+    let done = lines(world, "done");
+    assert_eq!((done.len(), done.iter().collect::<BTreeSet<_>>().len()), (47, 47), "{done:?}");
+    assert_eq!(world.raddle(["queue", "peek", "orders"]).ok().text(), "");
+    for manager in [one, other] {
+        manager.signal(libc::SIGTERM);
+        manager.finish().ok();
+    }
+}
+
+#[test]
+fn workers_are_turned_off_and_on_and_scaled() {
+    let world = World::new();
+    let manager = up(&world, EVENTS);
+    world.raddle(["group", "off", "mail"]).ok().says("'mail' is off");
+    until("nobody serves it", || pids(&world, "mail").is_empty());
+    world.raddle(["queue", "write", "orders", "1"]).ok();
+    until("the others do what is theirs", || lines(&world, "done") == ["stock 1"]);
+    let list = world.raddle(["group", "list"]).ok().text().to_owned();
+    let of = |slug: &str| {
+        list.lines()
+            .find(|line| line.starts_with(slug))
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("mail"), ["mail", "mail", "off", "2", "0", "0", "1", "orders", "active"]);
+    assert_eq!(of("stock")[..5], ["stock", "rest", "on", "1", "1"]);
+
+    // One of two in a process: that is replaced by one without it.
+    let before = pids(&world, "audit");
+    world.raddle(["group", "off", "audit"]).ok();
+    until("its process is another", || pids(&world, "stock").len() == 1 && pids(&world, "stock") != before);
+    assert!(pids(&world, "audit").is_empty());
+
+    world.raddle(["group", "on", "mail"]).ok();
+    until("what has waited is done", || lines(&world, "done") == ["mail 1", "stock 1"]);
+    let scaled = world.raddle(["group", "scale", "mail", "4", "--json"]).ok().json();
+    assert_eq!(scaled, serde_json::json!({ "slug": "mail", "process": "mail", "on": true, "replicas": 4 }));
+    until("there are four", || pids(&world, "mail").len() == 4);
+    world.raddle(["group", "scale", "mail", "1"]).ok();
+    until("there is one", || pids(&world, "mail").len() == 1);
+    world.raddle(["group", "scale", "stock", "2"]).code(2).says("there can be one of it");
+    world.raddle(["group", "off", "male"]).code(2).says("there is no worker 'male'");
+    down(&world, manager);
+    // It is kept, and a restart does not undo it.
+    let manager = up(&world, EVENTS);
+    assert_eq!((pids(&world, "mail").len(), pids(&world, "audit").len()), (1, 0));
+    down(&world, manager);
+}
+
+#[test]
+fn what_fails_is_handled_as_its_worker_says() {
+    let world = World::new();
+    let worker = |slug: &str, rest: &str| {
+        format!(
+            "[process.{slug}]\n[[process.{slug}.worker]]\nslug = '{slug}'\nsources = ['in']\n\
+             command = ['sh', '-c', 'echo {slug} >> tried; exit 3']\n{rest}\n"
+        )
+    };
+    let retry = "on_error = 'retry'\nretry = { attempts = 2, base = '10ms' }";
+    let file = [worker("ack", ""), worker("dead", "on_error = 'dead'"), worker("retry", retry)].concat();
+    let manager = up(&world, &file);
+    world.raddle(["queue", "write", "in", "x"]).ok();
+    until("all have been tried", || lines(&world, "tried") == ["ack", "dead", "retry", "retry"]);
+    until("two are dead", || world.raddle(["queue", "peek", "raddle.dead", "--all"]).ok().lines().len() == 2);
+    let dead = world.raddle(["queue", "peek", "raddle.dead", "--all"]).ok().text().to_owned();
+    assert!(!dead.contains("\"ack\"") && dead.contains("\"dead\"") && dead.contains("\"retry\""), "{dead}");
+    down(&world, manager);
+}
+
+#[test]
+fn a_trigger_makes_events_and_stands_still_while_its_worker_is_off() {
+    let world = World::new();
+    let manager = up(
+        &world,
+        "[process.clock]\n[[process.clock.worker]]\nslug = 'tick'\ncommand = ['sh', '-c', 'echo . >> ticks']\ntrigger = { every = '200ms' }\n",
+    );
+    until("it has ticked", || lines(&world, "ticks").len() >= 3);
+    world.raddle(["group", "off", "tick"]).ok();
+    until("nobody serves it", || pids(&world, "tick").is_empty());
+    assert_eq!(world.raddle(["schedule", "list", "--json"]).ok().json()[0]["paused"], true);
+    let before = lines(&world, "ticks").len();
+    world.raddle(["group", "on", "tick"]).ok();
+    until("it ticks again", || lines(&world, "ticks").len() > before);
+    down(&world, manager);
+}
+
+#[test]
+fn a_crash_loop_is_braked_and_said_and_others_go_on() {
+    let world = World::new();
+    let file = "[process.bad]\nstartup = ['sh', '-c', 'echo try >> tries; exit 9']\n[[process.bad.worker]]\nslug = 'bad'\n\
+                [process.good]\n[[process.good.worker]]\nslug = 'good'\n";
+    world.file("raddle.toml", file);
+    let manager = world.start(["up"]);
+    until("it is said", || manager.stderr().contains("processes die as soon as they are started"));
+    assert!(manager.stderr().contains("the hook 'sh -c echo try >> tries; exit 9' failed"), "{}", manager.stderr());
+    until("the other is there", || pids(&world, "good").len() == 1);
+    let tid = world.submit(&["--queue", "good", "--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    until("it brakes", || {
+        world
+            .raddle(["worker", "list", "--json"])
+            .ok()
+            .json()
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|entry| entry["status"] == "braking")
+    });
+    let (before, began) = (lines(&world, "tries").len(), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let more = lines(&world, "tries").len() - before;
+    assert!(more as f64 <= began.elapsed().as_secs_f64() / 0.5 + 1.0, "{more} tries");
+    down(&world, manager);
+}
+
+#[test]
+fn hooks_are_run_and_processes_come_after_others() {
+    let world = World::new();
+    let file = "[process.second]\nafter = ['first']\nstartup = ['sh', '-c', 'echo second >> order']\n\
+                shutdown = ['sh', '-c', 'echo bye >> bye']\n[[process.second.worker]]\nslug = 'second'\n\
+                [process.first]\nstartup = ['sh', '-c', 'sleep 0.3; echo first >> order']\n[[process.first.worker]]\nslug = 'first'\n";
+    let manager = up(&world, file);
+    assert_eq!(fs::read_to_string(world.path().join("order")).unwrap(), "first\nsecond\n");
+    assert!(lines(&world, "bye").is_empty());
+    down(&world, manager);
+    assert_eq!(lines(&world, "bye"), ["bye"]);
+}
+
+#[test]
+fn processes_are_recycled_by_count_and_the_rest_stays() {
+    let world = World::new();
+    let manager = up(&world, "[process.a]\nmax_tasks = 2\njitter = 0\n[[process.a.worker]]\nslug = 'a'\n");
+    let before = pids(&world, "a");
+    let tids = world.submit(&["--queue", "a", "--array", "1-2", "--", "true"]);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    until("another is there", || {
+        let now = pids(&world, "a");
+        now.len() == 1 && now != before
+    });
+    down(&world, manager);
+}
+
+#[test]
+fn what_is_wrong_with_a_file_is_said_with_its_line() {
+    let world = World::new();
+    world.raddle(["up"]).code(2).says("there is no raddle.toml here or in a parent folder");
+    world.file("raddle.toml", "[process.a]\nreplica = 2\n[[process.a.worker]]\nslug = 'a'\n");
+    world.raddle(["up"]).code(2).says("raddle.toml:2: at 'process.a.replica': unknown field `replica`");
+    world.file(
+        "other.toml",
+        "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\ncommand = ['x']\ntrigger = { every = 1 }\n",
+    );
+    world
+        .raddle(["up", "-f", "other.toml"])
+        .code(2)
+        .says("other.toml:2: at 'process.a.replicas': more than one replica is for workers without a trigger");
+    world.raddle(["up", "-f", "none.toml"]).code(2).says("none.toml: there is no such file");
+    world.file("raddle.toml", TWO_OF_ONE);
+    world.raddle(["--queue-url", "mem://", "up"]).code(2).says("mem://");
+    assert_eq!(world.raddle(["group", "list", "--json"]).ok().json(), serde_json::json!([]));
+}

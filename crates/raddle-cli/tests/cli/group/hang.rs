@@ -1,0 +1,103 @@
+//! Processes that hang, each in a way of its own: that one is replaced, and no other.
+
+use super::*;
+
+const FILE: &str = "[process.a]\nreplicas = 2\nhang_timeout = '1s'\nshutdown_timeout = '5s'\n[[process.a.worker]]\nslug = 'a'\n\
+                    execution_timeout = '2s'\n";
+
+/// One process hangs because of `deed`. It is replaced, with this in the log, and its sibling stays.
+fn replaced(world: &World, manager: &Started, hangs: i64, said: &str) {
+    let before = pids(world, "a");
+    until("it is replaced", || {
+        let now = pids(world, "a");
+        now.len() == 2 && !now.contains(&hangs)
+    });
+    let log = manager.stderr();
+    assert!(log.contains(said) && log.contains("doing=") && log.contains(&format!("pid={hangs}")), "{log}");
+    assert!(before.iter().filter(|pid| **pid != hangs).all(|pid| pids(world, "a").contains(pid)), "its sibling stays");
+    let tid = world.submit(&["--queue", "a", "--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+}
+
+#[test]
+fn a_process_that_somebody_has_stopped_is_replaced() {
+    let world = World::new();
+    let manager = up(&world, FILE);
+    let pid = *pids(&world, "a").first().unwrap();
+    signal(pid, libc::SIGSTOP);
+    until("it is noticed", || manager.stderr().contains("a process was stopped"));
+    replaced(&world, &manager, pid, "its process was stopped, and nobody has let it go on");
+    // What was killed once says nothing of a stop later.
+    std::thread::sleep(Duration::from_secs(11));
+    let said = down(&world, manager);
+    assert!(!said.contains("cannot be killed"), "{said}");
+}
+
+#[test]
+fn a_process_that_is_let_go_on_stays() {
+    let world = World::new();
+    let manager = up(&world, "[process.a]\nhang_timeout = '30s'\n[[process.a.worker]]\nslug = 'a'\n");
+    let before = pids(&world, "a");
+    let pid = *before.first().unwrap();
+    signal(pid, libc::SIGSTOP);
+    until("it is noticed", || manager.stderr().contains("a process was stopped"));
+    signal(pid, libc::SIGCONT);
+    let tid = world.submit(&["--queue", "a", "--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    assert_eq!(pids(&world, "a"), before);
+    down(&world, manager);
+}
+
+#[test]
+fn a_process_whose_loop_is_blocked_is_replaced() {
+    let world = World::new();
+    let manager = up(&world, FILE);
+    let pid = *pids(&world, "a").first().unwrap();
+    // Its first thread alone: the one that renews its lease goes on, so that nobody but its manager could tell.
+    // SAFETY: plain integers to ptrace; the thread is let go when this process lets go of it, or when it is killed.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, pid as i32, 0, 0), 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, pid as i32, 0, 0), 0);
+        libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL);
+    }
+    // Who holds a thread is the first to be told of its end, and has to ask.
+    until("it is killed", || {
+        let mut status = 0;
+        // SAFETY: `status` is written to, and lives until the call returns.
+        let asked = unsafe { libc::waitpid(pid as i32, &mut status, libc::__WALL | libc::WNOHANG) };
+        asked == pid as i32 && libc::WIFSIGNALED(status)
+    });
+    replaced(&world, &manager, pid, "it shows no progress: its loop is blocked");
+    down(&world, manager);
+}
+
+#[test]
+fn a_task_that_takes_too_long_is_ended_and_its_process_stays() {
+    let world = World::new();
+    let manager = up(&world, FILE);
+    let before = pids(&world, "a");
+    let began = Instant::now();
+    // It says nothing of a timeout itself, and does not heed SIGTERM.
+    let tid = world.submit(&["--queue", "a", "--", "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"]);
+    world.until_state(&tid, "timeout");
+    assert!(began.elapsed() < Duration::from_secs(20), "well before its grace of 5 s would be over on a busy machine");
+    assert_eq!(pids(&world, "a"), before);
+    down(&world, manager);
+}
+
+#[test]
+fn a_process_whose_runner_hangs_is_replaced() {
+    let world = World::new();
+    let manager = up(&world, FILE);
+    let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
+    world.until_state(&tid, "running");
+    let runs = format!("raddle-{}:sleep:running", &tid[9..]);
+    let (runner, _) = world.processes().into_iter().find(|(_, line)| line.contains(&runs)).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
+    let worker: i64 = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
+    signal(runner.into(), libc::SIGSTOP);
+    replaced(&world, &manager, worker, "it has a task for longer than that may take");
+    assert!(manager.stderr().contains(&runs), "what it was doing is said: {}", manager.stderr());
+    world.raddle(["task", "kill", &tid]);
+    down(&world, manager);
+}

@@ -1,0 +1,108 @@
+//! The four stages of a stop, and what becomes of processes whose manager is killed.
+
+use super::*;
+
+fn file(command: &str, execution: &str, shutdown: &str) -> String {
+    format!(
+        "[process.a]\nshutdown_timeout = '{shutdown}'\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\n\
+         execution_timeout = '{execution}'\ncommand = ['sh', '-c', '''{command}''']\n"
+    )
+}
+
+/// A manager with one event that runs.
+fn busy(world: &World, file: &str) -> (Started, String) {
+    let manager = up(world, file);
+    world.raddle(["queue", "write", "in", "x"]).ok();
+    until("it runs", || world.path().join("begun").exists());
+    let tasks = world.raddle(["task", "list", "--json"]).ok().json();
+    (manager, tasks[0]["tid"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn what_runs_may_end_first() {
+    let world = World::new();
+    let (manager, tid) = busy(&world, &file("touch begun; sleep 1; touch ended", "30s", "5s"));
+    down(&world, manager);
+    assert!(world.path().join("ended").exists());
+    assert_eq!(world.task(&tid)["state"], "completed");
+}
+
+#[test]
+fn what_does_not_end_in_time_is_cancelled_and_goes_back() {
+    let world = World::new();
+    // It cleans up when it is told to.
+    let command = "trap 'touch cleaned; exit 1' TERM; touch begun; while :; do sleep 0.05; done";
+    let (manager, tid) = busy(&world, &file(command, "2s", "20s"));
+    // It is stopped before its time is over: after that it would have taken too long.
+    manager.signal(libc::SIGTERM);
+    until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
+    manager.signal(libc::SIGTERM);
+    manager.finish().ok();
+    assert!(world.path().join("cleaned").exists());
+    let task = world.task(&tid);
+    assert_eq!((&task["state"], &task["failures"]), (&"created".into(), &0.into()), "{task}");
+    assert_eq!(world.processes(), []);
+}
+
+#[test]
+fn what_ignores_everything_is_killed_with_all_that_it_has_started() {
+    let world = World::new();
+    let command = "trap '' TERM; (trap '' TERM; setsid sleep 1000) & touch begun; while :; do sleep 0.05; done";
+    let (manager, tid) = busy(&world, &file(command, "600s", "1s"));
+    manager.signal(libc::SIGTERM);
+    until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
+    manager.signal(libc::SIGINT);
+    let began = Instant::now();
+    manager.finish().ok();
+    // All of it but for what is left for giving it back.
+    assert!(began.elapsed() >= Duration::from_millis(700), "it had its time");
+    assert_eq!(world.processes(), []);
+    assert_eq!(world.task(&tid)["state"], "created", "it goes back");
+}
+
+#[test]
+fn a_third_word_kills_at_once() {
+    let world = World::new();
+    let command = "trap '' TERM; touch begun; while :; do sleep 0.05; done";
+    let (manager, tid) = busy(&world, &file(command, "600s", "600s"));
+    (0..3).for_each(|_| {
+        manager.signal(libc::SIGTERM);
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    manager.finish().ok();
+    assert_eq!(world.processes(), []);
+    world.raddle(["requeue-orphans"]).ok();
+    until("it goes back", || world.task(&tid)["state"] == "created");
+}
+
+#[test]
+fn processes_whose_manager_is_killed_finish_and_leave() {
+    let world = World::new();
+    let (manager, tid) = busy(&world, &file("touch begun; sleep 1; touch ended", "30s", "5s"));
+    let idle = world.submit(&["--queue", "a", "--", "touch", "late"]);
+    manager.signal(libc::SIGKILL);
+    manager.finish();
+    until("what ran has ended", || world.task(&tid)["state"] == "completed");
+    until("nobody is left", || world.processes().is_empty());
+    assert!(world.path().join("ended").exists() && !world.path().join("late").exists(), "nothing new was begun");
+    // The next one goes on.
+    let manager = up(&world, &file("true", "30s", "5s"));
+    world.raddle(["wait", &idle]).ok();
+    down(&world, manager);
+}
+
+#[test]
+fn a_manager_is_a_task_that_heeds_words() {
+    let world = World::new();
+    let manager = up(&world, TWO_OF_ONE);
+    let tid = manager.stdout().trim().to_owned();
+    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} running\n"));
+    until("the registry says what it has started", || {
+        let entries = world.raddle(["worker", "list", "--json"]).ok().json();
+        let entry = entries.as_array().unwrap().iter().find(|entry| entry["tid"] == tid.as_str()).cloned();
+        entry.is_some_and(|entry| entry["type"] == "group" && entry["spawned_count"] == 2)
+    });
+    world.raddle(["task", "stop", &tid]).ok();
+    manager.finish().ok();
+    assert_eq!(world.processes(), []);
+}

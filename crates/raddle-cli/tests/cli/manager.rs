@@ -1,0 +1,365 @@
+//! `raddle manager` and `raddle worker spawn`: the prime, managers of registries, and what is asked of them. Real processes, on SQLite and on Redis.
+
+use std::{
+    fs,
+    os::unix::net::UnixDatagram,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    spawner::{end, on_redis},
+    world::{Started, World, until},
+};
+
+const TASKS: &str = r#"
+[task.note]
+command = ["sh", "-c", "echo \"$1\" >> notes; echo done", "note", "{text}"]
+[task.note.params]
+text = "string"
+
+[task.hold]
+command = ["sh", "-c", "echo begun >> held; while ! test -e go; do sleep 0.02; done; echo \"$1\" >> notes", "hold", "{text}"]
+limits = { memory_mb = 64 }
+params = { text = "string" }
+"#;
+
+/// A manager in the foreground.
+fn manager(world: &World, flags: &[&str]) -> Started {
+    let manager = world.start([&["manager", "serve"], flags].concat());
+    until("it has said its id", || manager.stdout().trim().len() == 19);
+    manager
+}
+
+fn unix(world: &World, more: &[&str]) -> Started {
+    world.file("tasks.toml", TASKS);
+    manager(world, &[&["--type", "unix", "--registry", "tasks.toml"], more].concat())
+}
+
+/// Writes a request, and returns its id.
+fn ask(world: &World, queue: &str, request: impl ToString) -> String {
+    world.raddle(["queue", "write", queue, &request.to_string()]).ok().text().trim().to_owned()
+}
+
+fn prime(world: &World, request: impl ToString) -> String {
+    ask(world, "raddle.spawn.requests", request)
+}
+
+fn command(words: &[&str]) -> Value {
+    json!({ "spec": { "name": "job", "target": { "command": words } } })
+}
+
+/// What a queue of results says of a request.
+fn results(world: &World, queue: &str, tid: &str) -> Vec<Value> {
+    let shown = world.raddle(["queue", "peek", queue, "--all", "--json"]).ok().json();
+    let bodies = shown.as_array().unwrap().iter().map(body);
+    bodies.filter(|result| result["tid"] == tid).collect()
+}
+
+/// The body of a message, which `--json` shows as what it is.
+fn body(message: &Value) -> Value {
+    match &message["body"] {
+        Value::String(text) => serde_json::from_str(text).unwrap(),
+        body => body.clone(),
+    }
+}
+
+fn statuses(results: &[Value]) -> Vec<&str> {
+    results.iter().map(|result| result["status"].as_str().unwrap()).collect()
+}
+
+fn refusal(world: &World, queue: &str, tid: &str) -> String {
+    until("it is answered", || !results(world, queue, tid).is_empty());
+    let results = results(world, queue, tid);
+    assert_eq!(statuses(&results), ["refused"], "{results:?}");
+    assert_eq!(results[0]["exit_code"], 2);
+    results[0]["error"].as_str().unwrap().to_owned()
+}
+
+fn managers(world: &World) -> Vec<Value> {
+    world.raddle(["manager", "list", "--json"]).ok().json().as_array().unwrap().clone()
+}
+
+fn notes(world: &World) -> Vec<String> {
+    let mut notes: Vec<String> =
+        fs::read_to_string(world.path().join("notes")).unwrap_or_default().lines().map(str::to_owned).collect();
+    notes.sort();
+    notes
+}
+
+fn stop(manager: Started) {
+    manager.signal(libc::SIGTERM);
+    manager.finish().ok();
+}
+
+fn on_both(test: impl Fn(&World)) {
+    test(&World::new());
+    let (world, server) = on_redis();
+    test(&world);
+    world.raddle(["worker", "stop", "--all", "--kill", "--quiet"]);
+    end(server);
+}
+
+#[test]
+fn what_is_asked_of_the_prime_is_a_task_with_the_id_of_its_message() {
+    on_both(|world| {
+        let prime_tid = {
+            let waiting = prime(world, command(&["sh", "-c", "echo $RADDLE_TID"]));
+            let peeked = world.raddle(["queue", "peek", "raddle.spawn.requests"]).ok();
+            assert!(peeked.text().contains("RADDLE_TID"), "it waits there: {}", peeked.text());
+            let running = manager(world, &[]);
+            let tid = running.stdout().trim().to_owned();
+            world.raddle(["wait", &waiting]).ok();
+            assert_eq!(
+                world.raddle(["result", &waiting]).ok().text().trim(),
+                waiting,
+                "one id, from request to result"
+            );
+            assert_eq!(world.task(&waiting)["parent"], Value::Null, "nobody was there to be asked");
+            let asked = prime(world, command(&["sh", "-c", "exit 3"]));
+            world.raddle(["wait", &asked]).code(1);
+            let results = results(world, "raddle.spawn.results", &asked);
+            assert_eq!(statuses(&results), ["spawned", "failed"], "{results:?}");
+            assert_eq!((&results[1]["exit_code"], &results[1]["parent_tid"]), (&json!(3), &json!(tid)));
+            let registry = world.raddle(["queue", "peek", "raddle.workers.registry", "--all", "--json"]).ok().json();
+            let registry = registry.as_array().unwrap().iter().map(body);
+            let entry = registry.into_iter().find(|entry| entry["tid"] == tid.as_str()).unwrap();
+            assert_eq!((&entry["name"], &entry["type"]), (&json!("worker-prime"), &json!("prime")));
+            assert_eq!((&entry["status"], &entry["queue"]), (&json!("active"), &json!("raddle.spawn.requests")));
+            until("it has told what it has spawned", || managers(world)[0]["spawned_count"] == 2);
+            world.raddle(["task", "ping", &tid]).ok();
+            stop(running);
+            tid
+        };
+        assert_eq!(world.task(&prime_tid)["state"], "completed");
+    });
+}
+
+#[test]
+fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
+    on_both(|world| {
+        let running = unix(world, &["--limits", "memory_mb=128,timeout=60,max_tasks=4"]);
+        let queue = "worker.unix.requests";
+        let good = ask(world, queue, json!({ "task": "note", "params": { "text": "a b; $(touch gotcha) 'x'" } }));
+        world.raddle(["wait", &good]).ok();
+        assert_eq!(notes(world), ["a b; $(touch gotcha) 'x'"], "it stays one argument");
+        assert!(!world.path().join("gotcha").exists());
+        assert_eq!(world.task(&good)["parent"], running.stdout().trim());
+        // One bad message after the other, and none of them blocks the next.
+        let shape = r#"write {"task": NAME, "params": {…}}"#;
+        let params = json!({ "text": "x" });
+        for (request, why) in [
+            ("note it".to_owned(), format!("refused: not JSON (expected ident at line 1 column 2): {shape}")),
+            (
+                json!({ "task": "rm" }).to_string(),
+                "refused: unknown task 'rm': worker-unix lists hold, note".to_owned(),
+            ),
+            (
+                json!({ "task": "note", "params": { "txt": "x" } }).to_string(),
+                "refused: task 'note' has no parameter 'txt': it takes text".to_owned(),
+            ),
+            (
+                json!({ "task": "note", "params": params, "limits": { "memory_mb": 256 } }).to_string(),
+                "refused: memory_mb 256 is above the limit of this manager, which is 128".to_owned(),
+            ),
+            (
+                json!({ "task": "note", "params": params, "timeout": "2m" }).to_string(),
+                "refused: timeout 120s is above the limit of this manager, which is 60s".to_owned(),
+            ),
+            (
+                command(&["touch", "gotcha"]).to_string(),
+                "refused: worker-unix spawns what its registry lists, and nothing else: ask it for a task by its name"
+                    .to_owned(),
+            ),
+        ] {
+            let tid = ask(world, queue, request);
+            assert_eq!(refusal(world, "worker.unix.results", &tid), why);
+        }
+        // Nor does it run a task that comes by another way.
+        let smuggled = world.submit(&["--queue", queue, "--", "touch", "gotcha"]);
+        world.raddle(["wait", &smuggled]).code(1);
+        assert!(!world.path().join("gotcha").exists());
+        let last = ask(world, queue, json!({ "task": "note", "params": { "text": "z" } }));
+        world.raddle(["wait", &last]).ok();
+        assert!(running.stderr().contains("a request was refused"), "{}", running.stderr());
+        stop(running);
+    });
+}
+
+#[test]
+fn a_registry_that_is_wrong_is_refused_with_its_line() {
+    let world = World::new();
+    world.file("tasks.toml", "# What may be done here.\n[task.grep]\ncommand = [\"grep\", \"{pattern}\"]\n");
+    let says = "tasks.toml:3: task 'grep': '{pattern}' has a place for 'pattern', which is not among its params: declare it there";
+    let flags = ["--type", "unix", "--registry", "tasks.toml"];
+    world.raddle([&["manager", "serve"], &flags[..]].concat()).code(2).says(says);
+    world.raddle([&["manager", "start"], &flags[..]].concat()).code(2).says(says);
+    world.raddle([&["worker", "spawn"], &flags[..]].concat()).code(2).says(says);
+    world.file("tasks.toml", "");
+    world.raddle([&["manager", "serve"], &flags[..]].concat()).code(2).says("tasks.toml: lists no task");
+    world.raddle(["manager", "serve", "--type", "unix"]).code(2).says("name the file with --registry");
+    world.raddle(["manager", "serve", "--type", "one-shot"]).code(2).says("other workers are called so");
+    world.raddle(["manager", "serve", "--limits", "memory=1"]).code(2).says("'memory=1' is not a limit");
+    world.raddle(["manager", "stop", "unix"]).code(2).says("no manager 'unix' is alive");
+}
+
+#[test]
+fn what_a_killed_prime_has_spawned_lives_on_and_the_next_starts_no_doubles() {
+    on_both(|world| {
+        world.file("tasks.toml", TASKS);
+        let first = manager(world, &["--registry", "tasks.toml"]);
+        let held = prime(world, json!({ "task": "hold", "params": { "text": "held" } }));
+        world.until_state(&held, "running");
+        until("it has begun", || world.path().join("held").exists());
+        let pid = world.task(&held)["pid"].as_u64().unwrap();
+        first.signal(libc::SIGKILL);
+        first.finish();
+        // What is asked while nobody is there waits.
+        let requests: Vec<String> =
+            (0..20).map(|n| prime(world, command(&["sh", "-c", &format!("echo {n:02} >> notes")]))).collect();
+        let next = manager(world, &["--registry", "tasks.toml"]);
+        world.raddle(["wait"].into_iter().chain(requests.iter().map(String::as_str))).ok();
+        let task = world.task(&held);
+        assert_eq!((&task["state"], &task["pid"]), (&json!("running"), &json!(pid)), "the same process goes on");
+        world.file("go", "");
+        world.raddle(["wait", &held]).ok();
+        assert_eq!(world.task(&held)["attempt"], 1);
+        let expected: Vec<String> = (0..20).map(|n| format!("{n:02}")).chain(["held".into()]).collect();
+        assert_eq!(notes(world), expected, "each ran once");
+        stop(next);
+    });
+}
+
+#[test]
+fn two_primes_share_what_is_asked() {
+    on_both(|world| {
+        let primes = [manager(world, &[]), manager(world, &[])];
+        let requests: Vec<String> =
+            (0..30).map(|n| prime(world, command(&["sh", "-c", &format!("echo {n:02} >> notes")]))).collect();
+        world.raddle(["wait"].into_iter().chain(requests.iter().map(String::as_str))).ok();
+        assert_eq!(notes(world), (0..30).map(|n| format!("{n:02}")).collect::<Vec<_>>());
+        primes.into_iter().for_each(stop);
+    });
+}
+
+#[test]
+fn a_prime_makes_managers_requests_find_them_and_all_stop_with_it() {
+    on_both(|world| {
+        world.file("tasks.toml", TASKS);
+        let first = world.raddle(["manager", "start"]).ok().text().trim().to_owned();
+        let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml", "--parent", &first];
+        let unix = world.raddle(spawn).ok().text().trim().to_owned();
+        let list = managers(world);
+        let entry = list.iter().find(|entry| entry["tid"] == unix.as_str()).unwrap();
+        assert_eq!((&entry["name"], &entry["queue"]), (&json!("worker-unix"), &json!("worker.unix.requests")));
+        let asked_for = entry["parent"].as_str().unwrap().to_owned();
+        assert_eq!(world.task(&asked_for)["parent"], first.as_str(), "it is a task of the prime");
+        // Asked of the prime, done by who lists it.
+        let held = prime(world, json!({ "task": "hold", "params": { "text": "x" } }));
+        world.until_state(&held, "running");
+        assert_eq!(world.task(&held)["parent"], unix.as_str());
+        let tree = world.raddle(["task", "tree"]).ok();
+        let names = ["worker-prime (running", "└─ ", "worker-unix (running", "hold (running", "MiB"];
+        for name in names {
+            assert!(tree.text().contains(name), "{name}: {}", tree.text());
+        }
+        let depths: Vec<usize> = tree
+            .lines()
+            .iter()
+            .filter(|line| [first.as_str(), &asked_for, &unix, &held].iter().any(|tid| line.contains(*tid)))
+            .map(|line| line.chars().take_while(|c| !c.is_ascii_digit()).count())
+            .collect();
+        assert_eq!(depths, [0, 3, 6, 9], "{}", tree.text());
+        world.raddle(["manager", "status", &asked_for]).ok();
+        // Nobody lists it: that is said, or waited for.
+        let unknown = prime(world, json!({ "task": "awk" }));
+        let why = refusal(world, "raddle.spawn.results", &unknown);
+        assert!(why.contains("unknown task 'awk'") && why.contains("no manager that lives had it"), "{why}");
+        let patient = prime(world, json!({ "task": "awk", "wait": true }));
+        world.file("awk.toml", "[task.awk]\ncommand = [\"true\"]\n");
+        assert_eq!(world.task(&patient)["state"], "created");
+        world.raddle(["worker", "spawn", "--type", "awk", "--registry", "awk.toml"]).ok();
+        world.raddle(["wait", &patient]).ok();
+        world.file("go", "");
+        world.raddle(["wait", &held]).ok();
+        world.raddle(["manager", "stop"]).ok();
+        until("all have left", || managers(world).is_empty());
+        assert_eq!(world.task(&asked_for)["state"], "completed");
+    });
+}
+
+#[test]
+fn a_manager_that_dies_is_made_again_by_its_prime() {
+    let world = World::new();
+    world.file("tasks.toml", TASKS);
+    let first = manager(&world, &[]);
+    let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml", "--json"];
+    let made = world.raddle(spawn).ok().json();
+    // SAFETY: a process that this test has had started; the signal has no memory effects here.
+    unsafe { libc::kill(made["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    until("another is there", || {
+        let list = managers(&world);
+        list.iter().any(|entry| entry["type"] == "unix" && entry["pid"] != made["pid"])
+    });
+    let tid = ask(&world, "worker.unix.requests", json!({ "task": "note", "params": { "text": "again" } }));
+    world.raddle(["wait", &tid]).ok();
+    stop(first);
+    assert!(managers(&world).is_empty());
+}
+
+#[test]
+fn a_prime_stops_the_managers_that_a_killed_one_has_left() {
+    on_both(|world| {
+        world.file("tasks.toml", TASKS);
+        let first = manager(world, &[]);
+        world.raddle(["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"]).ok();
+        let pid = managers(world).iter().find(|entry| entry["type"] == "unix").unwrap()["pid"].clone();
+        first.signal(libc::SIGKILL);
+        first.finish();
+        let next = manager(world, &[]);
+        let left = managers(world);
+        assert!(left.iter().any(|entry| entry["type"] == "unix" && entry["pid"] == pid), "it lives on: {left:?}");
+        stop(next);
+        // The killed one is listed until its lease has run out.
+        let left = managers(world);
+        assert!(left.iter().all(|entry| entry["type"] == "prime"), "{left:?}");
+    });
+}
+
+#[test]
+fn a_manager_without_a_prime_stands_by_itself() {
+    let world = World::new();
+    world.file("tasks.toml", TASKS);
+    let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"];
+    let unix = world.raddle(spawn).ok().says("no prime is alive").text().trim().to_owned();
+    let status = world.raddle(["manager", "status", "unix"]).ok();
+    assert!(status.text().contains(&format!("manager    {unix} worker-unix")), "{}", status.text());
+    assert!(status.text().contains("tasks      hold,note"), "{}", status.text());
+    world.raddle(["queue", "write", "worker.unix.control", "STOP"]).ok();
+    until("it has left", || managers(&world).is_empty());
+    world.raddle(["worker", "spawn", "--type", "prime", "--registry", "tasks.toml"]).code(2).says("is not spawned");
+}
+
+#[test]
+fn systemd_is_told_that_it_is_ready_alive_and_stops() {
+    let world = World::new();
+    let path = world.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let script = format!("NOTIFY_SOCKET={} WATCHDOG_USEC=200000 exec raddle manager serve", path.display());
+    let manager = world.start_bash(&script);
+    let hear = || {
+        let mut words = [0; 512];
+        let n = socket.recv(&mut words).unwrap();
+        String::from_utf8(words[..n].to_vec()).unwrap()
+    };
+    let ready = hear();
+    assert!(ready.starts_with("READY=1\nSTATUS=worker-prime "), "{ready}");
+    let begun = Instant::now();
+    assert_eq!([hear(), hear(), hear()], ["WATCHDOG=1"; 3]);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    manager.signal(libc::SIGTERM);
+    until("it says that it stops", || hear() == "STOPPING=1");
+    manager.finish().ok();
+}

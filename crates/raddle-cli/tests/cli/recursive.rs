@@ -1,0 +1,122 @@
+//! Workers are tasks: what the recursive model promises, one by one, and what people type when a hierarchy is stuck. They see no processes but their own.
+
+use serde_json::{Value, json};
+
+use crate::world::{Ran, World};
+
+const TASKS: &str = "
+[task.grep]
+command = ['sh', '-c', 'echo $0 $1 $RADDLE_TID; while ! test -e go; do sleep 0.05; done', '{pattern}', '{file}']
+params = { pattern = 'string', file = { default = '/etc/hosts' } }
+";
+
+/// A prime, below it a manager `unix`, and below that a task `grep` that runs until there is a file `go`; then the one-liners.
+fn with_a_hierarchy(one_liners: &str) -> (World, Ran) {
+    let world = World::new();
+    world.file("tasks.toml", TASKS);
+    let script = format!(
+        r#"set -e
+        raddle manager start > prime.tid
+        raddle worker spawn --type unix --registry tasks.toml > unix.tid
+        raddle queue write raddle.spawn.requests '{{"task": "grep", "params": {{"pattern": "test"}}}}' > grep.tid
+        until raddle task list --status running --json | grep -q '"grep"'; do sleep 0.05; done
+        set +e
+        {one_liners}"#
+    );
+    let ran = world.bash_apart(&script);
+    (world, ran)
+}
+
+fn read(world: &World, name: &str) -> String {
+    std::fs::read_to_string(world.path().join(name)).unwrap().trim().to_owned()
+}
+
+fn json_of(world: &World, name: &str) -> Value {
+    serde_json::from_str(&read(world, name)).unwrap()
+}
+
+/// What is asked about workers, all in one hierarchy: a process tree takes a while.
+#[test]
+fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
+    let (world, ran) = with_a_hierarchy(
+        r#"raddle task status --json $(cat prime.tid) > worker_is_task
+        raddle task status --json $(cat grep.tid) > spawns_child
+        ps aux | grep "raddle-.*:grep:running" | grep -v 'grep raddle-' > process_list
+        raddle queue peek raddle.workers.registry --all > registry
+        touch go
+        raddle wait $(cat grep.tid)
+        raddle result $(cat grep.tid) > correlation
+        raddle queue peek raddle.tasks.log --all | grep $(cat grep.tid) > log
+        raddle queue peek raddle.spawn.results --all | grep $(cat grep.tid) > results
+        raddle task status --json $(cat unix.tid) > hierarchy
+        raddle manager stop"#,
+    );
+    ran.ok();
+    let (prime, unix, grep) = (read(&world, "prime.tid"), read(&world, "unix.tid"), read(&world, "grep.tid"));
+    // test_worker_is_task: it has the lifecycle of a task, and no end of its own.
+    let worker = json_of(&world, "worker_is_task");
+    assert_eq!((&worker["tid"], &worker["state"]), (&json!(prime), &json!("running")));
+    assert_eq!(worker["spec"]["timeout"], Value::Null);
+    // test_worker_spawns_child: the child appears in the process list.
+    let child = json_of(&world, "spawns_child");
+    assert_eq!((&child["parent"], &child["state"]), (&json!(unix), &json!("running")));
+    assert!(read(&world, "process_list").contains(&format!("raddle-{}:grep:running", &grep[9..])));
+    // test_tid_correlation: the id of the message is the id of the task, everywhere.
+    assert_eq!(read(&world, "correlation"), format!("test /etc/hosts {grep}"));
+    for step in ["created", "running", "completed"] {
+        assert!(read(&world, "log").contains(&format!("\"event\":\"{step}\"")), "{step}");
+    }
+    let results = read(&world, "results");
+    assert!(results.contains("\"status\":\"spawned\"") && results.contains("\"status\":\"completed\""), "{results}");
+    // test_worker_hierarchy: the second is there because the first was asked for it.
+    let secondary = json_of(&world, "hierarchy");
+    assert_eq!(secondary["spec"]["name"], "worker-unix");
+    assert_ne!(secondary["parent"], Value::Null);
+    // The registry says who can do what, and where to ask.
+    let registry = read(&world, "registry");
+    let entry = registry.lines().find(|line| line.contains("worker.unix.requests")).unwrap_or_default();
+    for part in [
+        unix.as_str(),
+        "\"name\":\"worker-unix\"",
+        "\"type\":\"unix\"",
+        "\"grep\"",
+        "\"status\":\"active\"",
+        "\"load\":",
+    ] {
+        assert!(entry.contains(part), "{part}: {registry}");
+    }
+}
+
+#[test]
+fn a_hierarchy_is_found_asked_and_ended_with_the_tools_of_the_system() {
+    let (world, ran) = with_a_hierarchy(
+        r#"ps aux | grep "raddle-.*:timeout" > /dev/null
+        ps aux | grep "raddle-.*:worker-" > managers
+        top -b -n 1 -p $(pgrep -f "raddle-" -d,) > top.out
+        ps aux | grep raddle- | awk -F'[-:]' '{print $3}' | sort | uniq -c > names
+        tid=$(ps aux | grep "raddle-.*:grep:running" | head -1 | cut -d- -f2 | cut -d: -f1)
+        raddle tid $tid > found
+        raddle queue peek T$(raddle tid $tid).reserved > reserved
+        for tid in $(ps aux | grep raddle- | cut -d- -f2 | cut -d: -f1 | sort -u); do
+            full_tid=$(raddle tid $tid) || continue
+            raddle task status $full_tid >> every 2>&1
+        done
+        raddle task recover $(cat grep.tid)
+        pkill -f "raddle-.*:failed"
+        pkill -f "raddle-"
+        for i in $(seq 300); do pgrep -f "raddle-" > left || break; pkill -f "raddle-"; sleep 0.1; done
+        wc -l < left"#,
+    );
+    let ran = ran.ok();
+    assert!(ran.text().contains("requeued"), "{}", ran.text());
+    assert_eq!(*ran.lines().last().unwrap(), "0", "nothing is left: {ran:?}");
+    assert_eq!(read(&world, "found"), read(&world, "grep.tid"));
+    assert!(read(&world, "reserved").contains(&read(&world, "grep.tid")));
+    let managers = read(&world, "managers");
+    for title in ["worker-prime:", "worker-unix:"] {
+        assert!(managers.contains(title), "{managers}");
+    }
+    for tid in ["prime.tid", "unix.tid", "grep.tid"] {
+        assert!(read(&world, "every").contains(&read(&world, tid)), "{tid}");
+    }
+}

@@ -1,0 +1,298 @@
+//! Requests, registries, and who is asked.
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    Limits, Spec, Target, Tid, WorkerEntry,
+    queue_name::{Desk, QueueName, WAITING, requests},
+    worker::{Beat, WorkerInfo, WorkerStatus},
+};
+
+const TASKS: &str = r#"
+[task.grep]
+command = ["grep", "--max-count={count}", "--", "{pattern}", "{file}"]
+timeout = "30s"
+limits = { memory_mb = 64 }
+[task.grep.params]
+pattern = "string"
+file = "string"
+count = { type = "integer", default = 5 }
+
+[task.tr]
+command = ["tr", "a-z", "{to}"]
+stdin = "{{{text}}}"
+params = { text = "string", to = { choices = ["A-Z", "-d"] } }
+"#;
+
+fn charter(kind: &str) -> Charter {
+    Charter {
+        kind: kind.into(),
+        registry: Registry::from_toml(TASKS).unwrap(),
+        ceiling: "memory_mb=128,timeout=60".parse().unwrap(),
+        herald: Herald { argv: vec!["raddle".into(), "manager".into(), "serve".into()], env: Default::default() },
+    }
+}
+
+fn ask(kind: &str, request: &str) -> Result<Spec, Refusal> {
+    let queue = requests(kind);
+    charter(kind).resolve(Spec { queue, ..Spec::new(Target::Request(request.into())) })
+}
+
+fn refused(kind: &str, request: &str) -> String {
+    ask(kind, request).unwrap_err().to_string()
+}
+
+#[test]
+fn a_template_is_filled_and_each_argument_stays_one() {
+    let spec = ask("unix", r#"{"task": "grep", "params": {"pattern": "-a b; rm -rf $HOME", "file": "x y"}}"#).unwrap();
+    let words = ["grep", "--max-count=5", "--", "-a b; rm -rf $HOME", "x y"].map(String::from);
+    assert_eq!(spec.target, Target::Command(words.into()));
+    assert_eq!(spec.limits, Limits { memory_mb: Some(64), ..Limits::default() });
+    assert_eq!(spec.timeout, Some(crate::Span::secs(30)));
+    let spec = ask("unix", r#"{"task": "tr", "params": {"to": "A-Z", "text": "{}"}, "timeout": 9}"#).unwrap();
+    assert_eq!(spec.stdin.as_deref(), Some("{{}}"));
+    assert_eq!((spec.limits.memory_mb, spec.timeout), (Some(128), Some(crate::Span::secs(9))), "the ceiling is given");
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_said() {
+    let shape = r#"write {"task": NAME, "params": {…}}"#;
+    assert_eq!(refused("unix", "grep it"), format!("not JSON (expected value at line 1 column 1): {shape}"));
+    assert_eq!(
+        refused("unix", "{\"task\": \"grep\""),
+        format!("not JSON (EOF while parsing an object at line 1 column 15): {shape}")
+    );
+    assert!(refused("unix", "[1]").contains("a table of keys and values"));
+    assert_eq!(refused("unix", "{}"), "at '.': names neither 'task' nor 'spec'");
+    assert!(refused("unix", r#"{"task": "grep", "parms": {}}"#).contains("unknown field `parms`"));
+    assert!(refused("unix", r#"{"task": 7}"#).starts_with("at 'task': invalid type"));
+    assert_eq!(refused("unix", r#"{"task": "rm"}"#), "unknown task 'rm': worker-unix lists grep, tr");
+    assert_eq!(
+        refused("prime", r#"{"task": "rm"}"#),
+        "unknown task 'rm': worker-prime lists grep, tr, and no manager that lives had it: make one with 'raddle worker spawn', or ask with \"wait\": true"
+    );
+    let grep = |params: &str| refused("unix", &format!(r#"{{"task": "grep", "params": {params}}}"#));
+    assert_eq!(grep(r#"{"file": "x"}"#), "task 'grep' needs the parameter 'pattern', a text");
+    assert_eq!(grep(r#"{"file": 1, "pattern": "x"}"#), "task 'grep' takes a text for 'file', and was given 1");
+    assert_eq!(
+        grep(r#"{"file": "x", "pattern": "x", "count": 1.5}"#),
+        "task 'grep' takes a whole number for 'count', and was given 1.5"
+    );
+    assert_eq!(grep(r#"{"shell": "x"}"#), "task 'grep' has no parameter 'shell': it takes count, file, pattern");
+    assert_eq!(
+        grep("{\"file\": \"x\\u0000\", \"pattern\": \"x\"}"),
+        "task 'grep' was given a NUL byte for 'file', which no program can be given"
+    );
+    assert_eq!(
+        refused("unix", r#"{"task": "tr", "params": {"text": "", "to": "rm"}}"#),
+        "task 'tr' takes for 'to' one of \"A-Z\", \"-d\", and was given \"rm\""
+    );
+    assert!(refused("unix", r#"{"task": "tr", "params": {"text": "", "to": "-d"}}"#).contains("begins with '-'"));
+}
+
+#[test]
+fn what_is_above_the_limits_is_refused() {
+    let above = r#"{"task": "tr", "params": {"text": "", "to": "A-Z"}, "limits": {"memory_mb": 256}}"#;
+    assert_eq!(refused("unix", above), "memory_mb 256 is above the limit of this manager, which is 128");
+    let long = r#"{"task": "tr", "params": {"text": "", "to": "A-Z"}, "timeout": "2m"}"#;
+    assert_eq!(refused("unix", long), "timeout 120s is above the limit of this manager, which is 60s");
+    let spec = Spec { timeout: Some(crate::Span::secs(61)), ..Spec::command(["true"]) };
+    assert!(charter(PRIME).resolve(spec).is_err(), "the prime has limits as well");
+}
+
+#[test]
+fn only_the_prime_runs_what_is_spelled_out() {
+    let unlisted = "worker-unix spawns what its registry lists, and nothing else: ask it for a task by its name";
+    assert_eq!(refused("unix", r#"{"spec": {"target": {"command": ["true"]}}}"#), unlisted);
+    assert_eq!(charter("unix").resolve(Spec::command(["true"])).unwrap_err().to_string(), unlisted);
+    assert_eq!(charter(PRIME).resolve(Spec::command(["true"])).unwrap().target, Spec::command(["true"]).target);
+    assert!(refused("prime", r#"{"spec": {"target": {"comand": []}}}"#).starts_with("at 'spec.target'"));
+    assert_eq!(
+        refused("prime", r#"{"spec": {"target": {"command": ["true"]}}, "wait": true}"#),
+        "at 'wait': means nothing beside 'spec': the spec says it itself"
+    );
+}
+
+#[test]
+fn the_prime_makes_managers_within_its_own_limits() {
+    let spec = ask(
+        "prime",
+        r#"{"task": "worker", "params": {"type": "ai", "registry": "/r.toml", "limits": {"memory_mb": 8, "max_tasks": 3}}}"#,
+    );
+    let words = "raddle manager serve --type ai --registry /r.toml --limits memory_mb=8,timeout=60,max_tasks=3";
+    let words: Vec<String> = words.split(' ').map(Into::into).collect();
+    assert_eq!(spec.unwrap().target, Target::Command(words));
+    let wrong = |params: &str| refused("prime", &format!(r#"{{"task": "worker", "params": {params}}}"#));
+    assert!(wrong(r#"{"type": "ai", "registry": "/r", "limits": {"memory_mb": 129}}"#).contains("memory_mb 129"));
+    assert!(wrong(r#"{"type": "one-shot", "registry": "/r"}"#).starts_with("at 'params.type'"));
+    assert!(wrong(r#"{"type": "a b", "registry": "/r"}"#).contains("lower-case"));
+    assert!(wrong(r#"{"type": "ai", "registry": "r"}"#).starts_with("at 'params.registry'"));
+    assert!(wrong(r#"{"type": "ai"}"#).contains("is missing"));
+    assert!(wrong(r#"{"registry": "/r"}"#).contains("missing field `type`"));
+    assert_eq!(
+        refused("unix", r#"{"task": "worker", "params": {"type": "ai", "registry": "/r"}}"#),
+        "unknown task 'worker': worker-unix lists grep, tr"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_registry_is_said_with_its_line() {
+    for (text, line, words) in [
+        ("[task.a]\ncommand = []", 2, "task 'a': command names no program"),
+        ("\n[task.a]\ncommand = ['', 'x']", 3, "command names no program"),
+        ("[task.a]\n\ncommand = ['{x}']\nparams = { x = 'string' }", 3, "the program itself cannot be a parameter"),
+        (
+            "[task.a]\ncommand = ['x', '{y}']",
+            2,
+            "'{y}' has a place for 'y', which is not among its params: declare it there",
+        ),
+        (
+            "[task.a]\ncommand = ['x', '{']",
+            2,
+            "has a brace that belongs to no place: write {name}, or {{ and }} for braces",
+        ),
+        ("[task.a]\ncommand = ['x', 'a}b']", 2, "has a brace"),
+        ("[task.a]\ncommand = ['x']\n[task.a.params]\ny = 'string'", 2, "parameter 'y' is used nowhere: write {y}"),
+        ("[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = 'text'", 4, "a parameter is \"string\""),
+        (
+            "[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { type = 'integer', default = 'x' }",
+            4,
+            "parameter 'y' is a whole number, and \"x\" is none",
+        ),
+        ("[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { choices = [] }", 4, "has no choices"),
+        (
+            "[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { default = 'c', choices = ['d'] }",
+            4,
+            "none of its choices",
+        ),
+        ("[task.a]\ncommand = 'x'", 2, "invalid type: string"),
+        ("[task.a]\ncommand = ['x']\nshell = true", 3, "unknown field `shell`"),
+        ("[tasks.a]\ncommand = ['x']", 1, "unknown field `tasks`"),
+        ("[task.a]\ncommand = ['x'", 2, "array"),
+        ("[task.worker]\ncommand = ['x']", 1, "task 'worker': is what managers themselves are asked for by"),
+        ("[task.'a b']\ncommand = ['x']", 1, "its name is none"),
+        ("[task.a]\ncommand = ['x']\ntimeout = 0", 1, "must be longer than zero"),
+        ("[task.a]\ncommand = ['x']\nlimits = { memory_mb = 0 }", 1, "limits.memory_mb"),
+    ] {
+        let error = Registry::from_toml(text).unwrap_err();
+        assert!(error.reason.contains(words), "{text}: {error}");
+        assert_eq!(error.line, line, "{text}: {error}");
+    }
+    assert!(Registry::from_toml("").unwrap().is_empty());
+}
+
+#[test]
+fn limits_are_read_as_they_are_written() {
+    let text = "memory_mb=512,cpu_percent=50,max_fds=64,max_procs=8,timeout=1.5,max_tasks=4";
+    assert_eq!(text.parse::<Ceiling>().unwrap().to_string(), text);
+    assert_eq!("".parse::<Ceiling>().unwrap(), Ceiling::default());
+    for wrong in ["memory=1", "memory_mb", "memory_mb=0", "max_tasks=-1", "timeout=0", "timeout=soon"] {
+        let error = wrong.parse::<Ceiling>().unwrap_err().to_string();
+        assert!(error.contains(wrong) && error.contains("max_procs"), "{error}");
+    }
+}
+
+fn manager(n: u64, kind: &str, tasks: &str, busy: u32) -> WorkerEntry {
+    let info = WorkerInfo {
+        name: name_of(kind),
+        kind: kind.into(),
+        capabilities: tasks.parse().unwrap(),
+        queues: vec![requests(kind), WAITING.into()],
+        concurrency: 0,
+        pid: 1,
+        host: "here".into(),
+        callee: None,
+        max_workers: 10,
+        parent: None,
+    };
+    let tid = Tid::from_u64(1_700_000_000_000_000_000 + n).unwrap();
+    WorkerEntry::new(tid, info, Beat { busy, ..Beat::default() }, Timestamp::UNIX_EPOCH)
+}
+
+fn one_shot(of: &WorkerEntry) -> WorkerEntry {
+    let info = WorkerInfo { kind: "one-shot".into(), concurrency: 1, max_workers: 0, ..of.info.clone() };
+    WorkerEntry::new(of.tid, info, Beat::default(), Timestamp::UNIX_EPOCH)
+}
+
+#[test]
+fn a_manager_says_where_it_is_asked_and_how_busy_it_is() {
+    let unix = manager(1, "unix", "grep,sed", 4);
+    assert_eq!((unix.queue.as_str(), unix.load), ("worker.unix.requests", 0.4));
+    assert_eq!(manager(1, PRIME, "", 0).queue, "raddle.spawn.requests");
+    assert_eq!(one_shot(&unix).queue, format!("T{}.ctrl_in", unix.tid));
+}
+
+#[test]
+fn a_request_goes_to_the_least_loaded_that_lists_it() {
+    let mut all = vec![
+        manager(1, PRIME, "", 0),
+        manager(2, "unix", "grep,sed", 5),
+        manager(3, "text", "grep", 2),
+        manager(4, "ai", "ask", 0),
+    ];
+    all.push(one_shot(&all[1]));
+    let asked = |task: &str, more: &str, all: &[WorkerEntry]| {
+        let Errand { spec, parent } = admit(PRIME, format!(r#"{{"task": "{task}"{more}}}"#), all);
+        assert!(spec.validate().is_ok(), "{spec:?}");
+        (spec.queue.clone(), spec.requires.to_string(), parent.map(|tid| tid.as_u64() % 10))
+    };
+    let to = |queue: &str, needs: &str, parent| (queue.to_owned(), needs.to_owned(), parent);
+    assert_eq!(asked("grep", "", &all), to("worker.text.requests", "grep", Some(3)));
+    assert_eq!(asked("sed", "", &all), to("worker.unix.requests", "sed", Some(2)));
+    all[2].status = WorkerStatus::Draining;
+    assert_eq!(asked("grep", "", &all), to("worker.unix.requests", "grep", Some(2)), "one that leaves is not asked");
+    assert_eq!(asked("awk", "", &all), to("raddle.spawn.requests", "", Some(1)), "the prime says that nobody has it");
+    assert_eq!(asked("awk", r#", "wait": true"#, &all), to(WAITING, "awk", None));
+    assert_eq!(asked("awk", "", &[]), to("raddle.spawn.requests", "", None));
+    // What is written to the managers of a type stays with them.
+    let direct = admit("ai", r#"{"task": "grep"}"#.into(), &all);
+    assert_eq!((direct.spec.queue.as_str(), direct.parent), ("worker.ai.requests", Some(all[3].tid)));
+    assert_eq!(direct.spec.display_name(), "grep");
+}
+
+#[test]
+fn a_spec_and_a_manager_are_left_to_the_prime() {
+    let all = [manager(1, PRIME, "", 0), manager(2, "unix", "worker", 0)];
+    let text = r#"{"spec": {"name": "x", "target": {"command": ["true"]}, "retry": {"attempts": 3}}}"#;
+    let Errand { spec, parent } = admit(PRIME, text.into(), &all);
+    assert_eq!((spec.target, spec.queue.as_str()), (Spec::command(["true"]).target, "raddle.spawn.requests"));
+    assert_eq!((spec.retry.attempts, parent), (3, Some(all[0].tid)));
+    let Errand { spec, .. } = admit(PRIME, r#"{"task": "worker", "params": {"type": "ai"}}"#.into(), &all);
+    assert_eq!((spec.display_name(), spec.queue.as_str()), ("worker-ai", "raddle.spawn.requests"));
+    assert!(spec.retry.attempts > 100, "it is kept alive");
+}
+
+#[test]
+fn the_queues_of_managers_are_known_by_their_names() {
+    let desk = |name: &str| {
+        let name: QueueName = name.parse().unwrap();
+        name.desk().map(|(kind, desk)| (kind.to_owned(), desk))
+    };
+    assert_eq!(desk("raddle.spawn.requests"), Some((PRIME.into(), Desk::Requests)));
+    assert_eq!(desk("worker.a-b.status"), Some(("a-b".into(), Desk::Status)));
+    for none in ["worker.requests", "worker..requests", "worker.A.requests", "worker.resident.requests", "a.b.requests"]
+    {
+        assert_eq!(desk(none), None, "{none}");
+    }
+}
+
+proptest! {
+    /// Whatever is written becomes a task that can be stored, and is answered.
+    #[test]
+    fn anything_can_be_written(text in ".{0,60}", kind in "prime|unix") {
+        let errand = admit(&kind, text, &[]);
+        prop_assert!(errand.spec.validate().is_ok());
+        let _ = charter(&kind).resolve(errand.spec);
+    }
+
+    /// No value of a parameter becomes more or fewer arguments, or another program.
+    #[test]
+    fn a_parameter_stays_within_its_argument(pattern in "[^\0]{0,20}", file in "[^\0]{0,20}") {
+        let text = json!({ "task": "grep", "params": { "pattern": pattern, "file": file } }).to_string();
+        let Target::Command(argv) = ask("unix", &text).unwrap().target else { panic!("a command") };
+        prop_assert_eq!(argv, vec!["grep".to_owned(), "--max-count=5".into(), "--".into(), pattern, file]);
+    }
+}

@@ -1,0 +1,91 @@
+//! One child: starting, ready, stopping.
+
+use std::time::Duration;
+
+use super::{Hang, Policy, Recycle, Seat, Why};
+use crate::stop::Stop;
+
+#[derive(Clone, Debug)]
+pub(super) struct Child {
+    pub(super) seat: Seat,
+    pub(super) born: Duration,
+    pub(super) phase: Phase,
+    /// When it was last known to get on.
+    pub(super) marked: Duration,
+    /// Since when its process stands still.
+    pub(super) suspended: Option<Duration>,
+    pub(super) bounds: Recycle,
+    tasks: u64,
+    rss: u64,
+    /// What it was started from has changed since.
+    pub(super) outdated: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    Starting,
+    Ready { since: Duration },
+    Stopping { stop: Stop, why: Why, was_ready: Option<Duration> },
+}
+
+impl Child {
+    pub(super) fn new(seat: Seat, bounds: Recycle, now: Duration) -> Self {
+        let phase = Phase::Starting;
+        Self { seat, born: now, phase, marked: now, suspended: None, bounds, tasks: 0, rss: 0, outdated: false }
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Starting)
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping { .. })
+    }
+
+    /// Since when it was ready, also if it stops by now.
+    pub(super) fn ready_since(&self) -> Option<Duration> {
+        match &self.phase {
+            Phase::Starting => None,
+            Phase::Ready { since } => Some(*since),
+            Phase::Stopping { was_ready, .. } => *was_ready,
+        }
+    }
+
+    pub(super) fn measured(&mut self, tasks: u64, rss: Option<u64>) {
+        self.tasks = tasks;
+        self.rss = rss.unwrap_or(self.rss);
+    }
+
+    /// Whether it has to be ended at once, and why.
+    pub(super) fn hang(&self, policy: &Policy, now: Duration) -> Option<Hang> {
+        let (at, hang) = self.hang_at(policy)?;
+        (at <= now).then_some(hang)
+    }
+
+    /// When it counts as hung if nothing is heard of it until then.
+    pub(super) fn hang_at(&self, policy: &Policy) -> Option<(Duration, Hang)> {
+        let stopped = self.suspended.map(|since| (since + policy.patience, Hang::Suspended));
+        match self.phase {
+            Phase::Starting => stopped.or(Some((self.born + policy.start_within, Hang::Unready))),
+            Phase::Ready { .. } => stopped.or(Some((self.marked + policy.patience, Hang::Silent))),
+            // Its stop has an end of its own.
+            Phase::Stopping { .. } => None,
+        }
+    }
+
+    /// Whether it should make room for another, and why.
+    pub(super) fn recycle(&self, now: Duration) -> Option<Why> {
+        let Phase::Ready { .. } = self.phase else { return None };
+        let Recycle { tasks, age, rss, .. } = self.bounds;
+        if self.outdated {
+            return Some(Why::Outdated);
+        }
+        if tasks.is_some_and(|most| self.tasks >= most) {
+            return Some(Why::Tasks);
+        }
+        if rss.is_some_and(|most| self.rss >= most) {
+            return Some(Why::Rss);
+        }
+        age.is_some_and(|most| self.born + most <= now).then_some(Why::Age)
+    }
+}

@@ -1,0 +1,48 @@
+//! Keeping processes alive: who is started, replaced, recycled and stopped, and when. Decisions only.
+//!
+//! A *group* has as many *seats* as it has replicas, and a seat has one *child* at most. [`Core::on`] is told what has happened, and says what to
+//! do about it. It starts nothing, reads no clock, and knows neither processes nor brokers: whoever keeps others alive can ask it.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `policy.rs` | how the children of a group are treated |
+//! | `event.rs` | what happens to a core, and what it wants done |
+//! | `child.rs` | one child: starting, ready, stopping |
+//! | `core.rs` | the decisions |
+
+mod child;
+mod core;
+mod event;
+mod policy;
+
+pub use core::{Census, Core};
+pub use event::{Effect, End, Event, Hang, Notice, Why};
+pub use policy::{Policy, Recycle, Restart};
+
+/// A group, by its place among all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub usize);
+
+/// A child. No two ever have the same, also one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChildId(pub u64);
+
+impl std::fmt::Display for ChildId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A place for one child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Seat {
+    /// Its group.
+    pub group: GroupId,
+    /// Which of the group's, from 0.
+    pub number: usize,
+}
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;

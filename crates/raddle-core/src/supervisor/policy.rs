@@ -1,0 +1,69 @@
+//! How the children of a group are treated.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::GroupId;
+use crate::{chance::unit_interval, stop::StopPolicy};
+
+/// How the children of a group are treated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Policy {
+    /// How many there are.
+    pub replicas: usize,
+    /// Whether there are any.
+    pub on: bool,
+    /// What follows when one ends by itself.
+    pub restart: Restart,
+    /// How one is stopped: how long it may finish what it does, and how long it may take to end after that is cancelled.
+    pub stop: StopPolicy,
+    /// How long one may take until it is ready.
+    pub start_within: Duration,
+    /// How long one may show no progress, or stand still, before it counts as hung.
+    pub patience: Duration,
+    /// When one is replaced although nothing is wrong with it.
+    pub recycle: Recycle,
+    /// The groups that have to be up before the first is started.
+    pub after: Vec<GroupId>,
+}
+
+/// What follows when a child ends by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    /// Another takes its place.
+    #[default]
+    Always,
+    /// Another takes its place if it failed.
+    OnFailure,
+    /// Its place stays empty.
+    Never,
+}
+
+/// When a child is replaced although nothing is wrong with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Recycle {
+    /// After so many tasks.
+    pub tasks: Option<u64>,
+    /// At this age.
+    pub age: Option<Duration>,
+    /// When it has so many bytes in memory.
+    pub rss: Option<u64>,
+    /// By how much each of these may be different for each child, as a share of it: so that they do not all go at once.
+    pub jitter: f64,
+}
+
+impl Recycle {
+    /// The bounds of one child.
+    pub(super) fn for_child(self, number: u64) -> Self {
+        let factor = 1.0 + self.jitter * (2.0 * unit_interval(number) - 1.0);
+        let scale = |bound: u64| ((bound as f64 * factor) as u64).max(1);
+        Self {
+            tasks: self.tasks.map(scale),
+            age: self.age.map(|age| age.mul_f64(factor)),
+            rss: self.rss.map(scale),
+            jitter: 0.0,
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! SIGTERM as something that can be asked for, instead of the end.
+
+use std::sync::{
+    Once,
+    atomic::{AtomicBool, Ordering},
+};
+
+static TERMINATED: AtomicBool = AtomicBool::new(false);
+static CAUGHT: Once = Once::new();
+
+extern "C" fn note(_: libc::c_int) {
+    TERMINATED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process was asked to end with SIGTERM. From the first call on that signal does not end it: for a process that looks here again and again.
+pub fn is_terminated() -> bool {
+    CAUGHT.call_once(|| {
+        // SAFETY: all zeros is a valid action; the handler stores to an atomic, and does nothing else.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGTERM, &action, std::ptr::null_mut());
+        }
+    });
+    TERMINATED.load(Ordering::Relaxed)
+}

@@ -1,0 +1,153 @@
+//! The processes of groups: starting them, hearing of them, looking at them.
+//!
+//! That one has ended is heard from the kernel at once, by a descriptor; that one was stopped, by SIGCHLD. Whether it gets on is seen on the
+//! page of memory that it was started with.
+
+use std::{collections::BTreeMap, fs, io, os::fd::AsFd, process::Stdio, time::Duration};
+
+use raddle_core::{
+    Tid,
+    supervisor::{ChildId, Core, Event, Hang, Why},
+};
+use raddle_exec::MarkPage;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use tokio::sync::mpsc;
+
+use super::evidence::Evidence;
+use crate::spawner::{News, Tell, Template};
+
+/// The processes there are.
+pub(super) struct Children {
+    kept: BTreeMap<ChildId, Kept>,
+    /// At most three for each process, so the channel needs no bound.
+    news: mpsc::UnboundedReceiver<(ChildId, News)>,
+    tell: mpsc::UnboundedSender<(ChildId, News)>,
+}
+
+struct Kept {
+    pid: u32,
+    tid: Option<Tid>,
+    orders: mpsc::UnboundedSender<Tell>,
+    page: MarkPage,
+    turns: u64,
+    slots: usize,
+}
+
+impl Children {
+    pub(super) fn new() -> Self {
+        let (tell, news) = mpsc::unbounded_channel();
+        Self { kept: BTreeMap::new(), news, tell }
+    }
+
+    /// Starts a process that runs so many tasks at a time.
+    pub(super) fn start(&mut self, id: ChildId, template: &Template, slots: usize) -> io::Result<()> {
+        let page = MarkPage::new()?;
+        let mut started = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?))?;
+        let pid = started.pid;
+        let orders = started.watch(id, self.tell.clone());
+        self.kept.insert(id, Kept { pid, tid: None, orders, page, turns: 0, slots });
+        Ok(())
+    }
+
+    /// The next news of any process. Can be dropped while it waits; waits for ever when there is none.
+    pub(super) async fn next(&mut self) -> (ChildId, News) {
+        let (id, news) = self.news.recv().await.expect("the other end is ours");
+        if let (News::Ready(tid), Some(kept)) = (&news, self.kept.get_mut(&id)) {
+            kept.tid = Some(*tid);
+        }
+        (id, news)
+    }
+
+    /// Forgets one that is gone, and says which process it was.
+    pub(super) fn forget(&mut self, id: ChildId) -> Option<u32> {
+        self.kept.remove(&id).map(|kept| kept.pid)
+    }
+
+    pub(super) fn tell(&self, id: ChildId, what: Tell) {
+        if let Some(kept) = self.kept.get(&id) {
+            // Refused only by one that is gone.
+            let _ = kept.orders.send(what);
+        }
+    }
+
+    pub(super) fn pid_of(&self, id: ChildId) -> Option<u32> {
+        self.kept.get(&id).map(|kept| kept.pid)
+    }
+
+    pub(super) fn evidence(&self, id: ChildId) -> Evidence {
+        self.pid_of(id).map(Evidence::of).unwrap_or_default()
+    }
+
+    /// The workers that they are, as far as they have said.
+    pub(super) fn tids(&self) -> impl Iterator<Item = Tid> {
+        self.kept.values().filter_map(|kept| kept.tid)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Tells a core what their pages show, and returns those that are overdue, and when the next will be.
+    pub(super) fn look(&mut self, core: &mut Core, now: Duration, with_rss: bool) -> (Vec<Event>, Option<Duration>) {
+        let clock = MarkPage::clock_now();
+        let (mut overdue, mut next) = (Vec::new(), None::<Duration>);
+        for (id, kept) in &mut self.kept {
+            let turns = kept.page.turns();
+            if std::mem::replace(&mut kept.turns, turns) != turns {
+                core.note(Event::Marked(*id), now);
+            }
+            let rss = with_rss.then(|| rss_of(kept.pid)).flatten();
+            core.note(Event::Measured { child: *id, tasks: kept.page.begun(), rss }, now);
+            match kept.page.due(kept.slots) {
+                Some(due) if due <= clock => overdue.push(Event::Hung(*id, Hang::Overdue)),
+                Some(due) => next = next.into_iter().chain([now + (due - clock)]).min(),
+                None => {}
+            }
+        }
+        (overdue, next)
+    }
+
+    /// Who of them was stopped, or goes on, since this was asked.
+    pub(super) fn suspensions(&self) -> Vec<Event> {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        let mut events = Vec::new();
+        for (id, kept) in &self.kept {
+            let Some(pid) = i32::try_from(kept.pid).ok().and_then(Pid::from_raw) else { continue };
+            // One after the other: it may have been stopped and let go on. How it ended is asked elsewhere.
+            while let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) {
+                if status.stopped() {
+                    events.push(Event::Suspended(*id));
+                } else if status.continued() {
+                    events.push(Event::Continued(*id));
+                } else {
+                    break;
+                }
+            }
+        }
+        events
+    }
+}
+
+/// What a process has in memory.
+fn rss_of(pid: u32) -> Option<u64> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// How a process is told that a stage of its stop has begun.
+pub(super) fn word(stage: raddle_core::stop::Stage) -> Option<Tell> {
+    use raddle_core::stop::Stage;
+    match stage {
+        Stage::Running => None,
+        Stage::Draining => Some(Tell::Stop),
+        // Its second signal means: give back what you run.
+        Stage::Terminating => Some(Tell::GiveBack),
+        Stage::Killing => Some(Tell::Kill),
+    }
+}
+
+/// Whether what a process was doing is worth a look.
+pub(super) fn is_suspect(why: Why) -> bool {
+    matches!(why, Why::Hung(_))
+}

@@ -1,0 +1,183 @@
+//! How long whoever runs a manager has to wait for its end, and whether a compose file or a unit says so. Pure.
+//!
+//! Of such files only what is asked for is read: the services that run `raddle up`, and how long they may take to stop.
+
+use std::time::Duration;
+
+use raddle_core::Span;
+
+use super::Process;
+
+/// For the manager itself, beyond what its processes may take.
+const MARGIN: Duration = Duration::from_secs(2);
+/// What compose waits for where nothing is said.
+const COMPOSE_DEFAULT: Duration = Duration::from_secs(10);
+/// What systemd waits for where nothing is said.
+const SYSTEMD_DEFAULT: Duration = Duration::from_secs(90);
+
+/// Something that runs `raddle up`, and how long it may take to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// What it is called.
+    pub name: String,
+    /// How long it may take; `None` for as long as it likes.
+    pub stops_within: Option<Duration>,
+    /// Whether that is said there, or what is so where nothing is said.
+    pub is_said: bool,
+}
+
+/// How long a stop of these may take: the longest `execution_timeout` of a process and its `shutdown_timeout`, and two seconds.
+pub fn stop_grace_period(processes: &[Process]) -> Duration {
+    let of_process = |process: &Process| process.longest() + process.shutdown_timeout.0;
+    processes.iter().map(of_process).max().unwrap_or_default() + MARGIN
+}
+
+/// The services of a compose file that run `raddle up`.
+pub fn compose(text: &str) -> Vec<Runs> {
+    let lines = || text.lines().map(without_comment).filter(|line| !line.trim().is_empty());
+    let mut inside = false;
+    let (mut found, mut service): (Vec<Runs>, Option<Service>) = (Vec::new(), None);
+    let mut depth = None;
+    for line in lines().chain(["end:"]) {
+        let indent = line.len() - line.trim_start().len();
+        if indent == 0 {
+            found.extend(service.take().and_then(Service::runs));
+            inside = line.trim() == "services:";
+            depth = None;
+        } else if inside && indent <= *depth.get_or_insert(indent) {
+            found.extend(service.take().and_then(Service::runs));
+            let name = line.trim().trim_end_matches(':').trim_matches(['"', '\'']).to_owned();
+            service = Some(Service { name, is_up: false, in_command: None, said: None });
+        } else if let Some(service) = &mut service {
+            service.hear(line.trim(), indent);
+        }
+    }
+    found
+}
+
+struct Service {
+    name: String,
+    is_up: bool,
+    /// How far the key of a command is indented whose words are on lines of their own.
+    in_command: Option<usize>,
+    said: Option<String>,
+}
+
+impl Service {
+    fn hear(&mut self, line: &str, indent: usize) {
+        if self.in_command.is_some_and(|command| indent > command || (indent == command && line.starts_with('-'))) {
+            self.is_up |= has_up(line);
+            return;
+        }
+        self.in_command = None;
+        let Some((key, value)) = line.split_once(':') else { return };
+        match key.trim() {
+            "command" | "entrypoint" => {
+                self.is_up |= has_up(value);
+                self.in_command = Some(indent);
+            }
+            "stop_grace_period" => self.said = Some(value.trim().trim_matches(['"', '\'']).to_owned()),
+            _ => {}
+        }
+    }
+
+    fn runs(self) -> Option<Runs> {
+        let said = self.said.as_deref().and_then(|said| said.parse::<Span>().ok()).map(|span| span.0);
+        let runs = Runs { name: self.name, stops_within: said.or(Some(COMPOSE_DEFAULT)), is_said: said.is_some() };
+        self.is_up.then_some(runs)
+    }
+}
+
+/// What a unit of systemd says, if it runs `raddle up`.
+pub fn unit(name: &str, text: &str) -> Option<Runs> {
+    let value = |key: &str| {
+        let of_key = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
+        let line = text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])).rfind(of_key)?;
+        line.split_once('=').map(|(_, value)| value.trim().to_owned())
+    };
+    let is_up = value("ExecStart").is_some_and(|command| has_up(&command));
+    let said = value("TimeoutStopSec").or_else(|| value("TimeoutSec"));
+    let stops_within = match said.as_deref() {
+        Some("infinity" | "0") => None,
+        Some(said) => Some(said.parse::<Span>().map_or(SYSTEMD_DEFAULT, |span| span.0)),
+        None => Some(SYSTEMD_DEFAULT),
+    };
+    is_up.then(|| Runs { name: name.to_owned(), stops_within, is_said: said.is_some() })
+}
+
+/// Whether `up` is one of the words.
+fn has_up(command: &str) -> bool {
+    command.split(|letter: char| letter.is_whitespace() || ",[]\"'".contains(letter)).any(|word| word == "up")
+}
+
+fn without_comment(line: &str) -> &str {
+    let is_comment = |at: &usize| line[..*at].ends_with(char::is_whitespace) || *at == 0;
+    let at = line.match_indices('#').map(|(at, _)| at).find(is_comment);
+    line[..at.unwrap_or(line.len())].trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::Work;
+
+    const fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn the_longest_task_and_the_end_of_its_process_count() {
+        let process = |execution, shutdown| {
+            let worker = |slug: &str, timeout| Work::new(slug).execution_timeout(timeout);
+            Process::new("a").worker(worker("x", execution)).worker(worker("y", secs(1))).shutdown_timeout(shutdown)
+        };
+        assert_eq!(stop_grace_period(&[process(secs(120), secs(20)), process(secs(10), secs(60))]), secs(142));
+    }
+
+    #[test]
+    fn services_that_run_groups_are_found() {
+        let text = "\
+# groups
+services:
+  redis:
+    image: redis
+    stop_grace_period: 1m
+  mail:
+    command: [\"up\", \"-f\", \"/etc/raddle.toml\"]
+    stop_grace_period: 1m30s  # enough
+  rest:
+    environment:
+      command: nothing
+    command:
+      - raddle
+      - up
+  other:
+    command: raddle worker start
+volumes:
+  up:
+";
+        let runs = |name: &str, within, is_said| Runs { name: name.into(), stops_within: Some(within), is_said };
+        assert_eq!(compose(text), [runs("mail", secs(90), true), runs("rest", secs(10), false)]);
+        assert!(compose("services:\n").is_empty() && compose("").is_empty() && compose("\u{e9}#").is_empty());
+    }
+
+    #[test]
+    fn a_unit_that_runs_groups_is_understood() {
+        let of = |line: &str| {
+            unit("x", &format!("[Service]\nExecStart=/usr/bin/raddle up -f /etc/raddle.toml\n{line}\n")).unwrap()
+        };
+        assert_eq!((of("").stops_within, of("").is_said), (Some(secs(90)), false));
+        assert_eq!(of("TimeoutStopSec=2min 30s").stops_within, Some(secs(150)));
+        assert_eq!(of("TimeoutStopSec=45").stops_within, Some(secs(45)));
+        assert_eq!(of("TimeoutStopSec=infinity").stops_within, None);
+        assert_eq!(of("#TimeoutStopSec=1").stops_within, Some(secs(90)));
+        assert_eq!(unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_file_makes_the_reader_panic(text: String) {
+            let _ = (compose(&text), unit("x", &text));
+        }
+    }
+}

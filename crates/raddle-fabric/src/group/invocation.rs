@@ -1,0 +1,91 @@
+//! How this program is told to be one of a group. Pure.
+
+use std::{collections::BTreeSet, ffi::OsString};
+
+use raddle_broker::Url;
+use raddle_core::Span;
+
+use super::{
+    Options, Process, Reconnect,
+    member::{Charge, VARIABLE},
+};
+use crate::spawner::Template;
+
+/// Tells a worker that somebody listens for its id on its standard output.
+const WARM: &str = "RADDLE_INTERNAL_WARM";
+const QUEUE_URL: &str = "QUEUE_URL";
+/// How many marks there are in the time after which a process counts as hung.
+const MARKS: u32 = 5;
+/// More often than this nothing is gained, and five hundred processes would be heard.
+const MARK_EVERY: Span = Span::secs(1);
+
+/// How a process is started that serves those of its slugs that are not `off`.
+pub(super) fn template(options: &Options, process: &Process, off: &BTreeSet<String>) -> Template {
+    let Template { program, mut args, mut env } = options.program.clone();
+    let on = process.workers.iter().filter(|worker| !off.contains(&worker.slug));
+    let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
+    let mut say = |words: &[&str]| args.extend(words.iter().map(OsString::from));
+    say(&["worker", "start", "--no-detach"]);
+    if !options.words.iter().any(|word| word == "--verbose") {
+        // That one was told to stop, and left, is no news.
+        say(&["--quiet"]);
+    }
+    say(&["--name", &process.name, "--queues", &slugs.join(",")]);
+    say(&["--concurrency", &process.concurrency.to_string()]);
+    if !process.caps.is_empty() {
+        say(&["--caps", &process.caps.join(",")]);
+    }
+    match options.url.secret() {
+        // A password must not stand among the arguments, where everybody on the machine can read it.
+        Some(url) => env.push((QUEUE_URL.into(), reconnecting(url, process.reconnect).into())),
+        None => say(&["--queue-url", &options.url.to_string()]),
+    }
+    args.extend(options.words.iter().cloned());
+    let charge = Charge {
+        manager: std::process::id(),
+        every: mark_every(process),
+        execution_timeout: on.map(|worker| (worker.slug.clone(), worker.execution_timeout)).collect(),
+        shutdown_timeout: process.shutdown_timeout,
+        startup: process.startup.clone(),
+        shutdown: process.shutdown.clone(),
+    };
+    let charge = serde_json::to_string(&charge).expect("a charge has only string keys");
+    env.extend([(WARM.into(), "1".into()), (VARIABLE.into(), charge.into())]);
+    Template { program, args, env }
+}
+
+/// How often a process marks that it gets on.
+pub(super) fn mark_every(process: &Process) -> Span {
+    Span(process.hang_timeout.0 / MARKS).min(MARK_EVERY)
+}
+
+/// The URL of a Redis server, with what a process says of reconnecting.
+fn reconnecting(url: &str, reconnect: Option<Reconnect>) -> String {
+    let Reconnect { initial, max, give_up_after } = reconnect.unwrap_or_default();
+    let said = [("initial", initial), ("max", max), ("give_up_after", give_up_after)];
+    let mut url = url.to_owned();
+    for (key, span) in said.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+        let mark = if url.contains('?') { '&' } else { '?' };
+        url.push_str(&format!("{mark}{key}={}ms", span.0.as_millis()));
+    }
+    url
+}
+
+/// Whether a broker can be shared by processes.
+pub(super) fn is_shared(url: &Url) -> bool {
+    *url != Url::Memory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_reconnecting_is_in_the_url() {
+        let reconnect = Reconnect { initial: Some(Span::millis(50)), max: None, give_up_after: Some(Span::secs(9)) };
+        let url = reconnecting("redis://h:1", Some(reconnect));
+        assert_eq!(url, "redis://h:1?initial=50ms&give_up_after=9000ms");
+        assert_eq!(reconnecting("redis://h:1?db=2", Some(reconnect)).matches('?').count(), 1);
+        assert_eq!(reconnecting("redis://h:1", None), "redis://h:1");
+    }
+}

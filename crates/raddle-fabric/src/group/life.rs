@@ -1,0 +1,252 @@
+//! A manager's life: registered, at work, gone.
+
+use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, Url, connect};
+use raddle_core::{CapSet, Tid, supervisor::Census, worker::WorkerInfo};
+use raddle_exec::FencePage;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+
+use super::{Mistake, Process, check::check, invocation::is_shared, service::Service, standing::declare};
+use crate::{
+    Shutdown,
+    line::{LEASE, Line, leave},
+    schedule,
+    spawner::Template,
+    worker::this_host,
+};
+
+/// The kind of a manager of groups in the registry.
+pub(crate) const KIND: &str = "group";
+/// What a manager is doing whose processes are all ready.
+pub(super) const UP: &str = "running";
+/// This very program.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// How a manager behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its name, for lists and titles.
+    pub name: String,
+    /// The processes that it keeps.
+    pub processes: Vec<Process>,
+    /// Where the tasks are kept.
+    pub url: Url,
+    /// The program that they are, which understands `worker start`, what it is called, and what is in its environment.
+    pub program: Template,
+    /// Said after everything else.
+    pub words: Vec<OsString>,
+    /// How long others wait after its last sign of life before they take it for gone.
+    pub lease: Duration,
+}
+
+/// A registered manager, not running yet.
+pub struct Manager {
+    broker: Arc<dyn Broker>,
+    options: Options,
+    tid: Tid,
+    leased_at: u64,
+    shown: watch::Sender<Snapshot>,
+}
+
+/// Makes a manager, piece by piece.
+///
+/// Its processes are this program again, so that it has to have `#[raddle::main]`.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    name: String,
+    processes: Vec<Process>,
+    url: Option<String>,
+}
+
+/// Looks at a manager from outside. Clones look at the same one.
+#[derive(Clone, Debug)]
+pub struct Handle(watch::Receiver<Snapshot>);
+
+/// What there is at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// The processes of each group.
+    pub groups: BTreeMap<String, Census>,
+    /// How many were started since it began.
+    pub started: u64,
+    /// What it is doing, as in its title.
+    pub status: &'static str,
+}
+
+/// How a manager's life went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How many processes it started.
+    pub started: u64,
+}
+
+/// Why there is no manager.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManagerError {
+    /// Its groups cannot be run.
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
+    /// The broker refused something, or is not there.
+    #[error(transparent)]
+    Broker(#[from] raddle_broker::Error),
+    /// Nobody could be told of processes that are stopped.
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[source] std::io::Error),
+    /// What is not a broker's URL.
+    #[error(transparent)]
+    Url(#[from] raddle_broker::ParseUrlError),
+    /// Processes cannot share what is in the memory of one.
+    #[error("mem:// is for one process, and groups are many: use sqlite:PATH or redis://…")]
+    Memory,
+    /// A trigger could not be stored.
+    #[error("the trigger of '{slug}' cannot be stored: {source}")]
+    Trigger {
+        /// The worker.
+        slug: String,
+        /// Why not.
+        source: schedule::Error,
+    },
+}
+
+impl Options {
+    /// A manager of these processes, each of which is this program.
+    pub fn new(url: Url, processes: Vec<Process>) -> Self {
+        let program = Template { program: PROGRAM.into(), args: vec!["raddle".into()], env: Vec::new() };
+        Self { name: KIND.into(), processes, url, program, words: Vec::new(), lease: LEASE }
+    }
+
+    fn info(&self) -> WorkerInfo {
+        WorkerInfo {
+            name: self.name.clone(),
+            kind: KIND.into(),
+            capabilities: CapSet::new(),
+            queues: Vec::new(),
+            concurrency: 0,
+            pid: std::process::id(),
+            host: this_host(),
+            callee: None,
+            max_workers: 0,
+            parent: None,
+        }
+    }
+}
+
+impl Manager {
+    /// Begins to describe one.
+    pub fn builder() -> Builder {
+        Builder { name: KIND.into(), processes: Vec::new(), url: None }
+    }
+
+    /// Enters a manager into the broker's registry.
+    pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self, ManagerError> {
+        check(&options.processes)?;
+        if !is_shared(&options.url) {
+            return Err(ManagerError::Memory);
+        }
+        for worker in options.processes.iter().flat_map(|process| &process.workers) {
+            if let Some(trigger) = worker.schedule() {
+                let put = schedule::put(&*broker, trigger, true).await;
+                put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
+            }
+        }
+        declare(&*broker, &options.processes).await?;
+        let leased_at = FencePage::clock_now();
+        let tid = broker.register(options.info(), options.lease).await?;
+        let shown = watch::Sender::new(Snapshot::default());
+        Ok(Self { broker, options, tid, leased_at, shown })
+    }
+
+    /// The manager's own id.
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
+
+    /// A look at it, also while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle(self.shown.subscribe())
+    }
+
+    /// Keeps its processes until it is asked to stop. Then they are stopped, in stages; each further request goes to the next.
+    pub async fn run(self, shutdown: Shutdown) -> Result<Ended, ManagerError> {
+        let Self { broker, options, tid, leased_at, shown } = self;
+        let line = Line::new(&broker, options.lease, tid, leased_at)?;
+        let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
+        // It ends with this manager. Its processes fire nothing.
+        let _scheduling = schedule::Running::start(Arc::clone(&broker));
+        let mut service = Service::new(&broker, options.clone(), line, suspended, shown, &shutdown);
+        let end = loop {
+            match service.run().await {
+                Ok(true) => break Ok(()),
+                // Others may take it for gone. Its processes have leases of their own.
+                Ok(false) => match Line::anew(&broker, &options.info(), options.lease, &shutdown).await {
+                    Ok(Some(line)) => {
+                        tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
+                        service.line = line;
+                    }
+                    // It is to stop, and its processes with it.
+                    Ok(None) => service.line.lost = false,
+                    Err(error) => break Err(error),
+                },
+                Err(error) => break Err(error),
+            }
+        };
+        let (started, tid) = (service.started(), service.tid());
+        service.close().await;
+        leave(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
+        end.map(|()| Ended { started }).map_err(ManagerError::from)
+    }
+}
+
+impl Builder {
+    /// Calls it so.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Keeps this process, too.
+    pub fn process(mut self, process: Process) -> Self {
+        self.processes.push(process);
+        self
+    }
+
+    /// Keeps its tasks there.
+    pub fn queue_url(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
+    /// Opens the broker, and enters the manager into its registry.
+    pub async fn register(self) -> Result<Manager, ManagerError> {
+        let url = self.url.or_else(|| std::env::var("QUEUE_URL").ok()).unwrap_or_default();
+        let options = Options { name: self.name, ..Options::new(url.parse()?, self.processes) };
+        check(&options.processes)?;
+        if !is_shared(&options.url) {
+            return Err(ManagerError::Memory);
+        }
+        Manager::register(connect(&options.url).await?, options).await
+    }
+}
+
+impl Handle {
+    /// What there is now.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.borrow().clone()
+    }
+
+    /// Returns when something has changed, or the manager is gone, with `false`.
+    pub async fn changed(&mut self) -> bool {
+        self.0.changed().await.is_ok()
+    }
+
+    /// Whether every process that there is to be is ready.
+    pub fn is_up(&self) -> bool {
+        self.0.borrow().status == UP
+    }
+}

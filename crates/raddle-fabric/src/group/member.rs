@@ -1,0 +1,181 @@
+//! The other side of a group: what one of its processes does besides being a worker.
+//!
+//! It marks each turn of its loop, runs the hooks, keeps the bounds of its group, and ends when its manager is gone: first what it runs may be
+//! over, then that is given back, as if its manager had asked. So a manager that is killed leaves nobody behind for longer than a stop takes.
+
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, process::Stdio, sync::Arc, time::Duration};
+
+use raddle_core::Span;
+use raddle_exec::MarkPage;
+use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::Command,
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
+};
+
+use crate::{Options, Shutdown, worker::Bound};
+
+/// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
+pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
+/// What has taken too long may take so long to end before it is killed.
+const OVERTIME: Duration = Duration::from_millis(500);
+
+/// How much of the time to shut down is left for what comes after the last task, at most.
+const AFTERWARDS: Duration = Duration::from_secs(2);
+
+/// What a process of a group is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Charge {
+    /// The process of its manager.
+    pub(super) manager: u32,
+    /// How often it marks a turn of its loop.
+    pub(super) every: Span,
+    /// How long a task of each queue may take.
+    pub(super) execution_timeout: BTreeMap<String, Span>,
+    /// How long what was cancelled may take.
+    pub(super) shutdown_timeout: Span,
+    pub(super) startup: Vec<String>,
+    pub(super) shutdown: Vec<String>,
+}
+
+/// This process, as one of a group.
+pub struct Member {
+    charge: Charge,
+    page: Arc<MarkPage>,
+    /// Ready when the manager is gone; nothing, if it was before this began.
+    manager: Option<AsyncFd<OwnedFd>>,
+    turns: Interval,
+}
+
+/// Why a process cannot be one of its group.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberError {
+    /// What it was told makes no sense: its manager is of another version.
+    #[error("what {VARIABLE} says is not understood: {0}")]
+    Charge(#[from] serde_json::Error),
+    /// The system refused something.
+    #[error("cannot be one of a group: {0}")]
+    System(#[from] io::Error),
+    /// Its manager is gone before it has begun.
+    #[error("the manager is gone")]
+    Forsaken,
+    /// A hook failed.
+    #[error("the hook '{hook}' {how}")]
+    Hook {
+        /// Its command.
+        hook: String,
+        /// How it ended.
+        how: String,
+    },
+}
+
+impl Member {
+    /// This process, if it is one of a group. To be called once, on a runtime.
+    pub fn of_environment() -> Result<Option<Self>, MemberError> {
+        let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
+        let charge: Charge = serde_json::from_str(&text.to_string_lossy())?;
+        let page = Arc::new(MarkPage::of_stdin()?);
+        let mut turns = interval(charge.every.0.max(Duration::from_millis(1)));
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Some(Self { manager: watch(charge.manager)?, charge, page, turns }))
+    }
+
+    /// A worker as this group has them. Schedules are fired by its manager.
+    pub fn bind(&self, options: Options) -> Options {
+        let by_queue = self.charge.execution_timeout.iter().map(|(queue, span)| (queue.clone(), span.0)).collect();
+        let bound = Bound { by_queue, overtime: Some(OVERTIME), marks: Some(Arc::clone(&self.page)) };
+        let within = self.charge.shutdown_timeout.0;
+        // What is left of it is for giving back what was cancelled, and for the hook.
+        let grace = within - (within / 4).min(AFTERWARDS);
+        Options { grace, bound, schedules: false, ..options }
+    }
+
+    /// Runs what is to be run before the first task.
+    pub async fn startup(&self) -> Result<(), MemberError> {
+        let gone = async {
+            match &self.manager {
+                Some(manager) => drop(manager.readable().await),
+                None => std::future::ready(()).await,
+            }
+        };
+        // How long it may take is for the manager to say. One that is not waited for is killed.
+        tokio::select! {
+            biased;
+            () = gone => Err(MemberError::Forsaken),
+            ran = hook(&self.charge.startup, Duration::MAX) => ran,
+        }
+    }
+
+    /// Runs what is to be run after the last.
+    pub async fn shutdown(&self) -> Result<(), MemberError> {
+        hook(&self.charge.shutdown, self.charge.shutdown_timeout.0).await
+    }
+
+    /// So many attempts have begun.
+    pub fn begun(&self, attempts: u64) {
+        self.page.set_begun(attempts);
+    }
+
+    /// Marks each turn of the loop that polls it. Never returns.
+    pub async fn turn(&mut self) {
+        loop {
+            self.turns.tick().await;
+            self.page.mark();
+        }
+    }
+
+    /// Waits until the manager is gone, and then goes through the stages of a stop in its place.
+    pub fn mourn(&mut self, shutdown: Shutdown) -> impl Future<Output = ()> + use<> {
+        let manager = self.manager.take();
+        let drain = self.charge.execution_timeout.values().map(|span| span.0).max().unwrap_or_default();
+        let grace = self.charge.shutdown_timeout.0;
+        async move {
+            if let Some(manager) = manager {
+                let _ = manager.readable().await;
+            }
+            tracing::warn!("the manager is gone: no more tasks are taken, and what runs may end");
+            shutdown.request();
+            sleep(drain).await;
+            shutdown.request();
+            sleep(grace).await;
+            shutdown.kill();
+            // The worker's own end comes now.
+            std::future::pending().await
+        }
+    }
+}
+
+/// Watches the manager, which is the parent. Nothing, if that is somebody else by now.
+fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
+    let is_parent = || getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == manager);
+    let Some(pid) = i32::try_from(manager).ok().and_then(Pid::from_raw).filter(|_| is_parent()) else {
+        return Ok(None);
+    };
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    // Its number was the manager's when that was opened only if it is now.
+    if !is_parent() {
+        return Ok(None);
+    }
+    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+    Ok(Some(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? }))
+}
+
+async fn hook(argv: &[String], within: Duration) -> Result<(), MemberError> {
+    let [program, args @ ..] = argv else { return Ok(()) };
+    let failed = |how: String| MemberError::Hook { hook: argv.join(" "), how };
+    let mut command = Command::new(program);
+    command.args(args).env_remove(VARIABLE).stdin(Stdio::null()).kill_on_drop(true);
+    // Its standard output is for the manager alone.
+    command.stdout(Stdio::from(rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3).map_err(io::Error::from)?));
+    let mut child = command.spawn().map_err(|error| failed(format!("cannot be run: {error}")))?;
+    let began = Instant::now();
+    match timeout(within, child.wait()).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => Err(failed(format!("failed with {status}"))),
+        Ok(Err(error)) => Err(failed(format!("cannot be waited for: {error}"))),
+        Err(_) => Err(failed(format!("was not over after {:?}, and was killed", began.elapsed()))),
+    }
+}

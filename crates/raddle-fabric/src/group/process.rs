@@ -1,0 +1,393 @@
+//! What a group is to be like: a process, the workers that it hosts, and how many of it there are. Values only.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use raddle_core::{
+    Limits, Retry, Schedule, Span, Spec, Target,
+    schedule::{Cron, Missed},
+    spec::{Isolation, Reserved},
+    stop::StopPolicy,
+    supervisor::{GroupId, Policy, Recycle, Restart},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A process, and how many of it there are: a group.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// What it is called.
+    #[serde(skip)]
+    pub name: String,
+    /// The workers in it.
+    #[serde(default, rename = "worker")]
+    pub workers: Vec<Work>,
+    /// How many of it there are. More than one only where there is one worker in it, which has no trigger.
+    #[serde(default = "one")]
+    pub replicas: u32,
+    /// How many tasks each runs at a time.
+    #[serde(default = "one")]
+    pub concurrency: u32,
+    /// How long a process may take to end once what it runs was cancelled.
+    #[serde(default = "shutdown_timeout")]
+    pub shutdown_timeout: Span,
+    /// How long it may take until it is ready.
+    #[serde(default = "start_timeout")]
+    pub start_timeout: Span,
+    /// How long it may show no progress.
+    #[serde(default = "hang_timeout")]
+    pub hang_timeout: Span,
+    /// What follows when it ends by itself.
+    #[serde(default)]
+    pub restart: Restart,
+    /// It is replaced after so many tasks.
+    #[serde(default)]
+    pub max_tasks: Option<u64>,
+    /// It is replaced at this age.
+    #[serde(default)]
+    pub max_age: Option<Span>,
+    /// It is replaced when it has so much in memory.
+    #[serde(default)]
+    pub max_rss_mb: Option<u64>,
+    /// The share of these bounds that is left to chance.
+    #[serde(default = "jitter")]
+    pub jitter: f64,
+    /// A command that is run before it takes its first task.
+    #[serde(default)]
+    pub startup: Vec<String>,
+    /// A command that is run after its last.
+    #[serde(default)]
+    pub shutdown: Vec<String>,
+    /// The processes that have to be up before it is started.
+    #[serde(default)]
+    pub after: Vec<String>,
+    /// What it offers to tasks that require it.
+    #[serde(default)]
+    pub caps: Vec<String>,
+    /// How it reconnects to Redis.
+    #[serde(default)]
+    pub reconnect: Option<Reconnect>,
+}
+
+/// How a process reconnects to Redis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reconnect {
+    /// The first pause. It doubles from there.
+    pub initial: Option<Span>,
+    /// The longest pause.
+    pub max: Option<Span>,
+    /// After how long it ends instead.
+    pub give_up_after: Option<Span>,
+}
+
+/// A worker: what is done with the tasks of one queue, its slug, and with the events of others.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// Its name, and that of its queue.
+    pub slug: String,
+    /// The queues whose every message is an event for it.
+    #[serde(default)]
+    pub sources: Vec<String>,
+    /// How long one task may take.
+    #[serde(default = "execution_timeout")]
+    pub execution_timeout: Span,
+    /// What becomes of an event that it fails with.
+    #[serde(default)]
+    pub on_error: OnError,
+    /// How often it is tried, with `on_error = "retry"`.
+    #[serde(default)]
+    pub retry: Option<Retry>,
+    /// What is run for an event: a program, which has the message on its standard input.
+    #[serde(default)]
+    pub command: Option<Vec<String>>,
+    /// What is run for an event: a function, which has the message as its arguments.
+    #[serde(default)]
+    pub routine: Option<String>,
+    /// What is run for an event: a handler, which has the message as its arguments.
+    #[serde(default)]
+    pub handler: Option<String>,
+    /// When there is an event without a message.
+    #[serde(default)]
+    pub trigger: Option<Trigger>,
+    /// What an attempt may use.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How far an attempt is kept apart.
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// What is in the environment of an attempt.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Where it is run.
+    #[serde(default)]
+    pub cwd: Option<String>,
+}
+
+/// What becomes of an event that a worker fails with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnError {
+    /// It is logged, and done with.
+    #[default]
+    Ack,
+    /// It is tried again, and dead when that is used up.
+    Retry,
+    /// It stands in the dead-letter queue.
+    Dead,
+}
+
+/// When there is an event without a message.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trigger {
+    /// So often.
+    pub every: Option<Span>,
+    /// At these times.
+    pub cron: Option<Cron>,
+    /// The zone that those are in.
+    pub timezone: Option<String>,
+    /// What becomes of due times that nobody was there for.
+    #[serde(default)]
+    pub missed: Missed,
+    /// How long after its time an event may still be begun.
+    pub lifetime: Option<Span>,
+    /// Each begins up to so much later, by chance.
+    pub jitter: Option<Span>,
+}
+
+/// How often an event is tried where that is not said.
+const ATTEMPTS: u32 = 3;
+/// Where the metadata of an event's task says which message it was, and of which queue.
+const SOURCE: &str = "source";
+const MESSAGE: &str = "message";
+
+fn one() -> u32 {
+    1
+}
+
+fn execution_timeout() -> Span {
+    Span::secs(60)
+}
+
+fn shutdown_timeout() -> Span {
+    Span::secs(20)
+}
+
+fn start_timeout() -> Span {
+    Span::secs(30)
+}
+
+fn hang_timeout() -> Span {
+    Span::secs(10)
+}
+
+fn jitter() -> f64 {
+    0.1
+}
+
+impl Process {
+    /// One process of this name, which hosts nothing yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            workers: Vec::new(),
+            replicas: one(),
+            concurrency: one(),
+            shutdown_timeout: shutdown_timeout(),
+            start_timeout: start_timeout(),
+            hang_timeout: hang_timeout(),
+            restart: Restart::default(),
+            max_tasks: None,
+            max_age: None,
+            max_rss_mb: None,
+            jitter: jitter(),
+            startup: Vec::new(),
+            shutdown: Vec::new(),
+            after: Vec::new(),
+            caps: Vec::new(),
+            reconnect: None,
+        }
+    }
+
+    /// Hosts a worker as well.
+    pub fn worker(mut self, worker: Work) -> Self {
+        self.workers.push(worker);
+        self
+    }
+
+    /// Has so many of it.
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// May take so long to end once what it runs was cancelled.
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.shutdown_timeout = Span(timeout);
+        self
+    }
+
+    /// Starts when those that are called so are up.
+    pub fn after(mut self, name: impl Into<String>) -> Self {
+        self.after.push(name.into());
+        self
+    }
+
+    /// The longest that a task of it may take.
+    pub fn longest(&self) -> Duration {
+        self.workers.iter().map(|worker| worker.execution_timeout.0).max().unwrap_or_default()
+    }
+
+    /// How its processes are treated. The number of each process is its place among `names`.
+    pub(super) fn policy(&self, names: &[&str]) -> Policy {
+        let number = |name: &String| names.iter().position(|other| other == name).map(GroupId);
+        Policy {
+            replicas: self.replicas as usize,
+            on: true,
+            restart: self.restart,
+            stop: StopPolicy { drain: Some(self.longest()), grace: self.shutdown_timeout.0 },
+            start_within: self.start_timeout.0,
+            patience: self.hang_timeout.0,
+            recycle: Recycle {
+                tasks: self.max_tasks,
+                age: self.max_age.map(|age| age.0),
+                rss: self.max_rss_mb.map(|mb| mb << 20),
+                jitter: self.jitter,
+            },
+            after: self.after.iter().filter_map(number).collect(),
+        }
+    }
+}
+
+impl Work {
+    /// A worker for the tasks of the queue `slug`.
+    pub fn new(slug: impl Into<String>) -> Self {
+        Self {
+            slug: slug.into(),
+            sources: Vec::new(),
+            execution_timeout: execution_timeout(),
+            on_error: OnError::default(),
+            retry: None,
+            command: None,
+            routine: None,
+            handler: None,
+            trigger: None,
+            limits: Limits::default(),
+            isolation: Isolation::default(),
+            env: BTreeMap::new(),
+            cwd: None,
+        }
+    }
+
+    /// A worker that runs a program for each event.
+    pub fn command<S: Into<String>>(slug: impl Into<String>, argv: impl IntoIterator<Item = S>) -> Self {
+        Self { command: Some(argv.into_iter().map(Into::into).collect()), ..Self::new(slug) }
+    }
+
+    /// A worker that calls a function for each event.
+    pub fn routine(slug: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { routine: Some(name.into()), ..Self::new(slug) }
+    }
+
+    /// Every message of this queue is an event for it.
+    pub fn source(mut self, queue: impl Into<String>) -> Self {
+        self.sources.push(queue.into());
+        self
+    }
+
+    /// One task may take so long.
+    pub fn execution_timeout(mut self, timeout: Duration) -> Self {
+        self.execution_timeout = Span(timeout);
+        self
+    }
+
+    /// What becomes of an event that it fails with.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
+    /// There is an event so often.
+    pub fn every(mut self, every: Duration) -> Self {
+        self.trigger = Some(Trigger { every: Some(Span(every)), ..Trigger::default() });
+        self
+    }
+
+    /// What its events are run as, if it says.
+    pub(super) fn target(&self) -> Option<Target> {
+        let command = self.command.clone().map(Target::Command);
+        let routine = || self.routine.clone().map(Target::Routine);
+        command.or_else(routine).or_else(|| self.handler.clone().map(Target::Handler))
+    }
+
+    /// The task that an event is, without its message.
+    pub(super) fn event(&self) -> Option<Spec> {
+        let mut spec = Spec::new(self.target()?);
+        spec.name = Some(self.slug.clone());
+        spec.queue = self.slug.clone();
+        spec.timeout = Some(self.execution_timeout);
+        spec.limits = self.limits.clone();
+        spec.isolation = self.isolation;
+        spec.env = self.env.clone();
+        spec.cwd = self.cwd.clone();
+        (spec.on_error, spec.retry) = match self.on_error {
+            OnError::Ack => (Reserved::Clear, Retry::default()),
+            OnError::Dead => (Reserved::Keep, Retry::default()),
+            OnError::Retry => {
+                (Reserved::Keep, self.retry.clone().unwrap_or(Retry { attempts: ATTEMPTS, ..Retry::default() }))
+            }
+        };
+        Some(spec)
+    }
+
+    /// What is due when it is triggered.
+    pub(super) fn schedule(&self) -> Option<Schedule> {
+        let Trigger { every, cron, timezone, missed, lifetime, jitter } = self.trigger.clone()?;
+        let (name, task) = (self.slug.clone(), self.event()?);
+        Some(Schedule { name, every, cron, timezone, start: None, missed, lifetime, jitter, paused: false, task })
+    }
+}
+
+/// The task that is made of a message. A command has it as its input; a function as its arguments: an object by their names, a list in their
+/// order, anything else as the only one.
+pub(super) fn with_message(mut event: Spec, source: &str, id: &str, body: &str) -> Spec {
+    event.metadata.insert(SOURCE.into(), source.into());
+    event.metadata.insert(MESSAGE.into(), id.into());
+    if let Target::Command(_) = event.target {
+        event.stdin = Some(body.to_owned());
+        return event;
+    }
+    match serde_json::from_str(body) {
+        Ok(Value::Object(named)) => event.kwargs = named,
+        Ok(Value::Array(positional)) => event.args = positional,
+        Ok(other) => event.args = vec![other],
+        Err(_) => event.args = vec![body.into()],
+    }
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_becomes_of_an_error_is_in_the_task() {
+        let spec = |on_error| Work::command("mail", ["true"]).on_error(on_error).event().unwrap();
+        assert_eq!((spec(OnError::Ack).on_error, spec(OnError::Ack).retry.attempts), (Reserved::Clear, 1));
+        assert_eq!((spec(OnError::Dead).on_error, spec(OnError::Dead).retry.attempts), (Reserved::Keep, 1));
+        assert_eq!((spec(OnError::Retry).on_error, spec(OnError::Retry).retry.attempts), (Reserved::Keep, 3));
+        assert_eq!(spec(OnError::Ack).queue, "mail");
+    }
+
+    #[test]
+    fn a_message_is_input_or_arguments() {
+        let command = with_message(Work::command("a", ["cat"]).event().unwrap(), "q", "7", "hello");
+        assert_eq!((command.stdin.as_deref(), command.metadata["source"].as_str()), (Some("hello"), Some("q")));
+        let of = |body| with_message(Work::routine("a", "f").event().unwrap(), "q", "7", body);
+        assert_eq!(of(r#"{"x": 1}"#).kwargs["x"], 1);
+        assert_eq!(of("[1, 2]").args, [Value::from(1), Value::from(2)]);
+        assert_eq!((of("3").args, of("three").args), (vec![Value::from(3)], vec![Value::from("three")]));
+    }
+}

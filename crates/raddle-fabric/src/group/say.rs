@@ -1,0 +1,49 @@
+//! What a manager says in its log of what it does.
+
+use raddle_core::supervisor::{ChildId, Notice, Seat};
+
+use super::{
+    children::{Children, is_suspect},
+    process::Process,
+};
+use crate::spawner::Gone;
+
+/// Says what people should know. `gone` is how the last process ended that did.
+pub(super) fn say(
+    notice: Notice,
+    processes: &[Process],
+    children: &Children,
+    seat: impl Fn(ChildId) -> Option<Seat>,
+    gone: Option<(u32, Gone)>,
+) {
+    let name = |seat: Seat| (processes[seat.group.0].name.as_str(), seat.number + 1);
+    let of = |child| seat(child).map_or(("", 0), name);
+    let (was, how) = gone.map_or((0, String::new()), |(pid, gone)| (pid, gone.to_string()));
+    match notice {
+        Notice::Ending(child, why) if is_suspect(why) => {
+            let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
+            let doing = children.evidence(child);
+            tracing::error!(process, number, pid, %doing, "a process hangs and is killed, {why}: another takes its place");
+        }
+        Notice::Ending(child, why) => {
+            let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
+            tracing::info!(process, number, pid, "a process is stopped: {why}");
+        }
+        Notice::Replaced(_) => tracing::warn!(pid = was, how, "a process ended by itself: another takes its place"),
+        Notice::Retired(_) => tracing::warn!(pid = was, how, "a process ended by itself: its place stays empty"),
+        Notice::Braking { seat, pause, number: in_a_row } => {
+            let ((process, number), pause) = (name(seat), pause.as_secs_f64());
+            tracing::error!(
+                process,
+                number,
+                in_a_row,
+                "processes die as soon as they are started (the last one {how}): the next is started in {pause} s; what they say is above"
+            );
+        }
+        Notice::Recovered(seat) => {
+            let (process, number) = name(seat);
+            tracing::warn!(process, number, "processes stay alive again");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,401 @@
+//! The loop: waits for what happens, asks the core what to do about it, and does it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use raddle_broker::{Broker, Delivery, Result};
+use raddle_core::{
+    Control, Tid, Word,
+    stop::Stage,
+    supervisor::{ChildId, Core, Effect, End, Event, GroupId, Policy, Seat},
+    title,
+    worker::WorkerStatus,
+};
+use tokio::{
+    signal::unix::Signal,
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Options, Process, Snapshot,
+    children::{Children, word},
+    invocation::{mark_every, template},
+    life::UP,
+    pump::Pumps,
+    say::say,
+    standing::{Following, Standing, Standings},
+};
+use crate::{
+    Shutdown,
+    line::Line,
+    spawner::{Gone, News},
+    worker::{
+        pace::Haste,
+        words::{Errand, Errands},
+    },
+};
+
+/// How often it is looked at what processes have in memory, where that matters.
+const RSS_EVERY: Duration = Duration::from_secs(2);
+/// How often expired records are removed.
+const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// How long what is killed may take to be gone. What the kernel does not let go of by then is left to it.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) struct Service {
+    options: Options,
+    core: Core,
+    children: Children,
+    pub(super) line: Line,
+    /// The workers that are turned off, of each process.
+    off: Vec<BTreeSet<String>>,
+    /// Whether it is known what is wanted.
+    is_known: bool,
+    broker: Arc<dyn Broker>,
+    /// What is wanted of workers.
+    wanted: watch::Receiver<Standings>,
+    _following: Following,
+    pumps: Pumps,
+    asked: watch::Receiver<u32>,
+    heeded: u32,
+    suspended: Signal,
+    /// How often pages are looked at, and when next.
+    look_every: Duration,
+    look_at: Duration,
+    rss_at: Duration,
+    purge_at: Duration,
+    /// Those that were killed, and when each is left to the kernel.
+    killed: BTreeMap<ChildId, Duration>,
+    started: u64,
+    errands: Errands,
+    _haste: Haste,
+    shown: watch::Sender<Snapshot>,
+    began: Instant,
+    title: String,
+}
+
+enum Heard {
+    News(ChildId, News),
+    Suspensions,
+    Word(Delivery),
+    Asked(u32),
+    Wanted,
+    LeaseLost,
+    Time,
+}
+
+impl Service {
+    pub(super) fn new(
+        broker: &Arc<dyn Broker>,
+        options: Options,
+        line: Line,
+        suspended: Signal,
+        shown: watch::Sender<Snapshot>,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let names: Vec<&str> = options.processes.iter().map(|process| process.name.as_str()).collect();
+        // Nobody is started before it is known who is on.
+        let core = Core::new(options.processes.iter().map(|process| Policy { on: false, ..process.policy(&names) }));
+        let slugs = |process: &Process| process.workers.iter().map(|worker| worker.slug.clone()).collect();
+        let haste = Haste::new();
+        let (following, wanted) = Following::start(Arc::clone(broker));
+        let every = options.processes.iter().map(|process| mark_every(process).0).min().unwrap_or_default();
+        Self {
+            core,
+            children: Children::new(),
+            line,
+            off: options.processes.iter().map(slugs).collect(),
+            is_known: false,
+            broker: Arc::clone(broker),
+            wanted,
+            _following: following,
+            pumps: Pumps::default(),
+            asked: shutdown.watch(),
+            heeded: 0,
+            suspended,
+            look_every: every.max(Duration::from_millis(20)),
+            look_at: Duration::ZERO,
+            rss_at: Duration::ZERO,
+            purge_at: PURGE_EVERY,
+            killed: BTreeMap::new(),
+            started: 0,
+            errands: Errands::start(Arc::clone(broker), haste.pace()),
+            _haste: haste,
+            shown,
+            began: Instant::now(),
+            title: String::new(),
+            options,
+        }
+    }
+
+    pub(super) fn tid(&self) -> Tid {
+        self.line.tid
+    }
+
+    pub(super) fn started(&self) -> u64 {
+        self.started
+    }
+
+    /// Works until all processes are gone, on request, with `true`, or until the lease is lost, with `false`.
+    pub(super) async fn run(&mut self) -> Result<bool> {
+        let mut heard = Heard::Asked(*self.asked.borrow_and_update());
+        loop {
+            // Stopped for a while, or without a lease: then nobody has looked, and whoever is judged now is judged by what was seen before.
+            if self.now() > self.look_at + self.look_every {
+                self.act(Event::Late, None);
+            }
+            self.heed(heard);
+            if self.line.lost {
+                return Ok(false);
+            }
+            self.look();
+            self.show();
+            if self.core.is_over() {
+                return Ok(true);
+            }
+            let now = self.now();
+            if self.core.asked() > 0
+                && self.killed.len() == self.children.len()
+                && self.killed.values().all(|by| *by <= now)
+            {
+                tracing::error!("processes that cannot be killed are left to the kernel");
+                return Ok(true);
+            }
+            heard = self.next().await;
+        }
+    }
+
+    /// Says what is left to say.
+    pub(super) async fn close(self) {
+        drop(self.line);
+        self.errands.close().await;
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    async fn next(&mut self) -> Heard {
+        let now = self.now();
+        let killed = self.killed.values().copied().filter(|by| *by > now);
+        let wake = self.core.wake_at(now).into_iter().chain(killed).fold(self.look_at, Duration::min);
+        let time = self.began + wake;
+        let Line { words, pulse, .. } = &mut self.line;
+        tokio::select! {
+            (id, news) = self.children.next() => Heard::News(id, news),
+            Some(()) = self.suspended.recv() => Heard::Suspensions,
+            Some(word) = words.recv() => Heard::Word(word),
+            Ok(()) = self.asked.changed() => Heard::Asked(*self.asked.borrow_and_update()),
+            Ok(()) = self.wanted.changed() => Heard::Wanted,
+            _ = pulse.lost() => Heard::LeaseLost,
+            () = sleep_until(time) => Heard::Time,
+        }
+    }
+
+    // -- what has happened
+
+    fn heed(&mut self, heard: Heard) {
+        match heard {
+            Heard::News(id, News::Ready(_)) => self.act(Event::Ready(id), None),
+            Heard::News(_, News::Begun) => {}
+            Heard::News(id, News::Gone(gone)) => {
+                let pid = self.children.forget(id).unwrap_or_default();
+                self.killed.remove(&id);
+                let end = if gone == Gone::Code(0) { End::Well } else { End::Badly };
+                self.act(Event::Gone(id, end), Some((pid, gone)));
+            }
+            Heard::News(id, News::Failed(error)) => {
+                tracing::error!(%error, "a process cannot be started");
+                self.act(Event::Gone(id, End::Badly), None);
+            }
+            Heard::Suspensions => {
+                for event in self.children.suspensions() {
+                    if let Event::Suspended(id) = event {
+                        let pid = self.children.pid_of(id);
+                        tracing::warn!(pid, "a process was stopped: it is replaced if nobody lets it go on");
+                    }
+                    self.act(event, None);
+                }
+            }
+            Heard::Word(Delivery { tid, body }) => match body.parse::<Control>() {
+                Ok(message) if tid == self.line.tid => self.obey(&message),
+                Ok(message) => self.errands.run(Errand::PassOn { tid, message }),
+                Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+            },
+            Heard::Asked(times) => {
+                for _ in self.heeded..times {
+                    self.act(Event::Stop, None);
+                }
+                self.heeded = times;
+                self.act(Event::Time, None);
+            }
+            Heard::Wanted => self.want(),
+            Heard::LeaseLost => self.line.lost = true,
+            Heard::Time => self.act(Event::Time, None),
+        }
+    }
+
+    fn obey(&mut self, message: &Control) {
+        match message.command {
+            // Once is enough: to ask again is to ask whether it was heard.
+            Word::Stop if self.core.asked() == 0 => self.act(Event::Stop, None),
+            Word::Kill => (0..3).for_each(|_| self.act(Event::Stop, None)),
+            // What its processes are asked, it is for them to answer.
+            Word::Pause | Word::Resume => {
+                let word = message.command;
+                for tid in self.children.tids() {
+                    self.errands.run(Errand::PassOn { tid, message: Control::new(word) });
+                }
+            }
+            _ => {}
+        }
+        let reply = message.reply("ok", self.status());
+        self.errands.run(Errand::Reply { of: self.line.tid, reply });
+    }
+
+    /// Brings groups to what is wanted of them now.
+    fn want(&mut self) {
+        let wanted = self.wanted.borrow_and_update().clone();
+        self.is_known = true;
+        let mut events = Vec::new();
+        for (number, process) in self.options.processes.iter().enumerate() {
+            let group = GroupId(number);
+            let is_off = |slug: &str| wanted.get(slug).is_some_and(|standing| !standing.on);
+            let off: BTreeSet<String> =
+                process.workers.iter().map(|worker| worker.slug.clone()).filter(|slug| is_off(slug)).collect();
+            let (was_on, is_on) = (self.off[number].len() < process.workers.len(), off.len() < process.workers.len());
+            if was_on != is_on {
+                events.push(Event::Turn(group, is_on));
+            } else if self.off[number] != off {
+                events.push(Event::Renew(group));
+            }
+            self.off[number] = off;
+            if let [only] = &process.workers[..] {
+                let replicas = wanted.get(&only.slug).map_or(process.replicas, Standing::wanted);
+                events.push(Event::Scale(group, replicas as usize));
+            }
+        }
+        let workers = self.options.processes.iter().flat_map(|process| &process.workers);
+        let sources: BTreeSet<String> = workers.flat_map(|worker| worker.sources.iter().cloned()).collect();
+        self.pumps.keep(&self.broker, sources.into_iter());
+        for event in events {
+            let now = self.now();
+            self.core.note(event, now);
+        }
+        self.act(Event::Time, None);
+    }
+
+    /// Tells the core what has happened, and does what it says. `gone` is who has ended just now.
+    fn act(&mut self, event: Event, gone: Option<(u32, Gone)>) {
+        let now = self.now();
+        let effects = self.core.on(event, now);
+        self.carry_out(effects, gone);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>, gone: Option<(u32, Gone)>) {
+        let mut failed = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Start(id, seat) => {
+                    self.started += 1;
+                    if let Err(error) = self.start(id, seat) {
+                        tracing::error!(process = self.options.processes[seat.group.0].name, %error, "a process cannot be started");
+                        failed.push(id);
+                    }
+                }
+                Effect::Tell(id, stage) => {
+                    if let Some(word) = word(stage) {
+                        self.children.tell(id, word);
+                    }
+                    if stage == Stage::Killing {
+                        self.killed.insert(id, self.now() + KILL_WITHIN);
+                    }
+                }
+                Effect::Say(notice) => {
+                    let seat = |child| self.core.seat_of(child);
+                    say(notice, &self.options.processes, &self.children, seat, gone);
+                }
+            }
+        }
+        for id in failed {
+            self.act(Event::Gone(id, End::Badly), None);
+        }
+    }
+
+    fn start(&mut self, id: ChildId, seat: Seat) -> std::io::Result<()> {
+        let process = &self.options.processes[seat.group.0];
+        let template = template(&self.options, process, &self.off[seat.group.0]);
+        self.children.start(id, &template, process.concurrency as usize)
+    }
+
+    // -- what is seen
+
+    /// Looks at the pages of all processes when it is time to.
+    fn look(&mut self) {
+        let now = self.now();
+        if now < self.look_at {
+            return;
+        }
+        let watches_rss = || self.options.processes.iter().any(|process| process.max_rss_mb.is_some());
+        let with_rss = now >= self.rss_at && watches_rss();
+        if with_rss {
+            self.rss_at = now + RSS_EVERY;
+        }
+        if now >= self.purge_at {
+            self.purge_at = now + PURGE_EVERY;
+            self.errands.run(Errand::Purge);
+        }
+        let (overdue, next) = self.children.look(&mut self.core, now, with_rss);
+        self.look_at = next.into_iter().fold(now + self.look_every, Duration::min);
+        for event in overdue {
+            self.act(event, None);
+        }
+        self.act(Event::Time, None);
+    }
+
+    // -- what others see of it
+
+    fn status(&self) -> &'static str {
+        let censuses = || (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)));
+        match self.core.asked() {
+            0 if censuses().any(|census| census.braking > 0) => "braking",
+            0 if self.is_known && censuses().all(|census| census.ready == census.wanted) => UP,
+            0 => "starting",
+            1 => "draining",
+            _ => "stopping",
+        }
+    }
+
+    fn show(&mut self) {
+        let status = self.status();
+        let groups: BTreeMap<String, _> = self
+            .options
+            .processes
+            .iter()
+            .enumerate()
+            .map(|(number, process)| (process.name.clone(), self.core.census(GroupId(number))))
+            .collect();
+        let snapshot = Snapshot { groups, started: self.started, status };
+        self.shown.send_if_modified(|shown| {
+            let has_changed = *shown != snapshot;
+            *shown = snapshot;
+            has_changed
+        });
+        let vitals = &self.line.vitals;
+        vitals.spawned.store(self.started, Ordering::Relaxed);
+        vitals.set_status(match status {
+            "braking" => WorkerStatus::Braking,
+            "draining" | "stopping" => WorkerStatus::Draining,
+            _ => WorkerStatus::Active,
+        });
+        let title = title::format(self.line.tid, &self.options.name, status);
+        if self.title != title {
+            raddle_exec::title::set(&title);
+            self.title = title;
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What is wanted of each worker, kept in the broker: its sources, whether it is on, and how many processes there are of it.
+//!
+//! It is one message for each worker in the queue `raddle.groups`, so that everybody sees it at once, and it outlives managers. Where there are
+//! two of one worker, because two were written at the same time, the last one counts; the others are removed with the next change. Sources
+//! stay there when a manager goes: what comes meanwhile becomes tasks that wait for the next one, as with a consumer group.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use raddle_broker::{Broker, Conversion, Message, Peek, Result};
+use raddle_core::{QueueName, Spec};
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
+
+use super::{Process, Work};
+
+/// The queue.
+const GROUPS: &str = "raddle.groups";
+/// How many workers are looked at, at most.
+const MOST: u32 = 100_000;
+/// How long one wait lasts before it is begun again. Nothing depends on it.
+const WAIT: Duration = Duration::from_secs(3600);
+/// After an error of the broker, before the next look.
+const ERROR_PAUSE: Duration = Duration::from_millis(500);
+
+/// What is wanted of a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Its name, and that of its queue.
+    pub slug: String,
+    /// The process that hosts it.
+    pub process: String,
+    /// The queues whose every message is an event for it.
+    #[serde(default)]
+    pub sources: Vec<String>,
+    /// The task that an event is, without its message.
+    #[serde(default)]
+    pub event: Option<Box<Spec>>,
+    /// Whether it is on.
+    pub on: bool,
+    /// How many processes there are of it, as its file says.
+    pub replicas: u32,
+    /// How many there are instead, if somebody said so at run time.
+    #[serde(default)]
+    pub scaled: Option<u32>,
+    /// Whether there can be more than one.
+    pub scales: bool,
+    /// Whether it has a trigger.
+    #[serde(default)]
+    pub triggered: bool,
+}
+
+/// All workers that the broker knows of, and the messages that say so.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Standings {
+    of: BTreeMap<String, Standing>,
+    messages: Vec<(String, Message)>,
+    last: u64,
+}
+
+fn queue() -> QueueName {
+    GROUPS.parse().expect("it is the name of a queue")
+}
+
+impl Standing {
+    /// As a file has it.
+    pub(super) fn declared(process: &Process, worker: &Work) -> Self {
+        Self {
+            slug: worker.slug.clone(),
+            process: process.name.clone(),
+            sources: worker.sources.clone(),
+            event: worker.event().map(Box::new),
+            on: true,
+            replicas: process.replicas,
+            scaled: None,
+            scales: process.workers.len() == 1 && worker.trigger.is_none(),
+            triggered: worker.trigger.is_some(),
+        }
+    }
+
+    /// How many processes there are to be of it.
+    pub fn wanted(&self) -> u32 {
+        self.scaled.unwrap_or(self.replicas)
+    }
+
+    /// The same, with what people have said of another.
+    fn heeding(self, before: &Self) -> Self {
+        Self { on: before.on, scaled: before.scaled.filter(|_| self.scales), ..self }
+    }
+}
+
+impl Standings {
+    pub(super) async fn read(broker: &dyn Broker) -> Result<Self> {
+        let messages = broker.look(Peek { queue: queue(), after: 0, max: MOST, wait: Duration::ZERO }).await?;
+        Ok(Self::fold(messages))
+    }
+
+    fn fold(messages: Vec<Message>) -> Self {
+        let mut all = Self::default();
+        for message in messages {
+            all.last = all.last.max(message.id.as_u64());
+            match serde_json::from_str::<Standing>(&message.body) {
+                Ok(standing) => {
+                    all.messages.push((standing.slug.clone(), message));
+                    all.of.insert(standing.slug.clone(), standing);
+                }
+                Err(error) => tracing::debug!(id = %message.id, %error, "what {GROUPS} says is not understood here"),
+            }
+        }
+        all
+    }
+
+    pub(super) fn get(&self, slug: &str) -> Option<&Standing> {
+        self.of.get(slug)
+    }
+
+    /// Who has events from a queue.
+    pub(super) fn subscribers(&self, source: &str) -> impl Iterator<Item = (&Standing, &Spec)> {
+        let of_source = move |standing: &&Standing| standing.sources.iter().any(|name| name == source);
+        self.of.values().filter(of_source).filter_map(|standing| Some((standing, standing.event.as_deref()?)))
+    }
+
+    /// Writes what is wanted of a worker, and then removes what was written of it before.
+    async fn write(&self, broker: &dyn Broker, standing: &Standing) -> Result<()> {
+        let body = serde_json::to_string(standing).expect("it has only string keys");
+        broker.put(&queue(), vec![body]).await?;
+        for (_, message) in self.messages.iter().filter(|(slug, _)| *slug == standing.slug) {
+            // Gone already, if somebody else was faster.
+            let conversion = Conversion { queue: queue(), messages: vec![message.clone()], tasks: Vec::new() };
+            broker.convert(conversion).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes known what a file says of its workers. What people have said at run time stays.
+pub(super) async fn declare(broker: &dyn Broker, processes: &[Process]) -> Result<()> {
+    let known = Standings::read(broker).await?;
+    for process in processes {
+        for worker in &process.workers {
+            let declared = Standing::declared(process, worker);
+            let before = known.get(&worker.slug);
+            let standing = before.map_or(declared.clone(), |before| declared.clone().heeding(before));
+            if before != Some(&standing) {
+                known.write(broker, &standing).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All workers that the broker knows of, by their slugs.
+pub async fn standings(broker: &dyn Broker) -> Result<Vec<Standing>> {
+    Ok(Standings::read(broker).await?.of.into_values().collect())
+}
+
+/// Changes what is wanted of a worker. Nothing, if there is none of this name.
+pub(super) async fn change(
+    broker: &dyn Broker,
+    slug: &str,
+    change: impl FnOnce(&mut Standing),
+) -> Result<Option<Standing>> {
+    let known = Standings::read(broker).await?;
+    let Some(before) = known.get(slug) else { return Ok(None) };
+    let mut standing = before.clone();
+    change(&mut standing);
+    if standing != *before {
+        known.write(broker, &standing).await?;
+    }
+    Ok(Some(standing))
+}
+
+/// Removes a worker: nothing is an event for it any more. Its tasks stay. Returns whether there was one.
+pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<bool> {
+    let known = Standings::read(broker).await?;
+    for (_, message) in known.messages.iter().filter(|(of, _)| of == slug) {
+        let conversion = Conversion { queue: queue(), messages: vec![message.clone()], tasks: Vec::new() };
+        broker.convert(conversion).await?;
+    }
+    Ok(known.get(slug).is_some())
+}
+
+/// Tells whoever listens of every change. It ends when this is dropped.
+pub(super) struct Following(JoinHandle<()>);
+
+impl Following {
+    pub(super) fn start(broker: Arc<dyn Broker>) -> (Self, watch::Receiver<Standings>) {
+        let (tell, heard) = watch::channel(Standings::default());
+        (Self(tokio::spawn(follow(broker, tell))), heard)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<Standings>) {
+    let mut after = 0;
+    loop {
+        let found = async {
+            let known = Standings::read(&*broker).await?;
+            after = known.last.max(after);
+            let _ = tell.send(known);
+            broker.look(Peek { queue: queue(), after, max: 1, wait: WAIT }).await
+        };
+        if let Err(error) = found.await {
+            tracing::error!(%error, "what is wanted of workers cannot be read");
+            sleep(ERROR_PAUSE).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::Tid;
+
+    use super::*;
+
+    fn message(id: u64, standing: &Standing) -> Message {
+        let id = Tid::from_u64(1_800_000_000_000_000_000 + id * 4096).unwrap();
+        Message { id, body: serde_json::to_string(standing).unwrap() }
+    }
+
+    #[test]
+    fn the_last_word_counts_and_what_is_not_understood_is_passed_over() {
+        let process = Process::new("p").worker(Work::command("mail", ["true"]).source("orders"));
+        let on = Standing::declared(&process, &process.workers[0]);
+        let off = Standing { on: false, scaled: Some(4), ..on.clone() };
+        let noise = Message { body: "hello".into(), ..message(3, &on) };
+        let all = Standings::fold(vec![message(1, &on), message(2, &off), noise]);
+        assert_eq!((all.get("mail"), all.messages.len()), (Some(&off), 2));
+        assert_eq!(all.subscribers("orders").count(), 1);
+        assert_eq!(all.subscribers("refunds").count(), 0);
+        let again = on.clone().heeding(&off);
+        assert_eq!((again.on, again.wanted()), (false, 4), "a restart does not undo what people have said");
+    }
+}

@@ -1,0 +1,41 @@
+//! How long tasks may take by the word of the worker, and what those who keep it alive see of that.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use raddle_core::Spec;
+use raddle_exec::{MarkPage, Request};
+
+/// How long tasks may take.
+#[derive(Clone, Debug, Default)]
+pub struct Bound {
+    /// Of each queue that has a bound, how long one attempt may take, whatever the task itself allows.
+    pub by_queue: BTreeMap<String, Duration>,
+    /// How long what has taken too long may take to end before it is killed; else as long as whatever is told to end.
+    pub overtime: Option<Duration>,
+    /// Where it is noted by when what runs has to be over, for those who keep this worker alive.
+    pub marks: Option<Arc<MarkPage>>,
+}
+
+/// How much later than a runner ends what has taken too long its worker is taken for hung: the runner itself is then.
+const BEYOND: Duration = Duration::from_millis(400);
+
+impl Bound {
+    /// How long an attempt of this task may take.
+    pub(super) fn of(&self, spec: &Spec) -> Option<Duration> {
+        let own = spec.timeout.map(|timeout| timeout.0);
+        own.into_iter().chain(self.by_queue.get(&spec.queue).copied()).min()
+    }
+
+    pub(super) fn begun(&self, slot: usize, request: &Request) {
+        if let Some(marks) = &self.marks {
+            let due = |timeout| MarkPage::clock_now() + timeout + request.overtime + BEYOND;
+            marks.set_due(slot, request.timeout.map(due));
+        }
+    }
+
+    pub(super) fn over(&self, slot: usize) {
+        if let Some(marks) = &self.marks {
+            marks.set_due(slot, None);
+        }
+    }
+}

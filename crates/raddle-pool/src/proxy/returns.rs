@@ -1,0 +1,133 @@
+//! Who comes back that was found to be no use, and when. Pure: what is told, and what time it is, is given.
+//!
+//! A balancer removes a worker with which nothing can be begun: its certificate is wrong, or what it says makes no sense. Its discovery goes on saying that
+//! it is there, and has nothing new to say when it is of use again, after certificates were renewed or somebody was started anew at the same
+//! address. So whoever is said to be there is tried again, after longer and longer pauses.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{Uid, WorkerMetadata};
+
+/// How long a worker is left out, the first time.
+const FIRST: Duration = Duration::from_secs(1);
+/// The longest that it is left out. One that was of use for so long begins anew.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The workers that a discovery tells of.
+#[derive(Debug, Default)]
+pub(super) struct Returns(BTreeMap<Uid, Told>);
+
+#[derive(Debug)]
+struct Told {
+    worker: WorkerMetadata,
+    /// How long it is left out, the next time.
+    pause: Duration,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// It is called.
+    In { since: Instant },
+    /// It is no use, and tried again then.
+    Out { until: Instant },
+}
+
+impl Returns {
+    /// A worker is said to be there, or something else is said of it: what was thought of it before counts no more.
+    pub(super) fn hear(&mut self, worker: WorkerMetadata, now: Instant) {
+        self.0.insert(worker.uid, Told { worker, pause: FIRST, place: Place::In { since: now } });
+    }
+
+    /// It is said to be gone.
+    pub(super) fn forget(&mut self, uid: Uid) {
+        self.0.remove(&uid);
+    }
+
+    /// These are called now: who is not, and is said to be there, was removed.
+    pub(super) fn look(&mut self, called: &BTreeSet<Uid>, now: Instant) {
+        for (uid, told) in &mut self.0 {
+            match told.place {
+                Place::In { since } if !called.contains(uid) => {
+                    let pause = if now.duration_since(since) >= LONGEST { FIRST } else { told.pause };
+                    told.place = Place::Out { until: now + pause };
+                    told.pause = (2 * pause).min(LONGEST);
+                }
+                Place::Out { .. } if called.contains(uid) => told.place = Place::In { since: now },
+                Place::In { .. } | Place::Out { .. } => {}
+            }
+        }
+    }
+
+    /// When the next comes back.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let until = |told: &Told| if let Place::Out { until } = told.place { Some(until) } else { None };
+        self.0.values().filter_map(until).min()
+    }
+
+    /// Those who come back now.
+    pub(super) fn back(&mut self, now: Instant) -> Vec<WorkerMetadata> {
+        let is_due = |told: &&mut Told| matches!(told.place, Place::Out { until } if until <= now);
+        let back = self.0.values_mut().filter(is_due).map(|told| {
+            told.place = Place::In { since: now };
+            told.worker.clone()
+        });
+        back.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(pid: u32) -> WorkerMetadata {
+        let (address, version) = (format!("h:{pid}"), String::new());
+        let (tags, extra, encodings) = ([].into(), [].into(), [].into());
+        WorkerMetadata { uid: Uid::of_address(&address), address, pid, version, tags, extra, secure: true, encodings }
+    }
+
+    fn sec(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn who_is_removed_comes_back_after_longer_and_longer_pauses() {
+        let (mut returns, mut now, nobody) = (Returns::default(), Instant::now(), BTreeSet::new());
+        let (bad, good) = (worker(1), worker(2));
+        returns.hear(bad.clone(), now);
+        returns.hear(good.clone(), now);
+        let well: BTreeSet<_> = [good.uid].into();
+        for pause in [1, 2, 4, 8, 16, 32, 60, 60].map(sec) {
+            returns.look(&well, now);
+            assert_eq!(returns.due(), Some(now + pause));
+            assert_eq!(returns.back(now + pause / 2), []);
+            now += pause;
+            assert_eq!(returns.back(now), std::slice::from_ref(&bad));
+            assert_eq!(returns.due(), None);
+        }
+        // One that was of use for a while has a good name again.
+        returns.look(&[bad.uid, good.uid].into(), now);
+        returns.look(&well, now + sec(60));
+        assert_eq!(returns.due(), Some(now + sec(61)));
+        // What is new of it counts at once, and what is gone does not come back.
+        returns.hear(WorkerMetadata { pid: 3, ..bad.clone() }, now);
+        assert_eq!(returns.due(), None);
+        returns.forget(bad.uid);
+        returns.look(&nobody, now);
+        assert_eq!(returns.back(now + sec(1)), [good]);
+    }
+
+    #[test]
+    fn who_was_put_back_by_others_is_there() {
+        let (mut returns, now, one) = (Returns::default(), Instant::now(), worker(1));
+        returns.hear(one.clone(), now);
+        returns.look(&BTreeSet::new(), now);
+        returns.look(&[one.uid].into(), now);
+        assert_eq!((returns.due(), returns.back(now + sec(9))), (None, vec![]));
+    }
+}

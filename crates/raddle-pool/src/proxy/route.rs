@@ -1,0 +1,220 @@
+//! How routines call others in the pool that they were called in: what travels with a call for that, and what is made of it.
+//!
+//! A route is for finding workers and says nothing else of them. It travels with every call, so it is bounded, written once for each change of
+//! what is known, and read by none but those who call somebody.
+
+use std::{
+    sync::{LazyLock, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use raddle_wire::{Message, v1};
+use tokio::sync::OnceCell;
+
+use super::WorkerProxy;
+use crate::{
+    CallError, NoWorkersAvailable, WorkerMetadata,
+    balancer::Entry,
+    connection::{Address, resource::ResourcePool},
+    credentials::WorkerCredentials,
+    encoding,
+    scope::To,
+};
+
+/// So many workers are named. Enough for any routine, and little enough for every call.
+const WORKERS: usize = 64;
+/// And in so many bytes.
+const SHORT: usize = 16 * 1024;
+/// What is longer than this is no route.
+const LONGEST: usize = 64 * 1024;
+/// So many ways to call others are kept. Whoever is called from more pools than that at a time makes some of them anew.
+const KEPT: usize = 64;
+
+/// To the workers of a pool of this user on this machine that have these tags.
+pub(super) fn by_name(pool: &str, tags: Vec<String>) -> Bytes {
+    v1::Route { pool: pool.to_owned(), tags, ..v1::Route::default() }.encode_to_vec().into()
+}
+
+/// To these workers, as many as there is room for: our own first, then those that have taken a call before, for of the others nobody knows whether they
+/// are there.
+pub(super) fn to(workers: &[Entry]) -> Bytes {
+    let mut order: Vec<_> = workers.iter().collect();
+    order.sort_by_cached_key(|worker| (!worker.is_own(), !worker.is_met()));
+    let (mut route, mut length) = (v1::Route::default(), 0);
+    for (worker, place) in order.iter().filter_map(|worker| Some((worker, worker.place_for_others()?))) {
+        let named = v1::WorkerMetadata {
+            uid: worker.metadata.uid.to_string(),
+            address: place.to_owned(),
+            secure: worker.metadata.secure,
+            encodings: encoding::numbers(&worker.metadata.encodings),
+            ..v1::WorkerMetadata::default()
+        };
+        // With what says how long it is.
+        length += named.encoded_len() + 4;
+        if length > SHORT || route.workers.len() == WORKERS {
+            break;
+        }
+        route.workers.push(named);
+    }
+    route.encode_to_vec().into()
+}
+
+/// The proxies by which routines of this process call others. Made when they are first needed, and kept while they are.
+static PROXIES: LazyLock<ResourcePool<Key, OnceCell<WorkerProxy>>> =
+    LazyLock::new(|| ResourcePool::new(TTL.get().copied().unwrap_or(Duration::from_secs(60)), KEPT));
+static TTL: OnceLock<Duration> = OnceLock::new();
+
+/// Where calls go, as it is sent. Tasks of a runtime cannot serve another, so that is part of it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    route: Given,
+    runtime: tokio::runtime::Id,
+}
+
+/// How long they are kept when nobody needs them. To be said before the first is made.
+pub(crate) fn keep_for(ttl: Duration) {
+    let _ = TTL.set(ttl);
+}
+
+/// As whom routines of this process call others.
+static OWN: OnceLock<WorkerCredentials> = OnceLock::new();
+
+/// Has routines of this process call others as this. To be said before the first does.
+pub(crate) fn call_as(credentials: WorkerCredentials) {
+    let _ = OWN.set(credentials);
+}
+
+/// The proxy by which a routine calls others in the pool that it was called in.
+pub(crate) async fn of_route(given: &Given) -> Result<WorkerProxy, CallError> {
+    let Given { route, is_from_here } = given;
+    if route.is_empty() || route.len() > LONGEST {
+        return Err(CallError::NoPool);
+    }
+    // A copy: what has come with it is not to be kept for as long.
+    let route = Bytes::copy_from_slice(route);
+    let key = Key {
+        route: Given { route: route.clone(), is_from_here: *is_from_here },
+        runtime: tokio::runtime::Handle::current().id(),
+    };
+    let cell = PROXIES.get(&key, || Ok::<_, CallError>(OnceCell::new()))?;
+    let made = cell.get_or_try_init(|| async {
+        let v1::Route { pool, tags, workers } = v1::Route::decode(route).map_err(|_| CallError::NoPool)?;
+        let proxy = match (pool.is_empty(), believable(workers, *is_from_here)) {
+            // A pool of the caller's machine, which is not this one, or nobody at all.
+            (false, _) if !is_from_here => return Err(CallError::NoPool),
+            (false, _) => WorkerProxy::of_pool(pool).tags(tags),
+            (true, workers) if workers.is_empty() => return Err(CallError::NoPool),
+            (true, workers) => WorkerProxy::of_workers(workers),
+        };
+        // A routine that waits for those it calls holds their places: with a bound, enough of them would wait for each other for ever.
+        let started = proxy.limit(usize::MAX).known_by(OWN.get().cloned()).start().await;
+        started.map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
+    });
+    made.await.cloned()
+}
+
+/// Those that can be workers. They were named by whoever has called: on another machine, what is at the loopback or at a Unix socket is somebody else.
+fn believable(workers: Vec<v1::WorkerMetadata>, is_from_here: bool) -> Vec<WorkerMetadata> {
+    let read = workers.into_iter().take(WORKERS).filter_map(|worker| WorkerMetadata::try_from(worker).ok());
+    let is_there = |worker: &WorkerMetadata| {
+        is_from_here || worker.address.parse().is_ok_and(|address| !Address::is_of_one_machine(&address))
+    };
+    read.filter(|worker| worker.check().is_ok() && is_there(worker)).collect()
+}
+
+/// Where the calls of a routine go, as its caller says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Given {
+    route: Bytes,
+    /// By a caller of this machine.
+    is_from_here: bool,
+}
+
+/// What a caller may say of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Routing {
+    /// Nothing: they go nowhere.
+    Nowhere,
+    /// All but what is on this machine alone.
+    Beyond,
+    /// Everything.
+    Anywhere,
+}
+
+impl Routing {
+    /// Where the calls of a routine go that was called with this.
+    pub(crate) fn of(self, route: Bytes) -> To {
+        if route.is_empty() || self == Self::Nowhere {
+            return To::Nowhere;
+        }
+        To::Route(Given { route, is_from_here: self == Self::Anywhere })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Uid, balancer::Context, connection::ConnectionFactory};
+
+    fn worker(address: String, tags: usize) -> WorkerMetadata {
+        let (extra, encodings, version) = ([].into(), [].into(), String::new());
+        let tags = (0..tags).map(|n| format!("{n:064}")).collect();
+        WorkerMetadata {
+            uid: Uid::of_address(&address),
+            address,
+            pid: 0,
+            version,
+            tags,
+            extra,
+            secure: false,
+            encodings,
+        }
+    }
+
+    #[test]
+    fn a_route_is_short_whatever_is_said_of_workers_and_however_many_there_are() {
+        let context = Context::default();
+        let put = |worker: WorkerMetadata, is_own| {
+            let factory = ConnectionFactory::new(&worker.address, 1);
+            if is_own { context.put_own_worker(worker, factory) } else { context.put_worker(worker, factory) }
+        };
+        (0..200).for_each(|n| put(worker(format!("10.0.0.{n}:7000"), 64), false));
+        put(worker("10.0.1.1:7000".into(), 64), true);
+        let made = std::cell::Cell::new(0);
+        let route = || {
+            context.route(|workers| {
+                made.set(made.get() + 1);
+                to(workers)
+            })
+        };
+        let first = route();
+        assert!(first.len() < SHORT);
+        assert_eq!((route(), made.get()), (first.clone(), 1), "it is made once");
+        let v1::Route { workers, .. } = v1::Route::decode(first).unwrap();
+        assert_eq!((workers.len(), workers[0].address.as_str()), (WORKERS, "10.0.1.1:7000"), "its own is among them");
+        assert!(workers.iter().all(|worker| worker.tags.is_empty()));
+        let long = "x".repeat(500);
+        (0..200).for_each(|n| put(worker(format!("{n}{long}:7000"), 0), false));
+        let second = route();
+        assert!(second.len() <= SHORT && made.get() == 2, "{}", second.len());
+    }
+
+    #[test]
+    fn what_is_only_there_on_one_machine_is_not_looked_for_on_another() {
+        let all =
+            ["unix:/run/docker.sock", "unix-abstract:x", "127.0.0.1:1", "localhost:1", "10.0.0.1:1", "not a place"];
+        let all: Vec<v1::WorkerMetadata> = all.map(|address| worker(address.into(), 0).into()).into();
+        let places = |is_from_here| believable(all.clone(), is_from_here).into_iter().map(|worker| worker.address);
+        assert_eq!(places(false).collect::<Vec<_>>(), ["10.0.0.1:1"]);
+        assert_eq!(places(true).len(), 5);
+    }
+
+    #[test]
+    fn whoever_may_not_say_where_calls_go_says_nothing() {
+        let route = by_name("pool", vec![]);
+        assert!(matches!(Routing::Nowhere.of(route.clone()), To::Nowhere));
+        assert!(matches!(Routing::Anywhere.of(Bytes::new()), To::Nowhere));
+        assert!(matches!(Routing::Beyond.of(route), To::Route(Given { is_from_here: false, .. })));
+    }
+}

@@ -1,0 +1,57 @@
+//! Messages of gRPC that are announced and do not come.
+
+use crate::{Honest, Raw, Site, until, within};
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A field of a header that is not kept, and not in any table.
+fn field(name: &str, value: &str) -> Vec<u8> {
+    [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+}
+
+/// A call by gRPC, of which the message is announced to have so many bytes, and one has come.
+fn announcing(stream: u32, bytes: u32) -> Vec<u8> {
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/raddle.v1.Worker/Dispatch"),
+        (":authority", "worker"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let headers: Vec<u8> = fields.iter().flat_map(|(name, value)| field(name, value)).collect();
+    let data = [&[0][..], &bytes.to_be_bytes(), &[7]].concat();
+    [frame(1, 4, stream, &headers), frame(0, 0, stream, &data)].concat()
+}
+
+const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_announced_takes_no_memory_before_it_comes() {
+    within(90, async {
+        let site = Site::plain().await;
+        let honest = Honest::begin(&site).await;
+        let (before, calls) = (site.memory("VmSize"), 2000);
+        let mut raw = Raw::connect(site.address());
+        let words: Vec<u8> = (0..calls).flat_map(|call| announcing(2 * call + 1, 200 << 20)).collect();
+        raw.send(BEGINNING).unwrap();
+        raw.send(&words).unwrap();
+        let mut most = before;
+        // All of them have been read when the one is answered that comes after them.
+        raw.send(&announcing(2 * calls + 1, u32::MAX)).unwrap();
+        site.tells(&["malformed"], 1).await;
+        most = most.max(site.memory("VmSize"));
+        println!("{most} MiB were asked for ({before} before)");
+        // It would be 400 GiB.
+        assert!(most < before + 4096, "{most} MiB of {before}");
+        honest.was_served().await;
+        drop(raw);
+        until("nothing is left", async || site.number("raddle_pool_calls_in_flight").await == 0).await;
+        site.ends().await;
+    })
+    .await;
+}

@@ -1,0 +1,83 @@
+//! A connection to a worker, for whoever does not keep to what is usual.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use raddle_wire::{
+    Message, PROTOCOL,
+    frame::{self, Decoder, GREETING},
+    v1::{self, answer, request::What},
+};
+
+/// A connection in plain.
+pub(crate) struct Raw(pub(crate) TcpStream);
+
+impl Raw {
+    pub(crate) fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self(stream)
+    }
+
+    /// A link: both have greeted each other.
+    pub(crate) fn link(address: &str) -> io::Result<Self> {
+        let mut raw = Self::connect(address);
+        raw.0.write_all(&GREETING)?;
+        let mut greeting = [0; GREETING.len()];
+        raw.0.read_exact(&mut greeting)?;
+        assert_eq!(greeting, GREETING);
+        Ok(raw)
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes)
+    }
+
+    /// Until the other side hangs up, which it does in time. What it has said until then.
+    pub(crate) fn hangs_up(mut self) -> Vec<u8> {
+        let mut said = Vec::new();
+        match self.0.read_to_end(&mut said) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                panic!("it does not hang up")
+            }
+            // In good order, or because something was left unread.
+            _ => said,
+        }
+    }
+
+    /// The next answer.
+    pub(crate) fn answer(&mut self) -> answer::What {
+        let (mut decoder, mut byte, mut heard) = (Decoder::default(), [0], None);
+        while heard.is_none() {
+            self.0.read_exact(&mut byte).unwrap();
+            decoder.take(&byte, |frame| heard = v1::Answer::decode(frame.head).unwrap().what).unwrap();
+        }
+        heard.unwrap()
+    }
+}
+
+/// A request, as it is sent.
+pub(crate) fn request(id: u64, what: What, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::put(&mut bytes, &v1::Request { id, what: Some(what) }, body);
+    bytes
+}
+
+/// A call of this routine with these arguments, as it is sent.
+pub(crate) fn call(id: u64, routine: &str, arguments: &[u8]) -> Vec<u8> {
+    let call = v1::Call { protocol: PROTOCOL, routine: routine.into(), ..v1::Call::default() };
+    request(id, What::Call(call), arguments)
+}
+
+pub(crate) fn ping() -> Vec<u8> {
+    request(0, What::Ping(v1::Ping {}), &[])
+}
+
+/// A header of a frame that says this.
+pub(crate) fn header(head: u32, piece: u32, whole: u32) -> Vec<u8> {
+    [head, piece, whole].map(u32::to_le_bytes).concat()
+}

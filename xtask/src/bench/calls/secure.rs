@@ -1,0 +1,57 @@
+//! What it costs to prove and to encrypt: calls over mutual TLS beside the same calls in plain, both over TCP.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use raddle::{
+    WorkerPool,
+    pool::{
+        PoolBuilder,
+        credentials::{
+            Pem, Recipe, WorkerCredentials,
+            issue::{Authority, Validity},
+        },
+        worker::LocalWorker,
+    },
+};
+
+use crate::{Figures, add};
+
+/// In turn, over connections that are up, so that both see the same machine and no handshake is among them.
+pub(crate) async fn compare(calls: usize, figures: &mut Figures) -> raddle::Result<()> {
+    let plain = |tags: &_| LocalWorker::new(tags).address_of("127.0.0.1:0");
+    let plain = WorkerPool::builder().size(1).worker(plain).start().await?;
+    let secure = protected(WorkerPool::builder().size(1))?.start().await?;
+    assert!(secure.workers()[0].secure && !plain.workers()[0].secure, "one is protected and the other is not");
+    let (mut in_plain, mut protected) = (Duration::ZERO, Duration::ZERO);
+    let each = (calls / 20).max(1);
+    // The first round is for what is made on first use.
+    for round in 0..21 {
+        for (pool, sum) in [(&plain, &mut in_plain), (&secure, &mut protected)] {
+            let began = Instant::now();
+            for _ in 0..each {
+                assert_eq!(add(1, 2).on(pool).await?, 3);
+            }
+            if round > 0 {
+                *sum += began.elapsed();
+            }
+        }
+    }
+    let rate = |sum: Duration| (20 * each) as f64 / sum.as_secs_f64();
+    figures.insert("calls over TCP, one after the other, /s", rate(in_plain));
+    figures.insert("calls over mutual TLS, one after the other, /s", rate(protected));
+    plain.stop().await;
+    secure.stop().await;
+    Ok(())
+}
+
+/// With credentials of a CA that was made for this.
+fn protected(pool: PoolBuilder) -> raddle::Result<PoolBuilder> {
+    let day = Validity::days(SystemTime::now(), 1);
+    let (authority, _) = Authority::new("bench", day)?;
+    let own = authority.issue(&["127.0.0.1".parse()?], day)?;
+    let recipe = Recipe::new(Pem::bytes(authority.certificate()));
+    let recipe = recipe.identity(Pem::bytes(&own.certificate), Pem::bytes(&own.key));
+    let own: WorkerCredentials = recipe.load()?;
+    let worker = own.clone();
+    Ok(pool.worker(move |tags: &_| LocalWorker::new(tags).credentials(worker.clone())).credentials(own))
+}
