@@ -14,9 +14,9 @@ const PROGRAMS: [(&str, &str); 35] = [
     ("mkfifo", "coreutils"),
     ("dbus-daemon", "dbus"),
     ("dnsmasq", "dnsmasq-base"),
+    ("docker-compose", "docker-compose"),
     // With its engine, which has to run.
     ("docker", "docker.io"),
-    ("docker-compose", "docker-compose"),
     ("xargs", "findutils"),
     ("ip", "iproute2"),
     ("jq", "jq"),
