@@ -14,6 +14,7 @@ mod replies;
 pub(crate) mod resource;
 mod stream;
 mod target;
+mod through;
 mod watched;
 
 use std::{sync::Arc, time::Duration};
@@ -29,6 +30,7 @@ pub(crate) use self::{
     reach::Wait,
     replies::{Account, Step},
     stream::{GRPC, LINK, Peer, Stream},
+    through::written_through,
 };
 use crate::{
     RpcError,

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
+    ClientConfig, Error, SignatureScheme,
     client::{
         ResolvesClientCert, Resumption,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        danger::{ServerCertVerified, ServerCertVerifier},
         verify_server_cert_signed_by_trust_anchor,
     },
     pki_types::{CertificateDer, ServerName, UnixTime},
@@ -14,7 +14,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::{peer, provider, refusal::of_chain, reload::Current};
+use super::{peer, provider, refusal::of_chain, reload::Current, signatures::signatures};
 
 /// What a caller shows.
 #[derive(Debug)]
@@ -70,27 +70,5 @@ impl ServerCertVerifier for Workers {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, &algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
+    signatures!();
 }

@@ -20,6 +20,7 @@ mod refusal;
 mod reload;
 mod server;
 mod set;
+mod signatures;
 mod source;
 #[cfg(test)]
 mod tests;

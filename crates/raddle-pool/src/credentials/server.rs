@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
-    client::danger::HandshakeSignatureValid,
+    DistinguishedName, Error, ServerConfig,
     pki_types::{CertificateDer, UnixTime},
     server::{
         ClientHello, NoServerSessionStorage, ResolvesServerCert,
@@ -13,7 +12,7 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-use super::{provider, refusal::of_chain, reload::Current};
+use super::{provider, refusal::of_chain, reload::Current, signatures::signatures};
 
 /// What a worker shows.
 #[derive(Debug)]
@@ -60,27 +59,5 @@ impl ClientCertVerifier for Callers {
         self.0.get().callers.verify_client_cert(certificate, between, now).map_err(of_chain)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, &algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = provider().signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
-    }
+    signatures!();
 }
