@@ -47,7 +47,7 @@ async fn a_task_that_is_aborted_ends_its_call_there_and_makes_room_for_another()
             waiting.abort();
             call.abort_handle().abort();
             assert!(waiting.await.unwrap_err().is_cancelled() && call.await.unwrap_err().is_cancelled());
-            until("the destructor runs", || marker.exists()).await;
+            until("the destructor runs", async || marker.exists()).await;
             let next = routines::pid().on(&pool);
             assert_eq!(tokio::time::timeout(Duration::from_secs(10), next).await.expect("there is room"), Ok(pid));
         }
@@ -66,16 +66,16 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
             let marker = folder.path().join(format!("{n}"));
             let started = folder.path().join(format!("{n}-started"));
             let call = tokio::spawn(routines::hold_badly(started.clone(), marker.clone()).on(&pool));
-            until("it runs", || started.exists()).await;
+            until("it runs", async || started.exists()).await;
             call.abort();
-            until("what is beside the one that panics is dropped too", || marker.exists()).await;
+            until("what is beside the one that panics is dropped too", async || marker.exists()).await;
         }
         for n in 20..24 {
             let marker = folder.path().join(format!("{n}"));
             let started = folder.path().join(format!("{n}-started"));
             let call = routines::hold_badly(started, marker.clone()).timeout(Duration::from_millis(100));
             assert_eq!(call.on(&pool).await, Err(CallError::TimedOut));
-            until("it is dropped", || marker.exists()).await;
+            until("it is dropped", async || marker.exists()).await;
         }
         idle(&pool).await;
         assert_eq!(routines::pid().on(&pool).await, Ok(pid), "the worker is the same");
@@ -86,7 +86,7 @@ async fn a_routine_that_panics_while_it_is_dropped_does_its_worker_no_harm() {
             "{error:?}"
         );
         let call = tokio::spawn(routines::hold_badly(folder.path().join("a"), folder.path().join("b")).on(&pool));
-        until("it runs", || folder.path().join("a").exists()).await;
+        until("it runs", async || folder.path().join("a").exists()).await;
         pool.stop().await;
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
         assert!(!crate::is_alive(pid));
@@ -118,7 +118,7 @@ async fn that_the_time_is_over_is_said_even_if_the_routine_panics_then() {
         };
         tokio::time::timeout(Duration::from_secs(5), all).await.expect("the worker says how it ended");
         assert!(matches!(&last, Some(What::Exception(thrown)) if thrown.kind() == Kind::TimedOut), "{last:?}");
-        until("the destructors run", || marker.exists()).await;
+        until("the destructors run", async || marker.exists()).await;
         idle(&pool).await;
     })
     .await;

@@ -75,13 +75,13 @@ async fn sigterm_cancels_and_sigint_waits() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGTERM);
         assert_eq!(call.await.unwrap(), Err(CallError::Cancelled));
-        until("another is there", || pool.workers().first().is_some_and(|worker| worker.pid != pid)).await;
+        until("another is there", async || pool.workers().first().is_some_and(|worker| worker.pid != pid)).await;
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest(600).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
         signal(pid, libc::SIGINT);
         assert_eq!(call.await.unwrap(), Ok(pid), "it was waited for");
-        until("it is gone", || !is_alive(pid)).await;
+        until("it is gone", async || !is_alive(pid)).await;
     })
     .await;
 }
@@ -94,7 +94,7 @@ async fn a_pool_that_is_dropped_leaves_no_process_and_no_entry() {
             (pool.name().to_owned(), pool.workers().iter().map(|worker| worker.pid).collect());
         assert_eq!(raddle::pool::discovery::LocalDiscovery::new(&name).unwrap().snapshot().len(), 3);
         drop(pool);
-        until("all are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
+        until("all are gone", async || !pids.iter().any(|pid| is_alive(*pid))).await;
         assert_eq!(raddle::pool::discovery::LocalDiscovery::new(&name).unwrap().snapshot(), []);
     })
     .await;
@@ -146,11 +146,11 @@ async fn what_routines_have_started_ends_with_their_worker() {
         let child = routines::breed().on(&pool).await.unwrap();
         assert!(is_alive(child));
         pool.stop().await;
-        until("it is gone with its worker", || !is_alive(child)).await;
+        until("it is gone with its worker", async || !is_alive(child)).await;
         let pool = started(1).await;
         let child = routines::breed().on(&pool).await.unwrap();
         signal(pool.workers()[0].pid, libc::SIGKILL);
-        until("it is gone with a worker that was killed", || !is_alive(child)).await;
+        until("it is gone with a worker that was killed", async || !is_alive(child)).await;
     })
     .await;
 }
@@ -178,7 +178,7 @@ async fn who_goes_away_after_a_stop_has_said_it_all_the_same() {
         let _ = tokio::time::timeout(Duration::from_millis(100), control.stop(Patience::Endless)).await;
         drop(control);
         assert_eq!(call.await.unwrap(), Ok(worker.pid));
-        until("it is gone", || !is_alive(worker.pid)).await;
+        until("it is gone", async || !is_alive(worker.pid)).await;
     })
     .await;
 }

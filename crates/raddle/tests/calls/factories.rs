@@ -94,7 +94,7 @@ async fn a_maker_that_panics_later_does_not_take_the_pool_along() {
         let pool = WorkerPool::builder().size(1).worker(clumsy.clone()).start().await.unwrap();
         let before = pool.workers()[0].pid;
         signal(before, libc::SIGKILL);
-        until("it is missed", || !is_alive(before)).await;
+        until("it is missed", async || !is_alive(before)).await;
         let after = routines::pid().on(&pool).await.unwrap();
         assert!(after != before && clumsy.asked.load(Ordering::Relaxed) == 3, "the one in between panicked");
         pool.stop().await;
@@ -144,7 +144,7 @@ async fn a_worker_whose_start_panics_is_named_and_its_process_ends() {
         let causes = causes(WorkerPool::builder().size(1).worker(stumbling).start().await);
         assert_eq!(causes, ["its start panicked: over its own feet"]);
         let pid = pid.lock().unwrap().expect("it was started");
-        until("it is gone", || !is_alive(pid)).await;
+        until("it is gone", async || !is_alive(pid)).await;
     })
     .await;
 }

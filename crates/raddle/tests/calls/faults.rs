@@ -72,7 +72,7 @@ async fn a_routine_that_ends_its_process_is_lost_and_nobody_hangs() {
         for _ in 0..4 {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
-        until("both are there again", || pool.workers().len() == 2).await;
+        until("both are there again", async || pool.workers().len() == 2).await;
     })
     .await;
 }
@@ -177,7 +177,7 @@ async fn a_call_that_is_dropped_ends_there_and_its_destructors_run() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!marker.exists());
         call.abort();
-        until("the destructor runs", || marker.exists()).await;
+        until("the destructor runs", async || marker.exists()).await;
     })
     .await;
 }

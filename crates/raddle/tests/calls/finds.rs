@@ -33,17 +33,17 @@ async fn workers_that_are_written_down_are_called() {
         assert!(routines::add(1, 2).on(&durable).await.unwrap_err().to_string().contains("no worker"));
         let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
         let owner = pool(2).worker(at_a_port).publisher(written()).start().await.unwrap();
-        until("they are found", || pids(&durable) == pids(&owner)).await;
+        until("they are found", async || pids(&durable) == pids(&owner)).await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         assert_eq!(routines::nested(2).on(&durable).await, Ok(2));
         // What was killed is written down no more when its pool has noticed, and another is.
         let killed = *pids(&owner).first().unwrap();
         signal(killed, libc::SIGKILL);
-        let is_replaced = || !pids(&durable).contains(&killed) && pids(&durable).len() == 2;
+        let is_replaced = async || !pids(&durable).contains(&killed) && pids(&durable).len() == 2;
         until("another is found", is_replaced).await;
         assert_eq!((routines::add(1, 2).on(&durable).await, files()), (Ok(3), 2));
         drop(owner);
-        until("they are missed", || durable.workers().is_empty()).await;
+        until("they are missed", async || durable.workers().is_empty()).await;
         assert_eq!(files(), 0);
     })
     .await;
@@ -102,7 +102,7 @@ async fn a_worker_that_is_gone_and_still_written_down_costs_no_call() {
         }
         assert_eq!(durable.workers().len(), 2, "it may come back");
         std::fs::write(&list, format!("[{}]", addresses[0])).unwrap();
-        until("it is struck out", || durable.workers().len() == 1).await;
+        until("it is struck out", async || durable.workers().len() == 1).await;
     })
     .await;
 }
@@ -160,14 +160,14 @@ async fn workers_that_a_name_stands_for_are_called() {
         let durable = WorkerPool::builder().discovery(name).tags(["by-name"]).start().await.unwrap();
         assert_eq!(durable.workers(), []);
         let server = NameServer::start(port, home.path(), &addresses);
-        until("they are found", || durable.workers().len() == 2).await;
+        until("they are found", async || durable.workers().len() == 2).await;
         let called = [routines::pid().on(&durable).await.unwrap(), routines::pid().on(&durable).await.unwrap()];
         assert_eq!(BTreeSet::from(called), pids(&owner));
         drop(server);
         // They are called also while nobody knows their name.
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         let server = NameServer::start(port, home.path(), &addresses[..1]);
-        until("one is missed", || durable.workers().len() == 1).await;
+        until("one is missed", async || durable.workers().len() == 1).await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         drop(server);
     })

@@ -39,7 +39,9 @@ async fn a_worker_without_a_thread_left_says_so_at_once() {
         let blocked: Vec<_> = (0..threads + 20).map(|_| tokio::spawn(routines::block(3600).on(&pool))).collect();
         let address = pool.workers()[0].address.clone();
         let refused = async || {
-            let error = routines::add(1, 2).on(&pool).await.err()?;
+            // One that was let in just before the last thread was taken waits for it with others.
+            let answer = tokio::time::timeout(Duration::from_secs(1), routines::add(1, 2).on(&pool)).await;
+            let error = answer.ok()?.err()?;
             assert!(error.to_string().contains("does not want more") && !error.may_have_begun(), "{error}");
             Some(error)
         };

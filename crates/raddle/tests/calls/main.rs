@@ -20,17 +20,18 @@ mod strangers;
 mod streams;
 mod stress;
 mod values;
+#[path = "../support/waits.rs"]
+mod waits;
 mod watches;
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use raddle::{
     WorkerPool,
     pool::{PoolBuilder, worker::LocalWorker},
 };
+
+use self::waits::{until, within};
 
 /// The program of the workers: the test itself cannot be one.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
@@ -42,20 +43,6 @@ fn pool(size: usize) -> PoolBuilder {
 
 async fn started(size: usize) -> WorkerPool {
     pool(size).start().await.expect("workers start")
-}
-
-/// Bounds a whole test.
-async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
-}
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(10), "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Whether a process is there, and not just waiting to be reaped.

@@ -45,7 +45,7 @@ async fn a_durable_pool_has_the_workers_of_others_and_a_hybrid_one_both() {
         hybrid.stop().await;
         assert_eq!(routines::add(1, 2).on(&durable).await, Ok(3));
         owner.stop().await;
-        until("they are missed", || durable.workers().is_empty()).await;
+        until("they are missed", async || durable.workers().is_empty()).await;
     })
     .await;
 }
@@ -88,7 +88,7 @@ async fn a_quorum_is_enough_to_begin_with() {
         };
         let pool = pool(2).worker(workers).quorum(1).start().await.unwrap();
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
-        until("the other comes later", || pool.workers().len() == 2).await;
+        until("the other comes later", async || pool.workers().len() == 2).await;
     })
     .await;
 }
@@ -140,7 +140,7 @@ async fn a_path_is_served_again_after_a_kill_and_left_behind_by_nobody() {
         let pool = pool(1).worker(worker).start().await.unwrap();
         let before = routines::pid().on(&pool).await.unwrap();
         crate::signal(before, libc::SIGKILL);
-        until("it is missed", || pool.workers().first().is_none_or(|worker| worker.pid != before)).await;
+        until("it is missed", async || pool.workers().first().is_none_or(|worker| worker.pid != before)).await;
         assert_ne!(routines::pid().on(&pool).await.unwrap(), before);
         pool.stop().await;
         assert!(!path.exists());
@@ -154,9 +154,9 @@ async fn a_pool_that_is_dropped_takes_back_only_its_own() {
         let owner = started(1).await;
         let discovery = || LocalDiscovery::new(owner.name()).unwrap();
         let hybrid = pool(1).name(owner.name()).discovery(discovery()).start().await.unwrap();
-        until("both are known", || hybrid.workers().len() == 2 && discovery().snapshot().len() == 2).await;
+        until("both are known", async || hybrid.workers().len() == 2 && discovery().snapshot().len() == 2).await;
         drop(hybrid);
-        until("one is gone", || discovery().snapshot().len() == 1).await;
+        until("one is gone", async || discovery().snapshot().len() == 1).await;
         assert_eq!(discovery().snapshot()[0].pid, owner.workers()[0].pid);
     })
     .await;

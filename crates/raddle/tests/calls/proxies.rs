@@ -30,7 +30,7 @@ async fn a_proxy_that_no_routine_needs_is_let_go_of_and_made_again() {
                 assert_eq!(routines::nested(1).on(&brief).await, Ok(1));
                 needed = Instant::now();
             }
-            until("it is let go of", || watches(pid).is_empty()).await;
+            until("it is let go of", async || watches(pid).is_empty()).await;
             assert!(needed.elapsed() > TTL.mul_f64(0.9), "{:?}", needed.elapsed());
             assert!(needed.elapsed() < TTL * 3, "{:?}", needed.elapsed());
         }
@@ -46,8 +46,8 @@ async fn a_call_that_takes_longer_than_its_proxy_is_kept_goes_on() {
         let pool = pool(1).worker(brief).start().await.unwrap();
         let pid = pool.workers()[0].pid;
         let call = tokio::spawn(routines::rest_below(1500).on(&pool));
-        until("it is made", || !watches(pid).is_empty()).await;
-        until("it is let go of", || watches(pid).is_empty()).await;
+        until("it is made", async || !watches(pid).is_empty()).await;
+        until("it is let go of", async || watches(pid).is_empty()).await;
         assert!(!call.is_finished());
         assert_eq!(call.await.unwrap(), Ok(pid));
     })

@@ -225,7 +225,7 @@ async fn rules_say_who_may_call_what_and_who_may_stop_a_worker() {
         assert_eq!(called_by(&ops, &worker).await.unwrap_err().to_string(), "spiffe://test/ops may not call 'add'");
         assert_eq!(asked(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
         Control::with_credentials(&worker.address, Some(&ops)).unwrap().stop(Patience::None).await.unwrap();
-        until("it is gone", || !crate::is_alive(worker.pid)).await;
+        until("it is gone", async || !crate::is_alive(worker.pid)).await;
     })
     .await;
 }
@@ -385,7 +385,7 @@ async fn a_pool_that_has_patience_has_it_whatever_the_rules_of_its_workers_are()
         for pool in [one_way, ruled] {
             let pid = pool.workers()[0].pid;
             let running = tokio::spawn(routines::rest(2000).on(&pool));
-            until("it is running", || pool.proxy().context().workers()[0].in_flight() == 1).await;
+            until("it is running", async || pool.proxy().context().workers()[0].in_flight() == 1).await;
             tokio::time::sleep(Duration::from_millis(200)).await;
             pool.stop_with(Patience::For(Duration::from_secs(30))).await;
             assert_eq!(running.await.unwrap(), Ok(pid), "it was waited for");

@@ -63,7 +63,7 @@ async fn a_stream_that_is_dropped_ends_there_too() {
             assert_eq!(items.next().await, Some(Ok(n)));
         }
         drop(items);
-        until("the destructor runs", || marker.exists()).await;
+        until("the destructor runs", async || marker.exists()).await;
     })
     .await;
 }

@@ -17,25 +17,15 @@ mod routines;
 #[path = "../serve/served.rs"]
 mod served;
 mod site;
+#[path = "../support/waits.rs"]
+mod waits;
 
-use std::time::Duration;
-
-use self::{honest::Honest, raw::Raw, site::Site};
+use self::{
+    honest::Honest,
+    raw::Raw,
+    site::Site,
+    waits::{until, within},
+};
 
 /// The program whose routines are served.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
-
-/// Bounds a whole test.
-async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
-}
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
-}

@@ -47,7 +47,7 @@ async fn a_caller_in_python_calls_rust_routines() {
         let path = serde_json::to_string(&dropped).unwrap();
         let output = python.call(&[&address, "endless", &path, "--first", "1"]).await;
         assert_eq!(heard(&output), ("0\n".to_owned(), String::new(), Some(0)));
-        until("its destructor runs", || dropped.exists()).await;
+        until("its destructor runs", async || dropped.exists()).await;
         assert_eq!(pool.workers().len(), 1);
     })
     .await;

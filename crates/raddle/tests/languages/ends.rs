@@ -37,7 +37,7 @@ async fn a_stop_cancels_waits_for_a_while_or_for_as_long_as_it_takes() {
             assert_eq!(call.await.unwrap(), outcome, "{patience:?}");
             assert_eq!(entries(&python.workers()), [""; 0], "nobody is sent there any more");
             assert!(worker.ended().await.success());
-            until("the pool knows it", || pool.workers().is_empty()).await;
+            until("the pool knows it", async || pool.workers().is_empty()).await;
         }
     })
     .await;
@@ -57,7 +57,7 @@ async fn signals_stop_it_too() {
             worker.has_in_flight(1).await;
             for signal in signals {
                 worker.signal(*signal);
-                until("it is noticed", || entries(&python.workers()).is_empty()).await;
+                until("it is noticed", async || entries(&python.workers()).is_empty()).await;
             }
             assert_eq!(call.await.unwrap(), outcome, "{signals:?}");
             assert!(worker.ended().await.success());
@@ -100,7 +100,7 @@ async fn a_worker_that_is_killed_is_lost() {
         assert!(matches!(&error, CallError::NoWorkers(_)) && !error.may_have_begun(), "{error:?}");
         // Another one takes over.
         let other = python.worker(&[]).await;
-        until("the pool knows both", || pool.workers().len() == 2).await;
+        until("the pool knows both", async || pool.workers().len() == 2).await;
         for _ in 0..4 {
             assert_eq!(sleep(0.0).on(&pool).await, Ok(0.0));
         }
@@ -122,7 +122,7 @@ async fn it_says_whether_it_is_well() {
         let call = tokio::spawn(sleep(3.0).on(&pool));
         worker.has_in_flight(1).await;
         worker.signal(libc::SIGINT);
-        until("it is noticed", || entries(&python.workers()).is_empty()).await;
+        until("it is noticed", async || entries(&python.workers()).is_empty()).await;
         let began = Instant::now();
         while health.check(request()).await.unwrap().into_inner().status() == ServingStatus::Serving {
             assert!(began.elapsed() < Duration::from_secs(1), "it takes no more calls");

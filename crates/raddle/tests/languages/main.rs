@@ -8,16 +8,18 @@ mod python;
 #[path = "../calls/routines.rs"]
 mod routines;
 mod secure;
+#[path = "../support/waits.rs"]
+mod waits;
 mod workers;
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use raddle::{WorkerPool, pool::discovery::FileDiscovery};
 
-use self::routines::Trouble;
+use self::{
+    routines::Trouble,
+    waits::{until, within},
+};
 
 // What the worker in Python has.
 
@@ -55,20 +57,6 @@ async fn tenant() -> Option<String>;
 async fn durable(folder: &Path) -> WorkerPool {
     let discovery = FileDiscovery::new(folder).unwrap();
     WorkerPool::builder().discovery(discovery).start().await.unwrap()
-}
-
-/// Bounds a whole test.
-async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
-}
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(10), "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// The files in a folder.

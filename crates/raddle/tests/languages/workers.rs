@@ -115,7 +115,7 @@ async fn who_goes_away_cancels_what_was_called() {
         }
         assert!(!ended.exists());
         drop(numbers);
-        until("the generator ends", || ended.exists()).await;
+        until("the generator ends", async || ended.exists()).await;
         let call = tokio::spawn(sleep(600.0).on(&pool));
         worker.has_in_flight(1).await;
         call.abort();

@@ -14,28 +14,16 @@ mod routines;
 mod secure;
 mod served;
 mod shown;
+#[path = "../support/waits.rs"]
+mod waits;
 
-use std::time::Duration;
-
-use self::served::Served;
+use self::{
+    served::Served,
+    waits::{until, within},
+};
 
 /// The program whose routines are served.
 const CALLEE: &str = env!("CARGO_BIN_EXE_raddle-test-callee");
-
-/// Bounds a whole test.
-async fn within<F: Future>(seconds: u64, future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(seconds), future).await.expect("it takes no longer")
-}
-
-/// Waits until something is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(15), waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_durable_pool_calls_what_another_program_serves() {

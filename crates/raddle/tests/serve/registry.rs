@@ -14,11 +14,8 @@ use crate::{
     redis_server::Server,
     routines,
     served::{Served, World, signal},
-    within,
+    until, within,
 };
-
-/// Longer than a lease, on a machine that has much else to do.
-const GONE: Duration = Duration::from_secs(30);
 
 async fn registry(url: &str) -> Arc<dyn Broker> {
     connect(&url.parse().unwrap()).await.unwrap()
@@ -29,15 +26,6 @@ async fn serve(url: &str, args: &[&str]) -> Served {
     let world = World::new();
     let command = world.command(&[&["--json", "--queue-url", url, "--discovery", "broker"], args].concat());
     Served::started(world, command).await
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(GONE, waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
 /// Workers come, are replaced, go and die, and whoever follows the registry hears of it.
