@@ -113,9 +113,10 @@ async fn a_killed_worker_is_missed_before_its_lease_ends() {
     // It has left a child, which might still be at the task.
     assert!(broker.reclaim().await.unwrap().is_empty());
     assert_eq!(broker.workers().await.unwrap().len(), 1);
-    fs::write(path.with_extension("go"), "").unwrap();
+    // Before that child ends: who registers takes from the dead, and nobody is told what.
     let watcher = worker(&broker, TTL).await;
     let mut heart = broker.heart(watcher, TTL);
+    fs::write(path.with_extension("go"), "").unwrap();
     let taken: Vec<Reclaimed> = until("noticing", async || match heart.beat(Beat::default()).unwrap() {
         Pulse::Alive(taken) if taken.is_empty() => None,
         Pulse::Alive(taken) => Some(taken),

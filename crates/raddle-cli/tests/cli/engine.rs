@@ -204,6 +204,11 @@ impl Engine {
     fn count(&self, what: &str) -> usize {
         self.asked(what).len()
     }
+
+    /// Whether it has not only been asked to start one, but did.
+    fn has_started(&self) -> bool {
+        !self.inner.lock().unwrap().running.is_empty()
+    }
 }
 
 fn spawner(world: &World, engine: &Engine, more: &str) -> Started {
@@ -337,7 +342,7 @@ fn an_engine_that_is_restarted_is_found_again() {
     let world = World::new();
     let engine = Engine::start(&world, Ways::default());
     let spawner = spawner(&world, &engine, "");
-    until("one is started", || engine.count("/start") == 1);
+    until("one is started", || engine.has_started());
     engine.stop();
     until("that is noticed", || spawner.stderr().contains("what has become of a container cannot be told yet"));
     engine.restart();
@@ -352,7 +357,7 @@ fn containers_that_are_gone_after_a_restart_are_replaced() {
     let world = World::new();
     let engine = Engine::start(&world, Ways { forgets: true, ..Ways::default() });
     let spawner = spawner(&world, &engine, "");
-    until("one is started", || engine.count("/start") == 1);
+    until("one is started", || engine.has_started());
     engine.stop();
     until("that is noticed", || spawner.stderr().contains("what has become of a container cannot be told yet"));
     engine.restart();
