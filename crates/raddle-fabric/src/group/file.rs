@@ -32,7 +32,11 @@ struct File {
 /// The groups of a `raddle.toml`, in the order of their names, checked.
 pub fn read(text: &str) -> Result<Vec<Process>, FileMistake> {
     let wrong = |error: toml::de::Error, path: String| {
-        let mistake = Mistake { path, reason: error.message().trim_end().to_owned() };
+        let mut reason = error.message().trim_end().to_owned();
+        if path == "process" {
+            reason += ": each has its name in the heading, as in [process.mail]";
+        }
+        let mistake = Mistake { path, reason };
         let line = error.span().map_or_else(|| line_of(text, &mistake.path), |span| line_at(text, span.start));
         FileMistake { line, mistake }
     };
@@ -205,6 +209,8 @@ trigger = { every = "10s", lifetime = "5s" }
             assert!(said.starts_with(&format!("{line}: at 'process.a.{path}")) && said.contains(words), "{said}");
         }
         assert!(said("[process").starts_with("1: at '.': "));
+        let unnamed = said("[[process]]\nname = 'mail'");
+        assert!(unnamed.starts_with("1: at 'process': ") && unnamed.ends_with("as in [process.mail]"), "{unnamed}");
     }
 
     proptest::proptest! {
