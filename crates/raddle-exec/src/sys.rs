@@ -325,8 +325,10 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
 /// cache, from where a page comes back when it is needed.
 pub fn forget_text() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    // Of files only, and nothing that was ever written to: what the loader has put into other pages is nowhere else.
-    for line in maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')) {
+    // Of files only, and nothing that was ever written to: what the loader has put into other pages is nowhere else. Those are never the first
+    // of a file, with its headers and constants.
+    let is_never_written = |line: &&str| line.contains(" r-xp ") || line.contains(" r--p 00000000 ");
+    for line in maps.lines().filter(|line| line.contains('/')).filter(is_never_written) {
         let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
         let address = |hex: &str| usize::from_str_radix(hex, 16).ok();
         let Some((from, to)) = range.and_then(|(from, to)| Some((address(from)?, address(to)?))) else { continue };
