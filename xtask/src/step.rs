@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::install;
+
 /// How a step went.
 pub(crate) struct Outcome {
     /// Whether the command succeeded.
@@ -22,6 +24,10 @@ pub(crate) struct Outcome {
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args);
+    // What is built once for a run, and not again after a change, need not be built for that.
+    if install::is_ci() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     // Its output goes through a pipe; where a person reads the far end, it may still have colours.
     if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
         command.env("CARGO_TERM_COLOR", "always");
