@@ -50,10 +50,16 @@ fn render(views: &[View]) -> String {
             view.busy.to_string(),
             view.waiting.to_string(),
             if view.sources.is_empty() { "-".into() } else { view.sources.join(",") },
-            view.manager.clone().unwrap_or_else(|| "-".into()),
+            managers(view),
         ]);
     }
     table.render()
+}
+
+fn managers(view: &View) -> String {
+    let all: Vec<String> =
+        view.managers.iter().map(|keeper| format!("{} ({})", keeper.tid, keeper.status.as_str())).collect();
+    if all.is_empty() { "-".into() } else { all.join(", ") }
 }
 
 async fn turn(context: &Context, slug: &str, on: bool) -> Outcome {

@@ -85,6 +85,37 @@ fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
     assert!(said.contains("started 3 processes and left"), "{said}");
 }
 
+#[test]
+fn processes_are_below_their_manager() {
+    let world = World::new();
+    let (one, other) = (up(&world, TWO_OF_ONE), {
+        world.file("other.toml", "[process.b]\n[[process.b.worker]]\nslug = 'b'\n");
+        let other = world.start(["up", "-f", "other.toml", "--name", "second"]);
+        until("the second is up", || other.stderr().contains(" up\n"));
+        other
+    });
+    let [first, second] = [&one, &other].map(|manager| manager.stdout().trim().to_owned());
+    let list = world.raddle(["worker", "list", "--json"]).ok().json();
+    let of_slug = |slug: &str| {
+        let serves = |entry: &&Value| entry["queues"] == serde_json::json!([slug]);
+        list.as_array().unwrap().iter().filter(serves).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_slug("mail").iter().map(|entry| &entry["parent"]).collect::<Vec<_>>(), [&first[..]; 2]);
+    assert_eq!(of_slug("b")[0]["parent"], second.as_str());
+    let groups = world.raddle(["group", "list", "--json"]).ok().json();
+    assert_eq!(groups[0]["managers"], serde_json::json!([{ "tid": second, "name": "second", "status": "active" }]));
+    assert_eq!(groups[1]["managers"][0]["tid"], first.as_str());
+    let tree = world.raddle(["task", "tree", "--json"]).ok().json();
+    let below = |tid: &str| {
+        let top = tree.as_array().unwrap().iter().find(|top| top["tid"] == tid);
+        top.and_then(|top| top["children"].as_array()).map(Vec::len)
+    };
+    assert_eq!((below(&first), below(&second)), (Some(2), Some(1)), "{tree}");
+    one.signal(libc::SIGTERM);
+    one.finish().ok();
+    down(&world, other);
+}
+
 const EVENTS: &str = r#"
 [process.mail]
 replicas = 2
@@ -157,7 +188,8 @@ fn workers_are_turned_off_and_on_and_scaled() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    assert_eq!(of("mail"), ["mail", "mail", "off", "2", "0", "0", "1", "orders", "active"]);
+    let tid = manager.stdout().trim().to_owned();
+    assert_eq!(of("mail"), ["mail", "mail", "off", "2", "0", "0", "1", "orders", &tid, "(active)"]);
     assert_eq!(of("stock")[..5], ["stock", "rest", "on", "1", "1"]);
 
     // One of two in a process: that is replaced by one without it.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, ffi::OsString};
 
 use raddle_broker::Url;
-use raddle_core::Span;
+use raddle_core::{Span, Tid};
 
 use super::{
     Options, Process, Reconnect,
@@ -19,8 +19,8 @@ const MARKS: u32 = 5;
 /// More often than this nothing is gained, and five hundred processes would be heard.
 const MARK_EVERY: Span = Span::secs(1);
 
-/// How a process is started that serves those of its slugs that are not `off`.
-pub(super) fn template(options: &Options, process: &Process, off: &BTreeSet<String>) -> Template {
+/// How a process of the manager `parent` is started that serves those of its slugs that are not `off`.
+pub(super) fn template(options: &Options, parent: Tid, process: &Process, off: &BTreeSet<String>) -> Template {
     let Template { program, mut args, mut env } = options.program.clone();
     let on = process.workers.iter().filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
@@ -43,6 +43,7 @@ pub(super) fn template(options: &Options, process: &Process, off: &BTreeSet<Stri
     args.extend(options.words.iter().cloned());
     let charge = Charge {
         manager: std::process::id(),
+        parent,
         every: mark_every(process),
         execution_timeout: on.map(|worker| (worker.slug.clone(), worker.execution_timeout)).collect(),
         shutdown_timeout: process.shutdown_timeout,

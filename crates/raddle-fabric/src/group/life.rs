@@ -122,10 +122,15 @@ impl Options {
     }
 
     fn info(&self) -> WorkerInfo {
+        let mut slugs = CapSet::new();
+        for worker in self.processes.iter().flat_map(|process| &process.workers) {
+            // Every slug is a tag.
+            let _ = slugs.insert(&worker.slug);
+        }
         WorkerInfo {
             name: self.name.clone(),
             kind: KIND.into(),
-            capabilities: CapSet::new(),
+            capabilities: slugs,
             queues: Vec::new(),
             concurrency: 0,
             pid: std::process::id(),

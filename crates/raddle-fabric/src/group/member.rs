@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, process::Stdio, sync::Arc, time::Duration};
 
-use raddle_core::Span;
+use raddle_core::{Span, Tid};
 use raddle_exec::MarkPage;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,8 @@ const AFTERWARDS: Duration = Duration::from_secs(2);
 pub(super) struct Charge {
     /// The process of its manager.
     pub(super) manager: u32,
+    /// The task that its manager is.
+    pub(super) parent: Tid,
     /// How often it marks a turn of its loop.
     pub(super) every: Span,
     /// How long a task of each queue may take.
@@ -90,7 +92,7 @@ impl Member {
         let within = self.charge.shutdown_timeout.0;
         // What is left of it is for giving back what was cancelled, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
-        Options { grace, bound, schedules: false, ..options }
+        Options { grace, bound, schedules: false, parent: Some(self.charge.parent), ..options }
     }
 
     /// Runs what is to be run before the first task.

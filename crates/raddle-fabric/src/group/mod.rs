@@ -48,4 +48,4 @@ pub use life::{Builder, Ended, Handle, Manager, ManagerError, Options, Snapshot}
 pub use member::{Member, MemberError};
 pub use process::{OnError, Process, Reconnect, Trigger, Work};
 pub use standing::{Standing, forget, standings};
-pub use view::{ChangeError, View, list, scale, turn};
+pub use view::{ChangeError, Keeper, View, list, scale, turn};

@@ -1,7 +1,7 @@
 //! What people see of groups, and do to them.
 
 use raddle_broker::Broker;
-use raddle_core::WorkerEntry;
+use raddle_core::{Tid, WorkerEntry, worker::WorkerStatus};
 use serde::Serialize;
 
 use super::{
@@ -33,8 +33,19 @@ pub struct View {
     pub sources: Vec<String>,
     /// The processes that serve it.
     pub pids: Vec<u32>,
-    /// What its manager is doing, if there is one. Which of several it is cannot be told.
-    pub manager: Option<String>,
+    /// Those that keep it.
+    pub managers: Vec<Keeper>,
+}
+
+/// A manager that keeps a worker.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Keeper {
+    /// Its id.
+    pub tid: Tid,
+    /// What it is called.
+    pub name: String,
+    /// What it is doing.
+    pub status: WorkerStatus,
 }
 
 /// Why a group was not changed.
@@ -58,7 +69,6 @@ pub enum ChangeError {
 /// All workers of groups that the broker knows of.
 pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error> {
     let (known, workers, summary) = (standings(broker).await?, broker.workers().await?, broker.summary().await?);
-    let managers: Vec<&WorkerEntry> = workers.iter().filter(|entry| entry.info.kind == KIND).collect();
     let view = |standing: Standing| {
         let serving: Vec<&WorkerEntry> = workers.iter().filter(|entry| entry.info.serves(&standing.slug)).collect();
         View {
@@ -66,7 +76,7 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
             busy: serving.iter().map(|entry| (entry.load * f64::from(entry.info.concurrency)).round() as u64).sum(),
             waiting: summary.ready.get(&standing.slug).copied().unwrap_or_default(),
             pids: serving.iter().map(|entry| entry.info.pid).collect(),
-            manager: managers.first().map(|entry| entry.status.as_str().to_owned()),
+            managers: keepers(&workers, &standing.slug).collect(),
             replicas: standing.wanted(),
             slug: standing.slug,
             process: standing.process,
@@ -75,6 +85,14 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
         }
     };
     Ok(known.into_iter().map(view).collect())
+}
+
+/// The managers that keep a worker, also while it is off.
+fn keepers<'a>(workers: &'a [WorkerEntry], slug: &'a str) -> impl Iterator<Item = Keeper> + 'a {
+    let keeps =
+        move |entry: &&WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == slug);
+    let keeper = |entry: &WorkerEntry| Keeper { tid: entry.tid, name: entry.info.name.clone(), status: entry.status };
+    workers.iter().filter(keeps).map(keeper)
 }
 
 /// Turns a worker off or on. What comes for it meanwhile waits, but for what its trigger would have made.

@@ -58,6 +58,8 @@ pub struct Options {
     pub grouped: bool,
     /// Whether it fires schedules, and ends tasks that have expired. Any number may: each due time is fired once.
     pub schedules: bool,
+    /// The task that has started it, if one has.
+    pub parent: Option<Tid>,
     /// A runner that is there already, for the first task. If it is a ward, that process is the worker, and this one only speaks for it.
     pub prefork: Option<Prefork>,
 }
@@ -116,6 +118,7 @@ impl Options {
             runner: "/proc/self/exe".into(),
             grouped: false,
             schedules: false,
+            parent: None,
             prefork: None,
         }
     }
@@ -174,7 +177,7 @@ impl Options {
             host: this_host(),
             callee: None,
             max_workers: 0,
-            parent: None,
+            parent: self.parent,
         }
     }
 }
