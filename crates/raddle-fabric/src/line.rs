@@ -3,7 +3,10 @@
 use std::{io, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Delivery, Error, Result};
-use raddle_core::{Tid, worker::WorkerInfo};
+use raddle_core::{
+    Tid, WorkerEntry,
+    worker::{WorkerInfo, WorkerStatus},
+};
 use raddle_exec::FencePage;
 use tokio::{
     sync::mpsc,
@@ -25,6 +28,12 @@ pub(crate) const LEASE: Duration = Duration::from_secs(3);
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// How long leaving the registry may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether a manager is there, and stays: not one that is leaving, nor one that was killed here, and is listed until its lease has run out.
+pub(crate) fn stays(entry: &WorkerEntry, here: &str) -> bool {
+    let is_there = entry.info.host != here || raddle_exec::parent_of(entry.info.pid).is_some();
+    entry.status != WorkerStatus::Draining && is_there
+}
 
 pub(crate) struct Line {
     pub(crate) tid: Tid,

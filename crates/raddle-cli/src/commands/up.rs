@@ -6,6 +6,7 @@ use raddle_broker::Url;
 use raddle_fabric::{
     Shutdown,
     group::{self, Manager, ManagerError, Options, Process},
+    schedule,
 };
 use serde_json::json;
 
@@ -111,7 +112,10 @@ fn words(global: &Global, args: &UpArgs) -> Outcome<Vec<std::ffi::OsString>> {
 fn failure(error: ManagerError) -> Failure {
     match error {
         ManagerError::Broker(error) => error.into(),
-        ManagerError::Mistake(_) | ManagerError::Memory | ManagerError::Url(_) => Failure::Usage(error.to_string()),
+        ManagerError::Mistake(_)
+        | ManagerError::Memory
+        | ManagerError::Url(_)
+        | ManagerError::Trigger { source: schedule::Error::ByHand(_), .. } => Failure::Usage(error.to_string()),
         other => Failure::Raddle(other.to_string()),
     }
 }

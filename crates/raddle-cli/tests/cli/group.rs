@@ -252,6 +252,35 @@ fn a_trigger_makes_events_and_stands_still_while_its_worker_is_off() {
 }
 
 #[test]
+fn a_trigger_goes_with_the_file_that_had_it_and_what_was_written_by_hand_stays() {
+    let world = World::new();
+    world.raddle(["schedule", "add", "mine", "--every", "1h", "--", "true"]).ok();
+    let clock = |slug: &str| {
+        format!(
+            "[process.{slug}]\n[[process.{slug}.worker]]\nslug = '{slug}'\ncommand = ['true']\ntrigger = {{ every = '1h' }}\n"
+        )
+    };
+    let names = || {
+        let list = world.raddle(["schedule", "list", "--json"]).ok().json();
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|view| view["schedule"]["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let manager = up(&world, &[clock("tick"), clock("tock")].concat());
+    assert_eq!(names(), ["mine", "tick", "tock"]);
+    assert!(world.raddle(["schedule", "list"]).ok().text().contains("of the file of 'group'"));
+    down(&world, manager);
+    let manager = up(&world, &clock("tock"));
+    assert_eq!(names(), ["mine", "tock"]);
+    down(&world, manager);
+    world.file("raddle.toml", clock("mine"));
+    world.raddle(["up"]).code(2).says("there is a schedule 'mine' that was written by hand");
+    assert_eq!(world.raddle(["schedule", "list", "--json"]).ok().json()[0]["owner"], Value::Null);
+}
+
+#[test]
 fn a_crash_loop_is_braked_and_said_and_others_go_on() {
     let world = World::new();
     let file = "[process.bad]\nstartup = ['sh', '-c', 'echo try >> tries; exit 9']\n[[process.bad.worker]]\nslug = 'bad'\n\

@@ -14,6 +14,9 @@ use super::{
 pub struct Entry {
     /// What was written.
     pub schedule: Schedule,
+    /// The manager whose file has it. Without one it is somebody's who wrote it by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Whether it is paused.
     pub paused: bool,
     /// The next due time. Of one that is paused, what it was then; of one that is over, none.
@@ -43,7 +46,7 @@ impl Entry {
     /// A schedule that begins now.
     pub fn new(schedule: Schedule, zone: &TimeZone, now: Timestamp) -> Self {
         let next = series::first(&schedule, zone, now);
-        Self { paused: schedule.paused, schedule, next, last: None, fired: 0, missed: 0 }
+        Self { owner: None, paused: schedule.paused, schedule, next, last: None, fired: 0, missed: 0 }
     }
 
     /// What it becomes when it is written anew; nothing if it says the same. The series goes on if its times are the same, and a pause holds

@@ -10,7 +10,7 @@ use tokio::{
     sync::watch,
 };
 
-use super::{Mistake, Process, check::check, invocation::is_shared, service::Service, standing::declare};
+use super::{Mistake, Process, check::check, invocation::is_shared, service::Service, standing::declare, trigger};
 use crate::{
     Shutdown,
     line::{LEASE, Line, leave},
@@ -124,8 +124,11 @@ impl Options {
     fn info(&self) -> WorkerInfo {
         let mut slugs = CapSet::new();
         for worker in self.processes.iter().flat_map(|process| &process.workers) {
-            // Every slug is a tag.
+            // Every slug is a tag, and so is what is made of it.
             let _ = slugs.insert(&worker.slug);
+            if worker.trigger.is_some() {
+                let _ = slugs.insert(&trigger::tag(&worker.slug));
+            }
         }
         WorkerInfo {
             name: self.name.clone(),
@@ -154,12 +157,7 @@ impl Manager {
         if !is_shared(&options.url) {
             return Err(ManagerError::Memory);
         }
-        for worker in options.processes.iter().flat_map(|process| &process.workers) {
-            if let Some(trigger) = worker.schedule() {
-                let put = schedule::put(&*broker, trigger, true).await;
-                put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
-            }
-        }
+        trigger::declare(&*broker, &options.name, &options.processes).await?;
         declare(&*broker, &options.processes).await?;
         let leased_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;

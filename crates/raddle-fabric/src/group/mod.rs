@@ -18,6 +18,7 @@
 //! | `evidence.rs` | what a process is doing, before it is killed |
 //! | `standing.rs` | what is wanted of each worker, kept in the broker |
 //! | `pump.rs` | messages of sources become tasks |
+//! | `trigger.rs` | triggers become schedules that are marked as the manager's |
 //! | `view.rs` | what people see of groups, and do to them |
 //! | `service.rs`, `say.rs` | the loop; what it says |
 //! | `life.rs` | registered, at work, gone; the builder |
@@ -39,6 +40,7 @@ mod pump;
 mod say;
 mod service;
 mod standing;
+mod trigger;
 mod view;
 
 pub use check::Mistake;

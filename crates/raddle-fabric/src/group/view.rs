@@ -99,7 +99,10 @@ fn keepers<'a>(workers: &'a [WorkerEntry], slug: &'a str) -> impl Iterator<Item 
 pub async fn turn(broker: &dyn Broker, slug: &str, on: bool) -> Result<Standing, ChangeError> {
     let standing = change(broker, slug, |standing| standing.on = on).await?;
     let standing = standing.ok_or_else(|| ChangeError::Absent(slug.into()))?;
-    if standing.triggered {
+    // One that a person has put in its place is not the group's.
+    let is_owned =
+        async || Ok::<_, ChangeError>(broker.schedule(slug).await?.is_some_and(|view| view.entry.owner.is_some()));
+    if standing.triggered && is_owned().await? {
         let turned = if on { schedule::resume(broker, slug).await } else { schedule::pause(broker, slug).await };
         match turned {
             // Somebody has removed it.

@@ -19,6 +19,11 @@ pub enum Error {
     /// There is another of this name.
     #[error("there is another schedule '{0}': replace it with --replace, or give this one another name")]
     Exists(String),
+    /// It belongs to somebody else.
+    #[error(
+        "there is a schedule '{0}' that was written by hand: remove it with 'raddle schedule remove {0}', or give one of the two another name"
+    )]
+    ByHand(String),
     /// It is none that could be fired.
     #[error("the schedule cannot be used, {0}")]
     Invalid(#[from] InvalidSpec),
@@ -44,17 +49,33 @@ const TRIES: usize = 100;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Adds a schedule, or puts it in the place of another of its name if it `replaces` that. One that says the same is left as it is.
+///
+/// From then on it is a person's, and no manager of groups touches it.
 pub async fn put(broker: &dyn Broker, schedule: Schedule, replaces: bool) -> Result<Put> {
+    place(broker, schedule, None, replaces).await
+}
+
+/// Adds a schedule that a manager of this name has in its file, or changes it to what that says now. One that was written by hand is left alone.
+pub(crate) async fn put_of(broker: &dyn Broker, schedule: Schedule, owner: &str) -> Result<Put> {
+    place(broker, schedule, Some(owner.to_owned()), true).await
+}
+
+async fn place(broker: &dyn Broker, schedule: Schedule, owner: Option<String>, replaces: bool) -> Result<Put> {
     schedule.validate()?;
     let zone = zone_of(&schedule)?;
     for _ in 0..TRIES {
         let now = clock(broker).await?;
         let (seen, put) = match broker.schedule(&schedule.name).await? {
-            None => (None, Put::Added(Entry::new(schedule.clone(), &zone, now))),
+            None => (None, Put::Added(Entry { owner: owner.clone(), ..Entry::new(schedule.clone(), &zone, now) })),
+            Some(view) if owner.is_some() && view.entry.owner.is_none() => return Err(Error::ByHand(schedule.name)),
             Some(view) => match view.entry.rewritten(schedule.clone(), &zone, now) {
-                None => return Ok(Put::Unchanged(view.entry)),
+                // Who says by hand what a file says has nothing to say.
+                None if owner.is_none() || view.entry.owner == owner => return Ok(Put::Unchanged(view.entry)),
                 Some(_) if !replaces => return Err(Error::Exists(schedule.name)),
-                Some(entry) => (Some(view.version), Put::Replaced(entry)),
+                rewritten => {
+                    let entry = rewritten.unwrap_or(view.entry);
+                    (Some(view.version), Put::Replaced(Entry { owner: owner.clone(), ..entry }))
+                }
             },
         };
         let change = ScheduleChange {
@@ -88,6 +109,15 @@ pub async fn resume(broker: &dyn Broker, name: &str) -> Result<bool> {
 /// Removes a schedule. Tasks that were submitted for it stay.
 pub async fn remove(broker: &dyn Broker, name: &str) -> Result<()> {
     alter(broker, name, async |_| Ok(Some(None))).await.map(drop)
+}
+
+/// Removes a schedule that is in no file any more, unless it has another owner by now. Returns whether it did.
+pub(crate) async fn remove_of(broker: &dyn Broker, name: &str, owner: &str) -> Result<bool> {
+    let is_its = |view: &ScheduleView| view.entry.owner.as_deref() == Some(owner);
+    match alter(broker, name, async |view| Ok(is_its(view).then_some(None))).await {
+        Err(Error::Absent(_)) => Ok(false),
+        removed => removed,
+    }
 }
 
 /// Submits the task of a schedule now, whether it is paused or not. Its due times are as they were.

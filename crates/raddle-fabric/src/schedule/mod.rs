@@ -9,6 +9,7 @@ mod service;
 mod zone;
 
 pub use book::{Error, Put, pause, put, remove, resume, run_now};
+pub(crate) use book::{put_of, remove_of};
 pub use service::{Handle, Running, Service, Snapshot};
 pub use zone::zone;
 

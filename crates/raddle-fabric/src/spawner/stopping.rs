@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use raddle_core::{Control, Tid, Word, WorkerEntry, manager::PRIME, stop::Stage, worker::WorkerStatus};
+use raddle_core::{Control, Tid, Word, WorkerEntry, manager::PRIME, stop::Stage};
 
 use super::{Id, Tell, service::Service};
-use crate::worker::{this_host, words::Errand};
+use crate::{
+    line::stays,
+    worker::{this_host, words::Errand},
+};
 
 /// How long workers that are killed may take to be gone.
 const KILL_WITHIN: Duration = Duration::from_secs(5);
@@ -70,11 +73,7 @@ impl Service {
         let (primes, managers): (Vec<_>, Vec<_>) = others.partition(|entry| entry.info.kind == PRIME);
         // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
         let here = this_host();
-        let stays = |entry: &WorkerEntry| {
-            let is_there = entry.info.host != here || raddle_exec::parent_of(entry.info.pid).is_some();
-            entry.status != WorkerStatus::Draining && is_there
-        };
-        let is_last = !primes.into_iter().any(stays);
+        let is_last = !primes.into_iter().any(|entry| stays(entry, &here));
         let is_mine = |entry: &WorkerEntry| {
             let worker = raddle_exec::parent_of(entry.info.pid).map(Id::process);
             entry.info.host == here && worker.is_some_and(|worker| self.roster.has(&worker))

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use raddle_broker::ScheduleView;
-use raddle_core::Schedule;
+use raddle_core::{Schedule, schedule::Entry};
 
 use super::warn_if_nobody_fires;
 use crate::{context::Context, error::Outcome, format, output, table::Table};
@@ -34,10 +34,17 @@ fn render(schedules: &[ScheduleView]) -> String {
             entry.missed.to_string(),
             schedule.missed.as_str().into(),
             task.map_or_else(|| "-".into(), |tid| tid.to_string()),
-            if entry.paused { "paused".into() } else { String::new() },
+            note(entry),
         ]);
     }
     table.render()
+}
+
+/// What is to be said of it besides.
+fn note(entry: &Entry) -> String {
+    let of = entry.owner.as_deref().map(|owner| format!("of the file of '{owner}'"));
+    let all: Vec<String> = entry.paused.then(|| "paused".to_owned()).into_iter().chain(of).collect();
+    all.join(", ")
 }
 
 /// When it is due, in words.

@@ -1,0 +1,101 @@
+//! Triggers: schedules that are in a file. Each is marked with the name of the manager that has the file, so that it goes when the file has it no
+//! longer, and so that no manager ever touches what a person has written.
+
+use raddle_broker::{Broker, ScheduleView};
+use raddle_core::WorkerEntry;
+
+use super::{ManagerError, Process, Work, life::KIND};
+use crate::{line::stays, schedule, worker::this_host};
+
+/// What a manager says that it has, besides its workers, where one has a trigger.
+pub(super) fn tag(slug: &str) -> String {
+    format!("@trigger/{slug}")
+}
+
+/// Stores the triggers of a file, and removes those that a manager of this name had in it before.
+pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
+    let workers: Vec<&Work> = processes.iter().flat_map(|process| &process.workers).collect();
+    for worker in &workers {
+        if let Some(trigger) = worker.schedule() {
+            let put = schedule::put_of(broker, trigger, name).await;
+            put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
+        }
+    }
+    let stored = broker.schedules().await?;
+    let former = former(&stored, name, &workers);
+    if former.is_empty() {
+        return Ok(());
+    }
+    let (registry, here) = (broker.workers().await?, this_host());
+    for slug in former {
+        // Another of this name has it in another file.
+        let has =
+            |entry: &WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == tag(slug));
+        if registry.iter().any(|entry| has(entry) && stays(entry, &here)) {
+            continue;
+        }
+        let removed = schedule::remove_of(broker, slug, name).await;
+        if removed.map_err(|source| ManagerError::Trigger { slug: slug.into(), source })? {
+            tracing::info!(slug, "a trigger was removed that is in the file no longer");
+        }
+    }
+    Ok(())
+}
+
+/// The schedules that a manager of this name has stored, and that are none of these workers' any more.
+fn former<'a>(stored: &'a [ScheduleView], name: &str, workers: &[&Work]) -> Vec<&'a str> {
+    let is_kept = |slug: &str| workers.iter().any(|worker| worker.slug == slug && worker.trigger.is_some());
+    let of_name = stored.iter().map(|view| &view.entry).filter(|entry| entry.owner.as_deref() == Some(name));
+    of_name.map(|entry| entry.schedule.name.as_str()).filter(|slug| !is_kept(slug)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use raddle_broker::memory::Memory;
+    use raddle_core::{Schedule, Spec};
+
+    use super::*;
+    use crate::schedule::{Error, put};
+
+    fn file(slugs: &[&str]) -> Vec<Process> {
+        let worker = |slug: &&str| Work::command(*slug, ["true"]).every(Duration::from_secs(60));
+        vec![slugs.iter().fold(Process::new("clock"), |process, slug| process.worker(worker(slug)))]
+    }
+
+    async fn names(broker: &Memory) -> Vec<String> {
+        use raddle_broker::Schedules;
+        broker.schedules().await.unwrap().into_iter().map(|view| view.entry.schedule.name).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_file_has_no_longer_goes_and_nothing_else() {
+        let broker = Memory::new();
+        let by_hand = Schedule::every("hand", Duration::from_secs(60)).task(Spec::command(["true"])).unwrap();
+        put(&broker, by_hand, false).await.unwrap();
+        declare(&broker, "group", &file(&["a", "b"])).await.unwrap();
+        declare(&broker, "other", &file(&["c"])).await.unwrap();
+        assert_eq!(names(&broker).await, ["a", "b", "c", "hand"]);
+        declare(&broker, "group", &file(&["b"])).await.unwrap();
+        assert_eq!(names(&broker).await, ["b", "c", "hand"]);
+        declare(&broker, "group", &[Process::new("p").worker(Work::new("b"))]).await.unwrap();
+        assert_eq!(names(&broker).await, ["c", "hand"], "a worker whose trigger was taken out is like one that was");
+    }
+
+    #[tokio::test]
+    async fn what_was_written_by_hand_is_left_alone() {
+        let broker = Memory::new();
+        let by_hand = || Schedule::every("a", Duration::from_secs(7)).task(Spec::command(["true"])).unwrap();
+        put(&broker, by_hand(), false).await.unwrap();
+        let refused = declare(&broker, "group", &file(&["a"])).await.unwrap_err();
+        assert!(matches!(refused, ManagerError::Trigger { source: Error::ByHand(_), .. }), "{refused}");
+        declare(&broker, "group", &file(&["b"])).await.unwrap();
+        assert_eq!(names(&broker).await, ["a", "b"]);
+        // Who replaces one of a file by hand has it for himself.
+        declare(&broker, "group", &file(&["b", "c"])).await.unwrap();
+        put(&broker, Schedule { name: "c".into(), ..by_hand() }, true).await.unwrap();
+        declare(&broker, "group", &file(&["b"])).await.unwrap();
+        assert_eq!(names(&broker).await, ["a", "b", "c"]);
+    }
+}
