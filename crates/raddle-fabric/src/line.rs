@@ -29,10 +29,14 @@ const ERROR_PAUSE: Duration = Duration::from_millis(500);
 /// How long leaving the registry may take.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whether a manager is there, and stays: not one that is leaving, nor one that was killed here, and is listed until its lease has run out.
+/// Whether a manager is there: not one that was killed here, and is listed until its lease has run out.
+pub(crate) fn is_there(entry: &WorkerEntry, here: &str) -> bool {
+    entry.info.host != here || raddle_exec::parent_of(entry.info.pid).is_some()
+}
+
+/// Whether a manager is there, and is not leaving.
 pub(crate) fn stays(entry: &WorkerEntry, here: &str) -> bool {
-    let is_there = entry.info.host != here || raddle_exec::parent_of(entry.info.pid).is_some();
-    entry.status != WorkerStatus::Draining && is_there
+    entry.status != WorkerStatus::Draining && is_there(entry, here)
 }
 
 pub(crate) struct Line {

@@ -50,6 +50,13 @@ pub(crate) enum GroupCommand {
     #[command(after_help = "Example:
   raddle group scale mail 5              until the next 'raddle group scale', also after a restart")]
     Scale(ScaleArgs),
+    /// Forget a worker that no manager has any more
+    #[command(after_help = "Example:
+  raddle group forget mail               it gets no more events; tasks that wait for it stay in its queue
+
+A worker that is taken out of raddle.toml goes on getting its events, so that nothing is lost until
+it is back. This ends that.")]
+    Forget(SlugArgs),
 }
 
 /// Which worker.

@@ -104,6 +104,7 @@ async fn examine(context: &Context, findings: &mut Vec<Finding>) -> Outcome<Opti
         fix: fix.clone(),
     }));
     findings.push(workers(&*broker).await?);
+    findings.extend(forsaken(&*broker).await?);
     Ok(Some(health))
 }
 
@@ -115,6 +116,28 @@ async fn workers(broker: &dyn Broker) -> Outcome<Finding> {
     let ok = alive > 0 || waiting == 0;
     let fix = (!ok).then(|| "start one with 'raddle worker start'".to_owned());
     Ok(Finding { area: "workers", name: "alive".into(), ok, vital: false, detail, fix })
+}
+
+/// Workers of groups that go on getting events, and have nobody who runs them.
+async fn forsaken(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
+    let views = group::list(broker).await?;
+    let finding = |view: &group::View| {
+        let (slug, sources) = (&view.slug, view.sources.join(", "));
+        let waiting = crate::format::count(view.waiting, "task");
+        Finding {
+            area: "groups",
+            name: format!("worker {slug}"),
+            ok: false,
+            vital: false,
+            detail: format!(
+                "no manager that runs has it, and it collects what is written to {sources}: {waiting} ready to run"
+            ),
+            fix: Some(format!(
+                "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget {slug}'"
+            )),
+        }
+    };
+    Ok(views.iter().filter(|view| view.is_forsaken()).map(finding).collect())
 }
 
 /// Whether whoever runs the groups of this project waits for the end of what they run: what is in compose files and units beside its file, or in a

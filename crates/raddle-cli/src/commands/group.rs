@@ -6,6 +6,7 @@ use crate::{
     args::{GroupCommand, ScaleArgs, SlugArgs},
     context::Context,
     error::{Failure, Outcome},
+    format::count,
     output,
     table::Table,
 };
@@ -15,14 +16,11 @@ pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
         GroupCommand::List => list(context).await,
         GroupCommand::Off(SlugArgs { slug }) => turn(context, &slug, false).await,
         GroupCommand::On(SlugArgs { slug }) => turn(context, &slug, true).await,
+        GroupCommand::Forget(SlugArgs { slug }) => forget(context, &slug).await,
         GroupCommand::Scale(ScaleArgs { slug, replicas }) => {
             let broker = context.broker().await?;
             let standing = group::scale(&*broker, &slug, replicas).await.map_err(failure)?;
-            changed(
-                context,
-                &standing,
-                &format!("'{slug}' is to have {}", crate::format::count(replicas.into(), "process")),
-            )
+            changed(context, &standing, &format!("'{slug}' is to have {}", count(replicas.into(), "process")))
         }
     }
 }
@@ -66,6 +64,25 @@ async fn turn(context: &Context, slug: &str, on: bool) -> Outcome {
     let broker = context.broker().await?;
     let standing = group::turn(&*broker, slug, on).await.map_err(failure)?;
     changed(context, &standing, &format!("'{slug}' is {}", if on { "on" } else { "off" }))
+}
+
+async fn forget(context: &Context, slug: &str) -> Outcome {
+    let forgotten = group::forget(&*context.broker().await?, slug).await.map_err(failure)?;
+    if context.json {
+        output::json(&forgotten)?;
+        return Ok(0);
+    }
+    context.note(format!("'{slug}' is forgotten: nothing is an event for it any more"));
+    if forgotten.waiting > 0 {
+        let tasks = count(forgotten.waiting, "task");
+        context.note(format!(
+            "its queue has {tasks} still: run them with 'raddle worker start --queues {slug}', or see 'raddle task list --queue {slug}'"
+        ));
+    }
+    for source in &forgotten.unread {
+        context.note(format!("what is written to '{source}' stays there from now on: it is an event for nobody"));
+    }
+    Ok(0)
 }
 
 fn changed(context: &Context, standing: &Standing, said: &str) -> Outcome {

@@ -215,6 +215,43 @@ fn workers_are_turned_off_and_on_and_scaled() {
 }
 
 #[test]
+fn a_worker_that_is_in_no_file_any_more_is_found_and_forgotten() {
+    let world = World::new();
+    let manager = up(&world, EVENTS);
+    let tid = manager.stdout().trim().to_owned();
+    world.raddle(["group", "forget", "mail"]).code(2).says(&format!("'mail' is kept by the manager {tid}"));
+    let found = || {
+        let checks = world.raddle(["doctor", "--json"]).json()["checks"].as_array().unwrap().clone();
+        checks.into_iter().filter(|check| check["name"].as_str().unwrap().starts_with("worker ")).collect::<Vec<_>>()
+    };
+    assert_eq!(found(), Vec::<Value>::new());
+    down(&world, manager);
+    let (_, rest) = EVENTS.split_once("[process.rest]").unwrap();
+    let manager = up(&world, &format!("[process.rest]{rest}"));
+    world.raddle(["queue", "write", "orders", "1"]).ok();
+    until("the other has had it", || lines(&world, "done") == ["stock 1"]);
+    let fix = "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget mail'";
+    assert_eq!(found().iter().map(|check| &check["fix"]).collect::<Vec<_>>(), [fix]);
+    let forgotten = world.raddle(["group", "forget", "mail", "--json"]).ok().json();
+    assert_eq!(
+        forgotten,
+        serde_json::json!({ "slug": "mail", "waiting": 1, "sources": ["orders"], "unread": [] }),
+        "what waits stays"
+    );
+    assert_eq!(found(), Vec::<Value>::new());
+    world.raddle(["queue", "write", "orders", "2"]).ok();
+    until("the other has had it", || lines(&world, "done") == ["stock 1", "stock 2"]);
+    assert_eq!(world.raddle(["task", "list", "--queue", "mail", "--json"]).ok().json().as_array().unwrap().len(), 1);
+    world.raddle(["group", "forget", "mail"]).code(2).says("there is no worker 'mail'");
+    down(&world, manager);
+    world
+        .raddle(["group", "forget", "stock"])
+        .ok()
+        .says("'stock' is forgotten: nothing is an event for it any more")
+        .says("what is written to 'returns' stays there from now on");
+}
+
+#[test]
 fn what_fails_is_handled_as_its_worker_says() {
     let world = World::new();
     let worker = |slug: &str, rest: &str| {

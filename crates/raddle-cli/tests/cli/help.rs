@@ -59,6 +59,7 @@ const COMMANDS: &[&[&str]] = &[
     &["group", "off"],
     &["group", "on"],
     &["group", "scale"],
+    &["group", "forget"],
     &["spawner"],
     &["spawner", "run"],
     #[cfg(feature = "pool")]

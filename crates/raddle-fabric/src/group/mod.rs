@@ -49,5 +49,5 @@ pub(crate) use life::KIND;
 pub use life::{Builder, Ended, Handle, Manager, ManagerError, Options, Snapshot};
 pub use member::{Member, MemberError};
 pub use process::{OnError, Process, Reconnect, Trigger, Work};
-pub use standing::{Standing, forget, standings};
-pub use view::{ChangeError, Keeper, View, list, scale, turn};
+pub use standing::{Standing, standings};
+pub use view::{ChangeError, Forgotten, Keeper, View, forget, list, scale, turn};

@@ -169,14 +169,14 @@ pub(super) async fn change(
     Ok(Some(standing))
 }
 
-/// Removes a worker: nothing is an event for it any more. Its tasks stay. Returns whether there was one.
-pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<bool> {
+/// Removes a worker: nothing is an event for it any more. Its tasks stay. Returns what was wanted of it.
+pub(super) async fn remove(broker: &dyn Broker, slug: &str) -> Result<Option<Standing>> {
     let known = Standings::read(broker).await?;
     for (_, message) in known.messages.iter().filter(|(of, _)| of == slug) {
         let conversion = Conversion { queue: queue(), messages: vec![message.clone()], tasks: Vec::new() };
         broker.convert(conversion).await?;
     }
-    Ok(known.get(slug).is_some())
+    Ok(known.get(slug).cloned())
 }
 
 /// Tells whoever listens of every change. It ends when this is dropped.

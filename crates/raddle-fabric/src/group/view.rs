@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::{
     Standing,
     life::KIND,
-    standing::{change, standings},
+    standing::{change, remove, standings},
 };
-use crate::schedule;
+use crate::{line::is_there, schedule, worker::this_host};
 
 /// A worker of a group, as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,6 +37,13 @@ pub struct View {
     pub managers: Vec<Keeper>,
 }
 
+impl View {
+    /// Whether it goes on collecting messages although no manager that is there keeps it.
+    pub fn is_forsaken(&self) -> bool {
+        self.managers.is_empty() && !self.sources.is_empty()
+    }
+}
+
 /// A manager that keeps a worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Keeper {
@@ -46,6 +53,20 @@ pub struct Keeper {
     pub name: String,
     /// What it is doing.
     pub status: WorkerStatus,
+}
+
+/// A worker that was forgotten, and what is left of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Forgotten {
+    /// Its name, and that of its queue.
+    pub slug: String,
+    /// Tasks that wait there, and go on waiting.
+    pub waiting: u64,
+    /// The queues whose messages are events for it no more.
+    pub sources: Vec<String>,
+    /// Those of them that are events for nobody now: their messages stay.
+    pub unread: Vec<String>,
 }
 
 /// Why a group was not changed.
@@ -61,6 +82,16 @@ pub enum ChangeError {
     /// There cannot be more than one of it.
     #[error("'{0}' is not alone in its process, or has a trigger: there can be one of it. Turn it off and on instead")]
     Single(String),
+    /// Somebody keeps it.
+    #[error(
+        "'{slug}' is kept by the manager {tid}: take it out of its raddle.toml and start that again, or stop it with 'raddle task stop {tid}'"
+    )]
+    Kept {
+        /// The worker.
+        slug: String,
+        /// Its manager.
+        tid: Tid,
+    },
     /// Its trigger could not be paused, or let go on.
     #[error(transparent)]
     Trigger(#[from] schedule::Error),
@@ -76,7 +107,7 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
             busy: serving.iter().map(|entry| (entry.load * f64::from(entry.info.concurrency)).round() as u64).sum(),
             waiting: summary.ready.get(&standing.slug).copied().unwrap_or_default(),
             pids: serving.iter().map(|entry| entry.info.pid).collect(),
-            managers: keepers(&workers, &standing.slug).collect(),
+            managers: keepers(&workers, &standing.slug),
             replicas: standing.wanted(),
             slug: standing.slug,
             process: standing.process,
@@ -88,11 +119,13 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
 }
 
 /// The managers that keep a worker, also while it is off.
-fn keepers<'a>(workers: &'a [WorkerEntry], slug: &'a str) -> impl Iterator<Item = Keeper> + 'a {
-    let keeps =
-        move |entry: &&WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == slug);
+fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<Keeper> {
+    let here = this_host();
+    let keeps = |entry: &&WorkerEntry| {
+        entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry, &here)
+    };
     let keeper = |entry: &WorkerEntry| Keeper { tid: entry.tid, name: entry.info.name.clone(), status: entry.status };
-    workers.iter().filter(keeps).map(keeper)
+    workers.iter().filter(keeps).map(keeper).collect()
 }
 
 /// Turns a worker off or on. What comes for it meanwhile waits, but for what its trigger would have made.
@@ -111,6 +144,23 @@ pub async fn turn(broker: &dyn Broker, slug: &str, on: bool) -> Result<Standing,
         }
     }
     Ok(standing)
+}
+
+/// Forgets a worker that no manager has any more: nothing is an event for it from now on. What waits in its queue stays there.
+pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<Forgotten, ChangeError> {
+    if let Some(keeper) = keepers(&broker.workers().await?, slug).first() {
+        return Err(ChangeError::Kept { slug: slug.into(), tid: keeper.tid });
+    }
+    let standing = remove(broker, slug).await?.ok_or_else(|| ChangeError::Absent(slug.into()))?;
+    let owner = broker.schedule(slug).await?.and_then(|view| view.entry.owner);
+    if let Some(owner) = owner {
+        schedule::remove_of(broker, slug, &owner).await?;
+    }
+    let others = standings(broker).await?;
+    let is_unread = |source: &&String| !others.iter().any(|other| other.sources.contains(source));
+    let unread = standing.sources.iter().filter(is_unread).cloned().collect();
+    let waiting = broker.summary().await?.ready.get(slug).copied().unwrap_or_default();
+    Ok(Forgotten { slug: standing.slug, waiting, sources: standing.sources, unread })
 }
 
 /// Has so many processes of a worker, until this is said again.
