@@ -13,8 +13,6 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// How often in a row a child may end sooner than that before the next has to wait: who was killed is replaced at once, and only what comes
 /// again and again is a crash loop.
 const FREE: u32 = 3;
-/// How many children may be starting at a time, over all groups.
-const PARALLEL: usize = 16;
 
 /// What is kept of all groups.
 #[derive(Debug)]
@@ -320,18 +318,27 @@ impl Core {
         }
     }
 
-    /// Lets one of a group at a time make room for another, and only where all others are there.
+    /// Lets one of a group at a time make room for another, and only where all others are there that can be.
     fn recycle(&mut self, now: Duration) {
         for group in (0..self.groups.len()).map(GroupId) {
-            let Census { wanted, ready, .. } = self.census(group);
             let of_group = self.children.iter().filter(|(_, child)| child.seat.group == group);
             let due = of_group.filter_map(|(id, child)| Some((*id, child.recycle(now)?))).next();
             if let Some((id, why)) = due
-                && ready >= wanted
+                && self.is_complete(group)
             {
                 self.end(id, why, now);
             }
         }
+    }
+
+    /// Whether there is a ready child in every seat that has not been given up for now: one in which children die as soon as they are started, or one
+    /// that stays empty, would keep all others from being recycled.
+    fn is_complete(&self, group: GroupId) -> bool {
+        let is_ready =
+            |id: &ChildId| matches!(self.children.get(id).map(|child| &child.phase), Some(Phase::Ready { .. }));
+        let (seats, wanted) = (&self.groups[group.0].seats, self.wanted(group));
+        let mut sound = seats.iter().take(wanted).filter(|seat| !seat.retired && !seat.brake.is_on());
+        seats.len() >= wanted && sound.all(|seat| seat.child.as_ref().is_some_and(is_ready))
     }
 
     /// Starts who is missing.
@@ -342,8 +349,10 @@ impl Core {
             seats.resize_with(seats.len().max(wanted), Place::default);
             self.groups[group.0].was_up |= ready >= wanted;
         }
-        let mut starting = self.children.values().filter(|child| child.is_starting()).count();
         for group in (0..self.groups.len()).map(GroupId) {
+            // Of each group its own: one whose children take long to start does not hold up the others.
+            let mut starting = self.census(group).starting;
+            let parallel = self.groups[group.0].policy.parallel;
             if !self.groups[group.0].policy.after.iter().all(|before| self.groups[before.0].was_up) {
                 continue;
             }
@@ -351,7 +360,7 @@ impl Core {
                 let seat = Seat { group, number };
                 let place = self.place(seat);
                 let is_free = place.child.is_none() && !place.retired && place.brake.holds_until(now).is_none();
-                if is_free && starting < PARALLEL {
+                if is_free && starting < parallel {
                     starting += 1;
                     self.start(seat, now);
                 }

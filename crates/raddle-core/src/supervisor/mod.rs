@@ -17,7 +17,7 @@ mod policy;
 
 pub use core::{Census, Core};
 pub use event::{Effect, End, Event, Hang, Notice, Why};
-pub use policy::{Policy, Recycle, Restart};
+pub use policy::{PARALLEL, Policy, Recycle, Restart};
 
 /// A group, by its place among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

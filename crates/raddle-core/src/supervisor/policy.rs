@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::GroupId;
 use crate::{chance::unit_interval, stop::StopPolicy};
 
+/// How many children of a group are started at a time where nothing else is said.
+pub const PARALLEL: usize = 16;
+
 /// How the children of a group are treated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -18,6 +21,8 @@ pub struct Policy {
     pub restart: Restart,
     /// How one is stopped: how long it may finish what it does, and how long it may take to end after that is cancelled.
     pub stop: StopPolicy,
+    /// How many of them may be starting at a time: so that many do not all want the machine at once.
+    pub parallel: usize,
     /// How long one may take until it is ready.
     pub start_within: Duration,
     /// How long one may show no progress, or stand still, before it counts as hung.

@@ -15,6 +15,7 @@ pub(super) fn policy(replicas: usize) -> Policy {
         on: true,
         restart: Restart::Always,
         stop: StopPolicy { drain: Some(at(5000)), grace: at(2000) },
+        parallel: PARALLEL,
         start_within: at(30_000),
         patience: at(1000),
         recycle: Recycle::default(),
@@ -210,6 +211,38 @@ fn one_at_a_time_is_recycled() {
     core.on(Event::Ready(next), at(7));
     let effects = core.on(Event::Time, at(60_004));
     assert!(matches!(effects[0], Effect::Say(Notice::Ending(_, Why::Age))), "{effects:?}");
+}
+
+#[test]
+fn a_seat_that_cannot_be_filled_keeps_no_other_from_being_recycled() {
+    let recycle = Recycle { tasks: Some(10), jitter: 0.0, ..Recycle::default() };
+    // One is braked: its children die as soon as they are started.
+    let mut core = Core::new([Policy { recycle, ..policy(2) }]);
+    let children = started(&core.on(Event::Time, at(0)));
+    core.on(Event::Ready(children[0]), at(1));
+    let due = Event::Measured { child: children[0], tasks: 10, rss: None };
+    assert!(core.on(due, at(2)).is_empty(), "the other is about to be there");
+    let effects = core.on(Event::Gone(children[1], End::Badly), at(3));
+    assert!(effects.contains(&Effect::Say(Notice::Ending(children[0], Why::Tasks))), "{effects:?}");
+    // One has retired.
+    let (mut core, children) = up(Policy { recycle, restart: Restart::Never, ..policy(2) });
+    core.on(Event::Gone(children[1], End::Well), at(1));
+    let effects = core.on(Event::Measured { child: children[0], tasks: 10, rss: None }, at(2));
+    assert!(effects.contains(&Effect::Say(Notice::Ending(children[0], Why::Tasks))), "{effects:?}");
+}
+
+#[test]
+fn slow_starters_hold_up_nobody_but_their_own_group() {
+    let mut core = Core::new([policy(40), Policy { parallel: 2, ..policy(5) }]);
+    let of = |effects: &[Effect], group| {
+        let starts = effects.iter().filter(|effect| matches!(effect, Effect::Start(_, seat) if seat.group == group));
+        starts.count()
+    };
+    let effects = core.on(Event::Time, at(0));
+    assert_eq!((of(&effects, GROUP), of(&effects, GroupId(1))), (PARALLEL, 2));
+    let fast = started(&effects)[PARALLEL];
+    let effects = core.on(Event::Ready(fast), at(1));
+    assert_eq!((of(&effects, GROUP), of(&effects, GroupId(1))), (0, 1));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use raddle_core::{
     schedule::{Cron, Missed},
     spec::{Isolation, Reserved},
     stop::StopPolicy,
-    supervisor::{GroupId, Policy, Recycle, Restart},
+    supervisor::{GroupId, PARALLEL, Policy, Recycle, Restart},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -248,6 +248,7 @@ impl Process {
             on: true,
             restart: self.restart,
             stop: StopPolicy { drain: Some(self.longest()), grace: self.shutdown_timeout.0 },
+            parallel: PARALLEL,
             start_within: self.start_timeout.0,
             patience: self.hang_timeout.0,
             recycle: Recycle {
