@@ -252,10 +252,10 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     let mut early = None;
     if let Some(member) = &member {
         let interrupts = early.insert(Interrupts::catch()?);
-        tokio::select! {
-            ran = member.startup() => ran.map_err(|error| Failure::Raddle(error.to_string()))?,
+        let started = member.startup(interrupts.next()).await;
+        if !started.map_err(|error| Failure::Raddle(error.to_string()))? {
             // Nothing has begun that would have to end.
-            () = interrupts.next() => return Ok(0),
+            return Ok(0);
         }
     }
     let broker = context.broker_of_worker().await?;

@@ -360,6 +360,36 @@ fn hooks_are_run_and_processes_come_after_others() {
 }
 
 #[test]
+fn nothing_that_hooks_have_started_outlives_them() {
+    let world = World::new();
+    let leave = |name: &str, rest: &str| format!("['sh', '-c', 'setsid sleep 1000 & echo $! > {name}; {rest}']");
+    let file = format!(
+        "[process.a]\nshutdown_timeout = '1s'\nstartup = {}\nshutdown = {}\n[[process.a.worker]]\nslug = 'a'\n",
+        leave("first", "true"),
+        // It does not end, so that it has to be ended.
+        leave("last", "sleep 1000"),
+    );
+    let is_there = |name: &str| {
+        let pid = lines(&world, name).concat();
+        assert!(!pid.is_empty(), "{name}");
+        std::path::Path::new(&format!("/proc/{pid}")).exists()
+    };
+    let manager = up(&world, &file);
+    assert!(!is_there("first"), "its process is ready, and it is gone");
+    let said = down(&world, manager);
+    assert!(!is_there("last"), "{said}");
+    // One that nobody waits for any more.
+    let file = file.replace("first; true", "early; sleep 1000");
+    world.file("raddle.toml", file);
+    let manager = world.start(["up"]);
+    until("it is at it", || !lines(&world, "early").is_empty());
+    manager.signal(libc::SIGTERM);
+    manager.finish().ok();
+    assert!(!is_there("early"));
+    assert_eq!(world.processes(), []);
+}
+
+#[test]
 fn processes_are_recycled_by_count_and_the_rest_stays() {
     let world = World::new();
     let manager = up(&world, "[process.a]\nmax_tasks = 2\njitter = 0\n[[process.a.worker]]\nslug = 'a'\n");

@@ -3,7 +3,7 @@
 //! It marks each turn of its loop, runs the hooks, keeps the bounds of its group, and ends when its manager is gone: first what it runs may be
 //! over, then that is given back, as if its manager had asked. So a manager that is killed leaves nobody behind for longer than a stop takes.
 
-use std::{collections::BTreeMap, io, os::fd::OwnedFd, process::Stdio, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use raddle_core::{Span, Tid};
 use raddle_exec::MarkPage;
@@ -11,10 +11,10 @@ use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    process::Command,
-    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
+    time::{Interval, MissedTickBehavior, interval, sleep},
 };
 
+use super::hook::Hook;
 use crate::{Options, Shutdown, worker::Bound};
 
 /// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
@@ -95,25 +95,30 @@ impl Member {
         Options { grace, bound, schedules: false, parent: Some(self.charge.parent), ..options }
     }
 
-    /// Runs what is to be run before the first task.
-    pub async fn startup(&self) -> Result<(), MemberError> {
+    /// Runs what is to be run before the first task. Returns whether that is over, and not what it is `asked` to do instead: to end.
+    pub async fn startup(&self, asked: impl Future<Output = ()>) -> Result<bool, MemberError> {
         let gone = async {
-            match &self.manager {
-                Some(manager) => drop(manager.readable().await),
-                None => std::future::ready(()).await,
+            if let Some(manager) = &self.manager {
+                drop(manager.readable().await);
             }
         };
         // How long it may take is for the manager to say. One that is not waited for is killed.
-        tokio::select! {
-            biased;
-            () = gone => Err(MemberError::Forsaken),
-            ran = hook(&self.charge.startup, Duration::MAX) => ran,
-        }
+        let never_mind = async {
+            tokio::select! {
+                biased;
+                () = gone => Err(MemberError::Forsaken),
+                () = asked => Ok(false),
+            }
+        };
+        let hook = Hook { name: "startup", argv: &self.charge.startup, of: self.charge.parent, within: None };
+        hook.run(never_mind).await?.unwrap_or(Ok(true))
     }
 
     /// Runs what is to be run after the last.
     pub async fn shutdown(&self) -> Result<(), MemberError> {
-        hook(&self.charge.shutdown, self.charge.shutdown_timeout.0).await
+        let within = Some(self.charge.shutdown_timeout.0);
+        let hook = Hook { name: "shutdown", argv: &self.charge.shutdown, of: self.charge.parent, within };
+        hook.run(std::future::pending::<()>()).await.map(drop)
     }
 
     /// So many attempts have begun.
@@ -163,21 +168,4 @@ fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     }
     // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
     Ok(Some(unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE)? }))
-}
-
-async fn hook(argv: &[String], within: Duration) -> Result<(), MemberError> {
-    let [program, args @ ..] = argv else { return Ok(()) };
-    let failed = |how: String| MemberError::Hook { hook: argv.join(" "), how };
-    let mut command = Command::new(program);
-    command.args(args).env_remove(VARIABLE).stdin(Stdio::null()).kill_on_drop(true);
-    // Its standard output is for the manager alone.
-    command.stdout(Stdio::from(rustix::io::fcntl_dupfd_cloexec(io::stderr(), 3).map_err(io::Error::from)?));
-    let mut child = command.spawn().map_err(|error| failed(format!("cannot be run: {error}")))?;
-    let began = Instant::now();
-    match timeout(within, child.wait()).await {
-        Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => Err(failed(format!("failed with {status}"))),
-        Ok(Err(error)) => Err(failed(format!("cannot be waited for: {error}"))),
-        Err(_) => Err(failed(format!("was not over after {:?}, and was killed", began.elapsed()))),
-    }
 }

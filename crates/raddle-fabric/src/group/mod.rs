@@ -22,7 +22,7 @@
 //! | `view.rs` | what people see of groups, and do to them |
 //! | `service.rs`, `say.rs` | the loop; what it says |
 //! | `life.rs` | registered, at work, gone; the builder |
-//! | `member.rs` | the other side: what a process of a group does besides being a worker |
+//! | `member.rs`, `hook.rs` | the other side: what a process of a group does besides being a worker |
 //!
 //! Who is started, replaced and stopped is decided in [`raddle_core::supervisor`]. A manager is itself a task: it has an id, an entry in the
 //! registry, control queues and a title. Its processes are workers like all others, bound to queues by their slugs.
@@ -32,6 +32,7 @@ mod children;
 mod evidence;
 mod file;
 pub mod grace;
+mod hook;
 mod invocation;
 mod life;
 mod member;
