@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, fs, io, os::fd::AsFd, process::Stdio, time::Dur
 
 use raddle_core::{
     Tid,
+    stop::StopPolicy,
     supervisor::{ChildId, Core, Event, Hang, Why},
 };
 use raddle_exec::MarkPage;
@@ -39,12 +40,12 @@ impl Children {
         Self { kept: BTreeMap::new(), news, tell }
     }
 
-    /// Starts a process that runs so many tasks at a time.
-    pub(super) fn start(&mut self, id: ChildId, template: &Template, slots: usize) -> io::Result<()> {
+    /// Starts a process that runs so many tasks at a time. It is stopped in this way when nobody keeps it any more.
+    pub(super) fn start(&mut self, id: ChildId, template: &Template, slots: usize, stop: StopPolicy) -> io::Result<()> {
         let page = MarkPage::new()?;
-        let mut started = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?))?;
+        let mut started = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?), true)?;
         let pid = started.pid;
-        let orders = started.watch(id, self.tell.clone());
+        let orders = started.watch(id, self.tell.clone(), Some(stop));
         self.kept.insert(id, Kept { pid, tid: None, orders, page, turns: 0, slots });
         Ok(())
     }

@@ -240,6 +240,11 @@ impl Process {
         self.workers.iter().map(|worker| worker.execution_timeout.0).max().unwrap_or_default()
     }
 
+    /// How its processes are stopped.
+    pub(super) fn stop(&self) -> StopPolicy {
+        StopPolicy { drain: Some(self.longest()), grace: self.shutdown_timeout.0 }
+    }
+
     /// How its processes are treated. The number of each process is its place among `names`.
     pub(super) fn policy(&self, names: &[&str]) -> Policy {
         let number = |name: &String| names.iter().position(|other| other == name).map(GroupId);
@@ -247,7 +252,7 @@ impl Process {
             replicas: self.replicas as usize,
             on: true,
             restart: self.restart,
-            stop: StopPolicy { drain: Some(self.longest()), grace: self.shutdown_timeout.0 },
+            stop: self.stop(),
             parallel: PARALLEL,
             start_within: self.start_timeout.0,
             patience: self.hang_timeout.0,

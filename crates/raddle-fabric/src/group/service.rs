@@ -329,7 +329,7 @@ impl Service {
     fn start(&mut self, id: ChildId, seat: Seat) -> std::io::Result<()> {
         let process = &self.options.processes[seat.group.0];
         let template = template(&self.options, self.line.tid, process, &self.off[seat.group.0]);
-        self.children.start(id, &template, process.concurrency as usize)
+        self.children.start(id, &template, process.concurrency as usize, process.stop())
     }
 
     // -- what is seen

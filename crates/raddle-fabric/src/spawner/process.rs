@@ -8,14 +8,16 @@ use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
     path::PathBuf,
     process::Stdio,
+    time::Duration,
 };
 
 use async_trait::async_trait;
-use raddle_core::{Tid, worker::WorkerInfo};
+use raddle_core::{Tid, stop::StopPolicy, worker::WorkerInfo};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
     sync::mpsc,
+    time::timeout,
 };
 
 use super::{
@@ -40,8 +42,8 @@ pub struct Template {
 const LINE: usize = 128;
 
 impl Template {
-    /// Starts that process, with this as its standard input.
-    pub(crate) fn start(&self, stdin: Stdio) -> io::Result<Started> {
+    /// Starts that process, with this as its standard input. One that is `bound` to whoever starts it is killed when nobody watches it any more.
+    pub(crate) fn start(&self, stdin: Stdio, bound: bool) -> io::Result<Started> {
         let Self { program, args, env } = self;
         let mut command = Command::new(program);
         if let [name, args @ ..] = &args[..] {
@@ -53,7 +55,8 @@ impl Template {
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
-            .process_group(0);
+            .process_group(0)
+            .kill_on_drop(bound);
         let child = command.spawn()?;
         let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
         Ok(Started { pid, child: Some(child) })
@@ -91,9 +94,9 @@ impl Processes {
 #[async_trait]
 impl Launcher for Processes {
     async fn launch(&mut self, _: Tid) -> Result<Id, LaunchError> {
-        let mut child = self.template.start(Stdio::null())?;
+        let mut child = self.template.start(Stdio::null(), false)?;
         let id = Id::process(child.pid);
-        self.orders.insert(id.clone(), child.watch(id.clone(), self.tell.clone()));
+        self.orders.insert(id.clone(), child.watch(id.clone(), self.tell.clone(), None));
         Ok(id)
     }
 
@@ -124,17 +127,18 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Has somebody told what becomes of it, under this name, and returns the way to tell it something. Ends with the process, or stays behind with
-    /// one that outlives this.
+    /// Has somebody told what becomes of it, under this name, and returns the way to tell it something. When that way is dropped, the process is stopped
+    /// like this, or, without it, outlives whoever has started it.
     pub(crate) fn watch<K: Clone + Display + Send + Sync + 'static>(
         &mut self,
         id: K,
         tell: mpsc::UnboundedSender<(K, News)>,
+        left: Option<StopPolicy>,
     ) -> mpsc::UnboundedSender<Tell> {
         let (order, orders) = mpsc::unbounded_channel();
         if let Some(mut child) = self.child.take() {
             let lines = child.stdout.take().map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
-            tokio::spawn(watch(id, child, lines, orders, tell));
+            tokio::spawn(watch(id, child, lines, orders, tell, left));
         }
         order
     }
@@ -148,8 +152,9 @@ async fn watch<K: Clone + Display>(
     mut lines: Option<Lines<BufReader<ChildStdout>>>,
     mut orders: mpsc::UnboundedReceiver<Tell>,
     tell: mpsc::UnboundedSender<(K, News)>,
+    left: Option<StopPolicy>,
 ) {
-    let mut said = Said::default();
+    let (mut said, mut is_kept) = (Said::default(), true);
     loop {
         tokio::select! {
             // What it said comes before its end.
@@ -162,20 +167,16 @@ async fn watch<K: Clone + Display>(
                 }
                 None => lines = None,
             },
-            Some(what) = orders.recv() => match what {
-                Tell::Kill => {
-                    // What it has started beside its runners, a hook perhaps, is in its group; what runners run ends with their socket.
-                    if let Some(pid) = child.id() {
-                        raddle_exec::kill_group(pid);
+            what = orders.recv(), if is_kept => match what {
+                None => {
+                    is_kept = false;
+                    if let Some(policy) = left {
+                        return see_out(child, policy).await;
                     }
-                    drop(child.start_kill());
                 }
+                Some(Tell::Kill) => kill(&mut child),
                 // One that is to give back what it runs is told so by the broker.
-                Tell::Stop | Tell::GiveBack => {
-                    if let Some(pid) = child.id() {
-                        raddle_exec::terminate(pid);
-                    }
-                }
+                Some(Tell::Stop | Tell::GiveBack) => terminate(&child),
             },
             status = child.wait() => {
                 let gone = match status {
@@ -188,6 +189,34 @@ async fn watch<K: Clone + Display>(
             }
         }
     }
+}
+
+/// Stops a process that nobody keeps any more: whoever did was dropped. What it runs may end, and is given back after that.
+async fn see_out(mut child: Child, policy: StopPolicy) {
+    tracing::warn!(pid = child.id(), "the manager of a process was dropped: it is stopped");
+    for within in [policy.drain.unwrap_or(Duration::MAX), policy.grace] {
+        terminate(&child);
+        if timeout(within, child.wait()).await.is_ok() {
+            return;
+        }
+    }
+    kill(&mut child);
+    // Nothing can be done about one that the kernel does not let go of.
+    let _ = child.wait().await;
+}
+
+fn terminate(child: &Child) {
+    if let Some(pid) = child.id() {
+        raddle_exec::terminate(pid);
+    }
+}
+
+fn kill(child: &mut Child) {
+    // What it has started beside its runners is in its group; what runners run ends with their socket.
+    if let Some(pid) = child.id() {
+        raddle_exec::kill_group(pid);
+    }
+    drop(child.start_kill());
 }
 
 async fn next_line(lines: &mut Option<Lines<BufReader<ChildStdout>>>) -> Option<String> {

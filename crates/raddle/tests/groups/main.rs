@@ -1,0 +1,47 @@
+//! Groups in Rust: a program that keeps processes of itself.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::{path::Path, process::Command};
+
+/// What the program says that keeps processes, with this deed.
+fn says(deed: &str) -> (String, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
+    let url = format!("sqlite:{}", folder.path().join("work.db").display());
+    let output = command.arg(deed).env("QUEUE_URL", url).current_dir(folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(left(folder.path()).is_empty(), "{:?}", left(folder.path()));
+    (String::from_utf8(output.stdout).unwrap(), folder)
+}
+
+/// Processes that work in a folder.
+fn left(folder: &Path) -> Vec<String> {
+    let folder = folder.canonicalize().unwrap();
+    let works_there = |process: &Path| std::fs::read_link(process.join("cwd")).is_ok_and(|cwd| cwd == folder);
+    let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let there = processes.filter(|process| works_there(process));
+    there
+        .map(|process| {
+            String::from_utf8_lossy(&std::fs::read(process.join("cmdline")).unwrap_or_default()).into_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
+    let (said, _folder) = says("run");
+    assert_eq!(said, "\"1 × loom\", \"2 × loom\", \"3 × loom\"\n4 processes, cleaned up: asked\n");
+}
+
+#[test]
+fn processes_of_a_manager_that_is_dropped_finish_and_leave() {
+    let (said, _folder) = says("dropped");
+    assert_eq!(said, "4 processes are gone, ended: true\n");
+}
+
+#[test]
+fn processes_of_a_manager_whose_runtime_is_gone_are_killed() {
+    let (said, _folder) = says("without-runtime");
+    assert_eq!(said, "4 processes are gone\n");
+}
