@@ -28,6 +28,9 @@ pub struct WorkerInfo {
     pub concurrency: u32,
     /// Its process.
     pub pid: u32,
+    /// When that began, in ticks of the machine's clock since it was started: tells two processes apart that have had one number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub born: Option<u64>,
     /// The machine it is on.
     pub host: String,
     /// What it says to callers, if it takes calls. Then it takes no tasks.

@@ -58,5 +58,5 @@ pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
 pub use sys::{close_on_exec, forget_text, survive_file_limit};
 pub use terminated::is_terminated;
-pub use tree::{Consumption, consumption, parent_of};
+pub use tree::{Consumption, born, consumption, parent_of};
 pub use zygote::{Milestone, Nursery, Told, Zygote};

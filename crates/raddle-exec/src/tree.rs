@@ -74,6 +74,11 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     read(pid).map(|process| process.ppid)
 }
 
+/// When a process began, in clock ticks since boot, if there is one of this number.
+pub fn born(pid: u32) -> Option<u64> {
+    read(pid).map(|process| process.start_ticks)
+}
+
 /// All descendants of `root`, parents before their children.
 pub(crate) fn descendants(root: impl Into<Root>) -> Vec<Proc> {
     descendants_up_to(root, u64::MAX)

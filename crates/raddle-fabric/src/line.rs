@@ -31,7 +31,9 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether a manager is there: not one that was killed here, and is listed until its lease has run out.
 pub(crate) fn is_there(entry: &WorkerEntry, here: &str) -> bool {
-    entry.info.host != here || raddle_exec::parent_of(entry.info.pid).is_some()
+    let info = &entry.info;
+    let is_the_same = |born| info.born.is_none_or(|then| then == born);
+    info.host != here || raddle_exec::born(info.pid).is_some_and(is_the_same)
 }
 
 /// Whether a manager is there, and is not leaving.

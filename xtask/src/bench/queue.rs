@@ -99,6 +99,7 @@ pub(crate) async fn register(broker: &dyn Broker) -> Tid {
         queues: vec!["default".into()],
         concurrency: 1,
         pid: std::process::id(),
+        born: None,
         host: "bench".into(),
         callee: None,
         max_workers: 0,

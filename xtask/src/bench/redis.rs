@@ -229,6 +229,7 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> Spec) -> f64 {
             queues: vec!["default".into()],
             concurrency: 1,
             pid: std::process::id(),
+            born: None,
             host: "bench".into(),
             callee: None,
             max_workers: 0,

@@ -69,6 +69,7 @@ pub fn info(name: &str) -> WorkerInfo {
         queues: vec!["default".into()],
         concurrency: 4,
         pid: std::process::id(),
+        born: None,
         host: "here".into(),
         callee: None,
         max_workers: 0,

@@ -21,6 +21,7 @@ async fn worker(broker: &Memory, ttl: Duration) -> Tid {
         queues: vec!["default".into()],
         concurrency: 1,
         pid: 1,
+        born: None,
         host: "here".into(),
         callee: None,
         max_workers: 0,

@@ -309,6 +309,7 @@ mod tests {
                 queues: queues.iter().map(|q| (*q).to_owned()).collect(),
                 concurrency: 1,
                 pid: 1,
+                born: None,
                 host: "h".into(),
                 callee: None,
                 max_workers: 0,

@@ -203,6 +203,7 @@ fn manager(n: u64, kind: &str, tasks: &str, busy: u32) -> WorkerEntry {
         queues: vec![requests(kind), WAITING.into()],
         concurrency: 0,
         pid: 1,
+        born: None,
         host: "here".into(),
         callee: None,
         max_workers: 10,

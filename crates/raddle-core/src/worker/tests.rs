@@ -13,6 +13,7 @@ fn worker(queues: &[&str], capabilities: CapSet) -> WorkerInfo {
         queues: queues.iter().map(ToString::to_string).collect(),
         concurrency: 1,
         pid: 1,
+        born: None,
         max_workers: 0,
         parent: None,
         host: "here".into(),

@@ -51,6 +51,7 @@ pub(super) fn write(
         queues: Vec::new(),
         concurrency: 0,
         pid,
+        born: None,
         host: this_host(),
         callee: Some(Box::new(callee)),
         max_workers: 0,

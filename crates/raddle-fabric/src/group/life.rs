@@ -137,6 +137,7 @@ impl Options {
             queues: Vec::new(),
             concurrency: 0,
             pid: std::process::id(),
+            born: raddle_exec::born(std::process::id()),
             host: this_host(),
             callee: None,
             max_workers: 0,

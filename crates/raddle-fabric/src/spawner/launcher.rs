@@ -139,9 +139,10 @@ impl fmt::Display for Id {
     }
 }
 
-/// As the process of a worker on the machine `host`, if it is there.
+/// As the process of a worker on the machine `host`, if it is there. One that has its number, and was begun at another time, is somebody else.
 pub(super) fn process_on(host: &str, info: &WorkerInfo) -> Option<Id> {
-    (info.host == host).then(|| Id::process(info.pid))
+    let is_another = || info.born.is_some_and(|then| raddle_exec::born(info.pid).is_some_and(|born| born != then));
+    (info.host == host && !is_another()).then(|| Id::process(info.pid))
 }
 
 impl LaunchError {

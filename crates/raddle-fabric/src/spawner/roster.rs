@@ -249,6 +249,7 @@ mod tests {
             queues: vec!["default".into()],
             concurrency: 1,
             pid,
+            born: None,
             host: "here".into(),
             callee: None,
             max_workers: 0,
@@ -318,6 +319,24 @@ mod tests {
         roster.launched(id(9), at(0));
         roster.hear(&id(9), &News::Ready(tid(1)), at(1));
         assert_eq!(roster.hear(&id(9), &News::Gone(Gone::Signal(9)), at(2)), left(Gone::Signal(9), false));
+    }
+
+    #[test]
+    fn who_has_the_number_of_a_worker_that_is_gone_is_not_adopted() {
+        let me = std::process::id();
+        let born = raddle_exec::born(me);
+        assert!(born.is_some());
+        let adopted = |born| {
+            let mut roster = Roster::new(info(0));
+            let worker = entry(1, WorkerInfo { born, ..info(me) }, 0.0);
+            roster.look_at(&[worker], |info| process_on("here", info), Duration::ZERO).found.len()
+        };
+        assert_eq!(
+            (adopted(born), adopted(None)),
+            (1, 1),
+            "it is the one that has registered, or cannot be told from it"
+        );
+        assert_eq!(adopted(born.map(|ticks| ticks - 1)), 0, "another began under this number");
     }
 
     #[test]

@@ -167,13 +167,15 @@ impl Options {
     }
 
     pub(crate) fn info(&self) -> WorkerInfo {
+        let pid = self.ward().unwrap_or_else(std::process::id);
         WorkerInfo {
             name: self.name.clone(),
             kind: self.kind().into(),
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,
-            pid: self.ward().unwrap_or_else(std::process::id),
+            pid,
+            born: raddle_exec::born(pid),
             host: this_host(),
             callee: None,
             max_workers: 0,

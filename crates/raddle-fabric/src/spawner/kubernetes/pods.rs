@@ -488,6 +488,7 @@ mod tests {
             queues: vec!["default".into()],
             concurrency: 1,
             pid: 1,
+            born: None,
             host: host.into(),
             callee: None,
             max_workers: 0,
