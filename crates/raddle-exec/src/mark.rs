@@ -11,16 +11,19 @@ use std::{
     time::Duration,
 };
 
+use raddle_core::Tid;
+
 use crate::page::{CELLS, SharedPage};
 
-/// The page. Its first number counts turns of the loop, its second attempts; the others say of a slot each by when its attempt has to be
-/// over, on the monotonic clock in nanoseconds, or 0.
+/// The page. Its first number counts turns of the loop, its second attempts; the others are two for each slot: by when its attempt has to be
+/// over, on the monotonic clock in nanoseconds, or 0; and of which task that is.
 #[derive(Debug)]
 pub struct MarkPage(SharedPage);
 
 const TURNS: usize = 0;
 const BEGUN: usize = 1;
 const FIRST_SLOT: usize = 2;
+const SLOTS: usize = (CELLS - FIRST_SLOT) / 2;
 
 impl MarkPage {
     /// A page for one process.
@@ -58,18 +61,33 @@ impl MarkPage {
         self.0.cell(BEGUN).load(Ordering::Relaxed)
     }
 
-    /// What runs in a slot has to be over by then, if it has to. Slots beyond what a page has room for are not looked at.
-    pub fn set_due(&self, slot: usize, due: Option<Duration>) {
-        if FIRST_SLOT + slot < CELLS {
-            let nanos = due.map_or(0, |due| due.as_nanos() as u64);
-            self.0.cell(FIRST_SLOT + slot).store(nanos, Ordering::Relaxed);
+    /// The attempt that runs in a slot has to be over by then, if it has to. Slots beyond what a page has room for are not looked at.
+    pub fn set_due(&self, slot: usize, due: Option<(Tid, Duration)>) {
+        if slot < SLOTS {
+            let (task, nanos) = due.map_or((0, 0), |(tid, due)| (tid.as_u64(), due.as_nanos() as u64));
+            let index = FIRST_SLOT + 2 * slot;
+            self.0.cell(index + 1).store(task, Ordering::Relaxed);
+            // Whoever sees the time sees whose it is.
+            self.0.cell(index).store(nanos, Ordering::Release);
         }
     }
 
     /// When the first of what runs in so many slots has to be over, if something has to.
     pub fn due(&self, slots: usize) -> Option<Duration> {
-        let cells = (FIRST_SLOT..CELLS).take(slots).map(|index| self.0.cell(index).load(Ordering::Relaxed));
-        cells.filter(|due| *due != 0).min().map(Duration::from_nanos)
+        self.slots(slots).map(|(due, _)| due).min()
+    }
+
+    /// The tasks that should be over by `now`, of so many slots.
+    pub fn overdue(&self, slots: usize, now: Duration) -> Vec<Tid> {
+        self.slots(slots).filter(|(due, _)| *due <= now).filter_map(|(_, task)| Tid::from_u64(task)).collect()
+    }
+
+    fn slots(&self, slots: usize) -> impl Iterator<Item = (Duration, u64)> {
+        let slot = |slot: usize| {
+            let (due, index) = (self.0.cell(FIRST_SLOT + 2 * slot).load(Ordering::Acquire), FIRST_SLOT + 2 * slot + 1);
+            (Duration::from_nanos(due), self.0.cell(index).load(Ordering::Relaxed))
+        };
+        (0..slots.min(SLOTS)).map(slot).filter(|(due, _)| !due.is_zero())
     }
 
     /// The present reading of the clock that it has times of.
@@ -92,12 +110,15 @@ mod tests {
     fn what_has_to_be_over_first_is_found() {
         let page = MarkPage::new().unwrap();
         let at = Duration::from_secs;
+        let tid = |number| Tid::from_u64(1_800_000_000_000_000_000 + number).unwrap();
+        let some = |number| Some((tid(number), at(number)));
         assert_eq!(page.due(4), None);
-        page.set_due(3, Some(at(5)));
-        page.set_due(1, Some(at(7)));
+        page.set_due(3, some(5));
+        page.set_due(1, some(7));
         assert_eq!((page.due(4), page.due(3), page.due(1)), (Some(at(5)), Some(at(7)), None));
+        assert_eq!((page.overdue(4, at(5)), page.overdue(4, at(9))), (vec![tid(5)], vec![tid(7), tid(5)]));
         page.set_due(3, None);
-        page.set_due(CELLS, Some(at(1)));
+        page.set_due(CELLS, some(1));
         assert_eq!(page.due(usize::MAX), Some(at(7)));
     }
 }

@@ -108,6 +108,24 @@ impl Children {
         (overdue, next)
     }
 
+    /// The worker that one of them is, and those of its tasks that should be over.
+    pub(super) fn overdue(&self, id: ChildId) -> Option<(Tid, Vec<Tid>)> {
+        let kept = self.kept.get(&id)?;
+        let tasks = kept.page.overdue(kept.slots, MarkPage::clock_now());
+        kept.tid.filter(|_| !tasks.is_empty()).map(|worker| (worker, tasks))
+    }
+
+    /// Tells one something when a deed is over. That must take no long time: nobody waits for it.
+    pub(super) fn tell_after(&self, id: ChildId, deed: impl Future<Output = ()> + Send + 'static, what: Tell) {
+        if let Some(kept) = self.kept.get(&id) {
+            let orders = kept.orders.clone();
+            tokio::spawn(async move {
+                deed.await;
+                let _ = orders.send(what);
+            });
+        }
+    }
+
     /// Who of them was stopped, or goes on, since this was asked.
     pub(super) fn suspensions(&self) -> Vec<Event> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;

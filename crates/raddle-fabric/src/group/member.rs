@@ -20,7 +20,7 @@ use crate::{Options, Shutdown, worker::Bound};
 /// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
 pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
 /// What has taken too long may take so long to end before it is killed.
-const OVERTIME: Duration = Duration::from_millis(500);
+const OVERTIME: Duration = Duration::from_millis(300);
 
 /// How much of the time to shut down is left for what comes after the last task, at most.
 const AFTERWARDS: Duration = Duration::from_secs(2);

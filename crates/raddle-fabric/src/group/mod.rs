@@ -15,7 +15,7 @@
 //! | `grace.rs` | how long a stop may take, and whether whoever runs a manager waits for so long. Pure |
 //! | `invocation.rs` | how this program is told to be one of a group. Pure |
 //! | `children.rs` | the processes: starting them, hearing of them, looking at them |
-//! | `evidence.rs` | what a process is doing, before it is killed |
+//! | `evidence.rs`, `overdue.rs` | what a process is doing, before it is killed; those of its tasks that have taken too long |
 //! | `standing.rs` | what is wanted of each worker, kept in the broker |
 //! | `pump.rs` | messages of sources become tasks |
 //! | `trigger.rs` | triggers become schedules that are marked as the manager's |
@@ -36,6 +36,7 @@ mod hook;
 mod invocation;
 mod life;
 mod member;
+mod overdue;
 mod process;
 mod pump;
 mod say;

@@ -25,6 +25,7 @@ use super::{
     children::{Children, word},
     invocation::{mark_every, template},
     life::UP,
+    overdue,
     pump::Pumps,
     say::say,
     standing::{Following, Standing, Standings},
@@ -308,8 +309,13 @@ impl Service {
                     }
                 }
                 Effect::Tell(id, stage) => {
-                    if let Some(word) = word(stage) {
-                        self.children.tell(id, word);
+                    match (word(stage), stage, self.children.overdue(id)) {
+                        (Some(word), Stage::Killing, Some((worker, tasks))) => {
+                            let ending = overdue::end(Arc::clone(&self.broker), worker, tasks);
+                            self.children.tell_after(id, ending, word);
+                        }
+                        (Some(word), ..) => self.children.tell(id, word),
+                        (None, ..) => {}
                     }
                     if stage == Stage::Killing {
                         self.killed.insert(id, self.now() + KILL_WITHIN);

@@ -28,8 +28,8 @@ impl Bound {
 
     pub(super) fn begun(&self, slot: usize, request: &Request) {
         if let Some(marks) = &self.marks {
-            let due = |timeout| MarkPage::clock_now() + timeout + request.overtime + BEYOND;
-            marks.set_due(slot, request.timeout.map(due));
+            let due = |timeout: Duration| MarkPage::clock_now() + timeout + request.overtime + BEYOND;
+            marks.set_due(slot, request.timeout.map(|timeout| (request.tid, due(timeout))));
         }
     }
 

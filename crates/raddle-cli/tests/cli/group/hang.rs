@@ -98,6 +98,43 @@ fn a_process_whose_runner_hangs_is_replaced() {
     signal(runner.into(), libc::SIGSTOP);
     replaced(&world, &manager, worker, "it has a task for longer than that may take");
     assert!(manager.stderr().contains(&runs), "what it was doing is said: {}", manager.stderr());
-    world.raddle(["task", "kill", &tid]);
+    world.until_state(&tid, "timeout");
+    down(&world, manager);
+}
+
+#[test]
+fn what_a_process_hung_on_is_handled_as_its_worker_says() {
+    let world = World::new();
+    let worker = |slug: &str, rest: &str| {
+        format!(
+            "[process.of-{slug}]\n[[process.of-{slug}.worker]]\nslug = '{slug}'\nsources = ['in']\nexecution_timeout = '2s'\n\
+             command = ['sh', '-c', 'echo {slug} >> tried; sleep 1000']\n{rest}\n"
+        )
+    };
+    let retry = "on_error = 'retry'\nretry = { attempts = 2, base = '10ms' }";
+    let file = [worker("ack", ""), worker("dead", "on_error = 'dead'"), worker("retry", retry)].concat();
+    let manager = up(&world, &file);
+    world.raddle(["queue", "write", "in", "x"]).ok();
+    for slug in ["ack", "dead", "retry"] {
+        let title = format!(":{slug}:running");
+        let runner = || world.processes().into_iter().find(|(_, line)| line.contains(&title));
+        until("it runs", || lines(&world, "tried").contains(&slug.to_owned()) && runner().is_some());
+        signal(runner().unwrap().0.into(), libc::SIGSTOP);
+    }
+    let tasks = || {
+        let tasks = world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().clone();
+        let all = tasks.into_iter().map(|task| (task["spec"]["queue"].as_str().unwrap().to_owned(), task));
+        all.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    until("all are over", || tasks().values().all(|task| task["state"] == "timeout"));
+    let told = |slug: &str| {
+        let task = &tasks()[slug];
+        (task["dead"].as_bool().unwrap(), task["failures"].as_u64().unwrap(), task["losses"].as_u64().unwrap())
+    };
+    assert_eq!(told("ack"), (false, 1, 0));
+    assert_eq!(told("dead"), (true, 1, 0));
+    assert_eq!(told("retry"), (true, 2, 0));
+    assert_eq!(lines(&world, "tried"), ["ack", "dead", "retry", "retry"], "nothing has run again unasked");
+    assert_eq!(manager.stderr().matches("it has a task for longer than that may take").count(), 3);
     down(&world, manager);
 }
