@@ -185,8 +185,9 @@ of 3 s has run out.")]
     RequeueOrphans,
     /// Look for what is wrong here, and say how to mend it
     #[command(after_help = "Example:
-  raddle doctor                          exits with 1 if something is wrong that could lose work")]
-    Doctor,
+  raddle doctor                          exits with 1 if something is wrong that could lose work
+  raddle doctor -f /etc/raddle/raddle.toml")]
+    Doctor(DoctorArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]
@@ -272,6 +273,14 @@ pub(crate) struct TidArgs {
     /// The last ten digits of the id, or all of it
     #[arg(value_name = "TID")]
     pub(crate) tid: TidArg,
+}
+
+/// What the doctor looks at besides.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The file whose groups are compared with compose files and units; else raddle.toml in this or a parent folder
+    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) file: Option<std::path::PathBuf>,
 }
 
 #[cfg(test)]

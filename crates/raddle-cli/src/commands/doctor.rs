@@ -1,28 +1,28 @@
 //! `raddle doctor`: what is wrong here, and how to mend it.
 
-use std::{fs, path::Path};
+mod stops;
 
 use raddle_broker::{Broker, Check, Health, Url};
-use raddle_core::Span;
 use raddle_exec::{
     RunnerOptions,
     probe::{self, Probe},
 };
-use raddle_fabric::group::{self, grace};
+use raddle_fabric::group;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
+    args::DoctorArgs,
     context::Context,
     error::{Failure, Outcome, TASK_FAILED},
     output,
-    project::{FILE, Source},
+    project::Source,
 };
 
 /// Checks of the engine that, when they fail, mean that work may be lost.
 const VITAL: [&str; 4] = ["integrity", "journal", "persistence", "writes to disk"];
 
-pub(super) async fn doctor(context: &Context) -> Outcome {
+pub(super) async fn doctor(context: &Context, args: &DoctorArgs) -> Outcome {
     let mut findings = vec![project(context)];
     let health = match context.project.database() {
         Some(path) if matches!(path.try_exists(), Ok(false)) => {
@@ -31,7 +31,7 @@ pub(super) async fn doctor(context: &Context) -> Outcome {
         }
         _ => examine(context, &mut findings).await?,
     };
-    findings.extend(stops(context));
+    findings.extend(stops::findings(context, args.file.as_deref())?);
     findings.extend(probe::all().into_iter().map(|probe| Finding::probed("limits", probe)));
     let sandbox = probe::sandbox(&RunnerOptions::default()).await;
     findings.push(Finding::probed("isolation", sandbox));
@@ -138,58 +138,6 @@ async fn forsaken(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
         }
     };
     Ok(views.iter().filter(|view| view.is_forsaken()).map(finding).collect())
-}
-
-/// Whether whoever runs the groups of this project waits for the end of what they run: what is in compose files and units beside its file, or in a
-/// folder `deploy` there.
-fn stops(context: &Context) -> Vec<Finding> {
-    let Source::File(path) = &context.project.source else { return Vec::new() };
-    let (area, folder) = ("groups", path.parent().unwrap_or(Path::new("/")));
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let processes = match group::read(&text) {
-        Ok(processes) => processes,
-        // Without any there is nothing to look for.
-        Err(mistake) if mistake.mistake.path == "process" => return Vec::new(),
-        Err(mistake) => {
-            let detail = format!("{}:{mistake}", path.display());
-            return vec![Finding { area, name: FILE.into(), ok: false, vital: false, detail, fix: None }];
-        }
-    };
-    let needed = Span(grace::stop_grace_period(&processes));
-    let folders =
-        [folder.to_owned(), folder.join("deploy"), folder.join("deploy/compose"), folder.join("deploy/systemd")];
-    let files =
-        folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten().map(|file| file.path());
-    let mut findings = Vec::new();
-    for file in files {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let is_compose = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"].contains(&&*name);
-        if !is_compose && !name.ends_with(".service") {
-            continue;
-        }
-        let Ok(text) = fs::read_to_string(&file) else { continue };
-        let runs = if is_compose { grace::compose(&text) } else { grace::unit(&name, &text).into_iter().collect() };
-        for run in runs {
-            let key = if is_compose { "stop_grace_period" } else { "TimeoutStopSec" };
-            let ok = run.stops_within.is_none_or(|within| within >= needed.0);
-            let within = run.stops_within.map_or("for ever".to_owned(), |within| Span(within).to_string());
-            let said = if run.is_said { "says" } else { "says nothing, which means" };
-            let detail = format!(
-                "{}: '{}' {said} {within}, and a stop may take {needed}: the longest execution_timeout, shutdown_timeout and 2s",
-                file.display(),
-                run.name
-            );
-            let assigned = if is_compose {
-                format!("{key}: {}s", needed.0.as_secs_f64().ceil())
-            } else {
-                format!("{key}={}", needed.0.as_secs_f64().ceil())
-            };
-            let fix = (!ok).then(|| format!("write '{assigned}' there: else what runs is killed"));
-            findings.push(Finding { area, name: key.into(), ok, vital: false, detail, fix });
-        }
-    }
-    findings.sort_by(|a, b| a.detail.cmp(&b.detail));
-    findings
 }
 
 /// Whether there is a Docker engine that workers can be entrusted to. That there is none is nothing to mend.

@@ -140,7 +140,7 @@ fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
 fn is_self_contained(command: &Command) -> bool {
     match command {
         Command::Run(args) => !args.no_wait,
-        Command::Doctor | Command::Completions { .. } => true,
+        Command::Doctor(_) | Command::Completions { .. } => true,
         // Others can reach what it serves. One in the foreground that serves nobody is for trying things out.
         Command::Worker(WorkerCommand::Start(args)) => args.serve.is_some() || args.no_detach,
         _ => false,
@@ -170,7 +170,7 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         }
         Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(context, &args).await,
         Command::RequeueOrphans => orphans::requeue(context).await,
-        Command::Doctor => doctor::doctor(context).await,
+        Command::Doctor(args) => doctor::doctor(context, &args).await,
         #[cfg(feature = "pool")]
         Command::Pool(_) => unreachable!("done before a broker is looked for"),
         #[cfg(feature = "tls")]

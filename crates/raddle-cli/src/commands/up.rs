@@ -41,7 +41,7 @@ pub(super) fn up(global: &Global, args: &UpArgs) -> Outcome {
     block_on(keep(&context, global, args, processes))
 }
 
-fn found(here: &Path) -> Option<PathBuf> {
+pub(super) fn found(here: &Path) -> Option<PathBuf> {
     here.ancestors().map(|folder| folder.join(FILE)).find(|path| path.is_file())
 }
 

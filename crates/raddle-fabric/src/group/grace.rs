@@ -2,7 +2,10 @@
 //!
 //! Of such files only what is asked for is read: the services that run `raddle up`, and how long they may take to stop.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use raddle_core::Span;
 
@@ -90,19 +93,36 @@ impl Service {
 
 /// What a unit of systemd says, if it runs `raddle up`.
 pub fn unit(name: &str, text: &str) -> Option<Runs> {
-    let value = |key: &str| {
-        let of_key = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
-        let line = text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])).rfind(of_key)?;
-        line.split_once('=').map(|(_, value)| value.trim().to_owned())
-    };
-    let is_up = value("ExecStart").is_some_and(|command| has_up(&command));
-    let said = value("TimeoutStopSec").or_else(|| value("TimeoutSec"));
-    let stops_within = match said.as_deref() {
+    let is_up = value(text, "ExecStart").is_some_and(has_up);
+    let said = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
+    let stops_within = match said {
         Some("infinity" | "0") => None,
         Some(said) => Some(said.parse::<Span>().map_or(SYSTEMD_DEFAULT, |span| span.0)),
         None => Some(SYSTEMD_DEFAULT),
     };
     is_up.then(|| Runs { name: name.to_owned(), stops_within, is_said: said.is_some() })
+}
+
+/// The file whose groups a unit keeps, if it runs `raddle up` itself, and says where.
+pub fn file_of_unit(text: &str) -> Option<PathBuf> {
+    let words: Vec<&str> = value(text, "ExecStart")?.split_whitespace().collect();
+    // What may stand before the program says how it is run.
+    let program = Path::new(words.first()?.trim_start_matches(['-', '@', ':', '+', '!']));
+    if program.file_name()? != "raddle" || !words.contains(&"up") {
+        return None;
+    }
+    let after = words.iter().position(|word| ["-f", "--file"].contains(word)).and_then(|at| words.get(at + 1).copied());
+    let joined = || words.iter().find_map(|word| word.strip_prefix("--file="));
+    let folder = value(text, "WorkingDirectory").filter(|folder| folder.starts_with('/')).map(PathBuf::from);
+    let path = Path::new(after.or_else(joined).unwrap_or("raddle.toml"));
+    if path.is_absolute() { Some(path.to_owned()) } else { Some(folder?.join(path)) }
+}
+
+/// What a unit says last of this.
+fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let of_key = |line: &&str| line.split_once('=').is_some_and(|(name, _)| name.trim() == key);
+    let line = text.lines().filter(|line| !line.trim_start().starts_with(['#', ';'])).rfind(of_key)?;
+    line.split_once('=').map(|(_, value)| value.trim())
 }
 
 /// Whether `up` is one of the words.
@@ -174,10 +194,21 @@ volumes:
         assert_eq!(unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"), None);
     }
 
+    #[test]
+    fn a_unit_says_which_file_it_is_for() {
+        let of = |exec: &str| file_of_unit(&format!("[Service]\nExecStart={exec}\nWorkingDirectory=/srv/shop\n"));
+        let path = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(of("/usr/bin/raddle up -f /etc/a.toml --log-format json"), path("/etc/a.toml"));
+        assert_eq!(of("-/usr/bin/raddle --quiet up --file=a.toml"), path("/srv/shop/a.toml"));
+        assert_eq!(of("/usr/bin/raddle up"), path("/srv/shop/raddle.toml"));
+        assert_eq!((of("/usr/bin/docker compose up"), of("/usr/bin/raddle worker start")), (None, None));
+        assert_eq!(file_of_unit("ExecStart=/usr/bin/raddle up"), None, "it is found from where nobody knows");
+    }
+
     proptest::proptest! {
         #[test]
         fn no_file_makes_the_reader_panic(text: String) {
-            let _ = (compose(&text), unit("x", &text));
+            let _ = (compose(&text), unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
         }
     }
 }

@@ -75,6 +75,19 @@ fn the_doctor_compares_how_long_a_stop_may_take() {
     let wrong: Vec<_> = found.iter().filter(|check| check["ok"] == false).collect();
     assert_eq!(wrong.len(), 2, "{found:?}");
     assert_eq!(wrong[0]["fix"], "write 'stop_grace_period: 82s' there: else what runs is killed");
+    // Where the work is kept says nothing of who does it.
+    let elsewhere = world.bash("QUEUE_URL=sqlite:$PWD/other.db raddle doctor --json").json();
+    let of_groups = |checks: &Value| {
+        let found = checks["checks"].as_array().unwrap().iter().filter(|check| check["area"] == "groups");
+        found.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(of_groups(&elsewhere), found);
+    fs::create_dir_all(world.path().join("shop")).unwrap();
+    world.file("shop/mail.toml", deployed("compose/mail.toml"));
+    world.file("shop/compose.yaml", deployed("compose/compose.yaml"));
+    let named = of_groups(&world.raddle(["doctor", "--json", "-f", "shop/mail.toml"]).json());
+    assert!(named.len() == 2 && named.iter().all(|check| check["ok"] == true), "{named:?}");
+    world.raddle(["doctor", "-f", "none.toml"]).code(2).says("none.toml: there is no such file");
 }
 
 #[cfg(feature = "docker")]

@@ -1,0 +1,180 @@
+//! Whether whoever runs groups waits for the end of what they run: compose files and units beside their file, and the units of this machine.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use raddle_core::Span;
+use raddle_fabric::group::{
+    self, FileMistake, Process,
+    grace::{self, Runs},
+};
+
+use super::{super::up::found, Finding};
+use crate::{
+    context::Context,
+    error::{Failure, Outcome},
+    project::{FILE, Source},
+};
+
+const AREA: &str = "groups";
+const COMPOSE: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml"];
+/// Where the units of a machine are that somebody has written.
+const UNITS: &str = "/etc/systemd/system";
+
+/// What there is to say of the groups of a file, or of the one that is found here, and of the units of this machine.
+pub(super) fn findings(context: &Context, file: Option<&Path>) -> Outcome<Vec<Finding>> {
+    let here = std::env::current_dir();
+    let here = here.map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")))?;
+    let path = match (file, &context.project.source) {
+        (Some(path), _) => Some(here.join(path)),
+        (None, Source::File(path)) => Some(path.clone()),
+        // Where the work is kept says nothing of who does it.
+        (None, Source::Asked | Source::Here) => found(&here),
+    };
+    let mut findings = Vec::new();
+    if let Some(path) = path {
+        if file.is_some() && !path.is_file() {
+            return Err(Failure::Usage(format!("{}: there is no such file", path.display())));
+        }
+        findings = beside(&path);
+    }
+    findings.extend(of_machine(Path::new(UNITS)));
+    Ok(findings)
+}
+
+/// What is in compose files and units beside a file, or in a folder `deploy` there. They are for that file, whatever it is called where they run.
+fn beside(path: &Path) -> Vec<Finding> {
+    let processes = match groups_of(path) {
+        Ok(Some(processes)) => processes,
+        // Without any there is nothing to look for.
+        Ok(None) => return Vec::new(),
+        Err(finding) => return vec![*finding],
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let folders = ["", "deploy", "deploy/compose", "deploy/systemd"].map(|name| folder.join(name));
+    let mut findings = Vec::new();
+    for file in folders.iter().flat_map(|folder| files_in(folder)) {
+        let name = name_of(&file);
+        let is_compose = COMPOSE.contains(&&*name);
+        if !is_compose && !name.ends_with(".service") {
+            continue;
+        }
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let runs = if is_compose { grace::compose(&text) } else { grace::unit(&name, &text).into_iter().collect() };
+        let key = if is_compose { Key::Compose } else { Key::Unit };
+        findings.extend(runs.iter().map(|run| judged(&file, run, key, &processes)));
+    }
+    findings.sort_by(|a, b| a.detail.cmp(&b.detail));
+    findings
+}
+
+/// What is in the units of a machine, each of which says which file it is for.
+fn of_machine(folder: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files_in(folder).into_iter().filter(|file| name_of(file).ends_with(".service")) {
+        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let text = text + &drop_ins(&file);
+        let (Some(run), Some(path)) = (grace::unit(&name_of(&file), &text), grace::file_of_unit(&text)) else {
+            continue;
+        };
+        match groups_of(&path) {
+            Ok(Some(processes)) => findings.push(judged(&file, &run, Key::Unit, &processes)),
+            Ok(None) => {}
+            Err(finding) => findings.push(*finding),
+        }
+    }
+    findings
+}
+
+/// What else is said of a unit: the last word counts.
+fn drop_ins(unit: &Path) -> String {
+    let folder = unit.with_file_name(format!("{}.d", name_of(unit)));
+    let files = files_in(&folder).into_iter().filter(|file| name_of(file).ends_with(".conf"));
+    files.filter_map(|file| fs::read_to_string(file).ok()).map(|text| format!("\n{text}")).collect()
+}
+
+/// The groups of a file; nothing, if it has none or cannot be read.
+fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
+    let Ok(text) = fs::read_to_string(path) else { return Ok(None) };
+    match group::read(&text) {
+        Ok(processes) => Ok(Some(processes)),
+        Err(FileMistake { mistake, .. }) if mistake.path == "process" => Ok(None),
+        Err(mistake) => {
+            let detail = format!("{}:{mistake}", path.display());
+            Err(Box::new(Finding { area: AREA, name: FILE.into(), ok: false, vital: false, detail, fix: None }))
+        }
+    }
+}
+
+/// What says how long a stop may take.
+#[derive(Clone, Copy)]
+enum Key {
+    Compose,
+    Unit,
+}
+
+fn judged(file: &Path, run: &Runs, key: Key, processes: &[Process]) -> Finding {
+    let needed = Span(grace::stop_grace_period(processes));
+    let seconds = needed.0.as_secs_f64().ceil();
+    let (name, assigned) = match key {
+        Key::Compose => ("stop_grace_period", format!("stop_grace_period: {seconds}s")),
+        Key::Unit => ("TimeoutStopSec", format!("TimeoutStopSec={seconds}")),
+    };
+    let ok = run.stops_within.is_none_or(|within| within >= needed.0);
+    let within = run.stops_within.map_or("for ever".to_owned(), |within| Span(within).to_string());
+    let said = if run.is_said { "says" } else { "says nothing, which means" };
+    let detail = format!(
+        "{}: '{}' {said} {within}, and a stop may take {needed}: the longest execution_timeout, shutdown_timeout and 2s",
+        file.display(),
+        run.name
+    );
+    let fix = (!ok).then(|| format!("write '{assigned}' there: else what runs is killed"));
+    Finding { area: AREA, name: name.into(), ok, vital: false, detail, fix }
+}
+
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    files.sort();
+    files
+}
+
+fn name_of(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_unit_of_a_machine_is_compared_with_its_own_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let groups = |time: &str| {
+            format!(
+                "[process.a]\nshutdown_timeout = '1s'\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '{time}'\n"
+            )
+        };
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        write("long.toml", &groups("10m"));
+        write("short/raddle.toml", &groups("1s"));
+        let unit = |exec: &str, rest: &str| format!("[Service]\nExecStart={exec}\n{rest}\n");
+        write("units/a.service", &unit(&format!("/usr/bin/raddle up -f {}", at("long.toml")), ""));
+        write("units/b.service", &unit("/usr/bin/raddle up", &format!("WorkingDirectory={}", at("short"))));
+        write("units/c.service", &unit("/usr/bin/docker compose up", ""));
+        write("units/d.service", &unit("/usr/bin/raddle up -f /nowhere/raddle.toml", ""));
+        let judged = || of_machine(&folder.path().join("units")).into_iter().map(|f| (f.ok, f.fix)).collect::<Vec<_>>();
+        let fix = "write 'TimeoutStopSec=603' there: else what runs is killed".to_owned();
+        assert_eq!(judged(), [(false, Some(fix)), (true, None)]);
+        write("units/a.service.d/more.conf", "[Service]\nTimeoutStopSec=15min\n");
+        assert_eq!(judged(), [(true, None), (true, None)]);
+        assert!(of_machine(&folder.path().join("none")).is_empty());
+    }
+}
