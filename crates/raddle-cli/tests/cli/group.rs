@@ -3,6 +3,7 @@
 mod deploy;
 mod hang;
 mod stop;
+mod upkeep;
 
 use std::{
     collections::BTreeSet,

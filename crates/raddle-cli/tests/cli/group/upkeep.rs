@@ -1,0 +1,134 @@
+//! Processes that are replaced although nothing is wrong with them, those that cannot reach their broker, and how soon it is all done.
+
+use super::*;
+
+/// The processes that wear the title of this worker process, as the system has them: asking costs nothing that would be measured with it.
+fn titled(world: &World, process: &str) -> BTreeSet<i32> {
+    let title = format!(":{process}:");
+    let is_it = |line: &str| line.starts_with("raddle-") && line.contains(&title);
+    world.processes().into_iter().filter(|(_, line)| is_it(line)).map(|(pid, _)| pid).collect()
+}
+
+fn replaced_again_and_again(bound: &str, why: &str) {
+    let world = World::new();
+    let file = format!("[process.a]\n{bound}\njitter = 0\n[[process.a.worker]]\nslug = 'a'\n");
+    world.file("raddle.toml", file);
+    let manager = world.start(["--verbose", "up"]);
+    let mut seen = BTreeSet::new();
+    until("there were three", || {
+        seen.extend(pids(&world, "a"));
+        seen.len() >= 3
+    });
+    let said = manager.stderr();
+    assert!(said.contains(&format!("a process is stopped: {why}")), "{said}");
+    assert!(!said.contains("processes die as soon as"), "that is no crash loop: {said}");
+    let tid = world.submit(&["--queue", "a", "--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+    down(&world, manager);
+}
+
+#[test]
+fn processes_are_recycled_by_age() {
+    replaced_again_and_again("max_age = '1s'", "it is as old as it was to become");
+}
+
+#[test]
+fn processes_are_recycled_by_memory() {
+    // No process of this program fits into so little.
+    replaced_again_and_again("max_rss_mb = 8", "it has more in memory than it may");
+}
+
+#[test]
+fn a_handler_has_a_message_as_its_arguments() {
+    let world = World::new();
+    world.file("count.sh", "read task; echo \"{\\\"result\\\": $task}\"");
+    world.file("count.handler.toml", "name = 'count'\nprovides = []\ncommand = ['sh', 'count.sh']\n");
+    world.file("raddle.toml", "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nhandler = 'count'\n");
+    let manager = world.start(["up", "--handlers", "."]);
+    until("it is up", || manager.stderr().contains(" up\n"));
+    world.raddle(["queue", "write", "in", "[\"one\", 2]"]).ok();
+    let done = || world.raddle(["task", "list", "--queue", "a", "--status", "completed", "--json"]).ok().json();
+    until("it is done", || done().as_array().unwrap().len() == 1);
+    let told = done()[0]["report"]["value"]["spec"].clone();
+    assert_eq!(told["args"], serde_json::json!(["one", 2]));
+    assert_eq!(told["metadata"]["source"], "in");
+    down(&world, manager);
+}
+
+#[test]
+fn a_process_gives_up_on_its_server_when_it_was_told_to() {
+    let (world, server) = on_redis();
+    let patience = |slug: &str, reconnect: &str| {
+        format!("[process.{slug}]\n{reconnect}\n[[process.{slug}.worker]]\nslug = '{slug}'\n")
+    };
+    let brief = "reconnect = { initial = '20ms', max = '100ms', give_up_after = '1s' }";
+    let manager = up(&world, &[patience("brief", brief), patience("ample", "")].concat());
+    let (before, patient) = (titled(&world, "brief"), titled(&world, "ample"));
+    assert_eq!((before.len(), patient.len()), (1, 1));
+    let began = Instant::now();
+    end(server);
+    until("it has given up", || manager.stderr().contains("ended by itself"));
+    assert!(began.elapsed() < Duration::from_secs(25), "others wait for 30 s: {:?}", began.elapsed());
+    assert!(titled(&world, "brief").is_disjoint(&before));
+    assert_eq!(titled(&world, "ample"), patient, "which this one does");
+    manager.signal(libc::SIGTERM);
+    manager.signal(libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(200));
+    manager.signal(libc::SIGTERM);
+    manager.finish();
+}
+
+#[test]
+fn a_process_that_is_dead_is_noticed_at_once() {
+    let world = World::new();
+    let manager = up(&world, "[process.a]\nreplicas = 5\nhang_timeout = '1m'\n[[process.a.worker]]\nslug = 'a'\n");
+    let mut took = Duration::ZERO;
+    for (number, pid) in pids(&world, "a").into_iter().enumerate() {
+        let began = Instant::now();
+        signal(pid, libc::SIGKILL);
+        until("it is noticed", || manager.stderr().matches("ended by itself").count() > number);
+        took += began.elapsed();
+    }
+    // Who looked every second would need half of one on the average.
+    assert!(took / 5 < Duration::from_millis(250), "{:?}", took / 5);
+    until("all are there again", || pids(&world, "a").len() == 5);
+    down(&world, manager);
+}
+
+#[test]
+fn a_process_with_a_task_that_hangs_is_replaced_within_a_second() {
+    let world = World::new();
+    let limit = Duration::from_secs(1);
+    let file = "[process.keeper]\n[[process.keeper.worker]]\nslug = 'a'\nsources = ['in']\nexecution_timeout = '1s'\n\
+                command = ['sh', '-c', 'date +%s.%N > begun; sleep 1000']\n";
+    let manager = up(&world, file);
+    let mut quickest = Duration::MAX;
+    for _ in 0..3 {
+        let _ = fs::remove_file(world.path().join("begun"));
+        let before = titled(&world, "keeper");
+        world.raddle(["queue", "write", "in", "x"]).ok();
+        let runner = || world.processes().into_iter().find(|(_, line)| line.contains(":a:running"));
+        until("it runs", || runner().is_some() && !lines(&world, "begun").is_empty());
+        signal(runner().unwrap().0.into(), libc::SIGSTOP);
+        until("another is there", || !titled(&world, "keeper").is_subset(&before));
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let begun: f64 = lines(&world, "begun").concat().parse().unwrap();
+        quickest = quickest.min(Duration::from_secs_f64((now - begun).max(0.0)));
+        until("the old one is gone", || titled(&world, "keeper").is_disjoint(&before));
+    }
+    // A machine that is busy may be late once, and not each time.
+    assert!(quickest >= limit && quickest <= limit + Duration::from_secs(1), "{quickest:?}");
+    down(&world, manager);
+}
+
+#[test]
+fn ten_idle_processes_are_stopped_at_once() {
+    let world = World::new();
+    let manager = up(&world, "[process.a]\nreplicas = 10\n[[process.a.worker]]\nslug = 'a'\n");
+    let began = Instant::now();
+    manager.signal(libc::SIGTERM);
+    manager.finish().ok();
+    // A tenth of it on a machine that has nothing else to do. Whoever waited for a look or a timeout would need seconds.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(world.processes(), []);
+}
