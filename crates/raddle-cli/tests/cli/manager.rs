@@ -161,11 +161,11 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
             ),
             (
                 json!({ "task": "note", "params": params, "limits": { "memory_mb": 256 } }).to_string(),
-                "refused: memory_mb 256 is above the limit of this manager, which is 128".to_owned(),
+                "refused: memory_mb 256 is above the limit of this manager, which is 128: ask for 128 or less".to_owned(),
             ),
             (
                 json!({ "task": "note", "params": params, "timeout": "2m" }).to_string(),
-                "refused: timeout 120s is above the limit of this manager, which is 60s".to_owned(),
+                "refused: timeout 120s is above the limit of this manager, which is 60s: ask for 60s or less".to_owned(),
             ),
             (
                 command(&["touch", "gotcha"]).to_string(),

@@ -79,27 +79,20 @@ impl Ceiling {
 
     /// What a task is given that asks for `limits` and `timeout`: that, and the ceiling where it asks for nothing.
     pub(super) fn bound(&self, limits: &Limits, timeout: Option<Span>) -> Result<(Limits, Option<Span>), Refusal> {
-        let limits = Limits {
-            memory_mb: under("memory_mb", limits.memory_mb, self.memory_mb)?,
-            cpu_percent: under("cpu_percent", limits.cpu_percent, self.cpu_percent)?,
-            max_fds: under("max_fds", limits.max_fds, self.max_fds)?,
-            max_procs: under("max_procs", limits.max_procs, self.max_procs)?,
-        };
-        Ok((limits, under("timeout", timeout, self.timeout)?))
+        within((limits, timeout), (&self.limits(), self.timeout), "this manager")
     }
 
     /// The ceiling of a manager that this one's manager spawns: it allows nothing that this one does not.
     pub(super) fn below(&self, asked: &Self) -> Result<Self, Refusal> {
-        let limits = |of: &Self| Limits {
-            memory_mb: of.memory_mb,
-            cpu_percent: of.cpu_percent,
-            max_fds: of.max_fds,
-            max_procs: of.max_procs,
-        };
-        let (limits, timeout) = self.bound(&limits(asked), asked.timeout)?;
+        let (limits, timeout) = self.bound(&asked.limits(), asked.timeout)?;
         let Limits { memory_mb, cpu_percent, max_fds, max_procs } = limits;
-        let max_tasks = under("max_tasks", asked.max_tasks, self.max_tasks)?;
+        let max_tasks = under("max_tasks", asked.max_tasks, self.max_tasks, "this manager")?;
         Ok(Self { memory_mb, cpu_percent, max_fds, max_procs, timeout, max_tasks })
+    }
+
+    fn limits(&self) -> Limits {
+        let Self { memory_mb, cpu_percent, max_fds, max_procs, .. } = *self;
+        Limits { memory_mb, cpu_percent, max_fds, max_procs }
     }
 
     /// Refuses what would allow nothing.
@@ -115,15 +108,32 @@ impl Ceiling {
     }
 }
 
-/// What is asked for, if it is allowed; and what is allowed, if nothing is asked for.
+/// What is asked for, where that is no more than is allowed, and what is allowed where nothing is asked for.
+pub(super) fn within(
+    asked: (&Limits, Option<Span>),
+    most: (&Limits, Option<Span>),
+    whose: &str,
+) -> Result<(Limits, Option<Span>), Refusal> {
+    let ((asked, timeout), (most, longest)) = (asked, most);
+    let limits = Limits {
+        memory_mb: under("memory_mb", asked.memory_mb, most.memory_mb, whose)?,
+        cpu_percent: under("cpu_percent", asked.cpu_percent, most.cpu_percent, whose)?,
+        max_fds: under("max_fds", asked.max_fds, most.max_fds, whose)?,
+        max_procs: under("max_procs", asked.max_procs, most.max_procs, whose)?,
+    };
+    Ok((limits, under("timeout", timeout, longest, whose)?))
+}
+
+/// The same, of one limit.
 fn under<T: Copy + PartialOrd + fmt::Display>(
     what: &'static str,
     asked: Option<T>,
     most: Option<T>,
+    whose: &str,
 ) -> Result<Option<T>, Refusal> {
     match (asked, most) {
         (Some(asked), Some(most)) if asked > most => {
-            Err(Refusal::Above { what, asked: asked.to_string(), most: most.to_string() })
+            Err(Refusal::Above { what, asked: asked.to_string(), most: most.to_string(), whose: whose.into() })
         }
         (asked, most) => Ok(asked.or(most)),
     }

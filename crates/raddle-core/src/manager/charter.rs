@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Ceiling, PRIME, Registry, Request, WORKER, Wish,
+    ceiling::within,
     template::{Misfit, listed},
 };
 use crate::{Spec, Target};
@@ -74,8 +75,8 @@ pub enum Refusal {
         /// What is wrong with the parameters.
         misfit: Misfit,
     },
-    /// More is asked for than the manager may give.
-    #[error("{what} {asked} is above the limit of this manager, which is {most}")]
+    /// More is asked for than the manager may give, or than the task may be given.
+    #[error("{what} {asked} is above the limit of {whose}, which is {most}: ask for {most} or less")]
     Above {
         /// Which limit.
         what: &'static str,
@@ -83,6 +84,8 @@ pub enum Refusal {
         asked: String,
         /// What is allowed.
         most: String,
+        /// Who says so: the manager, or the task of its registry.
+        whose: String,
     },
     /// It runs what its registry lists, and this was spelled out.
     #[error("worker-{kind} spawns what its registry lists, and nothing else: ask it for a task by its name")]
@@ -116,13 +119,11 @@ impl Charter {
             let known = self.registry.names().map(Into::into).collect();
             return Err(Refusal::Unknown { task, kind: self.kind.clone(), known });
         };
+        // Whoever wrote the registry has the say: who asks may want less than a template allows, and not more.
+        let listed = (&template.limits, template.timeout);
+        let (limits, timeout) = within((&limits, timeout), listed, &format!("task '{task}' of its registry"))?;
+        let (limits, timeout) = self.ceiling.bound(&limits, timeout)?;
         let (argv, stdin) = template.fill(&params).map_err(|misfit| Refusal::Misfit { task, misfit })?;
-        let mut asked = template.limits.clone();
-        asked.memory_mb = limits.memory_mb.or(asked.memory_mb);
-        asked.cpu_percent = limits.cpu_percent.or(asked.cpu_percent);
-        asked.max_fds = limits.max_fds.or(asked.max_fds);
-        asked.max_procs = limits.max_procs.or(asked.max_procs);
-        let (limits, timeout) = self.ceiling.bound(&asked, timeout.or(template.timeout))?;
         let resolved = Spec {
             target: Target::Command(argv),
             stdin,

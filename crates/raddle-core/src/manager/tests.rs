@@ -96,11 +96,42 @@ fn what_is_wrong_with_a_request_is_said() {
 #[test]
 fn what_is_above_the_limits_is_refused() {
     let above = r#"{"task": "tr", "params": {"text": "", "to": "A-Z"}, "limits": {"memory_mb": 256}}"#;
-    assert_eq!(refused("unix", above), "memory_mb 256 is above the limit of this manager, which is 128");
+    assert_eq!(
+        refused("unix", above),
+        "memory_mb 256 is above the limit of this manager, which is 128: ask for 128 or less"
+    );
     let long = r#"{"task": "tr", "params": {"text": "", "to": "A-Z"}, "timeout": "2m"}"#;
-    assert_eq!(refused("unix", long), "timeout 120s is above the limit of this manager, which is 60s");
+    assert_eq!(
+        refused("unix", long),
+        "timeout 120s is above the limit of this manager, which is 60s: ask for 60s or less"
+    );
     let spec = Spec { timeout: Some(crate::Span::secs(61)), ..Spec::command(["true"]) };
     assert!(charter(PRIME).resolve(spec).is_err(), "the prime has limits as well");
+}
+
+#[test]
+fn a_request_makes_the_limits_of_a_template_tighter_and_never_wider() {
+    let grep = |more: &str| {
+        format!(r#"{{"task": "grep", "params": {{"pattern": "x", "file": "y"}}, {more}}}"#) // Its registry: 64 MiB, 30 s.
+    };
+    let spec = ask("unix", &grep(r#""limits": {"memory_mb": 32, "max_fds": 9}, "timeout": 5"#)).unwrap();
+    assert_eq!((spec.limits.memory_mb, spec.limits.max_fds), (Some(32), Some(9)));
+    assert_eq!(spec.timeout, Some(crate::Span::secs(5)));
+    let of_grep = "the limit of task 'grep' of its registry, which is";
+    assert_eq!(
+        refused("unix", &grep(r#""limits": {"memory_mb": 65}"#)),
+        format!("memory_mb 65 is above {of_grep} 64: ask for 64 or less")
+    );
+    assert_eq!(
+        refused("unix", &grep(r#""timeout": "31s""#)),
+        format!("timeout 31s is above {of_grep} 30s: ask for 30s or less")
+    );
+    // What neither of them sets is the asker's to set, up to the ceiling of the manager.
+    let above = grep(r#""limits": {"cpu_percent": 500}"#);
+    assert_eq!(ask("unix", &above).unwrap().limits.cpu_percent, Some(500));
+    let capped = Charter { ceiling: "cpu_percent=100".parse().unwrap(), ..charter("unix") };
+    let refusal = capped.resolve(Spec::new(Target::Request(above))).unwrap_err().to_string();
+    assert_eq!(refusal, "cpu_percent 500 is above the limit of this manager, which is 100: ask for 100 or less");
 }
 
 #[test]
