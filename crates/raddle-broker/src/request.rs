@@ -380,6 +380,11 @@ impl Submit {
         Ok(Self { spec: spec.once_more(tid), parent })
     }
 
+    /// Whether it would be refused, whoever was asked to store it.
+    pub fn validate(&self) -> Result<(), InvalidSpec> {
+        self.written().map(drop)
+    }
+
     /// Checks a task before it costs anybody a transaction, and writes its spec out as engines store it.
     pub(crate) fn written(&self) -> Result<String, InvalidSpec> {
         self.spec.validate()?;

@@ -2,12 +2,23 @@
 //! broker. So nothing is lost and nothing doubled, however many managers do this, and whenever one is killed.
 //!
 //! Messages are looked at before it is looked who wants them: whoever was made known before a message was written has it.
+//!
+//! What goes wrong is in the way of nothing else. A message that cannot be the task of a worker, because it is too large or because what the
+//! worker has said of itself is refused, goes to that worker's queue of such messages, `<slug>.dead`, and the other workers have it as a task.
+//! One that the broker does not convert for another reason stays where it is, and is tried again; those behind it go on meanwhile.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use raddle_broker::{Broker, Conversion, Message, Peek, Result, Submit};
-use raddle_core::QueueName;
-use tokio::{task::JoinHandle, time::sleep};
+use raddle_broker::{Broker, Conversion, Error, Message, Messages, Peek, Result, Submit};
+use raddle_core::{QueueName, Spec, Tid, spec::InvalidSpec};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 use super::{process::with_message, standing::Standings};
 
@@ -16,6 +27,8 @@ const PORTION: u32 = 64;
 const WAIT: Duration = Duration::from_secs(3600);
 /// After an error of the broker, before the next try.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
+/// Before a message that the broker did not convert is tried again, while those behind it go on.
+const LEFT_PAUSE: Duration = Duration::from_secs(5);
 
 /// Pumps for some sources. They end when this is dropped.
 #[derive(Default)]
@@ -43,99 +56,167 @@ impl Drop for Pumps {
 
 async fn pump(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else { return };
-    // Those that nobody wants any more are passed over.
-    let mut after = 0;
+    let mut pump = Pump::new(&*broker, queue, source);
+    let mut said = None;
     loop {
-        match turn(&*broker, &queue, &source, after).await {
-            Ok(passed) => after = passed,
+        match pump.turn().await {
+            Ok(()) => said = None,
             Err(error) => {
-                tracing::error!(source, %error, "messages cannot be made tasks yet");
+                let words = error.to_string();
+                // Once, and not with every try.
+                if said.as_ref() != Some(&words) {
+                    tracing::error!(source = pump.source, %error, "messages cannot be made tasks yet");
+                }
+                said = Some(words);
                 sleep(ERROR_PAUSE).await;
             }
         }
     }
 }
 
-async fn turn(broker: &dyn Broker, queue: &QueueName, source: &str, after: u64) -> Result<u64> {
-    let messages = broker.look(Peek { queue: queue.clone(), after, max: PORTION, wait: WAIT }).await?;
-    let Some(last) = messages.last() else { return Ok(after) };
-    let passed = last.id.as_u64();
-    let known = Standings::read(broker).await?;
-    if known.subscribers(source).next().is_none() {
-        return Ok(passed);
+/// One source, and how far it was looked at.
+struct Pump<'a> {
+    broker: &'a dyn Messages,
+    queue: QueueName,
+    source: String,
+    /// Those up to here are seen to. What nobody wants any more is passed over.
+    after: u64,
+    /// Some of those were left, from this one on, and are tried again then.
+    left: Option<(u64, Instant)>,
+    /// Those that were left, and are in the log.
+    told: BTreeSet<Tid>,
+}
+
+impl<'a> Pump<'a> {
+    fn new(broker: &'a dyn Messages, queue: QueueName, source: String) -> Self {
+        Self { broker, queue, source, after: 0, left: None, told: BTreeSet::new() }
     }
-    let tasks = |messages: &[Message]| -> Vec<Submit> {
-        messages.iter().flat_map(|message| events(&known, source, message)).collect()
-    };
-    let conversion = |messages: Vec<Message>| {
-        let tasks = tasks(&messages);
-        Conversion { queue: queue.clone(), messages, tasks }
-    };
-    match broker.convert(conversion(messages.clone())).await {
-        Ok(Some(_)) => Ok(after),
-        // Others convert them as well. One by one, so that what one of them does is not in the way of the rest.
-        Ok(None) => {
-            for message in messages {
-                broker.convert(conversion(vec![message])).await?;
-            }
-            Ok(after)
+
+    /// Sees to the next messages. After an error nothing is passed over: what was not converted is there to be seen again.
+    async fn turn(&mut self) -> Result<()> {
+        if let Some((first, _)) = self.left.take_if(|(_, at)| *at <= Instant::now()) {
+            self.after = first - 1;
         }
-        // One of them cannot be a task: too large, perhaps.
-        Err(error) if !error.is_retryable() => {
-            for message in messages {
-                let id = message.id;
-                if let Err(error) = broker.convert(conversion(vec![message])).await {
-                    if error.is_retryable() {
-                        return Err(error);
+        let wait = self.left.map_or(WAIT, |(_, at)| at.duration_since(Instant::now()));
+        let peek = Peek { queue: self.queue.clone(), after: self.after, max: PORTION, wait };
+        let messages = self.broker.look(peek).await?;
+        let Some(last) = messages.last().map(|message| message.id.as_u64()) else { return Ok(()) };
+        let known = Standings::read(self.broker).await?;
+        if known.subscribers(&self.source).next().is_none() {
+            self.after = last;
+            return Ok(());
+        }
+        match self.convert(&messages, self.events(&known, &messages)).await {
+            Ok(true) => return Ok(()),
+            // Others convert them as well, or one of them cannot be converted: it is not to be in the way of the rest.
+            Ok(false) => {}
+            Err(error) if error.is_retryable() => return Err(error),
+            Err(_) => {}
+        }
+        let mut left = None;
+        for message in messages {
+            let id = message.id;
+            match self.convert_one(&known, message).await {
+                Ok(()) => _ = self.told.remove(&id),
+                Err(error) if error.is_retryable() => return Err(error),
+                Err(error) => {
+                    left = left.or(Some(id.as_u64()));
+                    if self.told.insert(id) {
+                        let source = &self.source;
+                        tracing::error!(source, message = %id, %error, "a message is not converted, and is left for later");
                     }
-                    tracing::error!(source, message = %id, %error, "a message cannot be a task, and is left where it is");
                 }
             }
-            Ok(passed)
         }
-        Err(error) => Err(error),
+        if let Some(first) = left {
+            self.after = last;
+            // Those that were left before have their time.
+            self.left = self.left.or(Some((first, Instant::now() + LEFT_PAUSE)));
+        }
+        Ok(())
+    }
+
+    /// Whether this was the one to convert them.
+    async fn convert(&self, messages: &[Message], tasks: Vec<Submit>) -> Result<bool> {
+        let conversion = Conversion { queue: self.queue.clone(), messages: messages.to_vec(), tasks };
+        Ok(self.broker.convert(conversion).await?.is_some())
+    }
+
+    async fn convert_one(&self, known: &Standings, message: Message) -> Result<()> {
+        let messages = [message];
+        let refused = match self.convert(&messages, self.events(known, &messages)).await {
+            Err(Error::Invalid(refused)) => refused,
+            other => return other.map(drop),
+        };
+        let [message] = messages;
+        let (mut tasks, mut dead) = (Vec::new(), Vec::new());
+        for (standing, event) in known.subscribers(&self.source) {
+            let task = self.event(event, &message);
+            match task.validate() {
+                Ok(()) => tasks.push(task),
+                Err(refused) => dead.push((&standing.slug, refused)),
+            }
+        }
+        // What was dead already, and is a source now, would come round for ever.
+        let comes_round = |(slug, _): &(&String, InvalidSpec)| self.source == dead_queue(slug);
+        if dead.is_empty() || dead.iter().any(comes_round) {
+            return Err(refused.into());
+        }
+        self.bury(message, tasks, &dead).await
+    }
+
+    /// Writes a message to the queues of those whose task it cannot be, and then converts it for the others. So it is never lost; if this is
+    /// killed in between, it is written there twice.
+    async fn bury(&self, message: Message, tasks: Vec<Submit>, dead: &[(&String, InvalidSpec)]) -> Result<()> {
+        let mut written = Vec::new();
+        let mut result = Ok(false);
+        for (slug, _) in dead {
+            let Ok(queue) = dead_queue(slug).parse::<QueueName>() else { continue };
+            match self.broker.put(&queue, vec![message.body.clone()]).await {
+                Ok(ids) => written.extend(ids.into_iter().map(|id| (queue.clone(), id))),
+                Err(error) => result = Err(error),
+            }
+        }
+        let (id, body) = (message.id, message.body.clone());
+        if result.is_ok() {
+            result = self.convert(&[message], tasks).await;
+        }
+        if matches!(result, Ok(true)) {
+            for (slug, error) in dead {
+                let source = &self.source;
+                tracing::error!(source, message = %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");
+            }
+            return Ok(());
+        }
+        let may_be_done = |error: &Error| {
+            error.is_retryable() || matches!(error, Error::Unanswered { .. } | Error::Unconfirmed { .. })
+        };
+        if result.as_ref().is_err_and(may_be_done) {
+            return result.map(drop);
+        }
+        // Somebody else has done all of it, or it is done again.
+        for (queue, id) in written {
+            let messages = vec![Message { id, body: body.clone() }];
+            self.broker.convert(Conversion { queue, messages, tasks: Vec::new() }).await?;
+        }
+        result.map(drop)
+    }
+
+    /// The tasks that messages are.
+    fn events(&self, known: &Standings, messages: &[Message]) -> Vec<Submit> {
+        let of_one = |message| known.subscribers(&self.source).map(move |(_, event)| self.event(event, message));
+        messages.iter().flat_map(of_one).collect()
+    }
+
+    fn event(&self, event: &Spec, message: &Message) -> Submit {
+        Submit::new(with_message(event.clone(), &self.source, &message.id.to_string(), &message.body))
     }
 }
 
-/// The tasks that a message is.
-fn events(known: &Standings, source: &str, message: &Message) -> Vec<Submit> {
-    let id = message.id.to_string();
-    let wanted = known.subscribers(source);
-    wanted.map(|(_, event)| Submit::new(with_message(event.clone(), source, &id, &message.body))).collect()
+/// Where a worker has the messages that cannot be its tasks.
+fn dead_queue(slug: &str) -> String {
+    format!("{slug}.dead")
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use raddle_broker::{TaskFilter, memory::Memory};
-
-    use super::{super::standing::declare, *};
-    use crate::group::{Process, Work};
-
-    #[tokio::test]
-    async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
-        let broker: Arc<dyn Broker> = Arc::new(Memory::new());
-        let of = |slug: &str| Process::new(slug).worker(Work::command(slug, ["cat"]).source("orders"));
-        declare(&*broker, &[of("mail"), of("stock")]).await.unwrap();
-        let source: QueueName = "orders".parse().unwrap();
-        let mut pumps: Vec<Pumps> = (0..5).map(|_| Pumps::default()).collect();
-        for pump in &mut pumps {
-            pump.keep(&broker, ["orders".to_owned()].into_iter());
-        }
-        for number in 0..300 {
-            broker.put(&source, vec![number.to_string()]).await.unwrap();
-        }
-        let find = || async { broker.tasks(TaskFilter::default()).await.unwrap() };
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-        while find().await.len() < 600 && tokio::time::Instant::now() < deadline {
-            sleep(Duration::from_millis(10)).await;
-        }
-        sleep(Duration::from_millis(50)).await;
-        let tasks = find().await;
-        let distinct: BTreeSet<(String, String)> =
-            tasks.iter().map(|task| (task.spec.queue.clone(), task.spec.stdin.clone().unwrap())).collect();
-        assert_eq!((tasks.len(), distinct.len()), (600, 600));
-        assert!(broker.depths().await.unwrap().iter().all(|depth| depth.queue != source));
-    }
-}
+mod tests;

@@ -6,8 +6,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Conversion, Message, Peek, Result};
-use raddle_core::{QueueName, Spec};
+use raddle_broker::{Broker, Conversion, Message, Messages, Peek, Result};
+use raddle_core::{QueueName, Spec, schedule::is_slug};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
@@ -89,7 +89,7 @@ impl Standing {
 }
 
 impl Standings {
-    pub(super) async fn read(broker: &dyn Broker) -> Result<Self> {
+    pub(super) async fn read(broker: &dyn Messages) -> Result<Self> {
         let messages = broker.look(Peek { queue: queue(), after: 0, max: MOST, wait: Duration::ZERO }).await?;
         Ok(Self::fold(messages))
     }
@@ -99,6 +99,9 @@ impl Standings {
         for message in messages {
             all.last = all.last.max(message.id.as_u64());
             match serde_json::from_str::<Standing>(&message.body) {
+                Ok(standing) if !is_slug(&standing.slug) => {
+                    tracing::debug!(id = %message.id, slug = standing.slug, "what {GROUPS} says is of no worker");
+                }
                 Ok(standing) => {
                     all.messages.push((standing.slug.clone(), message));
                     all.of.insert(standing.slug.clone(), standing);
