@@ -1,10 +1,6 @@
 //! `raddle manager` and `raddle worker spawn`: the prime, managers of registries, and what is asked of them. Real processes, on SQLite and on Redis.
 
-use std::{
-    fs,
-    os::unix::net::UnixDatagram,
-    time::{Duration, Instant},
-};
+use std::fs;
 
 use serde_json::{Value, json};
 
@@ -161,11 +157,13 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
             ),
             (
                 json!({ "task": "note", "params": params, "limits": { "memory_mb": 256 } }).to_string(),
-                "refused: memory_mb 256 is above the limit of this manager, which is 128: ask for 128 or less".to_owned(),
+                "refused: memory_mb 256 is above the limit of this manager, which is 128: ask for 128 or less"
+                    .to_owned(),
             ),
             (
                 json!({ "task": "note", "params": params, "timeout": "2m" }).to_string(),
-                "refused: timeout 120s is above the limit of this manager, which is 60s: ask for 60s or less".to_owned(),
+                "refused: timeout 120s is above the limit of this manager, which is 60s: ask for 60s or less"
+                    .to_owned(),
             ),
             (
                 command(&["touch", "gotcha"]).to_string(),
@@ -339,27 +337,4 @@ fn a_manager_without_a_prime_stands_by_itself() {
     world.raddle(["queue", "write", "worker.unix.control", "STOP"]).ok();
     until("it has left", || managers(&world).is_empty());
     world.raddle(["worker", "spawn", "--type", "prime", "--registry", "tasks.toml"]).code(2).says("is not spawned");
-}
-
-#[test]
-fn systemd_is_told_that_it_is_ready_alive_and_stops() {
-    let world = World::new();
-    let path = world.path().join("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let script = format!("NOTIFY_SOCKET={} WATCHDOG_USEC=200000 exec raddle manager serve", path.display());
-    let manager = world.start_bash(&script);
-    let hear = || {
-        let mut words = [0; 512];
-        let n = socket.recv(&mut words).unwrap();
-        String::from_utf8(words[..n].to_vec()).unwrap()
-    };
-    let ready = hear();
-    assert!(ready.starts_with("READY=1\nSTATUS=worker-prime "), "{ready}");
-    let begun = Instant::now();
-    assert_eq!([hear(), hear(), hear()], ["WATCHDOG=1"; 3]);
-    assert!(begun.elapsed() < Duration::from_secs(20));
-    manager.signal(libc::SIGTERM);
-    until("it says that it stops", || hear() == "STOPPING=1");
-    manager.finish().ok();
 }

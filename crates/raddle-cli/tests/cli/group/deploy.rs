@@ -4,33 +4,50 @@ use std::{os::unix::net::UnixDatagram, path::Path, process::Command};
 
 use super::*;
 
+/// Units that tell systemd how they are, and what they say when they are ready.
+const NOTIFYING: [(&str, &str); 2] = [
+    ("raddle-groups.service", "READY=1\nSTATUS=2 processes up"),
+    ("raddle-prime.service", "READY=1\nSTATUS=worker-prime "),
+];
+
+/// The test is what systemd would be: it runs the command of the unit, listens, and sends the signal to the main process alone.
 #[test]
-fn systemd_is_told_when_all_are_up_that_it_is_alive_and_when_it_stops() {
-    let world = World::new();
-    world.file("raddle.toml", TWO_OF_ONE);
-    let socket = UnixDatagram::bind(world.path().join("notify.sock")).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let heard = || {
-        let mut told = [0; 256];
-        let length = socket.recv(&mut told).unwrap();
-        String::from_utf8_lossy(&told[..length]).into_owned()
-    };
-    let manager = world.start_bash("NOTIFY_SOCKET=$PWD/notify.sock WATCHDOG_USEC=400000 exec raddle up");
-    let mut alive = 0;
-    let ready = loop {
-        match heard() {
-            said if said == "WATCHDOG=1" => alive += 1,
-            said => break said,
+fn units_are_ready_alive_and_stop_as_systemd_is_to_hear() {
+    for (name, says) in NOTIFYING {
+        let world = World::new();
+        let file = world.file("groups.toml", TWO_OF_ONE).display().to_string();
+        let unit = deployed(&format!("systemd/{name}"));
+        let has = |line: &str| unit.lines().any(|one| one == line);
+        assert!(has("Type=notify") && has("WatchdogSec=30s") && has("KillMode=mixed"), "{name}");
+        let command = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let command = command.replace("/usr/local/bin/raddle", env!("CARGO_BIN_EXE_raddle"));
+        let command = command.replace("/etc/raddle/raddle.toml", &file);
+        let socket = UnixDatagram::bind(world.path().join("notify.sock")).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let heard = || {
+            let mut told = [0; 256];
+            let length = socket.recv(&mut told).unwrap();
+            String::from_utf8_lossy(&told[..length]).into_owned()
+        };
+        let environment = "NOTIFY_SOCKET=$PWD/notify.sock WATCHDOG_USEC=400000 QUEUE_URL=sqlite:$PWD/raddle.db";
+        let manager = world.start_bash(&format!("{environment} exec {command}"));
+        let mut alive = 0;
+        let ready = loop {
+            match heard() {
+                said if said == "WATCHDOG=1" => alive += 1,
+                said => break said,
+            }
+        };
+        assert!(ready.starts_with(says), "{name}: {ready}");
+        while alive < 5 {
+            assert_eq!(heard(), "WATCHDOG=1", "{name}");
+            alive += 1;
         }
-    };
-    assert_eq!(ready, "READY=1\nSTATUS=2 processes up");
-    while alive < 5 {
-        assert_eq!(heard(), "WATCHDOG=1");
-        alive += 1;
+        manager.signal(libc::SIGTERM);
+        until("it says that it stops", || heard() == "STOPPING=1");
+        manager.finish().ok();
+        assert_eq!(world.processes(), [], "{name}");
     }
-    manager.signal(libc::SIGTERM);
-    until("it says that it stops", || heard() == "STOPPING=1");
-    manager.finish().ok();
 }
 
 /// A file of this repository.
@@ -41,7 +58,7 @@ fn deployed(name: &str) -> String {
 #[test]
 fn units_are_understood_by_systemd() {
     let world = World::new();
-    for name in ["raddle-groups.service", "raddle-worker.service"] {
+    for name in ["raddle-groups.service", "raddle-prime.service", "raddle-worker.service"] {
         let unit = deployed(&format!("systemd/{name}")).replace("/usr/local/bin/raddle", env!("CARGO_BIN_EXE_raddle"));
         let path = world.file(name, unit);
         let Ok(verified) = Command::new("systemd-analyze").arg("verify").arg(path).output() else {
