@@ -1,4 +1,4 @@
-//! Groups: how soon a process that was killed is replaced, what it costs to keep five hundred, and how long ten take to stop.
+//! Groups: how soon a process that was killed is replaced, and one whose task hangs, what it costs to keep five hundred, and how long ten take to stop.
 
 use std::{
     collections::BTreeSet,
@@ -13,6 +13,7 @@ use raddle_broker::Broker;
 use crate::{
     Plan,
     bed::{Bed, Worker},
+    hang,
     idle::{cpu_nanos, rss_mb},
     stats::{Verdict, median, show},
 };
@@ -22,23 +23,30 @@ const FEW: usize = 10;
 /// How often each seat may lose its process before that is a crash loop.
 const FREE: usize = 3;
 const MANY: usize = 500;
-const LOOK: Duration = Duration::from_millis(1);
+pub(crate) const LOOK: Duration = Duration::from_millis(1);
 /// No step takes so long, unless it never comes.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let (mut bare, mut replaced, mut stopped) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut deaf, mut stuck) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
         bare.extend((0..FEW).map(|_| millis(start_one())));
         let (gaps, stop) = few(if plan.quick { 1 } else { FREE });
         replaced.extend(gaps.into_iter().map(millis));
         stopped.push(millis(stop));
+        deaf.push(millis(hang::deaf()));
+        stuck.push(millis(hang::stuck()));
     }
     show("a worker starts, until it is registered", "ms", &bare);
     replaced.sort_by(f64::total_cmp);
     let p99 = replaced[((replaced.len() as f64 * 0.99) as usize).min(replaced.len() - 1)];
     println!("a killed process is replaced: p50 {:.1} ms, p99 {p99:.1} ms", median(&replaced));
     show("ten idle processes stop", "ms", &stopped);
+    show("after the limit of a deaf task the next is done", "ms", &deaf);
+    show("after the limit of a stuck task another is ready", "ms", &stuck);
+    // Of every round: it is a promise for each task, and not for most.
+    let worst = deaf.iter().chain(&stuck).copied().fold(0.0, f64::max);
     let many = if plan.quick { MANY / 10 } else { MANY };
     let (percent, mb) = idle(many, Duration::from_secs(if plan.quick { 5 } else { 20 }));
     println!("a manager of {many} idle processes: {mb:.1} MB resident, {percent:.2} % of a core");
@@ -48,6 +56,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
             p99 - median(&bare),
             100.0,
         ),
+        Verdict::at_most("ms after the limit of a task that hangs until it is replaced, worst", worst, 1000.0),
         Verdict::at_most("ms until a group of 10 that is idle has stopped", median(&stopped), 300.0),
         Verdict::at_most("manager of 500 idle processes, % of a core", percent, 1.0),
         Verdict::at_most("manager of 500 idle processes, MB resident", mb, 30.0),
@@ -73,7 +82,7 @@ fn start_one() -> Duration {
 fn few(times: usize) -> (Vec<Duration>, Duration) {
     let bed = Bed::new();
     let broker = bed.broker();
-    let manager = up(&bed, FEW);
+    let manager = up(&bed, &idle_group(FEW));
     let mut gaps = Vec::new();
     let mut seen = until(&bed, &*broker, |pids| pids.len() == FEW);
     for _ in 0..times {
@@ -96,7 +105,7 @@ fn few(times: usize) -> (Vec<Duration>, Duration) {
 fn idle(processes: usize, during: Duration) -> (f64, f64) {
     let bed = Bed::new();
     let broker = bed.broker();
-    let manager = up(&bed, processes);
+    let manager = up(&bed, &idle_group(processes));
     until(&bed, &*broker, |pids| pids.len() == processes);
     thread::sleep(Duration::from_secs(2));
     let before = cpu_nanos(manager.pid());
@@ -105,14 +114,18 @@ fn idle(processes: usize, during: Duration) -> (f64, f64) {
     (percent, rss_mb(manager.pid()))
 }
 
-fn up(bed: &Bed, replicas: usize) -> Worker {
-    let file = format!("[process.a]\nreplicas = {replicas}\nstart_timeout = '5m'\n[[process.a.worker]]\nslug = 'a'\n");
+fn idle_group(replicas: usize) -> String {
+    format!("[process.a]\nreplicas = {replicas}\nstart_timeout = '5m'\n[[process.a.worker]]\nslug = 'a'\n")
+}
+
+/// The manager of the groups in this text.
+pub(crate) fn up(bed: &Bed, file: &str) -> Worker {
     fs::write(bed.path().join("raddle.toml"), file).expect("the folder can be written");
     Worker::start(bed.raddle(&["up"]).stderr(Stdio::null()))
 }
 
 /// The processes of the group, once they are as they should be.
-fn until(bed: &Bed, broker: &dyn Broker, are_so: impl Fn(&BTreeSet<u32>) -> bool) -> BTreeSet<u32> {
+pub(crate) fn until(bed: &Bed, broker: &dyn Broker, are_so: impl Fn(&BTreeSet<u32>) -> bool) -> BTreeSet<u32> {
     let began = Instant::now();
     loop {
         let workers = bed.wait(broker.workers()).expect("the broker answers");

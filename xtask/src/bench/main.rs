@@ -8,6 +8,7 @@ mod calls;
 mod claim;
 mod floor;
 mod groups;
+mod hang;
 mod idle;
 mod oneshot;
 mod prime;

@@ -1,14 +1,18 @@
-//! How late a due time is: from the moment itself to the moment that a worker has the task, while the one that fires it has other things to do.
+//! How late a due time is: from the moment itself to the moment that a worker has the task, while the one that fires it has other things to do. And whether
+//! each is run once when ten managers could fire it.
 
 use std::{
+    collections::BTreeMap,
+    fs,
     process::Stdio,
     sync::{Arc, Mutex, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, ClaimRequest, Submit};
-use raddle_core::Spec;
+use raddle_broker::{Broker, ClaimRequest, Submit, TaskFilter};
+use raddle_core::{Spec, State, schedule::DUE_KEY};
 
 use crate::{
     Plan,
@@ -28,6 +32,11 @@ const LOAD_PAUSE: Duration = Duration::from_millis(100);
 /// No round takes so long, unless nothing is fired.
 const PATIENCE: Duration = Duration::from_secs(120);
 const QUEUE: &str = "ticks";
+/// Due times that ten managers could all fire.
+const MANY: usize = 1000;
+const MANAGERS: usize = 10;
+const TRIGGER: Duration = Duration::from_millis(20);
+const GROUP: &str = "[process.a]\n[[process.a.worker]]\nslug = 'a'\ncommand = ['/bin/true']\ntrigger = { every = '20ms', missed = 'all' }\n";
 
 pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let due = if plan.quick { DUE / 4 } else { DUE };
@@ -44,11 +53,23 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
             lateness(&bed, server.broker(&bed), &["--queue-url", &server.url()], due)
         })
         .collect();
+    let many = if plan.quick { MANY / 10 } else { MANY };
+    let sqlite_wrong = {
+        let bed = Bed::new();
+        not_once(&bed, bed.broker(), &[], many)
+    };
+    let redis_wrong = {
+        let bed = Bed::new();
+        let server = Server::start(&bed);
+        not_once(&bed, server.broker(&bed), &["--queue-url", &server.url()], many)
+    };
     show("a due time is late, under load, SQLite, p99", "ms", &on_sqlite);
     show("a due time is late, under load, Redis, p99", "ms", &on_redis);
     vec![
         Verdict::at_most("sqlite: ms from a due time to a worker, under load, p99", median(&on_sqlite), 50.0),
         Verdict::at_most("redis: ms from a due time to a worker, under load, p99", median(&on_redis), 50.0),
+        Verdict::at_most("sqlite: of 1,000 due times of 10 managers, not run once", sqlite_wrong as f64, 0.0),
+        Verdict::at_most("redis: of 1,000 due times of 10 managers, not run once", redis_wrong as f64, 0.0),
     ]
 }
 
@@ -95,4 +116,39 @@ fn lateness(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> f64
     let at = |share: f64| late[((late.len() as f64 * share) as usize).min(late.len() - 1)];
     println!("  p50 {:.1} ms, p99 {:.1} ms, at most {:.1} ms", at(0.5), at(0.99), at(1.0));
     at(0.99)
+}
+
+/// Ten managers have the same group with a trigger. Of the first so many due times, how many were not run, or run more than once.
+fn not_once(bed: &Bed, broker: Arc<dyn Broker>, url: &[&str], due: usize) -> usize {
+    fs::write(bed.path().join("raddle.toml"), GROUP).expect("the folder can be written");
+    let up = || Worker::start(bed.raddle(&[url, &["up"]].concat()).stderr(Stdio::null()));
+    let managers: Vec<Worker> = (0..MANAGERS).map(|_| up()).collect();
+    let fired = || {
+        let filter = TaskFilter { queue: Some("a".into()), limit: u32::MAX, ..TaskFilter::default() };
+        bed.wait(broker.tasks(filter)).expect("the broker answers")
+    };
+    let began = Instant::now();
+    let patience = || assert!(began.elapsed() < PATIENCE, "{} of {due} due times came", fired().len());
+    // Seldom enough that the looks cost nothing.
+    while fired().len() < due {
+        patience();
+        thread::sleep(TRIGGER * 25);
+    }
+    let paused = bed.raddle(&[url, &["schedule", "pause", "a"]].concat()).stderr(Stdio::null()).status();
+    assert!(paused.expect("the release binary starts").success());
+    while fired().iter().any(|task| !task.state.is_terminal()) {
+        patience();
+        thread::sleep(TRIGGER * 25);
+    }
+    let tasks = fired();
+    managers.into_iter().for_each(Worker::kill);
+    let mut runs: BTreeMap<Timestamp, usize> = BTreeMap::new();
+    for task in &tasks {
+        let at = task.spec.metadata[DUE_KEY].as_str().and_then(|due| due.parse().ok()).expect("it was due");
+        *runs.entry(at).or_default() += usize::from(task.state == State::Completed && task.attempt == 1);
+    }
+    let first = *runs.first_key_value().expect("some were due").0;
+    let wrong = (0..due as u32).filter(|n| runs.get(&(first + TRIGGER * *n)) != Some(&1)).count();
+    println!("{MANAGERS} managers, {due} due times: {} tasks, {wrong} due times that were not run once", tasks.len());
+    wrong
 }
