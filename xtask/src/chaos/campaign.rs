@@ -11,6 +11,7 @@ use crate::{
     broker,
     check::{self, Evidence, Submitted},
     fleet::{ANNOUNCED, Fleet, UNANNOUNCED},
+    hierarchy,
     ledger::{self, Mark, SIDE_FILE},
     monkey::{Far, Monkey},
     options::{Engine, Options},
@@ -73,7 +74,8 @@ pub(crate) fn run(options: &Options) -> Result<bool, Broken> {
     // Where the engine cannot be used at all, its own message is the best there is.
     broker::ask(&site, &["queue", "write", "chaos", &format!("seed {}", options.seed)])?;
     let monkey = Monkey::new(File::create(site.file("deeds.log"))?);
-    let mut campaign = Campaign { options, fleet: Fleet::new(&site, options.workers, options.managers), monkey, redis };
+    hierarchy::write_files(&site)?;
+    let mut campaign = Campaign { options, fleet: Fleet::new(&site, options), monkey, redis };
     let begun = Instant::now();
     campaign.break_things(&plan)?;
     let breaking = begun.elapsed();
@@ -143,6 +145,7 @@ impl Campaign<'_> {
             self.tick()?;
         }
         self.fleet.serve_all();
+        let mut is_ticking = self.options.groups > 0;
         println!("settling: {} processes have submitted", plan.batches.len());
         let begun = Instant::now();
         let (mut least, mut moved, mut looked) = (u64::MAX, begun, begun);
@@ -152,9 +155,13 @@ impl Campaign<'_> {
                 continue;
             }
             looked = Instant::now();
-            let unfinished = match broker::census(self.fleet.site) {
-                Ok(census) => census.unfinished,
+            if is_ticking {
                 // An engine that was broken a moment ago may need another.
+                is_ticking = broker::stop_clock(self.fleet.site).is_err();
+                continue;
+            }
+            let unfinished = match broker::unsettled(self.fleet.site) {
+                Ok(unfinished) => unfinished,
                 Err(_) if moved.elapsed() < STALL / 2 => continue,
                 Err(broken) => return Err(broken),
             };
@@ -203,16 +210,22 @@ impl Campaign<'_> {
         for one in &self.fleet.ended {
             let batch = &plan.batches[one.batch];
             let is_run = matches!(batch.how, How::Inline(_));
+            let is_letters = matches!(batch.how, How::Letters(_));
+            let is_chores = matches!(batch.how, How::Chores(_));
             let is_whole = one.code == Some(0);
             let accepted = if is_run { Vec::new() } else { self.fleet.accepted(one.batch)? };
             let mut stored = stored.remove(&one.batch).unwrap_or_default();
-            if !is_whole && batch.is_announced() {
+            if !is_whole && batch.is_announced() && !is_letters && !is_chores {
                 // Refused, which nobody had planned.
                 let more = broker::stored(site, &format!("{ANNOUNCED}{}-", one.batch))?;
                 stored.extend(more.into_values().flatten());
             }
+            // Of those the broker knows no names: what was stored of one that was refused is not to be told.
+            if !is_whole && (is_letters || is_chores) {
+                continue;
+            }
             let planned = batch.how.tasks();
-            batches.push(Submitted { index: one.batch, planned, is_run, is_whole, accepted, stored });
+            batches.push(Submitted { index: one.batch, planned, is_run, is_letters, is_whole, accepted, stored });
         }
         let written = lines.iter().filter(|line| line.what == Mark::End);
         let written = written.filter(|line| matches!(line.class, Class::Prints | Class::Pours));
@@ -231,6 +244,9 @@ impl Campaign<'_> {
             batches,
             events,
             follow_ups: broker::follow_ups(site)?,
+            letters: broker::letters(site)?,
+            ticks: broker::ticks(site)?,
+            chores: broker::chores(site)?,
             census: broker::census(site)?,
             deeds: std::mem::take(&mut self.monkey.deeds),
             survivors,

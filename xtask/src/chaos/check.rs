@@ -16,6 +16,7 @@ pub(crate) use fault::Fault;
 
 use crate::{
     broker::Census,
+    hierarchy::EVERY,
     ledger::{Line, Mark},
     monkey::Deed,
     plan::{Class, What},
@@ -29,6 +30,9 @@ const CLOCK_SLACK: u64 = 500_000_000;
 /// How long before it was taken an attempt's lease must have been renewed: the lease (3 s) and the time until others look (1 s).
 const RENEWAL: u64 = 4_000_000_000;
 
+/// A task that is not to be tried again is given up when it is lost for the third time.
+const LOSSES: usize = 2;
+
 /// What is known after a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
@@ -36,6 +40,12 @@ pub(crate) struct Evidence {
     pub(crate) batches: Vec<Submitted>,
     /// What follows tasks that have chained something.
     pub(crate) follow_ups: Vec<FollowUp>,
+    /// What messages have become.
+    pub(crate) letters: Vec<Letter>,
+    /// What a trigger has fired.
+    pub(crate) ticks: Vec<Tick>,
+    /// What was asked of managers that the prime has spawned.
+    pub(crate) chores: Vec<Tid>,
     /// The broker's log, in its order.
     pub(crate) events: Vec<Event>,
     pub(crate) census: Census,
@@ -58,6 +68,21 @@ pub(crate) struct FollowUp {
     pub(crate) attempt: u32,
 }
 
+/// A task that was a message before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Letter {
+    pub(crate) tid: Tid,
+    pub(crate) message: Tid,
+}
+
+/// A task that was fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tick {
+    pub(crate) tid: Tid,
+    /// Nanoseconds since the epoch.
+    pub(crate) due: u64,
+}
+
 /// One process that submitted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Submitted {
@@ -65,6 +90,8 @@ pub(crate) struct Submitted {
     pub(crate) planned: usize,
     /// It was a `run`, which prints no id.
     pub(crate) is_run: bool,
+    /// It wrote messages, and what it printed are their ids.
+    pub(crate) is_letters: bool,
     /// It ended and said that all is well.
     pub(crate) is_whole: bool,
     /// What it printed.
@@ -82,6 +109,12 @@ pub(crate) struct Figures {
     pub(crate) unannounced: usize,
     /// Tasks that follow others, as they should.
     pub(crate) followed: usize,
+    /// Messages that have become one task each, as they should.
+    pub(crate) letters: usize,
+    /// Due times that were fired, each once.
+    pub(crate) ticks: usize,
+    /// Tasks that were given up because their manager was killed each time, which is documented.
+    pub(crate) given_up: usize,
     pub(crate) completed: usize,
     pub(crate) failed: usize,
     pub(crate) killed: usize,
@@ -125,8 +158,11 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
         history.check_attempts(*tid, &doubly_stopped, figures, faults);
         history.check_kin(*tid, evidence.clock_offset, faults);
     }
-    figures.unannounced = histories.len() - figures.accepted - evidence.follow_ups.len();
+    let others = evidence.follow_ups.len() + evidence.letters.len() + evidence.ticks.len();
+    figures.unannounced = histories.len().saturating_sub(figures.accepted + others);
     check_chains(evidence, &histories, figures, faults);
+    check_letters(evidence, figures, faults);
+    check_ticks(&evidence.ticks, figures, faults);
     let runners_killed = evidence.deeds.iter().filter(|deed| deed.what == What::KillRunner).count();
     if figures.killed > runners_killed {
         let text = format!("{} tasks are 'killed', and only {runners_killed} runners were", figures.killed);
@@ -147,6 +183,7 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
 #[derive(Default)]
 struct History<'a> {
     is_accepted: bool,
+    is_chore: bool,
     attempts: BTreeMap<u32, Attempt>,
     events: Vec<&'a Event>,
     class: Option<Class>,
@@ -167,15 +204,18 @@ struct Attempt {
 
 fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
     let mut histories: BTreeMap<Tid, History<'_>> = BTreeMap::new();
-    for batch in &evidence.batches {
+    for batch in evidence.batches.iter().filter(|batch| !batch.is_letters) {
         for tid in &batch.stored {
             histories.entry(*tid).or_default();
         }
         batch.accepted.iter().for_each(|tid| histories.entry(*tid).or_default().is_accepted = true);
     }
-    for follow_up in &evidence.follow_ups {
-        histories.entry(follow_up.tid).or_default();
+    let follow_ups = evidence.follow_ups.iter().map(|follow_up| follow_up.tid);
+    let letters = evidence.letters.iter().map(|letter| letter.tid);
+    for tid in follow_ups.chain(letters).chain(evidence.ticks.iter().map(|tick| tick.tid)) {
+        histories.entry(tid).or_default();
     }
+    evidence.chores.iter().for_each(|tid| histories.entry(*tid).or_default().is_chore = true);
     for line in &evidence.lines {
         let history = histories.entry(line.tid).or_default();
         history.class = Some(line.class);
@@ -231,7 +271,11 @@ impl History<'_> {
         let is_right = match end.event {
             EventKind::Completed => self.class != Some(Class::Broken),
             // One that always fails, and none else: all others may fail and be lost many times over.
-            EventKind::Failed => self.class == Some(Class::Broken),
+            EventKind::Failed if self.class == Some(Class::Broken) => true,
+            EventKind::Failed if self.is_chore && self.losses() >= LOSSES => {
+                figures.given_up += 1;
+                true
+            }
             // Somebody killed its runner.
             EventKind::Killed => true,
             _ => false,
@@ -239,6 +283,11 @@ impl History<'_> {
         if !is_right {
             faults.push(Fault::WrongEnd(tid, end.event));
         }
+    }
+
+    /// How often it went on after it was lost with its worker.
+    fn losses(&self) -> usize {
+        self.events.iter().filter(|event| event.event == EventKind::Reclaimed).count()
     }
 
     /// The log of a task has one end and nothing after it, and every entry is of what was then the latest attempt.
@@ -325,6 +374,35 @@ fn check_chains(
     faults.extend(followed.into_iter().map(|(tid, by)| Fault::Misfollowed(tid, None, by)));
 }
 
+/// Every message that was accepted is one task, and no more.
+fn check_letters(evidence: &Evidence, figures: &mut Figures, faults: &mut Vec<Fault>) {
+    let mut made: HashMap<Tid, usize> = HashMap::new();
+    evidence.letters.iter().for_each(|letter| *made.entry(letter.message).or_default() += 1);
+    let written = evidence.batches.iter().filter(|batch| batch.is_letters).flat_map(|batch| &batch.accepted);
+    faults.extend(written.filter(|message| !made.contains_key(message)).map(|message| Fault::Unread(*message)));
+    for (message, tasks) in made {
+        match tasks {
+            1 => figures.letters += 1,
+            _ => faults.push(Fault::ReadTwice(message, tasks)),
+        }
+    }
+}
+
+/// Every due time was fired once: those that were missed are made up for.
+fn check_ticks(ticks: &[Tick], figures: &mut Figures, faults: &mut Vec<Fault>) {
+    let mut dues: Vec<u64> = ticks.iter().map(|tick| tick.due).collect();
+    dues.sort_unstable();
+    figures.ticks = dues.len();
+    for pair in dues.windows(2) {
+        let gap = Duration::from_nanos(pair[1] - pair[0]);
+        if gap.is_zero() {
+            faults.push(Fault::FiredTwice(pair[0]));
+        } else if gap != EVERY {
+            faults.push(Fault::NotFired(pair[0], gap));
+        }
+    }
+}
+
 /// When which worker was stopped.
 fn worker_stops(deeds: &[Deed]) -> Vec<(u32, Range<u64>)> {
     let stop = |deed: &Deed| match deed.what {
@@ -366,7 +444,8 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
     // One that was stopped at the time had been missed before it was killed.
     let stops = worker_stops(&evidence.deeds);
     let is_awake = |deed: &&Deed| !stops.iter().any(|(pid, stop)| *pid == deed.worker && stop.contains(&deed.at));
-    for deed in evidence.deeds.iter().filter(|deed| deed.what == What::KillWorker).filter(is_awake) {
+    let is_kill = |deed: &&Deed| matches!(deed.what, What::KillWorker | What::KillMember);
+    for deed in evidence.deeds.iter().filter(is_kill).filter(is_awake) {
         for runner in &deed.runners {
             // What a runner began last before its worker was killed.
             let begun = by_runner.get(runner).into_iter().flatten();
@@ -391,7 +470,10 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
 
 /// Which attempts were taken from a worker to which nothing was done.
 fn taken_from_others(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures: &mut Figures) {
-    let hurts_worker = |what| matches!(what, What::KillWorker | What::StopWorker(_) | What::Drain | What::GiveBack);
+    let hurts_worker = |what| {
+        let kills = matches!(what, What::KillWorker | What::KillMember | What::KillManager);
+        kills || matches!(what, What::StopWorker(_) | What::Drain | What::GiveBack)
+    };
     let hurts: Vec<&Deed> = evidence.deeds.iter().filter(|deed| hurts_worker(deed.what)).collect();
     let hurt: HashSet<u32> = hurts.iter().flat_map(|deed| deed.runners.iter().copied()).collect();
     // A runner that was killed before is not among those that its worker had when that was hurt, though its result may still have been

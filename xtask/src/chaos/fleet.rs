@@ -11,7 +11,8 @@ use raddle_core::Tid;
 
 use crate::{
     campaign::is_interrupted,
-    ledger,
+    hierarchy, ledger,
+    options::Options,
     plan::{Batch, Class, How},
     procs,
     site::Site,
@@ -27,11 +28,26 @@ const SUBMITTERS: usize = 8;
 /// No submitter needs this long, not even while the holder of a lock is stopped.
 const SUBMITTER_LIFE: Duration = Duration::from_secs(120);
 const CONCURRENCY: &str = "3";
-/// A prime. It has no more at a time than a worker has.
-const MANAGER: [&str; 4] = ["manager", "serve", "--limits", "max_tasks=4"];
+/// A prime. It has no more at a time than a worker has, and the managers that it has spawned.
+const PRIME: [&str; 4] = ["manager", "serve", "--limits", "max_tasks=5"];
+/// How long there is no manager that the prime has spawned before it is asked for one.
+const UNMANAGED: Duration = Duration::from_secs(1);
+/// How long it may take until there is one. It is asked for again then.
+const ASKING: Duration = Duration::from_secs(6);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// What stands at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Worker,
+    Prime,
+    Groups,
+}
 
 /// A worker's place in the fleet.
 pub(crate) struct Place {
+    pub(crate) role: Role,
     pub(crate) state: State,
     /// When it is continued, if it is stopped.
     pub(crate) stopped_until: Option<Instant>,
@@ -97,25 +113,39 @@ pub(crate) struct Fleet<'a> {
     /// A child of this process that somebody else waits for.
     pub(crate) foreign: Option<u32>,
     queues: &'static str,
-    /// Places from this one on are those of managers.
-    workers: usize,
+    asking: Option<Asking>,
     last_reap: Instant,
 }
 
+/// What is done so that there is a manager that the prime has spawned.
+struct Asking {
+    /// Who asks for one.
+    child: Option<Child>,
+    looked: Instant,
+    /// When one was there last, or was asked for.
+    since: Instant,
+    patience: Duration,
+}
+
 impl<'a> Fleet<'a> {
-    pub(crate) fn new(site: &'a Site, workers: usize, managers: usize) -> Self {
+    pub(crate) fn new(site: &'a Site, options: &Options) -> Self {
         let now = Instant::now();
-        let place = || Place { state: State::Down { until: now }, stopped_until: None, runner_hit: None };
+        let place = |role| Place { role, state: State::Down { until: now }, stopped_until: None, runner_hit: None };
+        let of = |role, count| (0..count).map(move |_| place(role));
+        let asking = Asking { child: None, looked: now, since: now, patience: UNMANAGED };
         Self {
             site,
-            places: (0..workers + managers).map(|_| place()).collect(),
+            places: of(Role::Worker, options.workers)
+                .chain(of(Role::Prime, options.managers))
+                .chain(of(Role::Groups, options.groups))
+                .collect(),
             submitters: Vec::new(),
             ended: Vec::new(),
             remarks: Vec::new(),
             submitters_killed: 0,
             foreign: None,
             queues: "default",
-            workers,
+            asking: (options.managers > 0).then_some(asking),
             last_reap: now,
         }
     }
@@ -127,6 +157,7 @@ impl<'a> Fleet<'a> {
             self.tend(index, now)?;
         }
         self.tend_submitters(now)?;
+        self.tend_managers(now)?;
         if now.duration_since(self.last_reap) > Duration::from_millis(200) {
             self.last_reap = now;
             self.reap_orphans();
@@ -159,10 +190,39 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
+    /// Whatever has become of the manager that the prime has spawned, and of the request for it, there is to be one.
+    fn tend_managers(&mut self, now: Instant) -> io::Result<()> {
+        let Some(asking) = &mut self.asking else { return Ok(()) };
+        if let Some(status) = asking.child.as_mut().map(Child::try_wait).transpose()?.flatten() {
+            asking.child = None;
+            if !status.success() {
+                // The server was away.
+                (asking.since, asking.patience) = (now, UNMANAGED);
+            }
+        }
+        if now.duration_since(asking.looked) < LOOK {
+            return Ok(());
+        }
+        asking.looked = now;
+        if !hierarchy::managers(self.site).is_empty() {
+            (asking.since, asking.patience) = (now, UNMANAGED);
+        } else if asking.child.is_none() && now.duration_since(asking.since) > asking.patience {
+            (asking.since, asking.patience) = (now, ASKING);
+            let log = File::options().append(true).create(true).open(self.site.file("asking.log"))?;
+            let mut ask = self.site.raddle(&["queue", "write", "raddle.spawn.requests", &hierarchy::wanted(self.site)]);
+            asking.child = Some(ask.stdout(log.try_clone()?).stderr(log).spawn()?);
+        }
+        Ok(())
+    }
+
     fn start_worker(&self, index: usize) -> io::Result<Child> {
         let log = File::options().append(true).create(true).open(self.site.file(format!("worker-{index}.log")))?;
         let worker = ["worker", "start", "--no-detach", "--concurrency", CONCURRENCY, "--queues", self.queues];
-        let args = if index < self.workers { &worker[..] } else { &MANAGER };
+        let args = match self.places[index].role {
+            Role::Worker => &worker[..],
+            Role::Prime => &PRIME,
+            Role::Groups => &hierarchy::UP,
+        };
         self.site.raddle(args).stdout(log.try_clone()?).stderr(log).spawn()
     }
 
@@ -212,6 +272,14 @@ impl<'a> Fleet<'a> {
                 args.extend(["queue".into(), "write".into(), "raddle.spawn.requests".into()]);
                 let specs = classes.iter().map(|class| spec(&name, *class, &task[0]));
                 args.extend(specs.map(|spec| serde_json::json!({ "spec": spec }).to_string()));
+            }
+            How::Chores(classes) => {
+                args.extend(["queue".into(), "write".into(), "raddle.spawn.requests".into()]);
+                args.extend(classes.iter().map(|class| hierarchy::chore(*class)));
+            }
+            How::Letters(classes) => {
+                args.extend(["queue".into(), "write".into(), hierarchy::LETTERS.into()]);
+                args.extend(classes.iter().map(|class| class.name().to_owned()));
             }
             How::Inline(class) => {
                 let name = name.replace("{}", class.name());
@@ -271,6 +339,10 @@ impl<'a> Fleet<'a> {
 
     /// Tells all workers to leave, and waits. Those that do not in time are killed, and remarked upon.
     pub(crate) fn disband(&mut self, patience: Duration) -> io::Result<()> {
+        if let Some(mut child) = self.asking.take().and_then(|asking| asking.child) {
+            child.kill()?;
+            child.wait()?;
+        }
         (0..self.places.len()).for_each(|index| self.signal_worker(index, libc::SIGTERM));
         let deadline = Instant::now() + patience;
         for (index, place) in self.places.iter_mut().enumerate() {
@@ -296,7 +368,9 @@ impl<'a> Fleet<'a> {
             State::Up { child, .. } => Some(child.id()),
             State::Down { .. } => None,
         });
-        let own: Vec<u32> = up.chain(self.submitters.iter().map(|one| one.child.id())).chain(self.foreign).collect();
+        let asking = self.asking.iter().filter_map(|asking| asking.child.as_ref()).map(Child::id);
+        let submitters = self.submitters.iter().map(|one| one.child.id());
+        let own: Vec<u32> = up.chain(submitters).chain(asking).chain(self.foreign).collect();
         for pid in procs::children(std::process::id()).into_iter().filter(|pid| !own.contains(pid)) {
             // SAFETY: asks without waiting, and for no status.
             unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::WNOHANG) };
@@ -315,7 +389,8 @@ impl Drop for Fleet<'_> {
             State::Up { child, .. } => Some(child),
             State::Down { .. } => None,
         });
-        for child in up.chain(self.submitters.iter_mut().map(|one| &mut one.child)) {
+        let asking = self.asking.iter_mut().filter_map(|asking| asking.child.as_mut());
+        for child in up.chain(self.submitters.iter_mut().map(|one| &mut one.child)).chain(asking) {
             let _ = child.kill();
             let _ = child.wait();
         }

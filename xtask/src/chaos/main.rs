@@ -8,6 +8,7 @@ mod campaign;
 mod check;
 mod dice;
 mod fleet;
+mod hierarchy;
 mod leash;
 mod ledger;
 mod monkey;
@@ -51,9 +52,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Options { engine, tasks, seed, span, kills, workers, .. } = &options;
+    let Options { engine, tasks, seed, span, kills, workers, managers, groups, .. } = &options;
     println!(
-        "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers",
+        "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} primes, {groups} of groups",
         engine.name(),
         span.as_secs_f64()
     );
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
             let minutes = span.as_secs_f64() / 60.0;
             println!(
                 "chaos: FAILED; the plan again: --engine {} --seed {seed} --tasks {tasks} --kills {kills} \
-                 --minutes {minutes} --workers {workers}",
+                 --minutes {minutes} --workers {workers} --managers {managers} --groups {groups}",
                 engine.name()
             );
             ExitCode::FAILURE

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    fleet::Fleet,
-    ledger,
+    fleet::{Fleet, Role},
+    hierarchy, ledger,
     plan::{Blow, What},
     procs::{self, Grip},
 };
@@ -72,6 +72,10 @@ impl Monkey {
                 far.trouble(trouble, time);
                 return self.note(blow.what, 0, Vec::new());
             }
+            (What::KillManager, _) => {
+                let hit = self.hit_manager(blow, fleet) || self.hit_one_of_groups(blow, fleet);
+                return self.missed += u32::from(!hit);
+            }
             _ => {}
         }
         let count = fleet.places.len();
@@ -88,6 +92,9 @@ impl Monkey {
         let now = Instant::now();
         let is_stopped = place.stopped_until.is_some();
         let is_spared = place.runner_hit.is_some_and(|at| now.duration_since(at) < REPRIEVE);
+        if place.role == Role::Groups && !matches!(blow.what, What::Drain | What::GiveBack) {
+            return !is_stopped && !is_spared && self.hit_groups(blow, index, pid, fleet);
+        }
         let runners = procs::children_of_program(pid, &fleet.site.raddle);
         let chosen = || {
             let runner = *runners.get(blow.slot % runners.len().max(1))?;
@@ -113,7 +120,10 @@ impl Monkey {
                 })
             }),
             What::StopWorker(time) if !is_spared && !is_stopped => {
-                self.note(blow.what, pid, runners);
+                // Those whom a prime has spawned live on without it, but their leases run out while it stands still.
+                let is_prime = fleet.places[index].role == Role::Prime;
+                let hurt = if is_prime { procs::below(pid, &fleet.site.raddle) } else { runners };
+                self.note(blow.what, pid, hurt);
                 fleet.signal_worker(index, libc::SIGSTOP);
                 fleet.places[index].stopped_until = Some(now + time);
                 self.stopped.push(Stopped { until: now + time, place: Some((index, pid)), runner: None });
@@ -145,6 +155,70 @@ impl Monkey {
                 }
                 true
             }
+            _ => false,
+        }
+    }
+
+    /// Kills a manager that the prime has spawned. Its runner ends what it has spawned itself.
+    fn hit_manager(&mut self, blow: Blow, fleet: &Fleet<'_>) -> bool {
+        let managers = hierarchy::managers(fleet.site);
+        let Some((pid, parent)) = managers.get(blow.slot % managers.len().max(1)).copied() else { return false };
+        let Some(manager) = Grip::new(pid, parent) else { return false };
+        self.note(blow.what, pid, procs::below(pid, &fleet.site.raddle));
+        manager.signal(libc::SIGKILL).is_ok()
+    }
+
+    /// Kills a manager of groups, where the prime has spawned none.
+    fn hit_one_of_groups(&mut self, blow: Blow, fleet: &mut Fleet<'_>) -> bool {
+        let blow = Blow { what: What::KillWorker, ..blow };
+        (0..fleet.places.len()).any(|index| fleet.places[index].role == Role::Groups && self.hit(blow, index, fleet))
+    }
+
+    /// Hits a manager of groups, or one of its processes. Those are workers themselves, with runners below them.
+    fn hit_groups(&mut self, blow: Blow, index: usize, pid: u32, fleet: &mut Fleet<'_>) -> bool {
+        let now = Instant::now();
+        let raddle = &fleet.site.raddle;
+        let pick = |parent: u32| {
+            let below = procs::children_of_program(parent, raddle);
+            Grip::new(*below.get(blow.slot % below.len().max(1))?, parent)
+        };
+        match blow.what {
+            What::KillWorker => {
+                // Its processes see it, finish what they run, and leave.
+                self.note(What::KillManager, pid, Vec::new());
+                fleet.signal_worker(index, libc::SIGKILL);
+                true
+            }
+            What::StopWorker(time) => {
+                self.note(blow.what, pid, Vec::new());
+                fleet.signal_worker(index, libc::SIGSTOP);
+                fleet.places[index].stopped_until = Some(now + time);
+                self.stopped.push(Stopped { until: now + time, place: Some((index, pid)), runner: None });
+                true
+            }
+            What::KillRunner | What::KillMember => pick(pid).is_some_and(|member| {
+                self.note(What::KillMember, member.pid, procs::children_of_program(member.pid, raddle));
+                member.signal(libc::SIGKILL).is_ok()
+            }),
+            What::KillCommand => {
+                pick(pid).and_then(|member| Some((pick(member.pid)?, member))).is_some_and(|(runner, member)| {
+                    self.note(What::KillRunner, member.pid, vec![runner.pid]);
+                    fleet.places[index].runner_hit = Some(now);
+                    runner.signal(libc::SIGKILL).is_ok()
+                })
+            }
+            What::StopRunner(time) | What::StopBoth(time) => pick(pid).is_some_and(|member| {
+                let runner = pick(member.pid).filter(|_| matches!(blow.what, What::StopBoth(_)));
+                if let Some(runner) = runner {
+                    self.note(What::StopRunner(time), member.pid, vec![runner.pid]);
+                    let _ = runner.signal(libc::SIGSTOP);
+                    self.stopped.push(Stopped { until: now + time, place: None, runner: Some(runner) });
+                }
+                self.note(What::StopWorker(time), member.pid, procs::children_of_program(member.pid, raddle));
+                let is_hit = member.signal(libc::SIGSTOP).is_ok();
+                self.stopped.push(Stopped { until: now + time, place: None, runner: Some(member) });
+                is_hit
+            }),
             _ => false,
         }
     }

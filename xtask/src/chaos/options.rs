@@ -6,7 +6,7 @@ use crate::dice::Dice;
 
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask chaos [--engine sqlite|redis] [--tasks N] [--seed S] [--minutes M] [--kills K]
-                         [--workers W] [--managers M] [--keep] [--release]
+                         [--workers W] [--managers M] [--groups G] [--keep] [--release]
 
 Runs tasks with real processes on a real engine, breaks what can be broken while they run, and then
 checks that none was lost, none ended twice, and nobody is left.
@@ -17,7 +17,9 @@ checks that none was lost, none ended twice, and nobody is left.
   --minutes M      how long things are broken, as 0.5 or 20; else what N tasks need
   --kills K        how many kills with -9; else one a second
   --workers W      how many worker processes (5), of three slots each
-  --managers M     how many primes (1), which spawn what is asked of them and are broken as workers are
+  --managers M     how many primes (1), which spawn what is asked of them, managers with a registry among it
+  --groups G       how many managers of the same groups (2): one with two replicas that reads messages, one with
+                   a trigger. Primes, what they spawn, managers of groups and their processes are all broken
   --keep           keep the folder with the database, the side files and the logs
   --raddle FILE    break this binary instead of the one that is built
   --release        build and break what is shipped, not the development build
@@ -53,6 +55,8 @@ pub(crate) struct Options {
     pub(crate) kills: u32,
     pub(crate) workers: usize,
     pub(crate) managers: usize,
+    /// Managers of groups.
+    pub(crate) groups: usize,
     pub(crate) keep: bool,
     /// The binary to break, if it is not the one beside this program.
     pub(crate) raddle: Option<PathBuf>,
@@ -64,7 +68,7 @@ impl Options {
         let mut span = None;
         let mut kills = None;
         let (mut engine, mut tasks, mut workers) = (Engine::Sqlite, 2000, 5);
-        let (mut managers, mut keep, mut raddle) = (1, false, None);
+        let (mut managers, mut groups, mut keep, mut raddle) = (1, 2, false, None);
         let mut args = args;
         while let Some(arg) = args.next() {
             let arg = arg.into_string().map_err(|_| "an argument is no text")?;
@@ -85,13 +89,19 @@ impl Options {
                 "--kills" => kills = Some(number(&arg, &value()?, 0.0, 1e6)? as u32),
                 "--workers" => workers = number(&arg, &value()?, 1.0, 100.0)? as usize,
                 "--managers" => managers = number(&arg, &value()?, 0.0, 20.0)? as usize,
+                "--groups" => groups = number(&arg, &value()?, 0.0, 20.0)? as usize,
                 _ => return Err(format!("unknown argument '{arg}'")),
             }
         }
         let span = span.unwrap_or_else(|| Duration::from_secs_f64(f64::from(tasks) / PACE).max(SHORTEST));
         let kills = kills.unwrap_or(span.as_secs() as u32);
         let seed = seed.unwrap_or_else(Dice::random_seed);
-        Ok(Self { engine, tasks, seed, span, kills, workers, managers, keep, raddle })
+        Ok(Self { engine, tasks, seed, span, kills, workers, managers, groups, keep, raddle })
+    }
+
+    /// Places in the fleet.
+    pub(crate) fn places(&self) -> usize {
+        self.workers + self.managers + self.groups
     }
 }
 

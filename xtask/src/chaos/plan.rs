@@ -95,13 +95,21 @@ pub(crate) enum How {
     Inline(Class),
     /// `queue write raddle.spawn.requests`: the prime is asked for them.
     Asked(Vec<Class>),
+    /// The same, for what a manager lists that the prime has spawned.
+    Chores(Vec<Class>),
+    /// `queue write` to the source of a group: each message is a task for that.
+    Letters(Vec<Class>),
 }
 
 impl How {
     /// How many tasks that makes.
     pub(crate) fn tasks(&self) -> usize {
         match self {
-            Self::Lines(classes) | Self::File(classes) | Self::Asked(classes) => classes.len(),
+            Self::Lines(classes)
+            | Self::File(classes)
+            | Self::Asked(classes)
+            | Self::Chores(classes)
+            | Self::Letters(classes) => classes.len(),
             Self::Array(count) => *count as usize,
             Self::Inline(_) => 1,
         }
@@ -112,7 +120,7 @@ impl How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blow {
     pub(crate) at: Duration,
-    /// Whose turn it is, by index: a worker's or manager's place in the fleet, and one of its runners.
+    /// Whose turn it is, by index: a worker's or manager's place in the fleet, and one of its runners, or of a group's processes.
     pub(crate) worker: usize,
     pub(crate) slot: usize,
     pub(crate) what: What,
@@ -125,6 +133,10 @@ pub(crate) enum What {
     KillRunner,
     /// The command itself, below its runner.
     KillCommand,
+    /// A manager: one that the prime has spawned, or that of groups.
+    KillManager,
+    /// A process of a group.
+    KillMember,
     /// SIGSTOP past the lease, then SIGCONT.
     StopWorker(Duration),
     StopRunner(Duration),
@@ -143,7 +155,15 @@ pub(crate) enum What {
 impl What {
     /// Whether it is a kill with -9.
     pub(crate) fn is_kill(self) -> bool {
-        matches!(self, Self::KillWorker | Self::KillRunner | Self::KillCommand | Self::KillServer(_))
+        matches!(
+            self,
+            Self::KillWorker
+                | Self::KillRunner
+                | Self::KillCommand
+                | Self::KillManager
+                | Self::KillMember
+                | Self::KillServer(_)
+        )
     }
 }
 
@@ -174,8 +194,10 @@ const PAST_THE_LEASE: std::ops::Range<u64> = 3_500..6_500;
 const SUBMIT_SHARE: f64 = 0.85;
 /// One kill in so many is a submitter's.
 const SUBMITTER_SHARE: u32 = 6;
-/// So many requests are written by one process, at most.
+/// So many requests or messages are written by one process, at most: each is a word of one command line.
 const ASKED_AT_ONCE: usize = 200;
+/// So many for those who have few processes.
+const FOR_FEW_AT_ONCE: usize = 40;
 
 impl Plan {
     pub(crate) fn new(options: &Options) -> Self {
@@ -194,8 +216,15 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
     let span = options.span.mul_f64(SUBMIT_SHARE);
     let mut left = options.tasks as usize;
     let mut batches = Vec::new();
+    // However the dice fall, some are for those who stand above the workers: often enough that not all are refused by a server that is away.
+    let [letters, chores] = [options.groups > 0, options.managers > 0];
+    let both = [letters.then_some(Form::Letters), chores.then_some(Form::Chores)];
+    let mut always = [both; 3].into_iter().flatten().flatten();
     while left > 0 {
-        let how = how(dice, left, options);
+        let how = match always.next() {
+            Some(form) => form.of(dice, (FOR_FEW_AT_ONCE / 2).min(left)),
+            None => how(dice, left, options),
+        };
         left -= how.tasks();
         batches.push(Batch { at: dice.moment(span), how, killed_after: None });
     }
@@ -213,15 +242,44 @@ fn batches(dice: &mut Dice, options: &Options, doomed: u32) -> Vec<Batch> {
     batches
 }
 
-fn how(dice: &mut Dice, left: usize, options: &Options) -> How {
-    #[derive(Clone, Copy)]
-    enum Form {
-        Lines,
-        Array,
-        File,
-        Inline,
-        Asked,
+/// What [`How`] is chosen by.
+#[derive(Clone, Copy)]
+enum Form {
+    Lines,
+    Array,
+    File,
+    Inline,
+    Asked,
+    Chores,
+    Letters,
+}
+
+impl Form {
+    /// So many tasks, or as many as this form has at most.
+    fn of(self, dice: &mut Dice, size: usize) -> How {
+        match self {
+            Self::Lines => How::Lines(classes(dice, size)),
+            Self::Array => How::Array(size as u32),
+            Self::Asked => How::Asked(classes(dice, size.min(ASKED_AT_ONCE))),
+            Self::Chores => {
+                // They have one try: what fails by itself is left out.
+                let mix = [(6, Class::Quick), (3, Class::Nap), (1, Class::Prints), (1, Class::Family)];
+                How::Chores((0..size.min(FOR_FEW_AT_ONCE)).map(|_| dice.pick(&mix)).collect())
+            }
+            Self::Letters => How::Letters(classes(dice, size.min(FOR_FEW_AT_ONCE))),
+            Self::File => {
+                let mut classes = classes(dice, size);
+                classes.iter_mut().filter(|_| dice.within(0..10) == 0).for_each(|class| *class = Class::Broken);
+                How::File(classes)
+            }
+            Self::Inline => {
+                How::Inline(dice.pick(&[(5, Class::Quick), (3, Class::Nap), (1, Class::Family), (1, Class::Chains)]))
+            }
+        }
     }
+}
+
+fn how(dice: &mut Dice, left: usize, options: &Options) -> How {
     // Some cross the thousand, where a submit becomes several steps. In a small campaign most are small, so that they are many.
     let most = u64::from(options.tasks / 40).clamp(20, 400);
     let size = match dice.within(0..20) {
@@ -229,23 +287,18 @@ fn how(dice: &mut Dice, left: usize, options: &Options) -> How {
         1..8 => dice.within(1..20),
         _ => dice.within(most / 20..most),
     };
-    let size = (size as usize).min(left);
-    let asked = if options.managers > 0 { 4 } else { 0 };
-    let forms = [(6, Form::Lines), (5, Form::Array), (3, Form::File), (2, Form::Inline), (asked, Form::Asked)];
-    match dice.pick(&forms) {
-        Form::Lines => How::Lines(classes(dice, size)),
-        Form::Array => How::Array(size as u32),
-        // Each is a word of one command line.
-        Form::Asked => How::Asked(classes(dice, size.min(ASKED_AT_ONCE))),
-        Form::File => {
-            let mut classes = classes(dice, size);
-            classes.iter_mut().filter(|_| dice.within(0..10) == 0).for_each(|class| *class = Class::Broken);
-            How::File(classes)
-        }
-        Form::Inline => {
-            How::Inline(dice.pick(&[(5, Class::Quick), (3, Class::Nap), (1, Class::Family), (1, Class::Chains)]))
-        }
-    }
+    let [asked, chores] = if options.managers > 0 { [4, 3] } else { [0, 0] };
+    let letters = if options.groups > 0 { 5 } else { 0 };
+    let forms = [
+        (6, Form::Lines),
+        (5, Form::Array),
+        (3, Form::File),
+        (2, Form::Inline),
+        (asked, Form::Asked),
+        (chores, Form::Chores),
+        (letters, Form::Letters),
+    ];
+    dice.pick(&forms).of(dice, (size as usize).min(left))
 }
 
 fn classes(dice: &mut Dice, count: usize) -> Vec<Class> {
@@ -268,6 +321,8 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
         Worker,
         Runner,
         Command,
+        Manager,
+        Member,
         Server,
     }
     #[derive(Clone, Copy)]
@@ -280,8 +335,14 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
         Net,
     }
     let is_redis = options.engine == Engine::Redis;
-    let sorts =
-        [(60, Sort::Worker), (20, Sort::Runner), (12, Sort::Command), (if is_redis { 8 } else { 0 }, Sort::Server)];
+    let sorts = [
+        (60, Sort::Worker),
+        (20, Sort::Runner),
+        (12, Sort::Command),
+        (if options.managers > 0 { 10 } else { 0 }, Sort::Manager),
+        (if options.groups > 0 { 10 } else { 0 }, Sort::Member),
+        (if is_redis { 8 } else { 0 }, Sort::Server),
+    ];
     let gentles = [
         (30, Gentle::StopWorker),
         (10, Gentle::StopRunner),
@@ -301,6 +362,8 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
                     Sort::Worker => What::KillWorker,
                     Sort::Runner => What::KillRunner,
                     Sort::Command => What::KillCommand,
+                    Sort::Manager => What::KillManager,
+                    Sort::Member => What::KillMember,
                     Sort::Server => What::KillServer(dice.millis(0..2 * SECOND)),
                 }
             } else {
@@ -313,7 +376,7 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
                     Gentle::Net => What::Net(trouble(dice), dice.millis(200..3 * SECOND)),
                 }
             };
-            let worker = dice.within(0..(options.workers + options.managers) as u64) as usize;
+            let worker = dice.within(0..options.places() as u64) as usize;
             let slot = dice.within(0..SECOND) as usize;
             Blow { at: dice.moment(options.span), worker, slot, what }
         })
@@ -331,7 +394,8 @@ mod tests {
 
     fn options(seed: u64, engine: Engine) -> Options {
         let span = Duration::from_secs(60);
-        Options { engine, tasks: 5_000, seed, span, kills: 60, workers: 3, managers: 1, keep: false, raddle: None }
+        let (workers, managers, groups) = (3, 1, 1);
+        Options { engine, tasks: 5_000, seed, span, kills: 60, workers, managers, groups, keep: false, raddle: None }
     }
 
     #[test]
@@ -349,18 +413,28 @@ mod tests {
             assert_eq!(spared.map(|batch| batch.how.tasks()).sum::<usize>(), 5_000);
             let doomed = plan.batches.iter().filter(|batch| batch.killed_after.is_some()).count();
             assert_eq!(doomed + plan.blows.iter().filter(|blow| blow.what.is_kill()).count(), 60);
-            assert!(plan.blows.iter().all(|blow| blow.worker < 4 && blow.at <= Duration::from_secs(60)));
+            assert!(plan.blows.iter().all(|blow| blow.worker < 5 && blow.at <= Duration::from_secs(60)));
             assert!(plan.blows.is_sorted_by_key(|blow| blow.at));
         }
     }
 
     #[test]
-    fn a_prime_is_asked_where_there_is_one() {
-        let asks = |managers| {
-            let options = Options { managers, ..options(3, Engine::Sqlite) };
-            Plan::new(&options).batches.iter().any(|batch| matches!(batch.how, How::Asked(_)))
+    fn managers_are_asked_where_there_are_some() {
+        let asks = |managers, groups, is_it: fn(&How) -> bool| {
+            let options = Options { managers, groups, ..options(3, Engine::Sqlite) };
+            Plan::new(&options).batches.iter().any(|batch| is_it(&batch.how))
         };
-        assert!(asks(1) && !asks(0));
+        let (spelled, chores) = (|how: &How| matches!(how, How::Asked(_)), |how: &How| matches!(how, How::Chores(_)));
+        assert!(asks(1, 0, spelled) && !asks(0, 1, spelled));
+        assert!(asks(1, 0, chores) && !asks(0, 1, chores));
+        let letters = |how: &How| matches!(how, How::Letters(_));
+        assert!(asks(0, 1, letters) && !asks(1, 0, letters));
+        let hits = |managers, groups, what| {
+            let options = Options { managers, groups, ..options(3, Engine::Sqlite) };
+            Plan::new(&options).blows.iter().any(|blow| blow.what == what)
+        };
+        assert!(hits(1, 0, What::KillManager) && !hits(0, 1, What::KillManager));
+        assert!(hits(0, 1, What::KillMember) && !hits(1, 0, What::KillMember));
     }
 
     #[test]

@@ -38,6 +38,28 @@ pub(crate) fn children_of_program(pid: u32, program: &Path) -> Vec<u32> {
     children
 }
 
+/// All processes below a process that run this program.
+pub(crate) fn below(pid: u32, program: &Path) -> Vec<u32> {
+    let mut found = children_of_program(pid, program);
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        found.extend(children_of_program(pid, program));
+        next += 1;
+    }
+    found
+}
+
+/// The processes of the campaign in this folder whose title has this in it, with their parents.
+pub(crate) fn titled(folder: &Path, part: &str) -> Vec<(u32, u32)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_so = |pid: &u32| {
+        let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        title.starts_with(b"raddle-") && String::from_utf8_lossy(&title).contains(part) && belongs(*pid, folder)
+    };
+    pids.filter(is_so).filter_map(|pid| Some((pid, stat(pid)?.ppid))).collect()
+}
+
 /// A process that keeps its pid for as long as this is held: a signal through it reaches nobody else.
 pub(crate) struct Grip {
     pub(crate) pid: u32,

@@ -43,13 +43,14 @@ pub(crate) fn print(options: &Options, effort: &Effort, deeds: &[Deed], verdict:
 fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) -> Vec<(&'static str, String)> {
     let done = |is_it: fn(What) -> bool| deeds.iter().filter(|deed| is_it(deed.what)).count();
     let faults_of = |is_it: fn(&Fault) -> bool| faults.iter().filter(|fault| is_it(fault)).count().to_string();
+    let [managers, members] = [done(|what| what == What::KillManager), done(|what| what == What::KillMember)];
     let [workers, runners, commands, servers] = [
         done(|what| what == What::KillWorker),
         done(|what| what == What::KillRunner),
         done(|what| what == What::KillCommand),
         done(|what| matches!(what, What::KillServer(_))),
     ];
-    let kills = workers + runners + commands + servers + effort.submitters_killed as usize;
+    let kills = managers + members + workers + runners + commands + servers + effort.submitters_killed as usize;
     let stops = done(|what| matches!(what, What::StopWorker(_) | What::StopRunner(_)));
     let leaves = done(|what| matches!(what, What::Drain | What::GiveBack));
     let nets = done(|what| matches!(what, What::Net(..)));
@@ -57,6 +58,7 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
         ("broken for, then settled in", format!("{:.0?}, {:.0?}", effort.breaking, effort.settling)),
         ("kills with -9", kills.to_string()),
         ("… of workers, runners, commands", format!("{workers}, {runners}, {commands}")),
+        ("… of managers that were spawned or have groups, processes of groups", format!("{managers}, {members}")),
         ("… of submitters at work", effort.submitters_killed.to_string()),
         ("… of the server", servers.to_string()),
         ("stopped past the lease", stops.to_string()),
@@ -70,12 +72,19 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
         ("finished", (figures.completed + figures.failed + figures.killed).to_string()),
         ("… completed, failed, killed", format!("{}, {}, {}", figures.completed, figures.failed, figures.killed)),
         ("follow-ups, each once and after a success", figures.followed.to_string()),
+        ("messages that are one task each", figures.letters.to_string()),
+        ("due times that were fired once", figures.ticks.to_string()),
+        ("given up with the third manager that was killed, as documented", figures.given_up.to_string()),
         ("**lost**", format!("**{}**", faults_of(Fault::is_loss))),
         ("attempts begun", figures.attempts.to_string()),
         ("tasks that ran again for no failure of theirs", figures.ran_again.to_string()),
         ("… of which came to their end twice", figures.ended_again.to_string()),
         ("second ends recorded", faults_of(|fault| matches!(fault, Fault::SecondEnd(_)))),
         ("follow-ups that should not be", faults_of(|fault| matches!(fault, Fault::Misfollowed(..)))),
+        (
+            "messages read twice, due times fired twice",
+            faults_of(|fault| matches!(fault, Fault::ReadTwice(..) | Fault::FiredTwice(_))),
+        ),
         ("overlapping attempts", faults_of(|fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..)))),
         ("… with worker and runner stopped, as documented", figures.allowed_overlaps.to_string()),
         ("stale writes refused", figures.stale_refused.to_string()),

@@ -20,14 +20,14 @@ use crate::{
 /// Names the campaign's folder to everything that it starts, and tells the campaign's processes from all others.
 pub(crate) const MARKER: &str = "RADDLE_CHAOS";
 /// What the names of tasks begin with that were chained: then follow who chained them, and in which attempt.
-pub(crate) const CHAINED: &str = "c";
+pub(crate) const CHAINED: &str = "follows-";
 /// A flaky task fails up to this attempt.
 const FLAKY_UNTIL: u32 = 2;
 const TICK: Duration = Duration::from_millis(50);
 /// How long what a task leaves behind would live: long enough to be found, not for ever if it is not.
 const KIN_LIFE: Duration = Duration::from_secs(300);
 
-/// `task CLASS [kin]`.
+/// `task CLASS [kin]`. With `-` the class is on its standard input, as a message is.
 pub(crate) fn main(class: &str, is_kin: bool) -> ExitCode {
     match Task::new(class).and_then(|task| if is_kin { task.live_on() } else { task.run() }) {
         Ok(code) => code,
@@ -47,7 +47,11 @@ struct Task {
 
 impl Task {
     fn new(class: &str) -> Result<Self, String> {
-        let class = Class::from_name(class).ok_or("there is no such class")?;
+        let class = match class {
+            "-" => io::read_to_string(io::stdin()).map_err(|e| format!("no message: {e}"))?,
+            class => class.to_owned(),
+        };
+        let class = Class::from_name(class.trim()).ok_or("there is no such class")?;
         let tid = variable("RADDLE_TID")?.parse().map_err(|_| "RADDLE_TID is no id")?;
         let attempt = variable("RADDLE_ATTEMPT")?.parse().map_err(|_| "RADDLE_ATTEMPT is no number")?;
         let path = PathBuf::from(variable(MARKER)?).join(SIDE_FILE);

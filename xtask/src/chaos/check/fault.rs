@@ -19,6 +19,14 @@ pub(crate) enum Fault {
     Unfollowed(Tid),
     /// It is followed more than once, or by what another attempt has chained than the one that succeeded, if one did.
     Misfollowed(Tid, Option<u32>, Vec<u32>),
+    /// A message that was accepted, and has become no task.
+    Unread(Tid),
+    /// A message that has become so many tasks.
+    ReadTwice(Tid, usize),
+    /// A due time that was fired more than once, in nanoseconds since the epoch.
+    FiredTwice(u64),
+    /// After this due time there is a gap before the next.
+    NotFired(u64, Duration),
     /// Over a second time, or begun again after its end.
     SecondEnd(Tid),
     /// A write that was accepted from an attempt that was not the latest.
@@ -45,7 +53,15 @@ pub(crate) enum Fault {
 
 impl Fault {
     pub(crate) fn is_loss(&self) -> bool {
-        matches!(self, Self::NotStored(_) | Self::NotFinished(_) | Self::NeverRan(..) | Self::Unfollowed(_))
+        matches!(
+            self,
+            Self::NotStored(_)
+                | Self::NotFinished(_)
+                | Self::NeverRan(..)
+                | Self::Unfollowed(_)
+                | Self::Unread(_)
+                | Self::NotFired(..)
+        )
     }
 }
 
@@ -61,6 +77,12 @@ impl fmt::Display for Fault {
             Self::Misfollowed(tid, success, by) => {
                 let ended = success.map_or("none".into(), |attempt| attempt.to_string());
                 write!(f, "CHAIN: of task {tid} attempt {ended} succeeded, and what follows is of attempts {by:?}")
+            }
+            Self::Unread(message) => write!(f, "LOST: message {message} was accepted, and has become no task"),
+            Self::ReadTwice(message, tasks) => write!(f, "DOUBLE: message {message} has become {tasks} tasks"),
+            Self::FiredTwice(due) => write!(f, "DOUBLE: what was due at {due} was fired more than once"),
+            Self::NotFired(due, gap) => {
+                write!(f, "LOST: after what was due at {due} nothing was fired for {gap:?}, and more was due")
             }
             Self::SecondEnd(tid) => write!(f, "SECOND END: task {tid} went on after its end"),
             Self::StaleWrite(tid, kind, attempt) => {

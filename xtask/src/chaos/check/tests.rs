@@ -382,3 +382,70 @@ fn what_else_was_seen_is_a_fault() {
     assert_eq!(faults(|evidence| evidence.garbled.push(tid(1))), [Fault::Garbled(tid(1))]);
     assert_eq!(faults(|evidence| evidence.remarks.push("x".into())), [Fault::Process("x".into())]);
 }
+
+/// Messages 901 and 902 were accepted, and are tasks 1 and 2.
+fn with_letters(evidence: &mut Evidence) {
+    let letter = |n| Letter { tid: tid(n), message: tid(900 + n) };
+    evidence.letters = vec![letter(1), letter(2)];
+    evidence.batches[0].accepted.retain(|one| *one == tid(3));
+    evidence.batches[0].planned = 1;
+    let accepted = vec![tid(901), tid(902)];
+    let letters = Submitted { planned: 2, is_whole: true, is_letters: true, accepted, ..Submitted::default() };
+    evidence.batches.push(letters);
+}
+
+#[test]
+fn a_message_is_one_task() {
+    let mut evidence = good();
+    with_letters(&mut evidence);
+    let verdict = check(&evidence);
+    assert_eq!((verdict.faults, verdict.figures.letters, verdict.figures.unannounced), (vec![], 2, 0));
+    let lost = faults(|evidence| {
+        with_letters(evidence);
+        evidence.batches[1].accepted.push(tid(903));
+        evidence.batches[1].planned += 1;
+    });
+    assert_eq!(lost, [Fault::Unread(tid(903))]);
+    let twice = faults(|evidence| {
+        with_letters(evidence);
+        evidence.letters[1].message = tid(901);
+        evidence.batches[1].accepted.pop();
+        evidence.batches[1].planned -= 1;
+    });
+    assert_eq!(twice, [Fault::ReadTwice(tid(901), 2)]);
+}
+
+#[test]
+fn a_due_time_is_fired_once_and_none_is_left_out() {
+    let fired = |dues: [u64; 2]| {
+        faults(|evidence| {
+            evidence.ticks = vec![Tick { tid: tid(1), due: dues[0] }, Tick { tid: tid(2), due: dues[1] }];
+        })
+    };
+    let every = EVERY.as_nanos() as u64;
+    assert_eq!(fired([7, 7 + every]), []);
+    assert_eq!(fired([7, 7]), [Fault::FiredTwice(7)]);
+    assert_eq!(fired([7, 7 + 3 * every]), [Fault::NotFired(7, 3 * EVERY)]);
+}
+
+#[test]
+fn a_chore_is_given_up_when_it_was_lost_too_often_and_not_before() {
+    let plant = |losses: u32, is_chore: bool| {
+        faults(|evidence| {
+            evidence.events.retain(|event| event.tid != tid(1));
+            evidence.lines.retain(|line| line.tid != tid(1));
+            evidence.events.push(event(1, EventKind::Created, 0, 9 * SECOND));
+            for attempt in 1..=losses {
+                evidence.events.push(event(1, EventKind::Spawning, attempt, 9 * SECOND));
+                evidence.events.push(event(1, EventKind::Reclaimed, attempt, 10 * SECOND));
+            }
+            evidence.events.push(event(1, EventKind::Spawning, losses + 1, 11 * SECOND));
+            evidence.events.push(event(1, EventKind::Failed, losses + 1, 12 * SECOND));
+            evidence.chores.extend(is_chore.then_some(tid(1)));
+            (evidence.census.completed, evidence.census.failed) = (2, 1);
+        })
+    };
+    assert_eq!(plant(2, true), []);
+    assert_eq!(plant(1, true), [Fault::WrongEnd(tid(1), EventKind::Failed)]);
+    assert_eq!(plant(2, false), [Fault::WrongEnd(tid(1), EventKind::Failed)]);
+}
