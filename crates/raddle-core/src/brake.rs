@@ -52,7 +52,7 @@ impl Brake {
     }
 
     /// How many may be starting at a time: one, to see whether it is still so.
-    pub fn max_parallel(&self, allowed: u32) -> u32 {
+    pub fn max_parallel(&self, allowed: usize) -> usize {
         if self.steps > 0 { allowed.min(1) } else { allowed }
     }
 }

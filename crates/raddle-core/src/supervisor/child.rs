@@ -19,7 +19,14 @@ pub(super) struct Child {
     rss: u64,
     /// What it was started from has changed since.
     pub(super) outdated: bool,
+    /// Whether it is known to stay, or nobody has to find out.
+    pub(super) settled: bool,
+    /// When it is looked at next.
+    pub(super) alarm: Option<Duration>,
 }
+
+/// How long a child has to be ready until its seat is believed to be sound again.
+pub(super) const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
@@ -30,8 +37,19 @@ pub(super) enum Phase {
 
 impl Child {
     pub(super) fn new(seat: Seat, bounds: Recycle, now: Duration) -> Self {
-        let phase = Phase::Starting;
-        Self { seat, born: now, phase, marked: now, suspended: None, bounds, tasks: 0, rss: 0, outdated: false }
+        Self {
+            seat,
+            born: now,
+            phase: Phase::Starting,
+            marked: now,
+            suspended: None,
+            bounds,
+            tasks: 0,
+            rss: 0,
+            outdated: false,
+            settled: true,
+            alarm: None,
+        }
     }
 
     pub(super) fn is_starting(&self) -> bool {
@@ -64,12 +82,27 @@ impl Child {
 
     /// When it counts as hung if nothing is heard of it until then.
     pub(super) fn hang_at(&self, policy: &Policy) -> Option<(Duration, Hang)> {
-        let stopped = self.suspended.map(|since| (since + policy.patience, Hang::Suspended));
+        let Policy { patience, start_within, .. } = policy;
+        let stopped = self.suspended.and_then(|since| Some((since + (*patience)?, Hang::Suspended)));
         match self.phase {
-            Phase::Starting => stopped.or(Some((self.born + policy.start_within, Hang::Unready))),
-            Phase::Ready { .. } => stopped.or(Some((self.marked + policy.patience, Hang::Silent))),
+            Phase::Starting => stopped.or(start_within.map(|within| (self.born + within, Hang::Unready))),
+            Phase::Ready { .. } => stopped.or(patience.map(|patience| (self.marked + patience, Hang::Silent))),
             // Its stop has an end of its own.
             Phase::Stopping { .. } => None,
+        }
+    }
+
+    /// When it has to be looked at if nothing happens before.
+    pub(super) fn look_at(&self, policy: &Policy, now: Duration) -> Option<Duration> {
+        let hang = self.hang_at(policy).map(|(at, _)| at);
+        match &self.phase {
+            Phase::Starting => hang,
+            Phase::Ready { since } => {
+                let settled = (!self.settled).then_some(*since + SETTLED);
+                let age = self.bounds.age.map(|age| self.born + age).filter(|at| *at > now);
+                [hang, settled, age].into_iter().flatten().min()
+            }
+            Phase::Stopping { stop, .. } => stop.deadline(),
         }
     }
 

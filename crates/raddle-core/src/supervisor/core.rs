@@ -1,69 +1,40 @@
-//! The decisions.
+//! What has happened.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
-    ChildId, Effect, End, Event, GroupId, Notice, Policy, Restart, Seat, Why,
-    child::{Child, Phase},
+    Braking, Census, ChildId, Effect, End, Event, GroupId, Notice, Policy, Restart, Seat, Why,
+    child::{Child, Phase, SETTLED},
+    group::Group,
 };
-use crate::{brake::Brake, stop::Stop};
+use crate::stop::Stage;
 
-/// How long a child has to be ready until its seat is believed to be sound again.
-const SETTLED: Duration = Duration::from_secs(10);
-/// How often in a row a child may end sooner than that before the next has to wait: who was killed is replaced at once, and only what comes
+/// How often in a row a child may end soon after it was ready before the next has to wait: who was killed is replaced at once, and only what comes
 /// again and again is a crash loop.
 const FREE: u32 = 3;
 
 /// What is kept of all groups.
 #[derive(Debug)]
 pub struct Core {
-    groups: Vec<Group>,
-    children: BTreeMap<ChildId, Child>,
-    next: u64,
+    pub(super) groups: Vec<Group>,
+    pub(super) children: BTreeMap<ChildId, Child>,
+    /// When each of them is to be looked at, if that is ever.
+    pub(super) alarms: BTreeSet<(Duration, ChildId)>,
+    pub(super) next: u64,
     /// How often everybody was asked to stop.
-    asked: u32,
-    effects: Vec<Effect>,
-}
-
-#[derive(Debug)]
-struct Group {
-    policy: Policy,
-    seats: Vec<Place>,
-    /// Whether all that it is to have were ready at some time.
-    was_up: bool,
-}
-
-#[derive(Debug, Default)]
-struct Place {
-    child: Option<ChildId>,
-    brake: Brake,
-    /// Children in a row that were not ready for long.
-    early: u32,
-    /// Whether it stays empty.
-    retired: bool,
-}
-
-/// How many children a group has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Census {
-    /// How many there are to be.
-    pub wanted: usize,
-    /// Those that are starting.
-    pub starting: usize,
-    /// Those that do what they are there for.
-    pub ready: usize,
-    /// Those that are about to end.
-    pub stopping: usize,
-    /// Seats whose children die as soon as they are started.
-    pub braking: usize,
+    pub(super) asked: u32,
+    pub(super) effects: Vec<Effect>,
 }
 
 impl Core {
     /// Nothing is started yet.
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
-        let group = |policy| Group { policy, seats: Vec::new(), was_up: false };
-        let groups = policies.into_iter().map(group).collect();
-        Self { groups, children: BTreeMap::new(), next: 0, asked: 0, effects: Vec::new() }
+        let groups = policies.into_iter().map(Group::new).collect();
+        let (children, alarms, effects) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        Self { groups, children, alarms, next: 0, asked: 0, effects }
     }
 
     /// What to do about something that has happened.
@@ -78,20 +49,25 @@ impl Core {
         self.heed(event, now);
     }
 
+    /// Takes charge of a child that somebody else has started, and is ready as far as anybody knows.
+    pub fn adopt(&mut self, group: GroupId, now: Duration) -> ChildId {
+        let number = self.groups[group.0].seat_for_another();
+        let id = self.add(Seat { group, number }, now);
+        self.enter(id, Phase::Ready { since: now }, now);
+        if self.asked > 0 {
+            self.end(id, Why::Asked, now);
+        }
+        id
+    }
+
     /// When there is something to be done if nothing happens before.
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
-        let of_children = self.children.values().flat_map(|child| {
-            let policy = &self.groups[child.seat.group.0].policy;
-            let stop = match &child.phase {
-                Phase::Stopping { stop, .. } => stop.deadline(),
-                Phase::Ready { since } => Some(*since + SETTLED).filter(|at| *at > now && self.is_shaken(child.seat)),
-                Phase::Starting => None,
-            };
-            let age = child.bounds.age.map(|age| child.born + age).filter(|at| *at > now);
-            [stop, child.hang_at(policy).map(|(at, _)| at), age]
+        let of_children = self.alarms.first().map(|(at, _)| *at);
+        let of_groups = self.groups.iter().flat_map(|group| {
+            let released = group.released_at(now).filter(|_| self.asked == 0);
+            [released, group.stop.deadline()]
         });
-        let brakes = self.groups.iter().flat_map(|group| &group.seats).map(|seat| seat.brake.holds_until(now));
-        of_children.chain(brakes).flatten().min()
+        of_groups.chain([of_children]).flatten().min()
     }
 
     /// Whether everybody was asked to stop, and nobody is left.
@@ -104,18 +80,19 @@ impl Core {
         self.asked
     }
 
+    /// How far a group was asked to stop, also if nobody is in it.
+    pub fn stage(&self, group: GroupId) -> Stage {
+        self.groups[group.0].stop.stage()
+    }
+
+    /// Until when nobody of a group is started, if it is held back [as one](super::Braking::Group).
+    pub fn held_until(&self, group: GroupId, now: Duration) -> Option<Duration> {
+        self.groups[group.0].held_until(now)
+    }
+
     /// How many children a group has.
     pub fn census(&self, group: GroupId) -> Census {
-        let mut census = Census { wanted: self.wanted(group), ..Census::default() };
-        for child in self.children.values().filter(|child| child.seat.group == group) {
-            match child.phase {
-                Phase::Starting => census.starting += 1,
-                Phase::Ready { .. } => census.ready += 1,
-                Phase::Stopping { .. } => census.stopping += 1,
-            }
-        }
-        census.braking = self.groups[group.0].seats.iter().filter(|seat| seat.brake.is_on()).count();
-        census
+        self.groups[group.0].census()
     }
 
     /// The seat of a child that is not gone.
@@ -123,54 +100,48 @@ impl Core {
         self.children.get(&child).map(|child| child.seat)
     }
 
-    fn wanted(&self, group: GroupId) -> usize {
-        let Policy { replicas, on, .. } = self.groups[group.0].policy;
-        if on { replicas } else { 0 }
+    pub(super) fn group(&mut self, group: GroupId) -> &mut Group {
+        &mut self.groups[group.0]
     }
-
-    fn place(&mut self, seat: Seat) -> &mut Place {
-        &mut self.groups[seat.group.0].seats[seat.number]
-    }
-
-    fn is_shaken(&self, seat: Seat) -> bool {
-        let place = &self.groups[seat.group.0].seats[seat.number];
-        place.early > 0 || place.brake.is_on()
-    }
-
-    // -- what has happened
 
     fn heed(&mut self, event: Event, now: Duration) {
         match event {
             Event::Time => {}
             Event::Ready(id) => self.ready(id, now),
             Event::Gone(id, end) => self.gone(id, end, now),
+            Event::Refused(group) => {
+                if self.group(group).policy.brake == Braking::Group {
+                    self.brake(Seat { group, number: 0 }, now);
+                }
+            }
+            // Whoever shows that it gets on is looked at when that was to be, and then again later.
             Event::Late => self.children.values_mut().for_each(|child| child.marked = now),
             Event::Marked(id) => self.with(id, |child| child.marked = now),
-            Event::Suspended(id) => self.with(id, |child| child.suspended = child.suspended.or(Some(now))),
+            Event::Suspended(id) => {
+                self.with(id, |child| child.suspended = child.suspended.or(Some(now)));
+                self.arm(id, now);
+            }
             Event::Continued(id) => self.with(id, |child| {
                 // It has had no time to get on.
                 (child.suspended, child.marked) = (None, now);
             }),
-            Event::Hung(id, hang) => {
-                if self.children.get(&id).is_some_and(|child| !child.is_stopping()) {
-                    self.end(id, Why::Hung(hang), now);
+            Event::Hung(id, hang) => self.end_if_running(id, Why::Hung(hang), now),
+            Event::Broken(id) => self.end_if_running(id, Why::Broken, now),
+            Event::Measured { child: id, tasks, rss } => {
+                self.with(id, |child| child.measured(tasks, rss));
+                self.judge(id, now);
+            }
+            Event::Scale(group, replicas) => self.group(group).scale(replicas),
+            Event::Turn(group, on) => self.group(group).turn(on),
+            Event::Renew(group) => {
+                let of_group = self.children.iter().filter(|(_, child)| child.seat.group == group);
+                let ids: Vec<ChildId> = of_group.map(|(id, _)| *id).collect();
+                for id in ids {
+                    self.with(id, |child| child.outdated = true);
+                    self.judge(id, now);
                 }
             }
-            Event::Measured { child: id, tasks, rss } => self.with(id, |child| child.measured(tasks, rss)),
-            Event::Scale(group, replicas) => self.groups[group.0].policy.replicas = replicas,
-            Event::Turn(group, on) => {
-                let group = &mut self.groups[group.0];
-                // Those that wait for it wait for all of it.
-                group.was_up &= !on || group.policy.on;
-                group.policy.on = on;
-                // Who turns it on means all of it, whatever was before.
-                let empty = group.seats.iter_mut().filter(|seat| on && seat.child.is_none());
-                empty.for_each(|seat| *seat = Place::default());
-            }
-            Event::Renew(group) => {
-                let of_group = self.children.values_mut().filter(|child| child.seat.group == group);
-                of_group.for_each(|child| child.outdated = true);
-            }
+            Event::Patience(group, policy) => self.group(group).stop_like(policy),
             Event::Stop => self.stop(now),
         }
     }
@@ -181,58 +152,81 @@ impl Core {
         }
     }
 
+    fn end_if_running(&mut self, id: ChildId, why: Why, now: Duration) {
+        if self.children.get(&id).is_some_and(|child| !child.is_stopping()) {
+            self.end(id, why, now);
+        }
+    }
+
     fn ready(&mut self, id: ChildId, now: Duration) {
         let Some(child) = self.children.get_mut(&id).filter(|child| child.is_starting()) else { return };
-        (child.phase, child.marked) = (Phase::Ready { since: now }, now);
+        child.marked = now;
         let seat = child.seat;
-        let place = self.place(seat);
+        let trouble = self.groups[seat.group.0].trouble(seat.number);
         // Where they die after they are ready, that one is ready again says nothing.
-        if place.early <= FREE && place.brake.ready() {
+        if trouble.early <= FREE && trouble.brake.ready() {
             self.effects.push(Effect::Say(Notice::Recovered(seat)));
         }
+        child.settled = !trouble.is_there();
+        self.enter(id, Phase::Ready { since: now }, now);
+        self.judge(id, now);
     }
 
     fn gone(&mut self, id: ChildId, end: End, now: Duration) {
         let Some(child) = self.children.remove(&id) else { return };
-        let seat = child.seat;
-        self.place(seat).child = None;
-        let (why, ready) = match &child.phase {
-            Phase::Stopping { why, .. } => (Some(*why), child.ready_since()),
-            _ => (None, child.ready_since()),
-        };
+        if let Some(at) = child.alarm {
+            self.alarms.remove(&(at, id));
+        }
+        let (seat, ready) = (child.seat, child.ready_since());
+        let group = &mut self.groups[seat.group.0];
+        group.leaves(&child.phase);
+        group.due.remove(&id);
+        group.vacate(seat.number);
+        let why = if let Phase::Stopping { why, .. } = child.phase { Some(why) } else { None };
         let end = match why {
             // It did as it was told, however it did.
             Some(Why::Asked | Why::Tasks | Why::Age | Why::Rss | Why::Outdated) => return,
-            Some(Why::Hung(_)) => End::Badly,
+            Some(Why::Hung(_) | Why::Broken) => End::Badly,
             None => end,
         };
-        let comes_again = match self.groups[seat.group.0].policy.restart {
-            Restart::Always => true,
-            Restart::OnFailure => end == End::Badly,
-            Restart::Never => false,
+        let (comes_again, counts) = match group.policy.restart {
+            Restart::Always => (true, true),
+            Restart::OnFailure => (end == End::Badly, true),
+            Restart::Never => (false, false),
+            Restart::OnDemand => (true, ready.is_none() && end == End::Badly),
         };
         if !comes_again {
-            self.place(seat).retired = true;
+            group.retire(seat.number);
             self.effects.push(Effect::Say(Notice::Retired(id)));
             return;
         }
-        if why.is_none() {
+        if !counts {
+            return;
+        }
+        if why.is_none() && !group.is_on_demand() {
             self.effects.push(Effect::Say(Notice::Replaced(id)));
         }
-        let place = self.place(seat);
+        let trouble = group.trouble(seat.number);
         let brakes = match ready {
             None => true,
             Some(since) if now.saturating_sub(since) < SETTLED => {
-                place.early += 1;
-                place.early > FREE
+                trouble.early += 1;
+                trouble.early > FREE
             }
             Some(_) => {
-                place.early = 0;
-                place.brake.ready();
+                trouble.early = 0;
+                trouble.brake.ready();
                 false
             }
         };
-        if brakes && let Some(step) = place.brake.died(now) {
+        if brakes {
+            self.brake(seat, now);
+        }
+    }
+
+    /// Holds back whoever would be next.
+    fn brake(&mut self, seat: Seat, now: Duration) {
+        if let Some(step) = self.group(seat.group).trouble(seat.number).brake.died(now) {
             let notice = Notice::Braking { seat, pause: step.pause, number: step.number };
             self.effects.push(Effect::Say(notice));
         }
@@ -240,6 +234,9 @@ impl Core {
 
     fn stop(&mut self, now: Duration) {
         self.asked += 1;
+        for group in &mut self.groups {
+            group.stop.request(now);
+        }
         let ids: Vec<ChildId> = self.children.keys().copied().collect();
         for id in ids {
             match &mut self.children.get_mut(&id).expect("nobody has left meanwhile").phase {
@@ -249,131 +246,11 @@ impl Core {
                     let (before, stage) = (stop.stage(), stop.request(now));
                     if stage != before {
                         self.effects.push(Effect::Tell(id, stage));
+                        self.arm(id, now);
                     }
                 }
                 _ => self.end(id, Why::Asked, now),
             }
         }
-    }
-
-    // -- what follows
-
-    /// Ends a child: in stages, or at once if it is hung and would not heed them.
-    fn end(&mut self, id: ChildId, why: Why, now: Duration) {
-        let child = self.children.get_mut(&id).expect("asked for one that is there");
-        let mut stop = Stop::new(self.groups[child.seat.group.0].policy.stop);
-        let stage = if matches!(why, Why::Hung(_)) { stop.kill(now) } else { stop.request(now) };
-        child.phase = Phase::Stopping { stop, why, was_ready: child.ready_since() };
-        self.effects.extend([Effect::Say(Notice::Ending(id, why)), Effect::Tell(id, stage)]);
-    }
-
-    fn go_on(&mut self, now: Duration) {
-        self.move_stops_on(now);
-        self.end_the_hung(now);
-        self.believe_again(now);
-        if self.asked == 0 {
-            self.vacate(now);
-            self.recycle(now);
-            self.fill(now);
-        }
-    }
-
-    fn move_stops_on(&mut self, now: Duration) {
-        for (id, child) in &mut self.children {
-            if let Phase::Stopping { stop, .. } = &mut child.phase
-                && let Some(stage) = stop.tick(now)
-            {
-                self.effects.push(Effect::Tell(*id, stage));
-            }
-        }
-    }
-
-    fn end_the_hung(&mut self, now: Duration) {
-        let hang = |child: &Child| child.hang(&self.groups[child.seat.group.0].policy, now);
-        let hung: Vec<_> = self.children.iter().filter_map(|(id, child)| Some((*id, hang(child)?))).collect();
-        for (id, hang) in hung {
-            self.end(id, Why::Hung(hang), now);
-        }
-    }
-
-    fn believe_again(&mut self, now: Duration) {
-        let is_settled = |child: &&Child| matches!(child.phase, Phase::Ready { since } if since + SETTLED <= now);
-        let settled: Vec<Seat> = self.children.values().filter(is_settled).map(|child| child.seat).collect();
-        for seat in settled {
-            let place = self.place(seat);
-            place.early = 0;
-            if place.brake.ready() {
-                self.effects.push(Effect::Say(Notice::Recovered(seat)));
-            }
-        }
-    }
-
-    /// Ends those in seats that there are not to be any more.
-    fn vacate(&mut self, now: Duration) {
-        let is_spare = |child: &Child| !child.is_stopping() && child.seat.number >= self.wanted(child.seat.group);
-        let spare: Vec<ChildId> =
-            self.children.iter().filter(|(_, child)| is_spare(child)).map(|(id, _)| *id).collect();
-        for id in spare {
-            self.end(id, Why::Asked, now);
-        }
-    }
-
-    /// Lets one of a group at a time make room for another, and only where all others are there that can be.
-    fn recycle(&mut self, now: Duration) {
-        for group in (0..self.groups.len()).map(GroupId) {
-            let of_group = self.children.iter().filter(|(_, child)| child.seat.group == group);
-            let due = of_group.filter_map(|(id, child)| Some((*id, child.recycle(now)?))).next();
-            if let Some((id, why)) = due
-                && self.is_complete(group)
-            {
-                self.end(id, why, now);
-            }
-        }
-    }
-
-    /// Whether there is a ready child in every seat that has not been given up for now: one in which children die as soon as they are started, or one
-    /// that stays empty, would keep all others from being recycled.
-    fn is_complete(&self, group: GroupId) -> bool {
-        let is_ready =
-            |id: &ChildId| matches!(self.children.get(id).map(|child| &child.phase), Some(Phase::Ready { .. }));
-        let (seats, wanted) = (&self.groups[group.0].seats, self.wanted(group));
-        let mut sound = seats.iter().take(wanted).filter(|seat| !seat.retired && !seat.brake.is_on());
-        seats.len() >= wanted && sound.all(|seat| seat.child.as_ref().is_some_and(is_ready))
-    }
-
-    /// Starts who is missing.
-    fn fill(&mut self, now: Duration) {
-        for group in (0..self.groups.len()).map(GroupId) {
-            let Census { wanted, ready, .. } = self.census(group);
-            let seats = &mut self.groups[group.0].seats;
-            seats.resize_with(seats.len().max(wanted), Place::default);
-            self.groups[group.0].was_up |= ready >= wanted;
-        }
-        for group in (0..self.groups.len()).map(GroupId) {
-            // Of each group its own: one whose children take long to start does not hold up the others.
-            let mut starting = self.census(group).starting;
-            let parallel = self.groups[group.0].policy.parallel;
-            if !self.groups[group.0].policy.after.iter().all(|before| self.groups[before.0].was_up) {
-                continue;
-            }
-            for number in 0..self.wanted(group) {
-                let seat = Seat { group, number };
-                let place = self.place(seat);
-                let is_free = place.child.is_none() && !place.retired && place.brake.holds_until(now).is_none();
-                if is_free && starting < parallel {
-                    starting += 1;
-                    self.start(seat, now);
-                }
-            }
-        }
-    }
-
-    fn start(&mut self, seat: Seat, now: Duration) {
-        let id = ChildId(self.next);
-        self.next += 1;
-        let bounds = self.groups[seat.group.0].policy.recycle.for_child(id.0);
-        self.children.insert(id, Child::new(seat, bounds, now));
-        self.place(seat).child = Some(id);
-        self.effects.push(Effect::Start(id, seat));
     }
 }

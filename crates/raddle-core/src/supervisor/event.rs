@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::{ChildId, GroupId, Seat};
-use crate::stop::Stage;
+use crate::stop::{Stage, StopPolicy};
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,6 +14,8 @@ pub enum Event {
     Ready(ChildId),
     /// A child could not be started, or has ended.
     Gone(ChildId, End),
+    /// Nobody of a group that is held back [as one](super::Braking::Group) can be started now, whoever it would be.
+    Refused(GroupId),
     /// A child has shown that it gets on.
     Marked(ChildId),
     /// Whoever tells stood still himself until now: that nothing was heard of children says nothing of them.
@@ -24,6 +26,8 @@ pub enum Event {
     Continued(ChildId),
     /// A child is known to be hung.
     Hung(ChildId, Hang),
+    /// Those that a child works for have found it to be broken.
+    Broken(ChildId),
     /// What a child has done, and has.
     Measured {
         /// The child.
@@ -39,6 +43,8 @@ pub enum Event {
     Turn(GroupId, bool),
     /// What the children of a group are started from has changed: each is replaced, one after the other.
     Renew(GroupId),
+    /// From now on those of a group that are to end are stopped like this. Who stops already goes on as it was told.
+    Patience(GroupId, StopPolicy),
     /// Everybody is to stop, or to stop faster.
     Stop,
 }
@@ -80,6 +86,8 @@ pub enum Why {
     Rss,
     /// What it was started from has changed.
     Outdated,
+    /// Those that it works for have found it to be broken.
+    Broken,
     /// It is hung.
     Hung(Hang),
 }
@@ -126,6 +134,7 @@ impl fmt::Display for Why {
             Self::Age => "it is as old as it was to become",
             Self::Rss => "it has more in memory than it may",
             Self::Outdated => "its group has changed",
+            Self::Broken => "it was no use to its callers",
             Self::Hung(Hang::Unready) => "it was not ready in time",
             Self::Hung(Hang::Silent) => "it shows no progress: its loop is blocked",
             Self::Hung(Hang::Suspended) => "its process was stopped, and nobody has let it go on",

@@ -1,23 +1,32 @@
 //! Keeping processes alive: who is started, replaced, recycled and stopped, and when. Decisions only.
 //!
 //! A *group* has as many *seats* as it has replicas, and a seat has one *child* at most. [`Core::on`] is told what has happened, and says what to
-//! do about it. It starts nothing, reads no clock, and knows neither processes nor brokers: whoever keeps others alive can ask it.
+//! do about it. It starts nothing, reads no clock, and knows neither processes nor brokers: whoever keeps others alive can ask it. Groups do, and
+//! spawners, the prime among them, and pools of workers that take calls. There is no second engine.
+//!
+//! What happens to one child costs what one child costs, however many there are: children are counted when they change, and each has an alarm for
+//! when it is to be looked at.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `policy.rs` | how the children of a group are treated |
 //! | `event.rs` | what happens to a core, and what it wants done |
 //! | `child.rs` | one child: starting, ready, stopping |
-//! | `core.rs` | the decisions |
+//! | `group.rs` | one group: its seats, who is counted, who is held back |
+//! | `core.rs` | what has happened |
+//! | `follow.rs` | what follows from it |
 
 mod child;
 mod core;
 mod event;
+mod follow;
+mod group;
 mod policy;
 
-pub use core::{Census, Core};
+pub use core::Core;
 pub use event::{Effect, End, Event, Hang, Notice, Why};
-pub use policy::{PARALLEL, Policy, Recycle, Restart};
+pub use group::Census;
+pub use policy::{Braking, PARALLEL, Policy, Recycle, Restart};
 
 /// A group, by its place among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -21,16 +21,28 @@ pub struct Policy {
     pub restart: Restart,
     /// How one is stopped: how long it may finish what it does, and how long it may take to end after that is cancelled.
     pub stop: StopPolicy,
-    /// How many of them may be starting at a time: so that many do not all want the machine at once.
-    pub parallel: usize,
-    /// How long one may take until it is ready.
-    pub start_within: Duration,
-    /// How long one may show no progress, or stand still, before it counts as hung.
-    pub patience: Duration,
+    /// How long one may take until it is ready. As long as it does, if nothing is said: then whoever starts it sees to it.
+    pub start_within: Option<Duration>,
+    /// How long one may show no progress, or stand still, before it counts as hung. If nothing is said, nobody looks whether it gets on.
+    pub patience: Option<Duration>,
     /// When one is replaced although nothing is wrong with it.
     pub recycle: Recycle,
     /// The groups that have to be up before the first is started.
     pub after: Vec<GroupId>,
+    /// How many of them may be starting at a time: so that many do not all want the machine at once. At least one.
+    pub parallel: usize,
+    /// Who is held back when children die as soon as they are started.
+    pub brake: Braking,
+}
+
+/// Who is held back when children die as soon as they are started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Braking {
+    /// The next in the same seat.
+    #[default]
+    Seat,
+    /// The next of the group: they are all alike, and what one dies of the others do. After a pause one is tried before there are more.
+    Group,
 }
 
 /// What follows when a child ends by itself.
@@ -44,6 +56,10 @@ pub enum Restart {
     OnFailure,
     /// Its place stays empty.
     Never,
+    /// Its place is gone with it. There are to be so many only until they are there: children come and go by themselves, none is ended because there
+    /// are fewer to be, and that one ends soon after it was ready says nothing. Others come when more are asked for.
+    #[serde(skip)]
+    OnDemand,
 }
 
 /// When a child is replaced although nothing is wrong with it.

@@ -15,11 +15,12 @@ pub(super) fn policy(replicas: usize) -> Policy {
         on: true,
         restart: Restart::Always,
         stop: StopPolicy { drain: Some(at(5000)), grace: at(2000) },
-        parallel: PARALLEL,
-        start_within: at(30_000),
-        patience: at(1000),
+        start_within: Some(at(30_000)),
+        patience: Some(at(1000)),
         recycle: Recycle::default(),
         after: Vec::new(),
+        parallel: PARALLEL,
+        brake: Braking::Seat,
     }
 }
 
@@ -198,7 +199,7 @@ fn each_way_to_hang_is_noticed_and_ends_that_child_alone() {
 #[test]
 fn one_at_a_time_is_recycled() {
     let recycle = Recycle { tasks: Some(10), age: Some(at(60_000)), rss: Some(1 << 20), jitter: 0.0 };
-    let (mut core, children) = up(Policy { recycle, patience: at(1_000_000), ..policy(2) });
+    let (mut core, children) = up(Policy { recycle, patience: Some(at(1_000_000)), ..policy(2) });
     assert!(core.on(Event::Measured { child: children[0], tasks: 9, rss: Some(5) }, at(1)).is_empty());
     let effects = core.on(Event::Measured { child: children[0], tasks: 10, rss: None }, at(2));
     assert_eq!(effects[0], Effect::Say(Notice::Ending(children[0], Why::Tasks)));
@@ -270,4 +271,129 @@ fn what_has_changed_is_renewed_one_after_the_other() {
     let effects = core.on(Event::Renew(GROUP), at(1));
     assert_eq!(effects[0], Effect::Say(Notice::Ending(children[0], Why::Outdated)));
     assert_eq!(effects.len(), 2);
+}
+
+fn on_demand(parallel: usize) -> Policy {
+    let (start_within, patience) = (None, None);
+    let (restart, brake) = (Restart::OnDemand, Braking::Group);
+    Policy { restart, start_within, patience, parallel, brake, ..policy(0) }
+}
+
+#[test]
+fn on_demand_children_come_when_they_are_asked_for_and_go_by_themselves() {
+    let mut core = Core::new([on_demand(16)]);
+    assert!(core.on(Event::Time, at(0)).is_empty());
+    let children = started(&core.on(Event::Scale(GROUP, 3), at(1)));
+    assert_eq!(children.len(), 3);
+    for child in &children {
+        assert!(core.on(Event::Ready(*child), at(2)).is_empty());
+    }
+    assert_eq!(core.wake_at(at(2)), None, "nobody has to be looked at");
+    assert!(core.on(Event::Gone(children[0], End::Well), at(3)).is_empty(), "it has done what it was there for");
+    assert!(core.on(Event::Gone(children[1], End::Badly), at(3)).is_empty(), "who was ready says nothing of others");
+    assert_eq!(core.census(GROUP), Census { wanted: 1, ready: 1, ..Census::default() });
+    assert!(core.on(Event::Scale(GROUP, 0), at(4)).is_empty(), "nobody is sent away");
+    assert_eq!(core.on(Event::Scale(GROUP, 2), at(5)), [Effect::Start(ChildId(3), seat(0))], "any seat will do");
+    let effects = core.on(Event::Stop, at(6));
+    assert_eq!(effects.iter().filter(|effect| matches!(effect, Effect::Tell(_, Stage::Draining))).count(), 2);
+}
+
+#[test]
+fn so_many_start_at_a_time_and_the_rest_as_these_are_ready() {
+    let mut core = Core::new([on_demand(2)]);
+    let first = started(&core.on(Event::Scale(GROUP, 5), at(0)));
+    assert_eq!(first.len(), 2);
+    assert_eq!(started(&core.on(Event::Ready(first[0]), at(1))).len(), 1);
+    core.note(Event::Ready(first[1]), at(2));
+    assert!(core.on(Event::Scale(GROUP, 3), at(2)).is_empty(), "there is no need for more any longer");
+    let next = started(&core.on(Event::Scale(GROUP, 4), at(3)));
+    assert_eq!(next.len(), 1);
+    assert!(core.on(Event::Gone(next[0], End::Well), at(4)).is_empty(), "its place is gone with it");
+}
+
+#[test]
+fn a_group_is_held_back_as_one_and_one_is_tried_first() {
+    let mut core = Core::new([on_demand(16)]);
+    let first = started(&core.on(Event::Scale(GROUP, 3), at(0)));
+    let effects = core.on(Event::Gone(first[0], End::Badly), at(1));
+    let braking = Notice::Braking { seat: seat(0), pause: at(500), number: 1 };
+    assert_eq!(effects, [Effect::Say(braking)]);
+    for child in &first[1..] {
+        assert!(core.on(Event::Gone(*child, End::Badly), at(2)).is_empty(), "they were started with the first");
+    }
+    assert!(core.on(Event::Scale(GROUP, 3), at(3)).is_empty());
+    assert_eq!((core.wake_at(at(3)), core.census(GROUP).braking), (Some(at(501)), 1));
+    let tried = started(&core.on(Event::Time, at(501)));
+    assert_eq!(tried.len(), 1, "to see whether it is still so");
+    let effects = core.on(Event::Ready(tried[0]), at(510));
+    assert!(effects.contains(&Effect::Say(Notice::Recovered(seat(0)))) && started(&effects).len() == 2, "{effects:?}");
+    assert!(core.on(Event::Refused(GROUP), at(511)).contains(&Effect::Say(braking)), "nothing to start them from");
+    assert_eq!(core.held_until(GROUP, at(511)), Some(at(1011)));
+    // One that is told to leave while it starts is not stillborn.
+    assert!(core.on(Event::Gone(started(&effects)[0], End::Well), at(511)).is_empty());
+}
+
+#[test]
+fn others_that_are_well_do_not_release_one_that_is_not() {
+    let (mut core, mut children) = up(Policy { brake: Braking::Group, patience: None, ..policy(2) });
+    // The first had been well for long, as the other still is.
+    for round in 0..5 {
+        let effects = core.on(Event::Gone(children[0], End::Badly), at(20_000 + round));
+        let next = started(&effects);
+        assert_eq!(next.len(), usize::from(round < 4), "{effects:?}");
+        for child in next {
+            children[0] = child;
+            core.on(Event::Ready(child), at(20_000 + round));
+        }
+    }
+    assert_eq!((core.wake_at(at(20_010)), core.census(GROUP).braking), (Some(at(20_504)), 1));
+}
+
+#[test]
+fn what_somebody_else_has_started_is_kept_like_the_others() {
+    let mut core = Core::new([on_demand(16)]);
+    let child = core.adopt(GROUP, at(1));
+    assert_eq!(core.census(GROUP), Census { wanted: 1, ready: 1, ..Census::default() });
+    assert!(core.on(Event::Time, at(2)).is_empty());
+    assert_eq!(started(&core.on(Event::Scale(GROUP, 2), at(3))).len(), 1);
+    assert!(core.on(Event::Stop, at(4)).contains(&Effect::Tell(child, Stage::Draining)));
+    let late = core.adopt(GROUP, at(5));
+    assert!(core.on(Event::Time, at(5)).contains(&Effect::Tell(late, Stage::Draining)), "nobody stays");
+    assert!(core.on(Event::Gone(late, End::Badly), at(6)).is_empty());
+}
+
+#[test]
+fn who_is_broken_is_cancelled_and_replaced() {
+    let (mut core, children) = up(policy(1));
+    let effects = core.on(Event::Broken(children[0]), at(1));
+    let ending = Effect::Say(Notice::Ending(children[0], Why::Broken));
+    assert_eq!(effects, [ending, Effect::Tell(children[0], Stage::Terminating)]);
+    assert!(core.on(Event::Broken(children[0]), at(2)).is_empty());
+    assert_eq!(core.on(Event::Time, at(2001)), [Effect::Tell(children[0], Stage::Killing)]);
+    assert_eq!(started(&core.on(Event::Gone(children[0], End::Well), at(2002))).len(), 1);
+}
+
+#[test]
+fn how_to_stop_may_be_said_when_it_is_asked_for() {
+    for (stop, first, wake) in [
+        (StopPolicy::cancel(at(10)), Stage::Terminating, Some(at(110))),
+        (StopPolicy::drain(at(10)), Stage::Draining, None),
+        (StopPolicy { drain: Some(at(5)), grace: at(10) }, Stage::Draining, Some(at(105))),
+    ] {
+        let (mut core, children) = up(policy(1));
+        core.note(Event::Patience(GROUP, stop), at(100));
+        assert!(core.on(Event::Stop, at(100)).contains(&Effect::Tell(children[0], first)), "{stop:?}");
+        assert_eq!((core.stage(GROUP), core.wake_at(at(100))), (first, wake));
+    }
+}
+
+#[test]
+fn a_group_that_is_empty_goes_through_the_stages_too() {
+    let mut core = Core::new([Policy { stop: StopPolicy::drain(at(10)), ..on_demand(1) }]);
+    core.on(Event::Stop, at(0));
+    assert!(core.is_over() && core.stage(GROUP) == Stage::Draining && core.wake_at(at(0)).is_none());
+    core.on(Event::Stop, at(1));
+    assert_eq!((core.stage(GROUP), core.wake_at(at(1))), (Stage::Terminating, Some(at(11))));
+    core.on(Event::Time, at(11));
+    assert_eq!((core.stage(GROUP), core.wake_at(at(11))), (Stage::Killing, None));
 }

@@ -7,7 +7,7 @@ use raddle_core::{
     schedule::{Cron, Missed},
     spec::{Isolation, Reserved},
     stop::StopPolicy,
-    supervisor::{GroupId, PARALLEL, Policy, Recycle, Restart},
+    supervisor::{Braking, GroupId, PARALLEL, Policy, Recycle, Restart},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -253,9 +253,8 @@ impl Process {
             on: true,
             restart: self.restart,
             stop: self.stop(),
-            parallel: PARALLEL,
-            start_within: self.start_timeout.0,
-            patience: self.hang_timeout.0,
+            start_within: Some(self.start_timeout.0),
+            patience: Some(self.hang_timeout.0),
             recycle: Recycle {
                 tasks: self.max_tasks,
                 age: self.max_age.map(|age| age.0),
@@ -263,6 +262,8 @@ impl Process {
                 jitter: self.jitter,
             },
             after: self.after.iter().filter_map(number).collect(),
+            parallel: PARALLEL,
+            brake: Braking::Seat,
         }
     }
 }

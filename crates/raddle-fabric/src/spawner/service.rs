@@ -416,7 +416,7 @@ impl Service {
             }
         }
         let Config { max_parallel, max_workers, .. } = self.options.config;
-        let max_parallel = self.brake.max_parallel(max_parallel);
+        let max_parallel = self.brake.max_parallel(max_parallel as usize) as u32;
         let bounds = Bounds { warm_pool: self.warm_pool(now), max_parallel, max_workers };
         for _ in 0..launches(&self.roster.census(self.pending), &bounds) {
             match self.launcher.launch(self.line.tid).await {

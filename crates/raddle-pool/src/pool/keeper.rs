@@ -1,26 +1,17 @@
-//! Keeps the workers of a pool: starts them, and others in the place of those that have ended.
+//! The workers of a pool, as whoever has them sees them: those that serve are known to callers, and counted. Who keeps them there is in `keeping.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures_util::{
-    FutureExt,
-    future::{BoxFuture, join_all},
-};
-use raddle_core::brake::Brake;
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
-};
-use tracing::{info, warn};
+use futures_util::future::{BoxFuture, join_all};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tracing::warn;
 
-use super::PoolError;
+use super::{PoolError, keeping::Keeping};
 use crate::{
     Uid, WorkerMetadata,
     balancer::Context,
@@ -28,12 +19,9 @@ use crate::{
     credentials::WorkerCredentials,
     discovery::{Event, Publisher},
     proxy::Source,
-    serve::words,
     worker::{Patience, Tally, Worker},
 };
 
-/// A worker that has lived for so long was well.
-const WELL: Duration = Duration::from_secs(5);
 /// How long the end of a worker may take to be noticed, after a call has met it.
 const NOTICED: Duration = Duration::from_millis(20);
 
@@ -56,15 +44,13 @@ pub(super) struct Plan {
 
 /// Keeps workers.
 pub(super) struct Keeper {
-    plan: Plan,
+    pub(super) plan: Plan,
     /// Where calls find them.
-    context: Context,
-    began: Instant,
+    pub(super) context: Context,
     state: watch::Sender<State>,
     stop: watch::Sender<Option<Patience>>,
-    brake: Mutex<Brake>,
-    /// One task for each worker. None before it has begun, and after it was stopped.
-    places: Mutex<Option<JoinSet<()>>>,
+    /// The one task that keeps them. None before it has begun, and after it was stopped.
+    keeping: Mutex<Option<JoinSet<()>>>,
     counted: Mutex<Counted>,
 }
 
@@ -89,13 +75,8 @@ struct State {
     causes: Vec<String>,
     /// How often one has ended without having been told to, or could not be started.
     losses: u64,
-}
-
-/// How a worker has come to its end.
-enum Ended {
-    ByItself(String),
-    /// A balancer has found it to be broken.
-    NoUse,
+    /// Whether others are held back because of that.
+    is_braking: bool,
 }
 
 impl Keeper {
@@ -103,26 +84,22 @@ impl Keeper {
         Arc::new(Self {
             plan,
             context,
-            began: Instant::now(),
             state: watch::Sender::default(),
             stop: watch::Sender::new(None),
-            brake: Mutex::default(),
-            places: Mutex::default(),
+            keeping: Mutex::default(),
             counted: Mutex::default(),
         })
     }
 
     /// Begins to start workers, all at once.
     pub(super) fn begin(self: &Arc<Self>) {
-        let mut places = self.places();
-        if places.is_some() || self.stop.borrow().is_some() {
+        let mut keeping = self.keeping();
+        if keeping.is_some() || self.stop.borrow().is_some() {
             return;
         }
-        let mut tasks = JoinSet::new();
-        for place in 0..self.plan.size {
-            tasks.spawn(Arc::clone(self).keep(place));
-        }
-        *places = Some(tasks);
+        let mut task = JoinSet::new();
+        task.spawn(Keeping::new(Arc::clone(self), self.plan.size).run());
+        *keeping = Some(task);
     }
 
     /// Waits until enough of them serve, or cannot any more.
@@ -148,9 +125,9 @@ impl Keeper {
     /// Stops all workers. Returns when they are gone. Whoever is being stopped may be hurried by [`hurry`](Self::hurry).
     pub(super) async fn stop(&self, patience: Patience) {
         self.stop.send_replace(Some(patience));
-        let places = self.places().take();
-        if let Some(mut places) = places {
-            while places.join_next().await.is_some() {}
+        let keeping = self.keeping().take();
+        if let Some(mut task) = keeping {
+            task.join_next().await;
         }
     }
 
@@ -166,11 +143,8 @@ impl Keeper {
 
     /// How many serve, how many ends were not asked for, and whether others are held back because of them.
     pub(super) fn standing(&self) -> (usize, u64, bool) {
-        let (serving, losses) = {
-            let state = self.state.borrow();
-            (state.serving.len(), state.losses)
-        };
-        (serving, losses, self.brake().is_on())
+        let state = self.state.borrow();
+        (state.serving.len(), state.losses, state.is_braking)
     }
 
     /// What all workers have done, those included that have ended. Each is asked, and has a second to answer.
@@ -188,95 +162,18 @@ impl Keeper {
     /// Lets go of all workers, which ends them.
     pub(super) fn abandon(&self) {
         self.stop.send_replace(Some(Patience::None));
-        drop(self.places().take());
+        drop(self.keeping().take());
         // A worker is gone with the last who has it.
         self.counted().there.clear();
         // Its own: others may have been found besides.
         let mut own = Vec::new();
         self.state.send_modify(|state| own = std::mem::take(&mut state.serving));
-        for worker in own {
-            self.context.remove_worker(worker.uid);
-            self.plan.publishers.iter().for_each(|publisher| publisher.withdraw(&worker));
-        }
-    }
-
-    /// Keeps one worker after the other.
-    async fn keep(self: Arc<Self>, place: usize) {
-        let mut stop = self.stop.subscribe();
-        let mut is_first = true;
-        loop {
-            let pause = self.brake().holds_until(self.now());
-            if let Some(until) = pause {
-                tokio::select! {
-                    () = sleep_until(self.began + until) => {}
-                    _ = stop.wait_for(Option::is_some) => return,
-                }
-            }
-            // It may be a user's code, which must not take the place along when it panics.
-            let made = catch_unwind(AssertUnwindSafe(|| (self.plan.make)(place, &self.plan.tags)));
-            let worker = match made {
-                Ok(worker) => worker,
-                Err(thrown) => {
-                    let how = format!("whoever makes the workers panicked: {}", words(&*thrown));
-                    self.fail(&how, std::mem::take(&mut is_first), Duration::ZERO);
-                    continue;
-                }
-            };
-            let start = AssertUnwindSafe(worker.start(self.plan.start_timeout)).catch_unwind();
-            let starting = tokio::select! {
-                started = start => started,
-                _ = stop.wait_for(Option::is_some) => return,
-            };
-            let began = Instant::now();
-            let how = match (starting, worker.metadata()) {
-                (Ok(Ok(())), Some(metadata)) => {
-                    self.counted().there.insert(worker.uid(), Arc::clone(&worker));
-                    self.welcome(&metadata, std::mem::take(&mut is_first)).await;
-                    let ended = self.look_after(&*worker, metadata, &mut stop).await;
-                    let is_stopped = stop.borrow().is_some();
-                    if is_stopped || matches!(ended, Ended::NoUse) {
-                        self.dismiss(&*worker, &mut stop).await;
-                    }
-                    self.count(&*worker).await;
-                    match ended {
-                        _ if is_stopped => return,
-                        Ended::ByItself(how) => how,
-                        Ended::NoUse => "it was no use to its callers".to_owned(),
-                    }
-                }
-                (Ok(Ok(())), None) => "it serves nowhere".to_owned(),
-                (Ok(Err(error)), _) => error.to_string(),
-                (Err(thrown), _) => format!("its start panicked: {}", words(&*thrown)),
-            };
-            self.fail(&how, std::mem::take(&mut is_first), began.elapsed());
-        }
-    }
-
-    /// Waits until a worker has ended, is to be stopped, or has been found to be no use.
-    async fn look_after(
-        &self,
-        worker: &dyn Worker,
-        mut metadata: WorkerMetadata,
-        stop: &mut watch::Receiver<Option<Patience>>,
-    ) -> Ended {
-        let ended = loop {
-            tokio::select! {
-                how = worker.ended() => break Ended::ByItself(how),
-                () = self.context.removed(metadata.uid) => break Ended::NoUse,
-                () = async { drop(stop.wait_for(Option::is_some).await) } => break Ended::ByItself("it is stopped".into()),
-                changed = worker.changed() => {
-                    metadata = changed;
-                    self.put(&metadata);
-                    self.publish(&Event::Updated(metadata.clone())).await;
-                }
-            }
-        };
-        self.miss(metadata).await;
-        ended
+        own.iter().for_each(|worker| self.withdraw(worker));
     }
 
     /// A worker serves.
-    async fn welcome(&self, metadata: &WorkerMetadata, is_first: bool) {
+    pub(super) async fn welcome(&self, worker: &Arc<dyn Worker>, metadata: &WorkerMetadata, is_first: bool) {
+        self.counted().there.insert(worker.uid(), Arc::clone(worker));
         self.put(metadata);
         self.publish(&Event::Added(metadata.clone())).await;
         self.state.send_modify(|state| {
@@ -286,7 +183,7 @@ impl Keeper {
         });
     }
 
-    fn put(&self, metadata: &WorkerMetadata) {
+    pub(super) fn put(&self, metadata: &WorkerMetadata) {
         let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
         let factory = ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
         let factory = factory.encodings(&metadata.encodings);
@@ -294,56 +191,51 @@ impl Keeper {
     }
 
     /// A worker serves no more, or is about not to.
-    async fn miss(&self, metadata: WorkerMetadata) {
+    pub(super) async fn miss(&self, metadata: WorkerMetadata) {
         self.context.remove_worker(metadata.uid);
         self.state.send_modify(|state| state.serving.retain(|worker| worker.uid != metadata.uid));
         self.publish(&Event::Dropped(metadata)).await;
     }
 
-    /// Stops a worker: with what patience there is, which may become less meanwhile.
-    async fn dismiss(&self, worker: &dyn Worker, stop: &mut watch::Receiver<Option<Patience>>) {
-        let mut patience = stop.borrow_and_update().unwrap_or_default();
-        let stopped = loop {
-            let hurried = async {
-                let is_less = |now: &Option<Patience>| patience != Patience::None && *now == Some(Patience::None);
-                // Who says so is part of this.
-                drop(stop.wait_for(is_less).await);
-            };
-            tokio::select! {
-                stopped = worker.stop(patience) => break stopped,
-                () = hurried => patience = Patience::None,
-            }
-        };
-        if let Err(error) = stopped {
-            warn!(worker = %worker.uid(), %error, "a worker could not be stopped");
-        }
-    }
-
     /// Keeps what a worker has done that has ended.
-    async fn count(&self, worker: &dyn Worker) {
+    pub(super) async fn count(&self, worker: &dyn Worker) {
         let done = worker.tally().await.map(Tally::ended);
         let mut counted = self.counted();
         counted.there.remove(&worker.uid());
         done.iter().for_each(|done| counted.gone.add(done));
     }
 
-    /// Says what has become of a worker, and how soon there will be another.
-    fn fail(&self, how: &str, is_first: bool, lived: Duration) {
+    /// One has ended without having been told to, or could not be started. The cause is why the first in a place could not serve.
+    pub(super) fn lost(&self, cause: Option<String>) {
         self.state.send_modify(|state| {
             state.losses += 1;
-            state.causes.extend(is_first.then(|| how.to_owned()));
+            state.causes.extend(cause);
         });
-        let mut brake = self.brake();
-        if lived >= WELL {
-            brake.ready();
-            info!(how, "a worker has ended, and is replaced");
-        } else if let Some(step) = brake.died(self.now()) {
-            warn!(how, pause = ?step.pause, "a worker has ended too soon; others are started after a pause");
-        }
+    }
+
+    /// Others are held back, or not any more.
+    pub(super) fn is_braking(&self, is_braking: bool) {
+        self.state.send_if_modified(|state| std::mem::replace(&mut state.is_braking, is_braking) != is_braking);
+    }
+
+    /// Forgets a worker whose life is over, if that has not been done in peace.
+    pub(super) fn forget(&self, uid: Uid) {
+        self.counted().there.remove(&uid);
+        let mut left = None;
+        self.state.send_if_modified(|state| {
+            left = state.serving.iter().position(|worker| worker.uid == uid).map(|at| state.serving.remove(at));
+            left.is_some()
+        });
+        left.into_iter().for_each(|worker| self.withdraw(&worker));
+    }
+
+    fn withdraw(&self, worker: &WorkerMetadata) {
+        self.context.remove_worker(worker.uid);
+        self.plan.publishers.iter().for_each(|publisher| publisher.withdraw(worker));
     }
 
     /// What cannot be published can be called all the same.
-    async fn publish(&self, event: &Event) {
+    pub(super) async fn publish(&self, event: &Event) {
         for publisher in &self.plan.publishers {
             if let Err(error) = publisher.publish(event.clone()).await {
                 warn!(%error, "what becomes of a worker cannot be published");
@@ -351,20 +243,22 @@ impl Keeper {
         }
     }
 
-    fn now(&self) -> Duration {
-        self.began.elapsed()
+    /// Whether they are to stop, and how patiently.
+    pub(super) fn asked(&self) -> watch::Receiver<Option<Patience>> {
+        self.stop.subscribe()
     }
 
-    fn brake(&self) -> MutexGuard<'_, Brake> {
-        self.brake.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What patience there is with those that are to stop.
+    pub(super) fn patience(&self) -> Patience {
+        self.stop.borrow().unwrap_or_default()
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn places(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn keeping(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
+        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

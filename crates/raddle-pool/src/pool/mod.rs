@@ -2,7 +2,11 @@
 
 mod builder;
 mod keeper;
+mod keeping;
+mod life;
 pub mod standalone;
+#[cfg(test)]
+mod tests;
 
 use std::{future::Future, sync::Arc};
 

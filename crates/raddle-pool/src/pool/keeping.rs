@@ -1,0 +1,174 @@
+//! The loop of a keeper: hears what becomes of workers, asks the core what to do about it, and does it.
+//!
+//! Who is started, replaced, held back and stopped is decided by [`raddle_core::supervisor`], as it is for groups and spawners: the workers of a pool
+//! are one group of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::pending,
+    sync::Arc,
+    time::Duration,
+};
+
+use raddle_core::{
+    stop::{Stage, StopPolicy},
+    supervisor::{Braking, ChildId, Core, Effect, End, Event, GroupId, Notice, Policy, Recycle, Restart},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tracing::{info, warn};
+
+use super::{
+    keeper::Keeper,
+    life::{Life, News},
+};
+use crate::worker::Patience;
+
+/// How long a worker may take to end when nothing is waited for any more. Workers of ours take less by themselves.
+const GRACE: Duration = Duration::from_secs(30);
+const GROUP: GroupId = GroupId(0);
+
+pub(super) struct Keeping {
+    keeper: Arc<Keeper>,
+    core: Core,
+    began: Instant,
+    stop: watch::Receiver<Option<Patience>>,
+    /// The way to each that is there: how far it is to stop.
+    there: BTreeMap<ChildId, watch::Sender<Stage>>,
+    /// One for each that is there.
+    lives: JoinSet<()>,
+    /// At most three for each worker, so the channel needs no bound.
+    news: mpsc::UnboundedReceiver<(ChildId, News)>,
+    tell: mpsc::UnboundedSender<(ChildId, News)>,
+    /// The places in which one was started.
+    tried: BTreeSet<usize>,
+}
+
+impl Keeping {
+    pub(super) fn new(keeper: Arc<Keeper>, size: usize) -> Self {
+        let policy = Policy {
+            replicas: size,
+            on: true,
+            restart: Restart::Always,
+            stop: StopPolicy::cancel(GRACE),
+            // A worker knows itself how long it may take to serve, and its callers whether it is any use.
+            start_within: None,
+            patience: None,
+            recycle: Recycle::default(),
+            after: Vec::new(),
+            parallel: size,
+            brake: Braking::Group,
+        };
+        let (tell, news) = mpsc::unbounded_channel();
+        Self {
+            core: Core::new([policy]),
+            began: Instant::now(),
+            stop: keeper.asked(),
+            keeper,
+            there: BTreeMap::new(),
+            lives: JoinSet::new(),
+            news,
+            tell,
+            tried: BTreeSet::new(),
+        }
+    }
+
+    /// Keeps workers until they are to stop, and all have.
+    pub(super) async fn run(mut self) {
+        let asked = *self.stop.borrow_and_update();
+        asked.into_iter().for_each(|patience| self.stop(patience));
+        self.act(Event::Time, "");
+        while !self.core.is_over() {
+            let wake = self.core.wake_at(self.now()).map(|at| self.began + at);
+            tokio::select! {
+                Some((id, news)) = self.news.recv() => self.hear(id, news),
+                Ok(()) = self.stop.changed() => {
+                    let asked = *self.stop.borrow_and_update();
+                    asked.into_iter().for_each(|patience| self.stop(patience));
+                }
+                () = until(wake) => self.act(Event::Time, ""),
+            }
+            self.keeper.is_braking(self.core.census(GROUP).braking > 0);
+        }
+    }
+
+    fn hear(&mut self, id: ChildId, news: News) {
+        match news {
+            News::Ready => self.act(Event::Ready(id), ""),
+            News::Broken => self.act(Event::Broken(id), ""),
+            News::Gone { how, cause } => {
+                self.there.remove(&id);
+                while self.lives.try_join_next().is_some() {}
+                if self.core.asked() == 0 {
+                    self.keeper.lost(cause.then(|| how.clone()));
+                }
+                self.act(Event::Gone(id, End::Badly), &how);
+            }
+        }
+    }
+
+    fn stop(&mut self, patience: Patience) {
+        let drain = match patience {
+            Patience::None => Some(Duration::ZERO),
+            Patience::For(time) => Some(time),
+            Patience::Endless => None,
+        };
+        let is_asked = self.core.asked() > 0;
+        // To be told to hurry is to be told so once: whoever does not is waited for, as long as there is grace.
+        if is_asked && (patience != Patience::None || self.core.stage(GROUP) != Stage::Draining) {
+            return;
+        }
+        if !is_asked {
+            self.core.note(Event::Patience(GROUP, StopPolicy { drain, grace: GRACE }), self.now());
+        }
+        self.act(Event::Stop, "");
+    }
+
+    /// Tells the core what has happened, and does what it says. `how` is how the worker ended that has just done so.
+    fn act(&mut self, event: Event, how: &str) {
+        let now = self.now();
+        for effect in self.core.on(event, now) {
+            match effect {
+                Effect::Start(id, seat) => {
+                    let (tell, told) = watch::channel(Stage::Running);
+                    self.there.insert(id, tell);
+                    let is_first = self.tried.insert(seat.number);
+                    let life = Life::new(Arc::clone(&self.keeper), seat.number, is_first, told);
+                    let news = self.tell.clone();
+                    // It ends with its worker, of which it tells, or with this.
+                    self.lives.spawn(life.run(move |what| drop(news.send((id, what)))));
+                }
+                Effect::Tell(id, stage) => {
+                    self.there.get(&id).into_iter().for_each(|told| _ = told.send_replace(stage));
+                }
+                Effect::Say(notice) => say(notice, how),
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+fn say(notice: Notice, how: &str) {
+    match notice {
+        Notice::Replaced(_) => info!(how, "a worker has ended, and is replaced"),
+        Notice::Ending(_, why) => info!("a worker is stopped: {why}"),
+        Notice::Braking { pause, .. } => {
+            warn!(how, ?pause, "a worker has ended too soon; others are started after a pause");
+        }
+        Notice::Recovered(_) => info!("workers stay again"),
+        _ => {}
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,162 @@
+//! The life of one worker: made, started, serving, stopped.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use futures_util::FutureExt;
+use raddle_core::{stop::Stage, supervisor::Why};
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::keeper::Keeper;
+use crate::{
+    Uid, WorkerMetadata,
+    discovery::Event,
+    serve::words,
+    worker::{Patience, Worker},
+};
+
+/// What is told of a worker.
+pub(super) enum News {
+    /// It serves.
+    Ready,
+    /// A balancer has found it to be broken.
+    Broken,
+    /// It is gone; nothing more is told of it.
+    Gone {
+        /// In words.
+        how: String,
+        /// Whether that is why the first in its place could not serve.
+        cause: bool,
+    },
+}
+
+/// One worker.
+pub(super) struct Life {
+    keeper: Arc<Keeper>,
+    place: usize,
+    /// Whether nobody was in its place before, and it has not served.
+    is_first: bool,
+    /// How far it is to stop.
+    told: watch::Receiver<Stage>,
+}
+
+impl Life {
+    pub(super) fn new(keeper: Arc<Keeper>, place: usize, is_first: bool, told: watch::Receiver<Stage>) -> Self {
+        Self { keeper, place, is_first, told }
+    }
+
+    /// Lives it. Much of it may be a user's code, which must not take the place along when it panics, nor keep it when it should be gone.
+    pub(super) async fn run(mut self, say: impl Fn(News) + Send + Sync) {
+        let mut killed = self.told.clone();
+        let how = tokio::select! {
+            lived = AssertUnwindSafe(self.live(&say)).catch_unwind() => {
+                lived.unwrap_or_else(|thrown| format!("it panicked: {}", words(&*thrown)))
+            }
+            Ok(_) = killed.wait_for(|stage| *stage == Stage::Killing) => {
+                warn!("a worker did not stop in time, and is let go of");
+                "it did not stop in time".to_owned()
+            }
+        };
+        say(News::Gone { how, cause: self.is_first });
+    }
+
+    async fn live(&mut self, say: &(impl Fn(News) + Sync)) -> String {
+        let keeper = Arc::clone(&self.keeper);
+        let made = catch_unwind(AssertUnwindSafe(|| (keeper.plan.make)(self.place, &keeper.plan.tags)));
+        let worker = match made {
+            Ok(worker) => worker,
+            Err(thrown) => return format!("whoever makes the workers panicked: {}", words(&*thrown)),
+        };
+        let start = AssertUnwindSafe(worker.start(keeper.plan.start_timeout)).catch_unwind();
+        let started = tokio::select! {
+            started = start => started,
+            () = self.is_told() => return "it is stopped".to_owned(),
+        };
+        match (started, worker.metadata()) {
+            (Ok(Ok(())), Some(metadata)) => {
+                let _there = There { keeper: &keeper, uid: metadata.uid };
+                keeper.welcome(&worker, &metadata, std::mem::take(&mut self.is_first)).await;
+                say(News::Ready);
+                self.serve(&*worker, metadata, say).await
+            }
+            (Ok(Ok(())), None) => "it serves nowhere".to_owned(),
+            (Ok(Err(error)), _) => error.to_string(),
+            (Err(thrown), _) => format!("its start panicked: {}", words(&*thrown)),
+        }
+    }
+
+    /// Waits until a worker has ended, has been found to be no use, or is to stop; and stops it then.
+    async fn serve(
+        &mut self,
+        worker: &dyn Worker,
+        mut metadata: WorkerMetadata,
+        say: &(impl Fn(News) + Sync),
+    ) -> String {
+        let keeper = Arc::clone(&self.keeper);
+        let (is_there, how) = loop {
+            tokio::select! {
+                how = worker.ended() => break (false, how),
+                () = keeper.context.removed(metadata.uid) => {
+                    say(News::Broken);
+                    break (true, Why::Broken.to_string());
+                }
+                () = self.is_told() => break (true, "it is stopped".to_owned()),
+                changed = worker.changed() => {
+                    metadata = changed;
+                    keeper.put(&metadata);
+                    keeper.publish(&Event::Updated(metadata.clone())).await;
+                }
+            }
+        };
+        keeper.miss(metadata).await;
+        if is_there {
+            self.is_told().await;
+            self.dismiss(worker).await;
+        }
+        keeper.count(worker).await;
+        how
+    }
+
+    /// Stops a worker: with what patience there is, which may become less meanwhile.
+    async fn dismiss(&mut self, worker: &dyn Worker) {
+        let stopped = loop {
+            let stage = *self.told.borrow_and_update();
+            let patience = if stage == Stage::Draining { self.keeper.patience() } else { Patience::None };
+            tokio::select! {
+                stopped = worker.stop(patience) => break stopped,
+                () = self.is_told_more(stage) => {}
+            }
+        };
+        if let Err(error) = stopped {
+            warn!(worker = %worker.uid(), %error, "a worker could not be stopped");
+        }
+    }
+
+    /// Waits until it is to stop.
+    async fn is_told(&mut self) {
+        self.is_told_more(Stage::Running).await;
+    }
+
+    /// Waits until it is to stop faster than that.
+    async fn is_told_more(&mut self, than: Stage) {
+        if self.told.wait_for(|stage| *stage > than).await.is_err() {
+            // Whoever tells ends this as well.
+            std::future::pending().await
+        }
+    }
+}
+
+/// A worker that is known to others, until its life is over, however it ends.
+struct There<'a> {
+    keeper: &'a Keeper,
+    uid: Uid,
+}
+
+impl Drop for There<'_> {
+    fn drop(&mut self) {
+        self.keeper.forget(self.uid);
+    }
+}
