@@ -3,7 +3,7 @@
 //! ```text
 //!            waiting                  launch                claim, run, finish
 //! broker ───────────► service ─────────────────► launcher ──────► one-shot worker (× N)
-//!    ▲                  │ ▲   plan, auto, brake      │                  │
+//!    ▲                  │ ▲   plan, auto, core       │                  │
 //!    │ agent socket     │ └───────── news ◄──────────┘                  │
 //!    └──────────────────┴───────────────────────────────────────────────┘
 //! ```
@@ -11,16 +11,17 @@
 //! | file | what |
 //! | --- | --- |
 //! | `config.rs`, `allowance.rs`, `cluster.rs` | `spawner.toml`, flags and environment; what a container may use, and a cluster is asked for |
-//! | `plan.rs` | how many workers to launch |
+//! | `plan.rs` | how many workers are wanted |
 //! | `auto.rs` | how large a warm pool has to be |
 //! | `roster.rs` | the workers that are known |
 //! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
 //! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
 //! | `said.rs` | what a worker says on its standard output |
-//! | `service.rs`, `stopping.rs` | the loop; control words and the stages of a stop |
+//! | `service.rs`, `launching.rs`, `stopping.rs` | the loop; having as many workers as are wanted; control words, and passing a stop on |
 //! | `life.rs` | registered, at work, gone |
 //!
-//! `config`, `plan`, `auto` and `roster` are pure, and so is the brake on workers that die before they are ready (`raddle_core::brake`). A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
+//! `config`, `plan`, `auto` and `roster` are pure, and so is what decides who of those that are wanted is started, held back and stopped: that is
+//! [`raddle_core::supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and the next spawner counts those it finds as its own.
 
 mod allowance;
@@ -35,6 +36,7 @@ mod forked;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 mod launcher;
+mod launching;
 mod life;
 mod plan;
 pub(crate) mod process;

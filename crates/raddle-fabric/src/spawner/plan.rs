@@ -1,4 +1,4 @@
-//! How many workers to launch. A pure decision.
+//! How many workers are wanted. A pure decision. How many of them are started at a time, and when, is decided by the core.
 
 /// What is there now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,6 @@ pub(super) struct Census {
 pub(super) struct Bounds {
     /// How many to have ahead of demand.
     pub(super) warm_pool: u32,
-    /// How many may be starting at a time.
-    pub(super) max_parallel: u32,
     /// How many there may be in all.
     pub(super) max_workers: u32,
 }
@@ -35,12 +33,11 @@ impl Census {
     }
 }
 
-/// How many workers to launch: as many as it takes for `pending` to be no more than the capacity without the warm pool, within the bounds.
+/// How many more workers there are to be: as many as it takes for `pending` to be no more than the capacity without the warm pool, within the bounds.
 pub(super) fn launches(census: &Census, bounds: &Bounds) -> u32 {
     let wanted = census.pending.saturating_add(bounds.warm_pool.into()).saturating_sub(census.capacity().into());
     let room = bounds.max_workers.saturating_sub(census.live());
-    let at_once = bounds.max_parallel.saturating_sub(census.starting);
-    u32::try_from(wanted).unwrap_or(u32::MAX).min(room).min(at_once)
+    u32::try_from(wanted).unwrap_or(u32::MAX).min(room)
 }
 
 #[cfg(test)]
@@ -49,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { warm_pool: 2, max_parallel: 5, max_workers: 10 };
+    const BOUNDS: Bounds = Bounds { warm_pool: 2, max_workers: 10 };
 
     fn census(pending: u64, idle: u32, starting: u32, busy: u32) -> Census {
         Census { pending, idle, starting, busy }
@@ -68,8 +65,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_met_within_bounds() {
-        assert_eq!(launches(&census(1000, 0, 0, 0), &BOUNDS), 5);
-        assert_eq!(launches(&census(1000, 0, 5, 0), &BOUNDS), 0);
+        assert_eq!(launches(&census(1000, 0, 0, 0), &BOUNDS), 10);
+        assert_eq!(launches(&census(1000, 0, 5, 0), &BOUNDS), 5);
         assert_eq!(launches(&census(1000, 0, 2, 6), &BOUNDS), 2);
         assert_eq!(launches(&census(u64::MAX, 0, 0, 10), &BOUNDS), 0);
     }
@@ -78,25 +75,24 @@ mod tests {
         #[test]
         fn bounds_hold_and_demand_is_met_when_they_allow(
             pending in 0..200u64, idle in 0..20u32, starting in 0..20u32, busy in 0..20u32,
-            warm_pool in 0..10u32, max_parallel in 1..30u32, max_workers in 1..60u32,
+            warm_pool in 0..10u32, max_workers in 1..60u32,
         ) {
             let census = census(pending, idle, starting, busy);
-            let bounds = Bounds { warm_pool, max_parallel, max_workers };
+            let bounds = Bounds { warm_pool, max_workers };
             let launched = launches(&census, &bounds);
             prop_assert!(launched == 0 || census.live() + launched <= max_workers);
-            prop_assert!(launched == 0 || starting + launched <= max_parallel);
             // The rule of the loop, word for word.
             let calls = i128::from(pending) > i128::from(census.capacity()) - i128::from(warm_pool);
             prop_assert!(calls || launched == 0);
-            let is_bound = census.live() + launched >= max_workers || starting + launched >= max_parallel;
+            let is_bound = census.live() + launched >= max_workers;
             let is_met = i128::from(pending) <= i128::from(census.capacity() + launched) - i128::from(warm_pool);
             prop_assert!(is_met || is_bound);
         }
 
         /// Started, claimed, replaced: the loop comes to rest with the pool full and nothing waiting.
         #[test]
-        fn the_loop_comes_to_rest(pending in 0..300u64, warm_pool in 0..8u32, max_parallel in 1..9u32, above in 0..9u32) {
-            let bounds = Bounds { warm_pool, max_parallel, max_workers: (warm_pool + above).max(1) };
+        fn the_loop_comes_to_rest(pending in 0..300u64, warm_pool in 0..8u32, above in 0..9u32) {
+            let bounds = Bounds { warm_pool, max_workers: (warm_pool + above).max(1) };
             let mut now = census(pending, 0, 0, 0);
             for _ in 0..2000 {
                 now.starting += launches(&now, &bounds);

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, WorkerEntry, worker::WorkerInfo};
+use raddle_core::{Tid, WorkerEntry, supervisor::ChildId, worker::WorkerInfo};
 
 use super::{
     launcher::{Gone, Id, News},
@@ -19,6 +19,8 @@ pub(super) struct Roster {
     like: WorkerInfo,
     /// Workers that the launcher tells of.
     own: HashMap<Id, Member>,
+    /// How many of those there are in each phase.
+    counts: Census,
     /// Workers that it does not tell of, and whether they are busy.
     adopted: BTreeMap<Tid, bool>,
     /// Those that were launched here, and have begun.
@@ -27,6 +29,8 @@ pub(super) struct Roster {
 
 #[derive(Clone, Copy, Debug)]
 struct Member {
+    /// What the core calls it.
+    child: ChildId,
     tid: Option<Tid>,
     phase: Phase,
     /// Of one that another spawner has left: since when it is not in the registry.
@@ -84,45 +88,50 @@ pub(super) enum Meaning {
 
 impl Roster {
     pub(super) fn new(like: WorkerInfo) -> Self {
-        Self { like, own: HashMap::new(), adopted: BTreeMap::new(), launched: 0 }
+        Self { like, own: HashMap::new(), counts: Census::default(), adopted: BTreeMap::new(), launched: 0 }
     }
 
-    pub(super) fn launched(&mut self, id: Id, now: Duration) {
-        self.own.insert(id, Member { tid: None, phase: Phase::Starting { since: now }, missing: None });
+    pub(super) fn launched(&mut self, id: Id, child: ChildId, now: Duration) {
+        self.add(id, Member { child, tid: None, phase: Phase::Starting { since: now }, missing: None });
     }
 
     /// The launcher has taken charge of one that another spawner has left.
-    pub(super) fn inherited(&mut self, id: Id, now: Duration) {
-        self.own.insert(id, Member { tid: None, phase: Phase::Found, missing: Some(Missing::Since(now)) });
+    pub(super) fn inherited(&mut self, id: Id, child: ChildId, now: Duration) {
+        self.add(id, Member { child, tid: None, phase: Phase::Found, missing: Some(Missing::Since(now)) });
+    }
+
+    fn add(&mut self, id: Id, member: Member) {
+        *member.phase.count(&mut self.counts) += 1;
+        self.own.insert(id, member);
     }
 
     pub(super) fn hear(&mut self, id: &Id, news: &News, now: Duration) -> Meaning {
         let Some(member) = self.own.get_mut(id) else { return Meaning::Nothing };
         let has_begun = matches!(news, News::Ready(_) | News::Gone(_));
         self.launched += u64::from(has_begun && matches!(member.phase, Phase::Starting { .. }));
-        match (news, member.phase) {
-            // How long it took is for its own spawner to know.
-            (News::Ready(tid), Phase::Found) => {
-                (member.tid, member.phase) = (Some(*tid), Phase::Idle);
-                self.adopted.remove(tid);
-                Meaning::Nothing
-            }
-            (News::Ready(tid), Phase::Starting { since }) => {
-                (member.tid, member.phase) = (Some(*tid), Phase::Idle);
+        let phase = member.phase;
+        match (news, phase) {
+            (News::Ready(tid), Phase::Found | Phase::Starting { .. }) => {
+                member.tid = Some(*tid);
+                member.enter(Phase::Idle, &mut self.counts);
                 // The registry may have been quicker.
                 self.adopted.remove(tid);
-                Meaning::Started(now.saturating_sub(since))
+                match phase {
+                    Phase::Starting { since } => Meaning::Started(now.saturating_sub(since)),
+                    // How long it took is for its own spawner to know.
+                    _ => Meaning::Nothing,
+                }
             }
             (News::Begun, Phase::Idle) => {
-                member.phase = Phase::Busy;
+                member.enter(Phase::Busy, &mut self.counts);
                 Meaning::Taken
             }
             (News::Failed(_), _) => {
-                self.own.remove(id);
+                self.remove(id);
                 Meaning::NotLaunched
             }
             (News::Gone(gone), phase) => {
-                self.own.remove(id);
+                self.remove(id);
                 match phase {
                     // One that was told to leave while it started has done so.
                     Phase::Starting { .. } if *gone != Gone::Code(0) => Meaning::Stillborn(*gone),
@@ -130,6 +139,12 @@ impl Roster {
                 }
             }
             _ => Meaning::Nothing,
+        }
+    }
+
+    fn remove(&mut self, id: &Id) {
+        if let Some(member) = self.own.remove(id) {
+            *member.phase.count(&mut self.counts) -= 1;
         }
     }
 
@@ -166,7 +181,8 @@ impl Roster {
                 member.missing = Some(Missing::No);
                 // What it has said may be lost with who heard it.
                 member.tid = Some(entry.tid);
-                member.phase = if is_busy(entry) { Phase::Busy } else { member.phase.or_idle() };
+                let phase = if is_busy(entry) { Phase::Busy } else { member.phase.or_idle() };
+                member.enter(phase, &mut self.counts);
                 continue;
             }
             let since = if let Missing::Since(since) = missing { since } else { now };
@@ -179,14 +195,7 @@ impl Roster {
     }
 
     pub(super) fn census(&self, pending: u64) -> Census {
-        let mut census = Census { pending, ..Census::default() };
-        for member in self.own.values() {
-            match member.phase {
-                Phase::Starting { .. } | Phase::Found => census.starting += 1,
-                Phase::Idle => census.idle += 1,
-                Phase::Busy => census.busy += 1,
-            }
-        }
+        let mut census = Census { pending, ..self.counts };
         for is_busy in self.adopted.values() {
             *if *is_busy { &mut census.busy } else { &mut census.idle } += 1;
         }
@@ -198,9 +207,14 @@ impl Roster {
         self.launched
     }
 
-    /// Whether none is left of those that the launcher tells of.
-    pub(super) fn is_empty(&self) -> bool {
-        self.own.is_empty()
+    /// How many there are of those that the launcher tells of.
+    pub(super) fn len(&self) -> usize {
+        self.own.len()
+    }
+
+    /// What the core calls one that the launcher tells of.
+    pub(super) fn child(&self, id: &Id) -> Option<ChildId> {
+        self.own.get(id).map(|member| member.child)
     }
 
     /// Whether this is one that the launcher tells of.
@@ -224,7 +238,24 @@ pub(super) fn is_busy(entry: &WorkerEntry) -> bool {
     entry.load > 0.0 || entry.spawned_count > 0
 }
 
+impl Member {
+    fn enter(&mut self, phase: Phase, counts: &mut Census) {
+        *self.phase.count(counts) -= 1;
+        *phase.count(counts) += 1;
+        self.phase = phase;
+    }
+}
+
 impl Phase {
+    /// Where those in this phase are counted.
+    fn count(self, counts: &mut Census) -> &mut u32 {
+        match self {
+            Self::Starting { .. } | Self::Found => &mut counts.starting,
+            Self::Idle => &mut counts.idle,
+            Self::Busy => &mut counts.busy,
+        }
+    }
+
     /// The phase of one that is registered.
     fn or_idle(self) -> Self {
         if let Self::Found = self { Self::Idle } else { self }
@@ -292,7 +323,8 @@ mod tests {
     #[test]
     fn a_worker_starts_waits_works_and_leaves() {
         let mut roster = Roster::new(info(0));
-        roster.launched(id(7), at(10));
+        roster.launched(id(7), ChildId(7), at(10));
+        assert_eq!((roster.child(&id(7)), roster.child(&id(8))), (Some(ChildId(7)), None));
         assert_eq!(roster.census(3), Census { pending: 3, starting: 1, ..Census::default() });
         assert_eq!(roster.hear(&id(7), &News::Ready(tid(1)), at(40)), Meaning::Started(at(30)));
         assert_eq!(roster.census(0), Census { idle: 1, ..Census::default() });
@@ -300,23 +332,23 @@ mod tests {
         assert_eq!(roster.hear(&id(7), &News::Begun, at(51)), Meaning::Nothing);
         assert_eq!(roster.census(0), Census { busy: 1, ..Census::default() });
         assert_eq!(roster.hear(&id(7), &News::Gone(Gone::Code(0)), at(60)), left(Gone::Code(0), true));
-        assert!(roster.is_empty());
+        assert_eq!(roster.len(), 0);
         assert_eq!(roster.hear(&id(7), &News::Begun, at(70)), Meaning::Nothing);
-        roster.launched(id(8), at(80));
+        roster.launched(id(8), ChildId(8), at(80));
         let error = LaunchError::new(Obstacle::Image, "there is none");
         assert_eq!(roster.hear(&id(8), &News::Failed(error), at(90)), Meaning::NotLaunched);
-        assert!(roster.is_empty());
+        assert_eq!(roster.len(), 0);
         assert_eq!(roster.total(), 1, "what failed was no worker");
     }
 
     #[test]
     fn one_that_dies_before_it_is_ready_is_told_apart() {
         let mut roster = Roster::new(info(0));
-        roster.launched(id(7), at(0));
+        roster.launched(id(7), ChildId(7), at(0));
         assert_eq!(roster.hear(&id(7), &News::Gone(Gone::Code(125)), at(1)), Meaning::Stillborn(Gone::Code(125)));
-        roster.launched(id(8), at(0));
+        roster.launched(id(8), ChildId(8), at(0));
         assert_eq!(roster.hear(&id(8), &News::Gone(Gone::Code(0)), at(1)), left(Gone::Code(0), false));
-        roster.launched(id(9), at(0));
+        roster.launched(id(9), ChildId(9), at(0));
         roster.hear(&id(9), &News::Ready(tid(1)), at(1));
         assert_eq!(roster.hear(&id(9), &News::Gone(Gone::Signal(9)), at(2)), left(Gone::Signal(9), false));
     }
@@ -342,7 +374,7 @@ mod tests {
     #[test]
     fn workers_like_ours_are_adopted_and_counted_once() {
         let mut roster = Roster::new(info(0));
-        roster.launched(id(7), at(0));
+        roster.launched(id(7), ChildId(7), at(0));
         let elsewhere = WorkerInfo { host: "there".into(), ..info(9) };
         let resident = WorkerInfo { kind: "resident".into(), ..info(10) };
         let other = WorkerInfo { capabilities: "gpu".parse().unwrap(), ..info(11) };
@@ -367,8 +399,8 @@ mod tests {
     #[test]
     fn what_another_has_left_is_counted_heard_and_not_missed_for_long() {
         let mut roster = Roster::new(info(0));
-        roster.inherited(id(7), at(0));
-        roster.inherited(id(8), at(0));
+        roster.inherited(id(7), ChildId(7), at(0));
+        roster.inherited(id(8), ChildId(8), at(0));
         assert_eq!(roster.census(0), Census { starting: 2, ..Census::default() });
         let registry = [entry(1, info(7), 0.0)];
         assert_eq!(roster.look_at(&registry, here, at(1000)), Look::default(), "its launcher tells of it");
@@ -382,7 +414,7 @@ mod tests {
         assert_eq!(roster.look_at(&[], here, at(16_000)).strays, []);
         assert_eq!(roster.look_at(&[], here, at(30_999)).strays, []);
         assert_eq!(roster.look_at(&[], here, at(31_000)).strays, [id(7)], "it is not there any more");
-        roster.launched(id(9), at(31_000));
+        roster.launched(id(9), ChildId(9), at(31_000));
         assert_eq!(roster.look_at(&[], here, at(99_000)).strays, [id(7)], "our own are watched by their launcher");
     }
 }

@@ -1,4 +1,4 @@
-//! The loop: waits for what happens, and launches what the plan says.
+//! The loop: waits for what happens, says how many workers are wanted, and has the core's decisions carried out.
 //!
 //! An arrival is heard of without being looked for: an idle worker that takes it says so, and where none is idle the broker is waited on.
 //! `poll` is only the longest pause between two looks, for what nobody tells: workers that others have launched, and those that were killed.
@@ -14,8 +14,8 @@ use std::{
 use raddle_broker::{Broker, Delivery, Error, Result, WaitingRequest};
 use raddle_core::{
     Control, Tid, WorkerEntry,
-    brake::Brake,
-    stop::{Stage, Stop, StopPolicy},
+    stop::{Stage, StopPolicy},
+    supervisor::{self, Braking, Core, End, GroupId, Policy, Recycle, Restart},
     title,
     worker::{WorkerInfo, WorkerStatus},
 };
@@ -27,8 +27,8 @@ use tokio::{
 use super::{
     Config, Launcher, News, Obstacles, Options, Snapshot, Tell, WarmPool,
     auto::Auto,
-    launcher::{Gone, Id, LaunchError},
-    plan::{Bounds, launches},
+    launcher::{Gone, Id},
+    launching::Grief,
     roster::{Look, Meaning, Roster},
 };
 use crate::{
@@ -43,6 +43,8 @@ use crate::{
 
 /// Further than this nobody counts: the ceiling is lower.
 const COUNTED: u32 = 100_000;
+/// Its workers are one group of the core.
+pub(super) const GROUP: GroupId = GroupId(0);
 /// How long workers that were told to give back what they run may take, beyond the grace that they have themselves.
 const BEYOND_GRACE: Duration = Duration::from_secs(5);
 /// After an error of the broker, before the next look.
@@ -59,16 +61,20 @@ pub(super) struct Service {
     shown: watch::Sender<Snapshot>,
     pub(super) line: Line,
     pub(super) roster: Roster,
-    brake: Brake,
-    auto: Option<Auto>,
-    pub(super) stop: Stop,
+    /// Decides who is started, held back and stopped.
+    pub(super) core: Core,
+    /// What the last worker died of that was none yet, or what was in the way of it.
+    pub(super) grief: Option<Grief>,
+    pub(super) auto: Option<Auto>,
+    /// How far others were told to stop.
+    pub(super) entered: Stage,
     heeded: u32,
     asked: watch::Receiver<u32>,
     /// When those that are left are killed, whatever they do.
     pub(super) leave_by: Option<Duration>,
     pub(super) paused: bool,
     /// What waited when it was last looked at, less what was taken since.
-    pending: u64,
+    pub(super) pending: u64,
     counting: Option<Looking<u64>>,
     /// Tasks that were taken since the look that is under way began.
     taken: u64,
@@ -80,14 +86,14 @@ pub(super) struct Service {
     count_at: Duration,
     registry: Option<Looking<Vec<WorkerEntry>>>,
     /// Whether the registry was seen: before that nobody knows who is there already.
-    seen: bool,
+    pub(super) seen: bool,
     /// The other spawners that are alive.
-    others: Vec<Tid>,
+    pub(super) others: Vec<Tid>,
     /// Whether one that is gone may have left workers that the launcher is to take charge of.
-    estate: bool,
+    pub(super) estate: bool,
     pub(super) poll_at: Duration,
     purge_at: Duration,
-    last_task: Duration,
+    pub(super) last_task: Duration,
     stillborn: u64,
     /// Tasks that its workers have taken.
     begun: u64,
@@ -95,7 +101,7 @@ pub(super) struct Service {
     pub(super) stopped: BTreeSet<Tid>,
     /// How many of them were left when it last looked; nothing before it has.
     pub(super) managers_left: Option<usize>,
-    obstacles: Obstacles,
+    pub(super) obstacles: Obstacles,
     pub(super) errands: Errands,
     _haste: Haste,
     began: Instant,
@@ -121,16 +127,30 @@ impl Service {
         shown: watch::Sender<Snapshot>,
         shutdown: &Shutdown,
     ) -> Self {
-        let Config { warm_pool, hit_target, max_workers, .. } = options.config;
+        let Config { warm_pool, hit_target, max_workers, max_parallel, .. } = options.config;
+        let policy = Policy {
+            replicas: 0,
+            on: true,
+            restart: Restart::OnDemand,
+            stop: StopPolicy::drain(options.worker.grace + BEYOND_GRACE),
+            // Its launcher knows how long it may take, and its own lease shows whether it gets on.
+            start_within: None,
+            patience: None,
+            recycle: Recycle::default(),
+            after: Vec::new(),
+            parallel: max_parallel as usize,
+            brake: Braking::Group,
+        };
         let haste = Haste::new();
         Self {
             launcher,
             shown,
             line,
             roster: Roster::new(options.worker.info()),
-            brake: Brake::default(),
+            core: Core::new([policy]),
+            grief: None,
             auto: (warm_pool == WarmPool::Auto).then(|| Auto::new(hit_target, max_workers)),
-            stop: Stop::new(StopPolicy::drain(options.worker.grace + BEYOND_GRACE)),
+            entered: Stage::Running,
             heeded: 0,
             asked: shutdown.watch(),
             leave_by: None,
@@ -186,8 +206,8 @@ impl Service {
             self.go_on().await;
             self.show();
             let is_killed = self.leave_by.is_some_and(|by| by <= self.now());
-            let is_alone = self.roster.is_empty() && self.has_no_managers();
-            if self.stop.stage() != Stage::Running && (is_alone || is_killed) {
+            let is_alone = self.core.is_over() && self.has_no_managers();
+            if self.stage() != Stage::Running && (is_alone || is_killed) {
                 return Ok(true);
             }
             event = self.next().await;
@@ -219,9 +239,12 @@ impl Service {
     }
 
     fn wake_at(&self) -> Duration {
-        let held = self.brake.holds_until(self.now());
-        let count_at = Some(self.count_at).filter(|at| *at > self.now() && self.counting.is_none());
-        [held, self.stop.deadline(), self.leave_by, count_at].into_iter().flatten().fold(self.poll_at, Duration::min)
+        let now = self.now();
+        let count_at = Some(self.count_at).filter(|at| *at > now && self.counting.is_none());
+        [self.core.held_until(GROUP, now), self.core.wake_at(now), self.leave_by, count_at]
+            .into_iter()
+            .flatten()
+            .fold(self.poll_at, Duration::min)
     }
 
     // -- what has happened
@@ -239,16 +262,12 @@ impl Service {
             },
             Event::Asked(times) => {
                 for _ in self.heeded..times {
-                    let stage = self.stop.request(now);
-                    self.enter(stage, now);
+                    self.core.note(supervisor::Event::Stop, now);
                 }
                 self.heeded = times;
             }
             Event::LeaseLost => self.line.lost = true,
             Event::Time => {}
-        }
-        if let Some(stage) = self.stop.tick(now) {
-            self.enter(stage, now);
         }
         if self.leave_by.is_some_and(|by| by <= now) {
             tracing::error!("workers that did not leave are killed");
@@ -258,14 +277,14 @@ impl Service {
     }
 
     fn hear(&mut self, id: &Id, news: &News, now: Duration) {
-        match self.roster.hear(id, news, now) {
+        let Some(child) = self.roster.child(id) else { return };
+        let meaning = self.roster.hear(id, news, now);
+        match meaning {
             Meaning::Started(took) => {
                 if let Some(auto) = &mut self.auto {
                     auto.started(took);
                 }
-                if self.brake.ready() {
-                    tracing::info!("workers start again");
-                }
+                self.core.note(supervisor::Event::Ready(child), now);
             }
             Meaning::Taken => {
                 self.last_task = now;
@@ -280,13 +299,8 @@ impl Service {
             Meaning::Stillborn(gone) => {
                 self.stillborn += 1;
                 self.exited(if gone == Gone::OutOfMemory { ExitReason::OutOfMemory } else { ExitReason::Error });
-                if let Some(step) = self.brake.died(now) {
-                    let pause = step.pause.as_secs_f64();
-                    tracing::error!(
-                        in_a_row = step.number,
-                        "workers die before they are ready (the last one {gone}): the next is launched in {pause} s; what they say is above"
-                    );
-                }
+                self.grief = Some(Grief::Died(gone));
+                self.core.note(supervisor::Event::Gone(child, End::Badly), now);
             }
             Meaning::Left { gone, had_task } => {
                 self.exited(match gone {
@@ -298,11 +312,14 @@ impl Service {
                 if gone != Gone::Code(0) {
                     tracing::warn!(worker = %id, how = %gone, "a worker failed: its task is taken back");
                 }
+                let end = if gone == Gone::Code(0) { End::Well } else { End::Badly };
+                self.core.note(supervisor::Event::Gone(child, end), now);
             }
             Meaning::NotLaunched => {
                 if let News::Failed(error) = news {
-                    self.not_launched(error, now);
+                    self.not_launched(error.clone());
                 }
+                self.core.note(supervisor::Event::Gone(child, End::Badly), now);
             }
             Meaning::Nothing => return,
         }
@@ -391,59 +408,18 @@ impl Service {
                 self.errands.run(Errand::Purge);
             }
         }
-        if self.stop.stage() != Stage::Running {
+        if self.stage() == Stage::Running {
+            self.inherit(now).await;
+        }
+        let wanted = supervisor::Event::Scale(GROUP, self.wanted(now));
+        let effects = self.core.on(wanted, now);
+        self.pass_on(now);
+        self.carry_out(effects, now).await;
+        if self.stage() == Stage::Running {
+            self.count(now);
+        } else {
             self.counting = None;
-            return;
         }
-        self.launch(now).await;
-        self.count(now);
-    }
-
-    async fn launch(&mut self, now: Duration) {
-        if self.paused || !self.seen || self.brake.holds_until(now).is_some() {
-            return;
-        }
-        if self.estate {
-            match self.launcher.inherit(&self.others).await {
-                Ok(left) => {
-                    self.estate = false;
-                    for id in left {
-                        tracing::info!(worker = %id, "took charge of a worker that another spawner has left");
-                        self.roster.inherited(id, now);
-                    }
-                }
-                Err(error) => return self.not_launched(&error, now),
-            }
-        }
-        let Config { max_parallel, max_workers, .. } = self.options.config;
-        let max_parallel = self.brake.max_parallel(max_parallel as usize) as u32;
-        let bounds = Bounds { warm_pool: self.warm_pool(now), max_parallel, max_workers };
-        for _ in 0..launches(&self.roster.census(self.pending), &bounds) {
-            match self.launcher.launch(self.line.tid).await {
-                Ok(id) => self.roster.launched(id, now),
-                Err(error) => return self.not_launched(&error, now),
-            }
-        }
-    }
-
-    fn not_launched(&mut self, error: &LaunchError, now: Duration) {
-        self.obstacles.met(error.obstacle);
-        if let Some(step) = self.brake.died(now) {
-            let pause = step.pause.as_secs_f64();
-            tracing::error!(%error, "no worker can be launched: tried again in {pause} s");
-        }
-    }
-
-    /// How many to keep idle: none, once there was nothing to do for so long that they leave.
-    fn warm_pool(&mut self, now: Duration) -> u32 {
-        let Config { warm_pool, idle_timeout, .. } = self.options.config;
-        let size = match (warm_pool, &mut self.auto) {
-            (WarmPool::Fixed(size), _) => size,
-            (WarmPool::Auto, Some(auto)) => auto.size(now),
-            (WarmPool::Auto, None) => 0,
-        };
-        let is_asleep = now.saturating_sub(self.last_task) >= idle_timeout;
-        if is_asleep { 0 } else { size }
     }
 
     /// Begins a look at what waits, where the last one may be out of date and another number could matter.
@@ -469,9 +445,9 @@ impl Service {
     // -- what others see of it
 
     pub(super) fn status(&self) -> &'static str {
-        match self.stop.stage() {
+        match self.stage() {
             Stage::Running if self.paused => "paused",
-            Stage::Running if self.brake.holds_until(self.now()).is_some() => "braking",
+            Stage::Running if self.core.held_until(GROUP, self.now()).is_some() => "braking",
             Stage::Running if self.roster.census(0).busy > 0 => "running",
             Stage::Running => "listening",
             Stage::Draining => "draining",
@@ -482,6 +458,7 @@ impl Service {
     fn show(&mut self) {
         let warm_pool = self.warm_pool(self.now());
         let census = self.roster.census(self.pending);
+        let is_braking = self.core.census(GROUP).braking > 0;
         let snapshot = Snapshot {
             pending: self.pending,
             starting: census.starting,
@@ -491,15 +468,15 @@ impl Service {
             launched: self.launched(),
             stillborn: self.stillborn,
             obstacles: self.obstacles,
-            braking: self.brake.is_on(),
+            braking: is_braking,
         };
         self.shown.send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
         let vitals = &self.line.vitals;
         vitals.spawned.store(self.begun, Ordering::Relaxed);
         vitals.busy.store(census.busy, Ordering::Relaxed);
-        vitals.set_status(match self.stop.stage() {
+        vitals.set_status(match self.stage() {
             Stage::Running if self.paused => WorkerStatus::Paused,
-            Stage::Running if self.brake.is_on() => WorkerStatus::Braking,
+            Stage::Running if is_braking => WorkerStatus::Braking,
             Stage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         });

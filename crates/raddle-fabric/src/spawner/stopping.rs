@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use raddle_core::{Control, Tid, Word, WorkerEntry, manager::PRIME, stop::Stage};
+use raddle_core::{Control, Tid, Word, WorkerEntry, manager::PRIME, stop::Stage, supervisor::Event};
 
-use super::{Id, Tell, service::Service};
+use super::{
+    Id, Tell,
+    service::{GROUP, Service},
+};
 use crate::{
     line::stays,
     worker::{this_host, words::Errand},
@@ -20,13 +23,11 @@ impl Service {
     pub(super) fn obey(&mut self, message: Control, now: Duration) {
         match message.command {
             // Once is enough: to ask again is to ask whether it was heard.
-            Word::Stop if self.stop.stage() == Stage::Running => {
-                let stage = self.stop.request(now);
-                self.enter(stage, now);
-            }
+            Word::Stop if self.stage() == Stage::Running => self.core.note(Event::Stop, now),
             Word::Kill => {
-                let stage = self.stop.kill(now);
-                self.enter(stage, now);
+                while self.stage() != Stage::Killing {
+                    self.core.note(Event::Stop, now);
+                }
             }
             Word::Pause => self.paused = true,
             Word::Resume => self.paused = false,
@@ -36,32 +37,47 @@ impl Service {
         self.errands.run(Errand::Reply { of: self.line.tid, reply });
     }
 
-    /// Passes a stop on. Those it has found, and has no process of, are told by the broker.
-    pub(super) fn enter(&mut self, stage: Stage, now: Duration) {
+    /// How far it was asked to stop.
+    pub(super) fn stage(&self) -> Stage {
+        self.core.stage(GROUP)
+    }
+
+    /// Passes a stop on to those that are not its own: who was found, and it has no process of, is told by the broker.
+    pub(super) fn pass_on(&mut self, now: Duration) {
+        let stage = self.stage();
+        if std::mem::replace(&mut self.entered, stage) == stage {
+            return;
+        }
         match stage {
-            Stage::Running => {}
+            Stage::Running | Stage::Terminating => {}
             Stage::Draining => {
-                self.launcher.tell(Tell::Stop);
                 let found: Vec<Tid> = self.roster.adopted().collect();
                 self.say(found, Word::Stop);
                 // Managers that it has spawned end by themselves when they are told. It looks who they are at once.
                 self.poll_at = now;
             }
-            Stage::Terminating => self.launcher.tell(Tell::Stop),
             Stage::Killing => {
                 // By word first: one that obeys gives back what it runs.
                 let all: Vec<Tid> = self.roster.tids().collect();
                 self.say(all, Word::Kill);
-                self.launcher.tell(Tell::GiveBack);
                 self.leave_by.get_or_insert(now + KILL_WITHIN);
             }
+        }
+    }
+
+    /// Has its own workers told that a stage of their stop has begun. Nobody is stopped alone, so all are told at once.
+    pub(super) fn tell(&mut self, stage: Stage) {
+        match stage {
+            Stage::Running => {}
+            Stage::Draining | Stage::Terminating => self.launcher.tell(Tell::Stop),
+            Stage::Killing => self.launcher.tell(Tell::GiveBack),
         }
     }
 
     /// A prime that stops takes the hierarchy below it along: the managers that its own workers run, and all of them if no other prime is left. They
     /// are told once each, by what the registry shows; those that begin meanwhile are told when they are seen. It leaves after them.
     pub(super) fn stop_managers(&mut self, registry: &[WorkerEntry], now: Duration) {
-        let word = match self.stop.stage() {
+        let word = match self.stage() {
             Stage::Draining | Stage::Terminating => Word::Stop,
             Stage::Killing => Word::Kill,
             Stage::Running => return,

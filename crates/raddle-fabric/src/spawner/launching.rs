@@ -1,0 +1,117 @@
+//! Bringing a spawner to have the workers that it wants: how many it tells the core, and what it does of what the core says.
+
+use std::time::Duration;
+
+use raddle_core::{
+    stop::Stage,
+    supervisor::{Effect, End, Event, Notice},
+};
+
+use super::{
+    Config, LaunchError, WarmPool,
+    launcher::{Gone, Id},
+    plan::{Bounds, launches},
+    service::{GROUP, Service},
+};
+
+/// Why there is no worker.
+pub(super) enum Grief {
+    Died(Gone),
+    Refused(LaunchError),
+}
+
+impl Service {
+    /// Takes charge of what a spawner has left that is gone, if there may be something.
+    pub(super) async fn inherit(&mut self, now: Duration) {
+        if !self.estate || self.paused || !self.seen || self.core.held_until(GROUP, now).is_some() {
+            return;
+        }
+        match self.launcher.inherit(&self.others).await {
+            Ok(left) => {
+                self.estate = false;
+                for id in left {
+                    tracing::info!(worker = %id, "took charge of a worker that another spawner has left");
+                    let child = self.core.adopt(GROUP, now);
+                    self.roster.inherited(id, child, now);
+                }
+            }
+            Err(error) => {
+                self.not_launched(error);
+                self.core.note(Event::Refused(GROUP), now);
+            }
+        }
+    }
+
+    /// How many workers there are to be. Those that are there stay, whatever this says.
+    pub(super) fn wanted(&mut self, now: Duration) -> usize {
+        // Until nobody can have left any, nobody knows how many there are.
+        if self.paused || !self.seen || self.estate {
+            return 0;
+        }
+        let bounds = Bounds { warm_pool: self.warm_pool(now), max_workers: self.options.config.max_workers };
+        self.roster.len() + launches(&self.roster.census(self.pending), &bounds) as usize
+    }
+
+    pub(super) async fn carry_out(&mut self, mut effects: Vec<Effect>, now: Duration) {
+        while !effects.is_empty() {
+            let (mut told, mut failed) = (Stage::Running, false);
+            for effect in effects {
+                match effect {
+                    Effect::Start(child, _) => {
+                        // What is in the way of one is in the way of those that were to be launched with it.
+                        let launched = if failed { None } else { self.launch().await };
+                        match launched {
+                            Some(id) => self.roster.launched(id, child, now),
+                            None => {
+                                failed = true;
+                                self.core.note(Event::Gone(child, End::Badly), now);
+                            }
+                        }
+                    }
+                    Effect::Tell(_, stage) => told = told.max(stage),
+                    Effect::Say(notice) => self.speak(notice),
+                }
+            }
+            self.tell(told);
+            effects = if failed { self.core.on(Event::Time, now) } else { Vec::new() };
+        }
+    }
+
+    async fn launch(&mut self) -> Option<Id> {
+        let launched = self.launcher.launch(self.line.tid).await;
+        launched.map_err(|error| self.not_launched(error)).ok()
+    }
+
+    pub(super) fn not_launched(&mut self, error: LaunchError) {
+        self.obstacles.met(error.obstacle);
+        self.grief = Some(Grief::Refused(error));
+    }
+
+    /// Says what people should know.
+    fn speak(&self, notice: Notice) {
+        match (notice, &self.grief) {
+            (Notice::Braking { pause, number, .. }, Some(Grief::Died(gone))) => tracing::error!(
+                in_a_row = number,
+                "workers die before they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
+                pause.as_secs_f64()
+            ),
+            (Notice::Braking { pause, .. }, Some(Grief::Refused(error))) => {
+                tracing::error!(%error, "no worker can be launched: tried again in {} s", pause.as_secs_f64());
+            }
+            (Notice::Recovered(_), _) => tracing::info!("workers start again"),
+            _ => {}
+        }
+    }
+
+    /// How many to keep idle: none, once there was nothing to do for so long that they leave.
+    pub(super) fn warm_pool(&mut self, now: Duration) -> u32 {
+        let Config { warm_pool, idle_timeout, .. } = self.options.config;
+        let size = match (warm_pool, &mut self.auto) {
+            (WarmPool::Fixed(size), _) => size,
+            (WarmPool::Auto, Some(auto)) => auto.size(now),
+            (WarmPool::Auto, None) => 0,
+        };
+        let is_asleep = now.saturating_sub(self.last_task) >= idle_timeout;
+        if is_asleep { 0 } else { size }
+    }
+}
