@@ -12,10 +12,6 @@ use super::{
 };
 use crate::stop::Stage;
 
-/// How often in a row a child may end soon after it was ready before the next has to wait: who was killed is replaced at once, and only what comes
-/// again and again is a crash loop.
-const FREE: u32 = 3;
-
 /// What is kept of all groups.
 #[derive(Debug)]
 pub struct Core {
@@ -164,7 +160,7 @@ impl Core {
         let seat = child.seat;
         let trouble = self.groups[seat.group.0].trouble(seat.number);
         // Where they die after they are ready, that one is ready again says nothing.
-        if trouble.early <= FREE && trouble.brake.ready() {
+        if !trouble.is_loop() && trouble.brake.ready() {
             self.effects.push(Effect::Say(Notice::Recovered(seat)));
         }
         child.settled = !trouble.is_there();
@@ -209,13 +205,9 @@ impl Core {
         let trouble = group.trouble(seat.number);
         let brakes = match ready {
             None => true,
-            Some(since) if now.saturating_sub(since) < SETTLED => {
-                trouble.early += 1;
-                trouble.early > FREE
-            }
+            Some(since) if now.saturating_sub(since) < SETTLED => trouble.ended_early(child.born, now),
             Some(_) => {
-                trouble.early = 0;
-                trouble.brake.ready();
+                trouble.is_over();
                 false
             }
         };

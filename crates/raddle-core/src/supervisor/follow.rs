@@ -41,8 +41,7 @@ impl Core {
         if !child.settled && child.ready_since().is_some_and(|since| since + SETTLED <= now) {
             child.settled = true;
             let trouble = group.trouble(child.seat.number);
-            trouble.early = 0;
-            if trouble.brake.ready() {
+            if trouble.is_over() {
                 self.effects.push(Effect::Say(Notice::Recovered(child.seat)));
             }
         }
@@ -116,13 +115,21 @@ impl Core {
     /// Lets one of a group at a time make room for another, and only where all others are there that can be.
     fn recycle(&mut self, now: Duration) {
         for number in 0..self.groups.len() {
-            let group = &self.groups[number];
-            if let Some(id) = group.due.first().copied().filter(|_| group.is_complete())
+            let due = self.groups[number].due.first().copied();
+            if let Some(id) = due.filter(|_| self.is_complete(GroupId(number)))
                 && let Some(why) = self.children[&id].recycle(now)
             {
                 self.end(id, why, now);
             }
         }
+    }
+
+    /// Whether there is a ready child in every seat that is sound.
+    fn is_complete(&self, group: GroupId) -> bool {
+        let of = &self.groups[group.0];
+        let is_ready = |child: &&Child| matches!(child.phase, Phase::Ready { .. }) && of.is_sound(child.seat.number);
+        let of_group = self.children.values().filter(|child| child.seat.group == group);
+        of_group.filter(is_ready).count() >= of.sound()
     }
 
     /// Starts who is missing.

@@ -8,12 +8,18 @@ use crate::{
     stop::{Stage, Stop, StopPolicy},
 };
 
+/// How often in a row a child may end soon after it was ready before the next has to wait: who was killed is replaced at once, and only what comes
+/// again and again is a crash loop.
+const FREE: u32 = 3;
+
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) policy: Policy,
     seats: Vec<Place>,
     /// Seats that nobody is in. Those that stay empty are not among them.
     vacant: BTreeSet<usize>,
+    /// The seat after the one that was filled last. It is looked from there on: one whose children never start does not keep the others empty.
+    next: usize,
     /// How many children there are in each phase.
     starting: usize,
     ready: usize,
@@ -42,7 +48,9 @@ struct Place {
 pub(super) struct Trouble {
     pub(super) brake: Brake,
     /// Children in a row that were not ready for long.
-    pub(super) early: u32,
+    early: u32,
+    /// When the last of these has ended.
+    counted: Duration,
 }
 
 /// How many children a group has.
@@ -65,6 +73,7 @@ impl Group {
         Self {
             seats: Vec::new(),
             vacant: BTreeSet::new(),
+            next: 0,
             starting: 0,
             ready: 0,
             stopping: 0,
@@ -94,12 +103,15 @@ impl Group {
         self.ready >= self.wanted()
     }
 
-    /// Whether as many are ready as there are seats that have not been given up for now: one in which children die as soon as they are started, or one
-    /// that stays empty, would keep all others from being recycled.
-    pub(super) fn is_complete(&self) -> bool {
-        let is_sound = |seat: &&Place| !seat.retired && !seat.trouble.brake.is_on();
-        let sound = self.seats.iter().take(self.wanted()).filter(is_sound).count();
-        self.seats.len() >= self.wanted() && self.ready >= sound
+    /// Whether a seat has not been given up for now: one in which children die as soon as they are started, or one that stays empty, would keep all
+    /// others from being recycled.
+    pub(super) fn is_sound(&self, seat: usize) -> bool {
+        seat < self.wanted() && self.seats.get(seat).is_none_or(|place| !place.retired && !place.trouble.brake.is_on())
+    }
+
+    /// How many seats are sound.
+    pub(super) fn sound(&self) -> usize {
+        (0..self.wanted()).filter(|seat| self.is_sound(*seat)).count()
     }
 
     pub(super) fn is_on_demand(&self) -> bool {
@@ -207,11 +219,14 @@ impl Group {
         let live = self.starting + self.ready + self.stopping;
         // Where children come and go by themselves, any seat will do.
         let is_full = self.is_on_demand() && live >= self.wanted();
-        self.vacant.range(..if is_full { 0 } else { self.wanted() }).copied()
+        let end = if is_full { 0 } else { self.wanted() };
+        let next = self.next.min(end);
+        self.vacant.range(next..end).chain(self.vacant.range(..next)).copied()
     }
 
     pub(super) fn sit(&mut self, seat: usize) {
         self.vacant.remove(&seat);
+        self.next = seat + 1;
     }
 
     /// A seat for a child that somebody else has started.
@@ -240,6 +255,26 @@ impl Group {
 }
 
 impl Trouble {
+    /// A child has ended that was not ready for long. Returns whether there were too many of those: one after the other, for those that were there together
+    /// may have been ended together.
+    pub(super) fn ended_early(&mut self, born: Duration, now: Duration) -> bool {
+        if born >= self.counted {
+            (self.early, self.counted) = (self.early + 1, now);
+        }
+        self.is_loop()
+    }
+
+    /// Whether they end again and again.
+    pub(super) fn is_loop(&self) -> bool {
+        self.early > FREE
+    }
+
+    /// One has stayed. Returns whether others were held back.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.early = 0;
+        self.brake.ready()
+    }
+
     /// Whether it has to be found out if it is over.
     pub(super) fn is_there(&self) -> bool {
         self.early > 0 || self.brake.is_on()

@@ -247,6 +247,57 @@ fn slow_starters_hold_up_nobody_but_their_own_group() {
 }
 
 #[test]
+fn who_is_ready_in_a_seat_that_is_held_back_stands_for_no_other() {
+    let recycle = Recycle { tasks: Some(10), jitter: 0.0, ..Recycle::default() };
+    let (mut core, children) = up(Policy { recycle, ..policy(3) });
+    // In the first seat they die again and again, soon after they are ready.
+    let (mut child, mut now) = (children[0], 1);
+    for _ in 0..4 {
+        let mut effects = core.on(Event::Gone(child, End::Badly), at(now));
+        now += 600;
+        effects.extend(core.on(Event::Time, at(now)));
+        child = started(&effects)[0];
+        for other in &children[1..] {
+            core.on(Event::Marked(*other), at(now));
+        }
+        core.on(Event::Ready(child), at(now));
+    }
+    assert_eq!((core.census(GROUP).ready, core.census(GROUP).braking), (3, 1));
+    core.on(Event::Gone(children[1], End::Badly), at(now));
+    let effects = core.on(Event::Measured { child: children[2], tasks: 10, rss: None }, at(now));
+    assert_eq!(effects, [], "the second is about to be there");
+}
+
+#[test]
+fn a_seat_whose_children_never_start_keeps_no_other_empty() {
+    let (mut core, children) = up(Policy { brake: Braking::Group, ..policy(2) });
+    let mut effects = core.on(Event::Gone(children[0], End::Badly), at(20_000));
+    effects.extend(core.on(Event::Gone(children[1], End::Badly), at(20_000)));
+    let mut now = 20_000;
+    for _ in 0..6 {
+        for effect in std::mem::take(&mut effects) {
+            if let Effect::Start(child, seat) = effect {
+                if seat.number == 1 {
+                    return;
+                }
+                effects.extend(core.on(Event::Gone(child, End::Badly), at(now)));
+            }
+        }
+        now += 60_000;
+        effects.extend(core.on(Event::Time, at(now)));
+    }
+    panic!("nobody was started in the second seat");
+}
+
+#[test]
+fn those_that_are_ended_together_are_no_loop() {
+    let (mut core, children) = up(Policy { brake: Braking::Group, ..policy(8) });
+    let ends = children.iter().map(|child| core.on(Event::Gone(*child, End::Badly), at(500)));
+    let again: Vec<_> = ends.flat_map(|effects| started(&effects)).collect();
+    assert_eq!((again.len(), core.census(GROUP).braking), (8, 0));
+}
+
+#[test]
 fn bounds_are_spread() {
     let recycle = Recycle { tasks: Some(1000), age: Some(at(1_000_000)), rss: Some(1 << 30), jitter: 0.2 };
     let bounds: Vec<u64> = (0..50).map(|child| recycle.for_child(child).tasks.unwrap()).collect();
