@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{
-    stop::Stage,
-    supervisor::{Effect, End, Event, Notice},
-};
+use raddle_core::supervisor::{Effect, End, Event, Notice};
 
 use super::{
     Config, LaunchError, WarmPool,
@@ -54,7 +51,7 @@ impl Service {
 
     pub(super) async fn carry_out(&mut self, mut effects: Vec<Effect>, now: Duration) {
         while !effects.is_empty() {
-            let (mut told, mut failed) = (Stage::Running, false);
+            let mut failed = false;
             for effect in effects {
                 match effect {
                     Effect::Start(child, _) => {
@@ -68,11 +65,11 @@ impl Service {
                             }
                         }
                     }
-                    Effect::Tell(_, stage) => told = told.max(stage),
+                    // All are told at once, when the stop is passed on.
+                    Effect::Tell(..) => {}
                     Effect::Say(notice) => self.speak(notice),
                 }
             }
-            self.tell(told);
             effects = if failed { self.core.on(Event::Time, now) } else { Vec::new() };
         }
     }

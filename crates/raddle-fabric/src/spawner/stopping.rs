@@ -42,35 +42,38 @@ impl Service {
         self.core.stage(GROUP)
     }
 
-    /// Passes a stop on to those that are not its own: who was found, and it has no process of, is told by the broker.
+    /// Passes a stop on. Nobody is stopped alone, so all are told at once, and of each stage: a second word that was heard with the first is a second word
+    /// to workers as well.
     pub(super) fn pass_on(&mut self, now: Duration) {
         let stage = self.stage();
-        if std::mem::replace(&mut self.entered, stage) == stage {
-            return;
-        }
+        let before = std::mem::replace(&mut self.entered, stage);
+        let stages = [Stage::Draining, Stage::Terminating, Stage::Killing];
+        // Who is to be killed need not be asked first.
+        let entered = stages
+            .into_iter()
+            .filter(|of| before < *of && (*of == stage || stage == Stage::Terminating && *of < stage));
+        entered.for_each(|stage| self.enter(stage, now));
+    }
+
+    /// Those it has found, and has no process of, are told by the broker.
+    fn enter(&mut self, stage: Stage, now: Duration) {
         match stage {
-            Stage::Running | Stage::Terminating => {}
+            Stage::Running => {}
             Stage::Draining => {
+                self.launcher.tell(Tell::Stop);
                 let found: Vec<Tid> = self.roster.adopted().collect();
                 self.say(found, Word::Stop);
                 // Managers that it has spawned end by themselves when they are told. It looks who they are at once.
                 self.poll_at = now;
             }
+            Stage::Terminating => self.launcher.tell(Tell::Stop),
             Stage::Killing => {
                 // By word first: one that obeys gives back what it runs.
                 let all: Vec<Tid> = self.roster.tids().collect();
                 self.say(all, Word::Kill);
+                self.launcher.tell(Tell::GiveBack);
                 self.leave_by.get_or_insert(now + KILL_WITHIN);
             }
-        }
-    }
-
-    /// Has its own workers told that a stage of their stop has begun. Nobody is stopped alone, so all are told at once.
-    pub(super) fn tell(&mut self, stage: Stage) {
-        match stage {
-            Stage::Running => {}
-            Stage::Draining | Stage::Terminating => self.launcher.tell(Tell::Stop),
-            Stage::Killing => self.launcher.tell(Tell::GiveBack),
         }
     }
 
