@@ -175,10 +175,11 @@ impl Keeper {
     pub(super) async fn welcome(&self, worker: &Arc<dyn Worker>, metadata: &WorkerMetadata, is_first: bool) {
         self.counted().there.insert(worker.uid(), Arc::clone(worker));
         self.put(metadata);
+        // Before anybody is waited for: whoever has to forget it meanwhile finds it.
+        self.state.send_modify(|state| state.serving.push(metadata.clone()));
         self.publish(&Event::Added(metadata.clone())).await;
         self.state.send_modify(|state| {
             state.arrivals += 1;
-            state.serving.push(metadata.clone());
             state.first += usize::from(is_first);
         });
     }

@@ -78,7 +78,8 @@ impl Life {
         match (started, worker.metadata()) {
             (Ok(Ok(())), Some(metadata)) => {
                 let _there = There { keeper: &keeper, uid: metadata.uid };
-                keeper.welcome(&worker, &metadata, std::mem::take(&mut self.is_first)).await;
+                keeper.welcome(&worker, &metadata, self.is_first).await;
+                self.is_first = false;
                 say(News::Ready);
                 self.serve(&*worker, metadata, say).await
             }
