@@ -158,10 +158,13 @@ impl Manager {
         if !is_shared(&options.url) {
             return Err(ManagerError::Memory);
         }
-        trigger::declare(&*broker, &options.name, &options.processes).await?;
-        declare(&*broker, &options.processes).await?;
+        announce(&*broker, &options).await?;
         let leased_at = FencePage::clock_now();
         let tid = broker.register(options.info(), options.lease).await?;
+        if let Err(error) = confirm(&*broker, &options).await {
+            leave(&broker, tid, Some(error.to_string())).await;
+            return Err(error);
+        }
         let shown = watch::Sender::new(Snapshot::default());
         Ok(Self { broker, options, tid, leased_at, shown })
     }
@@ -184,18 +187,27 @@ impl Manager {
         // It ends with this manager. Its processes fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(&broker, options.clone(), line, suspended, shown, &shutdown);
+        let mut failed = None;
         let end = loop {
             match service.run().await {
-                Ok(true) => break Ok(()),
+                Ok(true) => break failed.map_or(Ok(()), Err),
                 // Others may take it for gone. Its processes have leases of their own.
                 Ok(false) => match Line::anew(&broker, &options.info(), options.lease, &shutdown).await {
                     Ok(Some(line)) => {
                         tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
                         service.line = line;
+                        if let Err(error) = confirm(&*broker, &options).await {
+                            tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                        }
                     }
                     // It is to stop, and its processes with it.
                     Ok(None) => service.line.lost = false,
-                    Err(error) => break Err(error),
+                    // Its processes may be more patient, and have something to finish: they are stopped in stages, as by anybody.
+                    Err(error) => {
+                        tracing::error!(%error, "it cannot register anew, and stops");
+                        failed = Some(error);
+                        service.give_up();
+                    }
                 },
                 Err(error) => break Err(error),
             }
@@ -205,6 +217,18 @@ impl Manager {
         leave(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
         end.map(|()| Ended { started }).map_err(ManagerError::from)
     }
+}
+
+/// Says what its workers and triggers are.
+async fn announce(broker: &dyn Broker, options: &Options) -> Result<(), ManagerError> {
+    trigger::declare(broker, &options.name, &options.processes).await?;
+    Ok(declare(broker, &options.processes).await?)
+}
+
+/// Says so again, now that it is registered: who forgot them a moment ago has not seen that somebody has them.
+async fn confirm(broker: &dyn Broker, options: &Options) -> Result<(), ManagerError> {
+    announce(broker, options).await?;
+    trigger::retire(broker, &options.name, &options.processes).await
 }
 
 impl Builder {

@@ -170,6 +170,12 @@ impl Service {
         }
     }
 
+    /// Stops, though nobody has asked for it.
+    pub(super) fn give_up(&mut self) {
+        self.line.lost = false;
+        self.act(Event::Stop, None);
+    }
+
     /// Says what is left to say.
     pub(super) async fn close(self) {
         drop(self.line);

@@ -12,15 +12,21 @@ pub(super) fn tag(slug: &str) -> String {
     format!("@trigger/{slug}")
 }
 
-/// Stores the triggers of a file, and removes those that a manager of this name had in it before.
+/// Stores the triggers of a file.
 pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
-    let workers: Vec<&Work> = processes.iter().flat_map(|process| &process.workers).collect();
-    for worker in &workers {
+    for worker in processes.iter().flat_map(|process| &process.workers) {
         if let Some(trigger) = worker.schedule() {
             let put = schedule::put_of(broker, trigger, name).await;
             put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
         }
     }
+    Ok(())
+}
+
+/// Removes the triggers that a manager of this name had in its file before. To be called by one that is registered: of several that begin at once, each
+/// sees those of the others.
+pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
+    let workers: Vec<&Work> = processes.iter().flat_map(|process| &process.workers).collect();
     let stored = broker.schedules().await?;
     let former = former(&stored, name, &workers);
     if former.is_empty() {
