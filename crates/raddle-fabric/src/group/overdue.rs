@@ -8,18 +8,26 @@ use raddle_broker::{Broker, Fence, Finish, Result};
 use raddle_core::{Exit, Report, State, Tid};
 use tokio::time::timeout;
 
-/// How long the process may live on for it: by so much it is replaced later, if the broker is slow. What is not written by then is taken back.
+/// How long the process may live on for it: by so much it is replaced later, if the broker is slow.
 const WITHIN: Duration = Duration::from_millis(200);
+/// How long it is tried. What is not written by then is taken back, as from any worker that has died.
+const GIVEN_UP: Duration = Duration::from_secs(5);
 
 /// Ends these tasks of a worker that is about to be killed. Not after that: then they would be anybody's.
 pub(super) async fn end(broker: Arc<dyn Broker>, worker: Tid, tasks: Vec<Tid>) {
-    match timeout(WITHIN, time_out(&*broker, worker, &tasks)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::warn!(%worker, %error, "tasks that have taken too long are taken back from a process that hangs")
+    let writing = tokio::spawn(async move {
+        match timeout(GIVEN_UP, time_out(&*broker, worker, &tasks)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%worker, %error, "tasks that have taken too long are taken back from a process that hangs")
+            }
+            Err(_) => {
+                tracing::warn!(%worker, "tasks that have taken too long are taken back: the broker does not answer")
+            }
         }
-        Err(_) => tracing::warn!(%worker, "tasks that have taken too long are taken back: the broker does not answer"),
-    }
+    });
+    // One that is written later is a late finish, at the worst, and refused.
+    let _ = timeout(WITHIN, writing).await;
 }
 
 async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()> {

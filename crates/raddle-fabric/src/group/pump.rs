@@ -107,13 +107,16 @@ impl<'a> Pump<'a> {
             return Ok(());
         }
         match self.convert(&messages, self.events(&known, &messages)).await {
-            Ok(true) => return Ok(()),
+            Ok(true) => {
+                messages.iter().for_each(|message| _ = self.told.remove(&message.id));
+                return Ok(());
+            }
             // Others convert them as well, or one of them cannot be converted: it is not to be in the way of the rest.
             Ok(false) => {}
             Err(error) if error.is_retryable() => return Err(error),
             Err(_) => {}
         }
-        let mut left = None;
+        let (mut left, mut failed, portion) = (None, 0, messages.len());
         for message in messages {
             let id = message.id;
             match self.convert_one(&known, message).await {
@@ -121,6 +124,7 @@ impl<'a> Pump<'a> {
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => {
                     left = left.or(Some(id.as_u64()));
+                    failed += 1;
                     if self.told.insert(id) {
                         let source = &self.source;
                         tracing::error!(source, message = %id, %error, "a message is not converted, and is left for later");
@@ -130,8 +134,13 @@ impl<'a> Pump<'a> {
         }
         if let Some(first) = left {
             self.after = last;
-            // Those that were left before have their time.
-            self.left = self.left.or(Some((first, Instant::now() + LEFT_PAUSE)));
+            // Together with those that were left before. It is not gone back to them before the end is reached: others may be behind.
+            let first = self.left.map_or(first, |(before, _)| before);
+            self.left = Some((first, Instant::now() + LEFT_PAUSE));
+        }
+        if failed == portion {
+            // It may not be for them.
+            sleep(ERROR_PAUSE).await;
         }
         Ok(())
     }
@@ -189,7 +198,13 @@ impl<'a> Pump<'a> {
             return Ok(());
         }
         let may_be_done = |error: &Error| {
-            error.is_retryable() || matches!(error, Error::Unanswered { .. } | Error::Unconfirmed { .. })
+            matches!(
+                error,
+                Error::AgentGone { .. }
+                    | Error::Unanswered { .. }
+                    | Error::Unconfirmed { .. }
+                    | Error::Unreachable { .. }
+            )
         };
         if result.as_ref().is_err_and(may_be_done) {
             return result.map(drop);
