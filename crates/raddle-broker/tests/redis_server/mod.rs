@@ -36,7 +36,9 @@ impl Server {
 
     /// Starts a server of another make.
     pub(crate) fn of(program: &str, extra: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("there is room for a temporary folder");
+        // In memory, where that can be: a server that waits for a disk answers nobody, and what others write to it is not what is tried.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let folder = folder.expect("there is room for a temporary folder");
         let (program, extra) = (program.to_owned(), extra.iter().map(ToString::to_string).collect());
         let mut server = Self { port: 0, process: Mutex::default(), folder, program, extra };
         // Between finding a free port and using it another process may take it.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const FILE: &str = "[process.a]\nreplicas = 2\nhang_timeout = '1s'\nshutdown_timeout = '5s'\n[[process.a.worker]]\nslug = 'a'\n\
+const FILE: &str = "[process.a]\nreplicas = 2\nhang_timeout = '3s'\nshutdown_timeout = '5s'\n[[process.a.worker]]\nslug = 'a'\n\
                     execution_timeout = '2s'\n";
 
 /// One process hangs because of `deed`. It is replaced, with this in the log, and its sibling stays.
@@ -107,7 +107,7 @@ fn what_a_process_hung_on_is_handled_as_its_worker_says() {
     let world = World::new();
     let worker = |slug: &str, rest: &str| {
         format!(
-            "[process.of-{slug}]\n[[process.of-{slug}.worker]]\nslug = '{slug}'\nsources = ['in']\nexecution_timeout = '2s'\n\
+            "[process.of-{slug}]\n[[process.of-{slug}.worker]]\nslug = '{slug}'\nsources = ['in']\nexecution_timeout = '5s'\n\
              command = ['sh', '-c', 'echo {slug} >> tried; sleep 1000']\n{rest}\n"
         )
     };
@@ -135,6 +135,7 @@ fn what_a_process_hung_on_is_handled_as_its_worker_says() {
     assert_eq!(told("dead"), (true, 1, 0));
     assert_eq!(told("retry"), (true, 2, 0));
     assert_eq!(lines(&world, "tried"), ["ack", "dead", "retry", "retry"], "nothing has run again unasked");
-    assert_eq!(manager.stderr().matches("it has a task for longer than that may take").count(), 3);
+    // The second attempt of the last one is ended by its own runner, unless that is late.
+    assert!(manager.stderr().matches("it has a task for longer than that may take").count() >= 3);
     down(&world, manager);
 }

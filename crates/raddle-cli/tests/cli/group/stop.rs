@@ -32,7 +32,7 @@ fn what_does_not_end_in_time_is_cancelled_and_goes_back() {
     let world = World::new();
     // It cleans up when it is told to.
     let command = "trap 'touch cleaned; exit 1' TERM; touch begun; while :; do sleep 0.05; done";
-    let (manager, tid) = busy(&world, &file(command, "2s", "20s"));
+    let (manager, tid) = busy(&world, &file(command, "30s", "20s"));
     // It is stopped before its time is over: after that it would have taken too long.
     manager.signal(libc::SIGTERM);
     until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
@@ -65,10 +65,12 @@ fn a_third_word_kills_at_once() {
     let world = World::new();
     let command = "trap '' TERM; touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "600s", "600s"));
-    (0..3).for_each(|_| {
-        manager.signal(libc::SIGTERM);
-        std::thread::sleep(Duration::from_millis(300));
-    });
+    let is = |title: &str| world.processes().iter().any(|(_, line)| line.contains(title));
+    manager.signal(libc::SIGTERM);
+    until("it drains", || is(":group:draining"));
+    manager.signal(libc::SIGTERM);
+    until("it stops", || is(":group:stopping"));
+    manager.signal(libc::SIGTERM);
     manager.finish().ok();
     assert_eq!(world.processes(), []);
     world.raddle(["requeue-orphans"]).ok();
