@@ -12,8 +12,9 @@ pub(crate) fn shape(world: &World, value: &Value) -> String {
 }
 
 fn redact(world: &World, key: &str, value: &mut Value) {
-    const VARYING: [&str; 12] = [
+    const VARYING: [&str; 13] = [
         "pid",
+        "born",
         "duration_seconds",
         "uptime_seconds",
         "peak_rss_bytes",
