@@ -191,6 +191,11 @@ impl Channel {
         }
         let asked = self.reach.ask(self.is_cut());
         if asked.is_mine {
+            // Somebody may have opened one between the look and the question. A second would take its place, and end it with all that runs over it.
+            if let Some(known) = self.known() {
+                self.reach.reached();
+                return Ok(known);
+            }
             // Ends when there is a link, or the worker has answered otherwise, or nobody has the channel any more.
             tokio::spawn(open(Arc::downgrade(self), self.target.clone()));
         }
