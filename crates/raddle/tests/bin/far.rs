@@ -1,13 +1,15 @@
 //! A program of several machines, for the tests of hosts: `far pool serve` serves its routines, and `far load` calls them.
 //!
 //! `far load SETTINGS`, which are JSON, calls until its input ends, and says what becomes of each call, a line each. Times are in milliseconds
-//! since the epoch: hosts have the same clock.
+//! since the machine was started: hosts have the same clock.
+
+mod steady;
 
 use std::{
     io::{Read, Write},
     path::PathBuf,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use raddle::{
@@ -19,6 +21,8 @@ use raddle::{
     },
 };
 use serde::{Deserialize, Serialize};
+
+use self::steady::now;
 
 /// What a caller is to do.
 #[derive(Deserialize)]
@@ -58,10 +62,6 @@ async fn linger(millis: u64) -> (String, u32) {
     }
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     (host.trim().to_owned(), std::process::id())
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 fn say(what: &impl Serialize) {

@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) credentials: Option<[PathBuf; 3]>,
 }
 
-/// What became of a call. Times are in milliseconds since the epoch.
+/// What became of a call. Times are in milliseconds since the machine was started.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Called {
     pub(crate) began: u64,

@@ -9,22 +9,20 @@ mod load;
 mod machine;
 mod readme;
 mod replaced;
+#[path = "../bin/steady.rs"]
+mod steady;
 mod trust;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use self::{
     load::{Called, Load, Settings},
     machine::Machine,
+    steady::now,
 };
 
 /// The program that serves, and calls.
 const FAR: &str = env!("CARGO_BIN_EXE_raddle-test-far");
-
-/// In milliseconds since the epoch, as callers tell it.
-fn now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64
-}
 
 fn pause(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
