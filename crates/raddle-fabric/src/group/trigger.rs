@@ -14,10 +14,12 @@ pub(super) fn tag(slug: &str) -> String {
 
 /// Stores the triggers of a file.
 pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
-    for worker in processes.iter().flat_map(|process| &process.workers) {
-        if let Some(trigger) = worker.schedule() {
-            let put = schedule::put_of(broker, trigger, name).await;
-            put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
+    for process in processes {
+        for worker in &process.workers {
+            if let Some(trigger) = worker.schedule() {
+                let put = schedule::put_of(broker, trigger, name).await;
+                put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
+            }
         }
     }
     Ok(())
@@ -26,22 +28,20 @@ pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Proces
 /// Removes the triggers that a manager of this name had in its file before. To be called by one that is registered: of several that begin at once, each
 /// sees those of the others.
 pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
-    let workers: Vec<&Work> = processes.iter().flat_map(|process| &process.workers).collect();
-    let stored = broker.schedules().await?;
-    let former = former(&stored, name, &workers);
+    let former = former(broker.schedules().await?, name, processes);
     if former.is_empty() {
         return Ok(());
     }
     let (registry, here) = (broker.workers().await?, this_host());
     for slug in former {
         // Another of this name has it in another file.
-        let has =
-            |entry: &WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == tag(slug));
+        let tag = tag(&slug);
+        let has = |entry: &WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == tag);
         if registry.iter().any(|entry| has(entry) && stays(entry, &here)) {
             continue;
         }
-        let removed = schedule::remove_of(broker, slug, name).await;
-        if removed.map_err(|source| ManagerError::Trigger { slug: slug.into(), source })? {
+        let removed = schedule::remove_of(broker, &slug, name).await;
+        if removed.map_err(|source| ManagerError::Trigger { slug: slug.clone(), source })? {
             tracing::info!(slug, "a trigger was removed that is in the file no longer");
         }
     }
@@ -49,10 +49,11 @@ pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process
 }
 
 /// The schedules that a manager of this name has stored, and that are none of these workers' any more.
-fn former<'a>(stored: &'a [ScheduleView], name: &str, workers: &[&Work]) -> Vec<&'a str> {
-    let is_kept = |slug: &str| workers.iter().any(|worker| worker.slug == slug && worker.trigger.is_some());
-    let of_name = stored.iter().map(|view| &view.entry).filter(|entry| entry.owner.as_deref() == Some(name));
-    of_name.map(|entry| entry.schedule.name.as_str()).filter(|slug| !is_kept(slug)).collect()
+fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
+    let has = |worker: &Work, slug: &str| worker.slug == slug && worker.trigger.is_some();
+    let is_kept = |slug: &str| processes.iter().any(|process| process.workers.iter().any(|worker| has(worker, slug)));
+    let of_name = stored.into_iter().map(|view| view.entry).filter(|entry| entry.owner.as_deref() == Some(name));
+    of_name.map(|entry| entry.schedule.name).filter(|slug| !is_kept(slug)).collect()
 }
 
 #[cfg(test)]
@@ -70,6 +71,12 @@ mod tests {
         vec![slugs.iter().fold(Process::new("clock"), |process, slug| process.worker(worker(slug)))]
     }
 
+    /// As a manager does it that begins.
+    async fn settle(broker: &Memory, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
+        declare(broker, name, processes).await?;
+        retire(broker, name, processes).await
+    }
+
     async fn names(broker: &Memory) -> Vec<String> {
         use raddle_broker::Schedules;
         broker.schedules().await.unwrap().into_iter().map(|view| view.entry.schedule.name).collect()
@@ -80,12 +87,12 @@ mod tests {
         let broker = Memory::new();
         let by_hand = Schedule::every("hand", Duration::from_secs(60)).task(Spec::command(["true"])).unwrap();
         put(&broker, by_hand, false).await.unwrap();
-        declare(&broker, "group", &file(&["a", "b"])).await.unwrap();
-        declare(&broker, "other", &file(&["c"])).await.unwrap();
+        settle(&broker, "group", &file(&["a", "b"])).await.unwrap();
+        settle(&broker, "other", &file(&["c"])).await.unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c", "hand"]);
-        declare(&broker, "group", &file(&["b"])).await.unwrap();
+        settle(&broker, "group", &file(&["b"])).await.unwrap();
         assert_eq!(names(&broker).await, ["b", "c", "hand"]);
-        declare(&broker, "group", &[Process::new("p").worker(Work::new("b"))]).await.unwrap();
+        settle(&broker, "group", &[Process::new("p").worker(Work::new("b"))]).await.unwrap();
         assert_eq!(names(&broker).await, ["c", "hand"], "a worker whose trigger was taken out is like one that was");
     }
 
@@ -94,14 +101,14 @@ mod tests {
         let broker = Memory::new();
         let by_hand = || Schedule::every("a", Duration::from_secs(7)).task(Spec::command(["true"])).unwrap();
         put(&broker, by_hand(), false).await.unwrap();
-        let refused = declare(&broker, "group", &file(&["a"])).await.unwrap_err();
+        let refused = settle(&broker, "group", &file(&["a"])).await.unwrap_err();
         assert!(matches!(refused, ManagerError::Trigger { source: Error::ByHand(_), .. }), "{refused}");
-        declare(&broker, "group", &file(&["b"])).await.unwrap();
+        settle(&broker, "group", &file(&["b"])).await.unwrap();
         assert_eq!(names(&broker).await, ["a", "b"]);
         // Who replaces one of a file by hand has it for himself.
-        declare(&broker, "group", &file(&["b", "c"])).await.unwrap();
+        settle(&broker, "group", &file(&["b", "c"])).await.unwrap();
         put(&broker, Schedule { name: "c".into(), ..by_hand() }, true).await.unwrap();
-        declare(&broker, "group", &file(&["b"])).await.unwrap();
+        settle(&broker, "group", &file(&["b"])).await.unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c"]);
     }
 }

@@ -94,27 +94,23 @@ async fn place(broker: &dyn Broker, schedule: Schedule, owner: Option<String>, r
 
 /// Pauses a schedule. Returns whether it was not paused before.
 pub async fn pause(broker: &dyn Broker, name: &str) -> Result<bool> {
-    alter(broker, name, async |view| Ok(view.entry.paused().map(Some))).await
+    alter(broker, name, |view, _| Ok(view.entry.paused().map(Some))).await
 }
 
 /// Lets a paused schedule go on. Returns whether it was paused before. What was due meanwhile is left out.
 pub async fn resume(broker: &dyn Broker, name: &str) -> Result<bool> {
-    alter(broker, name, async |view| {
-        let (zone, now) = (zone_of(&view.entry.schedule)?, clock(broker).await?);
-        Ok(view.entry.resumed(&zone, now).map(Some))
-    })
-    .await
+    alter(broker, name, |view, now| Ok(view.entry.resumed(&zone_of(&view.entry.schedule)?, now).map(Some))).await
 }
 
 /// Removes a schedule. Tasks that were submitted for it stay.
 pub async fn remove(broker: &dyn Broker, name: &str) -> Result<()> {
-    alter(broker, name, async |_| Ok(Some(None))).await.map(drop)
+    alter(broker, name, |_, _| Ok(Some(None))).await.map(drop)
 }
 
 /// Removes a schedule that is in no file any more, unless it has another owner by now. Returns whether it did.
 pub(crate) async fn remove_of(broker: &dyn Broker, name: &str, owner: &str) -> Result<bool> {
     let is_its = |view: &ScheduleView| view.entry.owner.as_deref() == Some(owner);
-    match alter(broker, name, async |view| Ok(is_its(view).then_some(None))).await {
+    match alter(broker, name, |view, _| Ok(is_its(view).then_some(None))).await {
         Err(Error::Absent(_)) => Ok(false),
         removed => removed,
     }
@@ -129,15 +125,15 @@ pub async fn run_now(broker: &dyn Broker, name: &str) -> Result<Submitted> {
     submitted.first().copied().ok_or(Error::Broker(raddle_broker::Error::Closed))
 }
 
-/// Changes a schedule as `decide` says: to another entry, or to none. Returns whether something was changed.
+/// Changes a schedule as `decide` says, from what it is and the time: to another entry, or to none. Returns whether something was changed.
 async fn alter(
     broker: &dyn Broker,
     name: &str,
-    decide: impl AsyncFn(&ScheduleView) -> Result<Option<Option<Entry>>>,
+    decide: impl Fn(&ScheduleView, Timestamp) -> Result<Option<Option<Entry>>>,
 ) -> Result<bool> {
     for _ in 0..TRIES {
         let view = broker.schedule(name).await?.ok_or_else(|| Error::Absent(name.into()))?;
-        let Some(entry) = decide(&view).await? else { return Ok(false) };
+        let Some(entry) = decide(&view, clock(broker).await?)? else { return Ok(false) };
         let seen = Some(view.version);
         let change = ScheduleChange { name: name.into(), seen, entry, tasks: Vec::new(), due: None };
         if let ScheduleChanged::Made { .. } = broker.change_schedule(change).await? {
