@@ -186,9 +186,14 @@ impl Channel {
 
     /// The link, if the worker has links.
     async fn link(self: &Arc<Self>, wait: Wait) -> Result<Option<Arc<Link>>, RpcError> {
-        if let Some(known) = self.known() {
-            return Ok(known);
+        match self.known() {
+            Some(known) => Ok(known),
+            None => self.ask_for_link(wait).await,
         }
+    }
+
+    /// The link, where there was none a moment ago.
+    async fn ask_for_link(self: &Arc<Self>, wait: Wait) -> Result<Option<Arc<Link>>, RpcError> {
         let asked = self.reach.ask(self.is_cut());
         if asked.is_mine {
             // Somebody may have opened one between the look and the question. A second would take its place, and end it with all that runs over it.
@@ -299,6 +304,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::link::{Raw, Socket};
 
     /// As a worker that stands still: the system connects, and nobody says anything.
     fn silent() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
@@ -331,6 +337,20 @@ mod tests {
             assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
         }
         assert!((SLOW..2 * SLOW).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn no_second_link_is_opened_where_somebody_was_faster() {
+        let (_folder, listener, channel) = silent();
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let first = Arc::new(Link::new(Socket::new(Raw::Unix(ours), None)).unwrap());
+        *channel.way.write().unwrap() = Manner::Link(Arc::clone(&first));
+        let link = timeout(CONNECT, channel.ask_for_link(Wait::ForIt)).await.expect("nobody is waited for");
+        assert!(link.unwrap().is_some_and(|link| Arc::ptr_eq(&link, &first)));
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+        assert!(channel.reach.ask(false).is_mine, "whoever needs one later opens it");
     }
 
     #[tokio::test]
