@@ -58,16 +58,8 @@ impl Machine {
             command.arg("--insecure");
         }
         let mut child = command.spawn().unwrap();
-        let (say, hear) = mpsc::channel();
-        let said = child.stdout.take().unwrap();
-        // Ends with the line, or with the process.
-        thread::spawn(move || {
-            let mut line = String::new();
-            let _ = BufReader::new(said).read_line(&mut line);
-            let _ = say.send(line);
-        });
+        let line = first_line(&mut child);
         self.serving.push(child);
-        let line = hear.recv_timeout(Duration::from_secs(30)).expect("it serves in time");
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: '{line}'"));
         let worker = |worker: &Value| WorkerMetadata {
             uid: worker["uid"].as_str().unwrap().parse().unwrap(),
@@ -97,4 +89,17 @@ impl Machine {
         host.cut_power();
         serving.iter_mut().for_each(|child| drop(child.wait()));
     }
+}
+
+/// What a program that serves says first.
+pub(crate) fn first_line(child: &mut Child) -> String {
+    let (say, hear) = mpsc::channel();
+    let said = child.stdout.take().unwrap();
+    // Ends with the line, or with the process.
+    thread::spawn(move || {
+        let mut line = String::new();
+        let _ = BufReader::new(said).read_line(&mut line);
+        let _ = say.send(line);
+    });
+    hear.recv_timeout(Duration::from_secs(60)).expect("it serves in time")
 }

@@ -1,19 +1,15 @@
 //! README.md on two machines: what it has people type is typed, and what it shows is what comes of it.
 
 use std::{
-    io::{BufRead, BufReader},
     os::unix::fs::{DirBuilderExt, symlink},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
-    thread,
-    time::Duration,
 };
 
 use raddle::pool::Uid;
 use raddle_hosts::{Host, Lan};
 
-use crate::until;
+use crate::{machine::first_line, until};
 
 const README: &str = include_str!("../../../../README.md");
 const SECTION: &str = "## Two machines, one pool";
@@ -94,16 +90,9 @@ impl Machine {
     /// What is shown first by one that stays.
     fn serve(&mut self, text: &str) -> Vec<String> {
         let mut child = self.shell(&format!("exec {text}")).spawn().unwrap();
-        let (say, hear) = mpsc::channel();
-        let said = child.stdout.take().unwrap();
-        // Ends with the line, or with the process.
-        thread::spawn(move || {
-            let mut line = String::new();
-            let _ = BufReader::new(said).read_line(&mut line);
-            let _ = say.send(line);
-        });
+        let line = first_line(&mut child);
         self.serving = Some(child);
-        vec![hear.recv_timeout(Duration::from_secs(60)).expect("it serves in time").trim_end().to_owned()]
+        vec![line.trim_end().to_owned()]
     }
 
     /// Ctrl-C.
