@@ -4,6 +4,11 @@
 //! format is documented (<https://www.sqlite.org/fileformat2.html>) and will not change: a first page with a header and the
 //! schema, then one empty page for each table and index. A test holds it against what SQLite makes of the same statements.
 
+use std::{
+    io::{self, IoSlice, Write},
+    iter,
+};
+
 use super::schema::{APPLICATION_ID, STATEMENTS, VERSION};
 
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -14,20 +19,52 @@ const KEY_LEAF: u8 = 0x0a;
 /// The release of SQLite whose format this is: 3.37.0, any from there on reads it.
 const WRITTEN_BY: u32 = 3_037_000;
 
-/// The whole file.
-pub(super) fn empty() -> Vec<u8> {
-    let pages = 1 + STATEMENTS.len();
-    let mut file = vec![0; pages * PAGE_BYTES];
-    let mut cells = Vec::with_capacity(STATEMENTS.len());
-    // Row by row, the first with the second page of the file.
-    for ((statement, row), page) in STATEMENTS.iter().zip(1..).zip(file.chunks_exact_mut(PAGE_BYTES).skip(1)) {
-        let entry = Entry::parse(statement);
-        leaf(page, 0, if entry.has_rows { ROW_LEAF } else { KEY_LEAF }, &[]);
-        cells.push(entry.cell(row, row + 1));
+pub(super) type Page = [u8; PAGE_BYTES];
+
+/// The whole file. All its pages but the first are one of two, so that it takes the memory of three.
+pub(super) struct Image {
+    first: Page,
+    /// A tree without rows, and one without keys.
+    leaves: [Page; 2],
+    /// Which of them each page after the first is.
+    which: [usize; STATEMENTS.len()],
+}
+
+impl Image {
+    pub(super) const PAGES: usize = 1 + STATEMENTS.len();
+
+    pub(super) fn new() -> Self {
+        let mut image = Self { first: [0; PAGE_BYTES], leaves: [[0; PAGE_BYTES]; 2], which: [0; STATEMENTS.len()] };
+        for (page, kind) in image.leaves.iter_mut().zip([ROW_LEAF, KEY_LEAF]) {
+            leaf(page, 0, kind, &[]);
+        }
+        let mut cells = Vec::with_capacity(STATEMENTS.len());
+        // Row by row, the first with the second page of the file.
+        for ((statement, row), which) in STATEMENTS.iter().zip(1..).zip(&mut image.which) {
+            let entry = Entry::parse(statement);
+            *which = usize::from(!entry.has_rows);
+            cells.push(entry.cell(row, row + 1));
+        }
+        leaf(&mut image.first, HEADER_BYTES, ROW_LEAF, &cells);
+        image.first[..HEADER_BYTES].copy_from_slice(&header(Self::PAGES as u32));
+        image
     }
-    leaf(&mut file[..PAGE_BYTES], HEADER_BYTES, ROW_LEAF, &cells);
-    file[..HEADER_BYTES].copy_from_slice(&header(pages as u32));
-    file
+
+    pub(super) fn pages(&self) -> impl Iterator<Item = &Page> {
+        iter::once(&self.first).chain(self.which.iter().map(|which| &self.leaves[*which]))
+    }
+
+    pub(super) fn write(&self, file: &mut impl Write) -> io::Result<()> {
+        let mut slices: Vec<IoSlice<'_>> = self.pages().map(|page| IoSlice::new(page)).collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            match file.write_vectored(rest)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => IoSlice::advance_slices(&mut rest, written),
+            }
+        }
+        Ok(())
+    }
 }
 
 fn header(pages: u32) -> [u8; HEADER_BYTES] {
@@ -142,7 +179,7 @@ mod tests {
     fn the_image_is_what_sqlite_makes_of_the_statements() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image.db");
-        std::fs::write(&path, empty()).unwrap();
+        Image::new().write(&mut std::fs::File::create(&path).unwrap()).unwrap();
         let image = Connection::open(&path).unwrap();
         let by_sqlite = Connection::open_in_memory().unwrap();
         STATEMENTS.iter().for_each(|statement| by_sqlite.execute_batch(statement).unwrap());
@@ -155,6 +192,6 @@ mod tests {
         assert_eq!(text("encoding"), "UTF-8");
         assert_eq!(number("user_version"), i64::from(VERSION));
         assert_eq!(number("application_id"), i64::from(APPLICATION_ID));
-        assert_eq!(number("page_count"), 1 + STATEMENTS.len() as i64);
+        assert_eq!(number("page_count"), Image::PAGES as i64);
     }
 }
