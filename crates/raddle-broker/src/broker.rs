@@ -85,8 +85,9 @@ pub trait Tasks: Send + Sync + 'static {
     /// Takes the control messages to the tasks that `owner` has, and to itself; waits for the first.
     async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>>;
 
-    /// Submits the spec of a finished task again as a new task, and takes the old one out of the dead-letter queue.
-    async fn resubmit(&self, tid: Tid) -> Result<Tid>;
+    /// Submits the spec of a finished task again as a new task, and takes the old one out of the dead-letter queue. With `dead`, only while it stands there:
+    /// so however many see to a dead letter, it is submitted once.
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid>;
 
     /// One task.
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>>;
@@ -167,8 +168,8 @@ pub trait Messages: Send + Sync + 'static {
     /// Moves up to `max` messages in one step, behind those that are there: they get new ids. Returns how many.
     async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64>;
 
-    /// Takes messages that were seen and submits tasks instead, in one step. Returns `None`, and nothing is done, if one of the messages is gone: so each
-    /// is converted once, however many see it. Returns when all of it is durable.
+    /// Takes messages that were seen, and submits tasks and puts other messages instead, in one step. Returns `None`, and nothing is done, if one of the
+    /// messages is gone: so each is converted once, however many see it. Returns when all of it is durable.
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>>;
 
     /// The queues that hold stored messages.

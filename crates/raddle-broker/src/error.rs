@@ -30,6 +30,9 @@ pub enum Error {
     /// The task is not over yet.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
     Unfinished(Tid, State),
+    /// The task does not stand in the dead-letter queue, or does no longer.
+    #[error("task {0} is no dead letter: somebody else may have seen to it")]
+    NotDead(Tid),
     /// The task cannot be submitted again while an unfinished one has its unique key.
     #[error(
         "task {tid} cannot be submitted again while task {holder} has its unique key: wait for that one, or stop it"
@@ -302,6 +305,7 @@ impl Error {
                 | Self::NotFound(_)
                 | Self::Finished(..)
                 | Self::Unfinished(..)
+                | Self::NotDead(_)
                 | Self::KeyTaken { .. }
                 | Self::Superseded { .. }
                 | Self::ChainFull { .. }

@@ -275,7 +275,7 @@ pub struct Message {
     pub body: String,
 }
 
-/// Messages that become tasks.
+/// Messages that become something else: tasks, other messages, or nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conversion {
     /// The queue that they are in.
@@ -284,6 +284,17 @@ pub struct Conversion {
     pub messages: Vec<Message>,
     /// The tasks.
     pub tasks: Vec<Submit>,
+    /// The other messages, in the order in which they are put.
+    pub letters: Vec<Letter>,
+}
+
+/// A message that is to be put into a queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Letter {
+    /// The queue.
+    pub to: QueueName,
+    /// Its text.
+    pub body: String,
 }
 
 /// Which messages to look at.
@@ -371,11 +382,14 @@ impl Submit {
         Self { spec, parent: None }
     }
 
-    /// A finished task once more. One that is not finished cannot be had twice.
-    pub(crate) fn once_more(old: TaskView) -> Result<Self, Error> {
-        let TaskView { tid, state, spec, parent, .. } = old;
+    /// A finished task once more, or only a dead letter. One that is not finished cannot be had twice.
+    pub(crate) fn once_more(old: TaskView, only_dead: bool) -> Result<Self, Error> {
+        let TaskView { tid, state, dead, spec, parent, .. } = old;
         if !state.is_terminal() {
             return Err(Error::Unfinished(tid, state));
+        }
+        if only_dead && !dead {
+            return Err(Error::NotDead(tid));
         }
         Ok(Self { spec: spec.once_more(tid), parent })
     }

@@ -206,8 +206,8 @@ impl Tasks for Remote {
         self.ask(Call::Controls { owner, wait }).await
     }
 
-    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
-        self.ask(Call::Resubmit(tid)).await
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
+        self.ask(Call::Resubmit { tid, dead }).await
     }
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {

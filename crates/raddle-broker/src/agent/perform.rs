@@ -65,7 +65,7 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         Call::Reclaim => answer(id, &broker.reclaim().await),
         Call::Control { tid, message } => answer(id, &broker.control(tid, message).await),
         Call::Controls { owner, wait } => answer(id, &broker.controls(owner, wait).await),
-        Call::Resubmit(tid) => answer(id, &broker.resubmit(tid).await),
+        Call::Resubmit { tid, dead } => answer(id, &broker.resubmit(tid, dead).await),
         Call::Task(tid) => answer(id, &broker.task(tid).await),
         Call::Tasks(filter) => answer(id, &broker.tasks(filter).await),
         Call::Unbegun(owner) => {

@@ -29,7 +29,7 @@ use crate::{
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 6;
+pub(super) const VERSION: u8 = 7;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -114,7 +114,10 @@ pub(super) enum Call {
         owner: Tid,
         wait: Duration,
     },
-    Resubmit(Tid),
+    Resubmit {
+        tid: Tid,
+        dead: bool,
+    },
     Task(Tid),
     Tasks(TaskFilter),
     /// The tasks that this worker has claimed, and that have not begun.
@@ -203,7 +206,7 @@ impl Call {
     /// better there twice than not at all.
     pub(super) fn doubles(&self) -> Option<&'static str> {
         match self {
-            Self::Submit(_) | Self::SubmitOwn(_) | Self::Resubmit(_) => Some("has stored a task"),
+            Self::Submit(_) | Self::SubmitOwn(_) | Self::Resubmit { .. } => Some("has stored a task"),
             // What a worker passes on is counted, and so is there once.
             Self::Chain(chain) if chain.told.is_none() => Some("has chained tasks"),
             Self::Put { .. } => Some("has stored a message"),
@@ -240,7 +243,7 @@ impl Call {
             | Self::SubmitOwn(_)
             | Self::Reclaim
             | Self::Control { .. }
-            | Self::Resubmit(_)
+            | Self::Resubmit { .. }
             | Self::Tasks(_)
             | Self::Complete(_)
             | Self::AheadOf(_)
@@ -397,6 +400,7 @@ mod tests {
             Error::NotFound(tid()),
             Error::Finished(tid(), State::Completed),
             Error::Unfinished(tid(), State::Running),
+            Error::NotDead(tid()),
             Error::KeyTaken { tid: tid(), holder: tid() },
             Error::Superseded { tid: tid(), attempt: 2 },
             Error::ChainFull { tid: tid(), attempt: 2 },
@@ -461,7 +465,7 @@ mod tests {
             claim(Some(tid())),
             Call::Submit(vec![]),
             Call::Chain(Chain { fence, tasks: vec![], told: Some(0) }),
-            Call::Resubmit(tid()),
+            Call::Resubmit { tid: tid(), dead: true },
             Call::Control { tid: tid(), message },
             Call::Tasks(TaskFilter::default()),
             Call::Workers,

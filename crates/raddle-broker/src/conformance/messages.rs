@@ -5,12 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{Spec, Tid};
+use raddle_core::{QueueName, Span, Spec, Tid};
 
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{Conversion, Message, Peek, QueueDepth, Submit},
+    request::{Conversion, Delivery, Letter, Message, Peek, QueueDepth, Submit},
 };
 
 fn texts(messages: &[Message]) -> Vec<&str> {
@@ -84,6 +84,7 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
         queue: queue.clone(),
         messages: messages.to_vec(),
         tasks: names.iter().map(|name| Submit::new(Spec { queue: format!("q-{name}"), ..spec(name) })).collect(),
+        letters: Vec::new(),
     };
     // One for each of two, in queues of their own: partitions that nobody has heard of.
     let made = broker.convert(of(&seen, &["x", "y"])).await?.expect("both are there");
@@ -114,6 +115,47 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
     assert_eq!(made, 1);
     let wrong = Conversion { tasks: vec![Submit::new(Spec::command(Vec::<String>::new()))], ..of(&[], &[]) };
     assert!(broker.convert(wrong).await.is_err(), "a task that cannot be run is refused");
+    Ok(())
+}
+
+/// In the step in which the others go, and so once; also into the queue that those were in, and beside tasks that expire or are there already.
+pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
+    let (broker, queue) = (store.broker(), free("events"));
+    broker.put(&queue, vec!["a".into(), "b".into()]).await?;
+    let seen = broker.look(Peek { queue: queue.clone(), after: 0, max: 9, wait: AT_ONCE }).await?;
+    let letter = |to: QueueName, body: &str| Letter { to, body: body.into() };
+    let keyed = Spec { unique_key: Some("k".into()), lifetime: Some(Span::secs(60)), ..spec("keyed") };
+    let letters = vec![
+        letter(free("dead"), "a \u{1f9f5}\n"),
+        letter(queue.clone(), "c"),
+        letter(free("dead"), ""),
+        letter(queue.clone(), "d"),
+    ];
+    let tasks = vec![Submit::new(keyed.clone()), Submit::new(spec("plain")), Submit::new(keyed)];
+    let of = Conversion { queue: queue.clone(), messages: seen.clone(), tasks, letters };
+    let wrong = Submit::new(Spec::command(Vec::<String>::new()));
+    let refused = broker.convert(Conversion { tasks: vec![wrong], ..of.clone() }).await;
+    assert!(refused.is_err() && bodies(broker, &free("dead")).await?.is_empty(), "nothing is done: {refused:?}");
+    let made = broker.convert(of.clone()).await?.expect("both are there");
+    assert_eq!((made.len(), made[2].tid()), (3, made[0].tid()));
+    for _ in 0..2 {
+        assert_eq!(bodies(broker, &free("dead")).await?, ["a \u{1f9f5}\n", ""]);
+        assert_eq!(bodies(broker, &queue).await?, ["c", "d"]);
+        assert_eq!(store.reopen().await.convert(of.clone()).await?, None, "somebody was faster");
+    }
+    // Whoever waits for one hears of it, also if nothing else is changed.
+    let waiting = store.reopen().await;
+    let looks = tokio::spawn(async move { waiting.take(&free("late"), 1, SOON).await });
+    let none = Conversion { queue: queue.clone(), messages: Vec::new(), tasks: Vec::new(), letters: Vec::new() };
+    let made = broker.convert(Conversion { letters: vec![letter(free("late"), "e")], ..none.clone() }).await?;
+    assert_eq!(made, Some(Vec::new()));
+    assert_eq!(texts(&looks.await.expect("it does not panic")?), ["e"]);
+    // A control word is one, however it was put.
+    let owner = worker(broker).await?;
+    let tid = submit(broker, Spec { priority: 9, ..spec("told") }).await?;
+    assert_eq!(begin(broker, owner).await?.tid, tid);
+    broker.convert(Conversion { letters: vec![letter(ctrl_in(tid), "PING")], ..none }).await?;
+    assert_eq!(broker.controls(owner, SOON).await?, [Delivery { tid, body: "PING".into() }]);
     Ok(())
 }
 

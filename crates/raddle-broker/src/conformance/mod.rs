@@ -233,6 +233,7 @@ macro_rules! conformance {
                 a_beat_takes_back_from_others
                 each_task_is_taken_back_once
                 words_to_a_lost_attempt_hold_for_the_task
+                words_that_a_lost_worker_has_heard_hold_for_the_task
             }
             registry {
                 a_worker_is_a_task
@@ -272,6 +273,7 @@ macro_rules! conformance {
                 looking_takes_nothing
                 looking_goes_on_after_an_id
                 messages_become_tasks_once
+                messages_become_others_once
                 moved_messages_come_last
                 queues_exist_while_they_hold_something
                 clearing_says_how_many
@@ -324,6 +326,7 @@ macro_rules! conformance {
                 a_finished_task_runs_again_as_a_new_one
                 an_unfinished_task_is_not_submitted_again
                 a_dead_task_leaves_the_dead_letter_queue
+                a_dead_letter_is_submitted_again_once
                 a_dead_task_whose_key_is_taken_stays_dead
             }
             schedules {

@@ -179,7 +179,7 @@ impl Model {
             }
             Step::Resubmit(index) => {
                 let Some((fence, known)) = self.pick(index) else { return Ok(()) };
-                match (broker.resubmit(fence.tid).await, known) {
+                match (broker.resubmit(fence.tid, false).await, known) {
                     (Ok(tid), Known::Over(_)) => self.add(tid),
                     (Err(Error::Unfinished(..)), Known::Waits { .. } | Known::Active { .. }) => {}
                     (outcome, known) => panic!("{outcome:?} for a task that is {known:?}"),

@@ -80,7 +80,7 @@ pub async fn a_dead_task_stays_reserved(store: &dyn Fixture) -> Result<()> {
     end(broker, begin(broker, owner).await?, failure()).await?;
     assert_eq!(peek(broker, QueueName::Task(tid, Port::Reserved)).await?.len(), 1);
     assert_eq!(peek(broker, QueueName::Task(tid, Port::Outbox)).await?[0]["exit_code"], 3);
-    broker.resubmit(tid).await?;
+    broker.resubmit(tid, false).await?;
     assert!(peek(broker, QueueName::Task(tid, Port::Reserved)).await?.is_empty());
     Ok(())
 }

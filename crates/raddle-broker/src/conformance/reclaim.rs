@@ -3,15 +3,16 @@
 use std::time::{Duration, Instant};
 
 use raddle_core::{
-    Control, EventKind, Exit, State, Word,
+    Control, EventKind, Exit, Spec, State, Word,
     settle::{LOSSES_ALLOWED, UNCHARGED_ATTEMPTS},
+    spec::Reserved,
     worker::Beat,
 };
 
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{Fence, Pulse, Reclaimed, Release, Verdict},
+    request::{Chain, Delivery, Fence, Pulse, Reclaimed, Release, Verdict},
 };
 
 /// Its worker cannot have died of it.
@@ -218,5 +219,50 @@ pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> R
     assert_eq!(taken[0].verdict, Verdict::Done(State::Cancelled));
     assert_eq!(view(broker, tid).await?.state, State::Cancelled);
     assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
+    Ok(())
+}
+
+/// A word that its worker has heard, and did not live to obey either: whoever sent it was told that it is.
+pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let stop = Control::new(Word::Stop);
+    let again = Control { requeue: true, ..stop.clone() };
+    let (kill, pause) = (Control::new(Word::Kill), Control::new(Word::Pause));
+    let cases = [
+        (Reserved::Clear, vec![stop.clone()], State::Cancelled),
+        (Reserved::Clear, vec![stop.clone(), pause.clone()], State::Cancelled),
+        (Reserved::Requeue, vec![stop.clone(), kill, stop.clone(), again.clone()], State::Killed),
+        (Reserved::Requeue, vec![stop], State::Created),
+        (Reserved::Clear, vec![again, pause], State::Created),
+    ];
+    // Long enough to be told all of it, also where a sync takes its time.
+    let lease = Duration::from_secs(4);
+    let owner = broker.register(info("deaf"), lease).await?;
+    let mut told = Vec::new();
+    for (on_stop, words, end) in cases {
+        let tid = submit(broker, Spec { on_stop, ..spec("task") }).await?;
+        let fence = begin(broker, owner).await?;
+        broker.chain(Chain { fence, tasks: vec![spec("never")], told: None }).await?;
+        for word in &words {
+            broker.control(tid, word.clone()).await?;
+            let heard = broker.controls(owner, SOON).await?;
+            assert_eq!(heard, [Delivery { tid, body: word.to_text() }]);
+        }
+        broker.paused(fence, false).await?;
+        told.push((tid, words, end));
+    }
+    tokio::time::sleep(lease).await;
+    outlive().await;
+    assert_eq!(store.reopen().await.reclaim().await?.len(), told.len());
+    for (tid, words, end) in told {
+        let task = view(broker, tid).await?;
+        assert_eq!((task.state, task.attempt, task.paused), (end, 1, false), "{words:?}");
+        assert!(bodies(broker, &ctrl_out(tid)).await?.is_empty(), "{words:?}");
+    }
+    assert_eq!(broker.summary().await?.ready.values().sum::<u64>(), 2, "nothing has followed what did not succeed");
+    // It held for that attempt: the next is nobody's to be stopped.
+    let other = worker(broker).await?;
+    let fence = begin(broker, other).await?;
+    assert!(matches!(release(broker, fence).await?, Verdict::Again(_)));
     Ok(())
 }

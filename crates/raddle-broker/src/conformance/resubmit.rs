@@ -16,7 +16,7 @@ pub async fn a_finished_task_runs_again_as_a_new_one(store: &dyn Fixture) -> Res
     let given = Spec { delay: Some(Span::millis(20)), priority: 8, ..spec("task") };
     let old = broker.submit(vec![Submit { spec: given.clone(), parent: Some(parent) }]).await?[0].tid();
     end(broker, begin(broker, owner).await?, success()).await?;
-    let new = broker.resubmit(old).await?;
+    let new = broker.resubmit(old, false).await?;
     assert!(new > old);
     let task = view(broker, new).await?;
     assert_eq!((task.state, task.attempt, task.parent, task.run_at), (State::Created, 0, Some(parent), None));
@@ -34,14 +34,14 @@ pub async fn an_unfinished_task_is_not_submitted_again(store: &dyn Fixture) -> R
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     for state in [State::Created, State::Spawning] {
-        let refused = broker.resubmit(tid).await;
+        let refused = broker.resubmit(tid, false).await;
         assert!(matches!(refused, Err(Error::Unfinished(t, s)) if t == tid && s == state), "{refused:?}");
         if state == State::Created {
             take(broker, owner).await?;
         }
     }
     let unknown = raddle_core::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    assert!(matches!(broker.resubmit(unknown).await, Err(Error::NotFound(_))));
+    assert!(matches!(broker.resubmit(unknown, false).await, Err(Error::NotFound(_))));
     assert_eq!(broker.tasks(TaskFilter::default()).await?.len(), 1);
     Ok(())
 }
@@ -53,10 +53,43 @@ pub async fn a_dead_task_leaves_the_dead_letter_queue(store: &dyn Fixture) -> Re
     let old = submit(broker, spec("task")).await?;
     end(broker, begin(broker, owner).await?, failure()).await?;
     assert!(view(broker, old).await?.dead);
-    broker.resubmit(old).await?;
+    broker.resubmit(old, false).await?;
     let task = view(broker, old).await?;
     assert_eq!((task.dead, task.state), (false, State::Failed));
     assert_eq!(broker.summary().await?.dead, 0);
+    Ok(())
+}
+
+/// However many see to it at once: each has seen that it is dead.
+pub async fn a_dead_letter_is_submitted_again_once(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    for given in [spec("task"), Spec { unique_key: Some("k".into()), lifetime: Some(Span::secs(60)), ..spec("keyed") }]
+    {
+        let old = submit(broker, given).await?;
+        end(broker, begin(broker, owner).await?, failure()).await?;
+        let mut tries = Vec::new();
+        for _ in 0..8 {
+            let another = store.reopen().await;
+            tries.push(tokio::spawn(async move { another.resubmit(old, true).await }));
+        }
+        let mut made = Vec::new();
+        for attempt in tries {
+            match attempt.await.expect("it does not panic") {
+                Ok(new) => made.push(new),
+                Err(Error::NotDead(tid)) => assert_eq!(tid, old),
+                Err(error) => return Err(error),
+            }
+        }
+        assert_eq!(made.len(), 1);
+        let refused = broker.resubmit(old, true).await;
+        assert!(matches!(refused, Err(Error::NotDead(tid)) if tid == old), "{refused:?}");
+        end(broker, begin(broker, owner).await?, success()).await?;
+        let done = broker.resubmit(made[0], true).await;
+        assert!(matches!(done, Err(Error::NotDead(tid)) if tid == made[0]), "{done:?}");
+        assert!(broker.resubmit(old, false).await? > made[0], "whoever asks for it by its id means it");
+        end(broker, begin(broker, owner).await?, success()).await?;
+    }
     Ok(())
 }
 
@@ -70,14 +103,14 @@ pub async fn a_dead_task_whose_key_is_taken_stays_dead(store: &dyn Fixture) -> R
         dead.push(submit(broker, keyed()).await?);
         end(broker, begin(broker, owner).await?, failure()).await?;
     }
-    let holder = broker.resubmit(dead[0]).await?;
-    let refused = broker.resubmit(dead[1]).await;
+    let holder = broker.resubmit(dead[0], false).await?;
+    let refused = broker.resubmit(dead[1], false).await;
     assert!(matches!(refused, Err(Error::KeyTaken { tid, holder: h }) if tid == dead[1] && h == holder), "{refused:?}");
     assert!(view(broker, dead[1]).await?.dead);
     assert_eq!(broker.summary().await?.dead, 1);
     assert_eq!(broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?.len(), 1);
     end(broker, begin(broker, owner).await?, success()).await?;
-    broker.resubmit(dead[1]).await?;
+    broker.resubmit(dead[1], false).await?;
     assert_eq!(broker.summary().await?.dead, 0);
     Ok(())
 }

@@ -63,17 +63,11 @@ pub(super) async fn submit_all(broker: &Handle, specs: Vec<Spec>) -> Result<Vec<
 /// What a worker says of itself.
 pub fn info(name: &str) -> WorkerInfo {
     WorkerInfo {
-        name: name.into(),
-        kind: "resident".into(),
-        capabilities: CapSet::new(),
         queues: vec!["default".into()],
         concurrency: 4,
         pid: std::process::id(),
-        born: None,
         host: "here".into(),
-        callee: None,
-        max_workers: 0,
-        parent: None,
+        ..WorkerInfo::new(name, "resident")
     }
 }
 

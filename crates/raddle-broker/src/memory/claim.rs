@@ -59,7 +59,8 @@ impl State {
     }
 
     pub(super) fn hand_over(&mut self, tid: Tid, owner: Tid, now: Now) -> Claim {
-        self.move_to(tid, Place::Active(Run { owner, running: false, claimed_at: now.wall, pid: None, paused: false }));
+        let run = Run { owner, running: false, claimed_at: now.wall, pid: None, paused: false, told: None };
+        self.move_to(tid, Place::Active(run));
         let task = self.known(tid);
         task.tally.attempt += 1;
         task.worker = Some(owner);

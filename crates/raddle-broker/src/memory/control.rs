@@ -1,13 +1,13 @@
 //! Control words: obeyed here for tasks that wait, passed on to workers for those that run.
 
 use raddle_core::{
-    Control, EventKind, Exit, QueueName, State as TaskState, Tid,
+    Control, EventKind, Exit, QueueName, State as TaskState, Tid, Word,
     obey::{self, Effect},
     queue_name::Port,
     spec::Reserved,
 };
 
-use super::state::{End, Now, Place, State};
+use super::state::{End, Now, Place, State, Task};
 use crate::{
     Error, Result,
     request::{Delivered, Delivery, Fence, Verdict},
@@ -30,20 +30,34 @@ impl State {
         }
     }
 
-    /// Takes the messages to a worker and to what it has, in the order in which they were sent.
+    /// Takes the messages to a worker and to what it has, in the order in which they were sent. A word that ends a task is noted with it, so that it
+    /// outlives the worker.
     pub(super) fn controls(&mut self, owner: Tid) -> Option<Vec<Delivery>> {
         let active = self.workers.get(&owner).map(|worker| worker.active.clone()).unwrap_or_default();
         let mut taken = Vec::new();
         for tid in active.into_iter().chain([owner]) {
             let queue = self.queues.remove(&QueueName::Task(tid, Port::CtrlIn)).unwrap_or_default();
+            if let Some(Task { place: Place::Active(run), .. }) = self.tasks.get_mut(&tid) {
+                let said = queue.values().filter_map(|body| body.parse().ok());
+                run.told = said.fold(run.told, |told, said| obey::told(told, &said));
+            }
             taken.extend(queue.into_iter().map(|(id, body)| (id, Delivery { tid, body })));
         }
         taken.sort_by_key(|(id, _)| *id);
         Some(taken.into_iter().map(|(_, delivery)| delivery).collect::<Vec<_>>()).filter(|taken| !taken.is_empty())
     }
 
-    /// Obeys what was sent to a task while it ran and did not reach it. Says so if that ended the task.
-    pub(super) fn obey_pending(&mut self, tid: Tid, now: Now) -> Option<Verdict> {
+    /// Obeys what was meant for the last attempt of a task that waits again: the word by which its worker was told to end it, and what was sent and did not
+    /// reach it. Says so if that ended the task.
+    pub(super) fn obey_pending(&mut self, tid: Tid, told: Option<Word>, now: Now) -> Option<Verdict> {
+        let goes_back = self.known(tid).spec.on_stop == Reserved::Requeue;
+        if let Some(word) = told
+            && let Effect::End(state, exit) = obey::obey(&Control::new(word), false, goes_back)
+        {
+            let fence = self.known(tid).fence(tid);
+            self.end_waiting(fence, state, exit, now);
+            return Some(Verdict::Done(state));
+        }
         let pending = self.queues.remove(&QueueName::Task(tid, Port::CtrlIn)).unwrap_or_default();
         for body in pending.into_values() {
             match body.parse::<Control>() {

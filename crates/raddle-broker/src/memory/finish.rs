@@ -54,7 +54,7 @@ impl State {
             self.line_up(tid, Some(due), now);
         }
         // Words that came for the attempt and were not obeyed in time hold for the task.
-        self.obey_pending(tid, now).unwrap_or(Verdict::Again(due.at))
+        self.obey_pending(tid, last.told, now).unwrap_or(Verdict::Again(due.at))
     }
 
     /// Brings a task to its terminal state.

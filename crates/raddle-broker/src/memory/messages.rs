@@ -90,7 +90,7 @@ impl State {
     }
 
     fn convert(&mut self, conversion: Conversion, now: Now) -> Result<Option<Vec<Submitted>>> {
-        let Conversion { queue, messages, tasks } = conversion;
+        let Conversion { queue, messages, tasks, letters } = conversion;
         let held = self.queues.get(&queue);
         if messages.iter().any(|message| held.is_none_or(|held| !held.contains_key(&message.id))) {
             return Ok(None);
@@ -102,6 +102,7 @@ impl State {
                 self.queues.remove(&queue);
             }
         }
+        letters.into_iter().for_each(|letter| _ = self.put(&letter.to, vec![letter.body], now));
         Ok(Some(submitted))
     }
 

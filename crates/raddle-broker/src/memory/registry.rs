@@ -67,7 +67,8 @@ impl State {
         let fence = task.fence(tid);
         let pid = Some(info.pid);
         self.enter(tid, info, ttl, false, now);
-        self.move_to(tid, Place::Active(Run { owner: tid, running: true, claimed_at: now.wall, pid, paused: false }));
+        let run = Run { owner: tid, running: true, claimed_at: now.wall, pid, paused: false, told: None };
+        self.move_to(tid, Place::Active(run));
         self.log(fence, EventKind::Running, Some(tid), None, now);
         tid
     }

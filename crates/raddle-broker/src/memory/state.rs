@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_core::{
-    Event, EventKind, Progress, QueueName, Report, Spec, State as TaskState, Tally, Tid, TidClock,
+    Event, EventKind, Progress, QueueName, Report, Spec, State as TaskState, Tally, Tid, TidClock, Word,
     queue_name::Port,
     worker::{Beat, WorkerInfo},
 };
@@ -92,6 +92,8 @@ pub(super) struct Run {
     pub(super) pid: Option<u32>,
     /// Whether its worker has been told to let it stand still.
     pub(super) paused: bool,
+    /// The word by which its worker is to end it, once it has heard of that.
+    pub(super) told: Option<Word>,
 }
 
 /// How a task ended.

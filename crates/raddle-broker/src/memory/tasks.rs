@@ -73,8 +73,8 @@ impl Tasks for Memory {
         Ok(taken.unwrap_or_default())
     }
 
-    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
-        self.shared.change(|state, now| state.resubmit(tid, now))
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
+        self.shared.change(|state, now| state.resubmit(tid, dead, now))
     }
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {

@@ -15,17 +15,11 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 async fn worker(broker: &Memory, ttl: Duration) -> Tid {
     let info = WorkerInfo {
-        name: "worker".into(),
-        kind: "resident".into(),
-        capabilities: CapSet::new(),
         queues: vec!["default".into()],
         concurrency: 1,
         pid: 1,
-        born: None,
         host: "here".into(),
-        callee: None,
-        max_workers: 0,
-        parent: None,
+        ..WorkerInfo::new("worker", "resident")
     };
     broker.register(info, ttl).await.unwrap()
 }

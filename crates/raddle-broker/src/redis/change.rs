@@ -287,6 +287,13 @@ impl<'a> Draft<'a> {
             self.record.place = Place::Held;
         }
         self.obeyed = true;
+        // It was told to end the task, and did not live to do it.
+        if let Some(word) = self.record.told.take()
+            && let Effect::End(state, exit) = obey::obey(&Control::new(word), false, self.goes_back())
+        {
+            self.end_waiting(state, exit);
+            return Verdict::Done(state);
+        }
         for body in &self.before.words {
             match body.parse::<Control>() {
                 Ok(message) => self.obey(&message),

@@ -1,10 +1,11 @@
 //! Control words: obeyed here while nobody runs the task, passed on otherwise.
 
-use raddle_core::{Control, QueueName, Tid, queue_name::Port};
+use raddle_core::{Control, QueueName, Tid, obey, queue_name::Port};
 
 use super::{
     Redis,
     link::Sure,
+    record::flag_of,
     script,
     value::{arg, list, text},
 };
@@ -50,17 +51,35 @@ impl Redis {
         if self.link().pipe(pipe).await?.pop().map(super::value::number) == Some(0) {
             return Ok(Vec::new());
         }
-        let words = self.link().change(&script::WORDS, Vec::new(), vec![arg(owner)], Sure::Done).await?;
-        let mut taken: Vec<(String, Delivery)> = list(words)
-            .into_iter()
-            .filter_map(|word| {
-                let word = text(word);
-                let mut parts = word.splitn(3, ':');
-                let (tid, id) = (parts.next()?.parse().ok()?, parts.next()?.to_owned());
-                Some((id, Delivery { tid, body: parts.next()?.to_owned() }))
-            })
-            .collect();
+        // What they mean is decided here: so those are taken that were read.
+        let words = list(self.link().look(&script::WORDS, Vec::new(), vec![arg(owner)]).await?);
+        let flagged = |word: String| {
+            let flag = arg(flag(&word));
+            [word.into_bytes(), flag]
+        };
+        let args: Vec<Vec<u8>> = words.into_iter().map(text).flat_map(flagged).collect();
+        if args.is_empty() {
+            return Ok(Vec::new());
+        }
+        let taken = list(self.link().change(&script::TELL, Vec::new(), args, Sure::Done).await?);
+        let parse = |word: redis::Value| {
+            let (tid, id, body) = parts(&text(word))?;
+            Some((id, Delivery { tid, body }))
+        };
+        let mut taken: Vec<(String, Delivery)> = taken.into_iter().filter_map(parse).collect();
         taken.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(taken.into_iter().map(|(_, delivery)| delivery).collect())
     }
+}
+
+/// What a stored word adds to the flags of its task: something, if it ends that.
+fn flag(word: &str) -> u8 {
+    let told = |(_, _, body): (Tid, String, String)| obey::told(None, &body.parse().ok()?);
+    flag_of(parts(word).and_then(told))
+}
+
+/// A word as it is stored: it stands behind the ids of its task and its own.
+fn parts(word: &str) -> Option<(Tid, String, String)> {
+    let mut parts = word.splitn(3, ':');
+    Some((parts.next()?.parse().ok()?, parts.next()?.to_owned(), parts.next()?.to_owned()))
 }

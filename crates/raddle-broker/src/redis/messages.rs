@@ -13,7 +13,7 @@ use super::{
     submit::{Mode, lifetimes},
     value::{arg, list, number, text, tids},
 };
-use crate::{Conversion, Message, Messages, Peek, QueueDepth, Result, Submitted};
+use crate::{Conversion, Letter, Message, Messages, Peek, QueueDepth, Result, Submitted};
 
 #[async_trait]
 impl Messages for Redis {
@@ -67,13 +67,19 @@ impl Messages for Redis {
     }
 
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
-        let Conversion { queue, messages, tasks } = conversion;
+        let Conversion { queue, messages, tasks, letters } = conversion;
         let (mut keys, mut args) = self.submission(&tasks, Mode::Plain)?;
         let place = self.core.keys.queue(&queue);
         keys.push(place.key);
         let member = |message: &Message| format!("{}{}:{}", place.prefix, message.id, message.body).into_bytes();
         args.extend(messages.iter().map(member));
-        args.extend([arg(place.listed), arg(messages.len()), lifetimes(&tasks)]);
+        let counts = [arg(place.listed), arg(messages.len()), arg(letters.len()), lifetimes(&tasks)];
+        for Letter { to, body } in letters {
+            let place = self.core.keys.queue(&to);
+            keys.push(place.key);
+            args.extend([arg(place.prefix), arg(place.listed), arg(place.mark), body.into_bytes()]);
+        }
+        args.extend(counts);
         let mut answer = list(self.link().change(&script::CONVERT, keys, args, Sure::Durable).await?);
         if answer.first().cloned().map(text).as_deref() != Some("made") {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use raddle_core::{Report, Spec, State, Tally, Tid};
+use raddle_core::{Report, Spec, State, Tally, Tid, Word};
 
 use super::keys::Part;
 use crate::{Error, Result};
@@ -13,6 +13,8 @@ const EXACT: u64 = (1 << 53) - 1;
 /// What the flags of a record say, added up.
 const PAUSED: u8 = 1;
 const CHAINED: u8 = 2;
+const TOLD_TO_STOP: u8 = 4;
+const TOLD_TO_KILL: u8 = 8;
 
 /// Where a task is before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +39,10 @@ pub(super) struct Record {
     /// Where a task was handed over and has not begun, scripts see something else here: see `common.lua`.
     pub(super) pid: Option<u32>,
     pub(super) paused: bool,
-    /// Whether its present attempt has chained anything. Scripts see one number for this and the pause.
+    /// Whether its present attempt has chained anything.
     pub(super) chained: bool,
+    /// The word by which its worker is to end it, once it has heard of that. Scripts see one number for this, what is chained and the pause.
+    pub(super) told: Option<Word>,
     /// In nanoseconds since the epoch.
     pub(super) run_at: Option<i64>,
     /// How long the task's record is kept, in milliseconds.
@@ -118,6 +122,7 @@ impl Stored<'_> {
             pid: None,
             paused: false,
             chained: false,
+            told: None,
             run_at: None,
             ttl: self.ttl,
             key: self.key.into(),
@@ -137,10 +142,10 @@ impl Record {
             let claimed_at = optional(fields.next()?).and_then(|text| text.parse().ok());
             let pid = optional(fields.next()?).and_then(|text| text.parse().ok());
             let flags: u8 = fields.next()?.parse().ok()?;
-            let (paused, chained) = (flags & PAUSED != 0, flags & CHAINED != 0);
+            let (paused, chained, told) = (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
             let run_at = optional(fields.next()?).and_then(|text| text.parse().ok());
             let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
-            Some(Self { place, tally, part, owner, claimed_at, pid, paused, chained, run_at, ttl, key })
+            Some(Self { place, tally, part, owner, claimed_at, pid, paused, chained, told, run_at, ttl, key })
         };
         parse().ok_or_else(|| unreadable(tid, "its place is not as it was written"))
     }
@@ -170,7 +175,7 @@ impl fmt::Display for Record {
             self.owner.map_or_else(dash, |owner| owner.to_string()),
             self.claimed_at.map_or_else(dash, |at| at.to_string()),
             self.pid.map_or_else(dash, |pid| pid.to_string()),
-            u8::from(self.paused) * PAUSED + u8::from(self.chained) * CHAINED,
+            u8::from(self.paused) * PAUSED + u8::from(self.chained) * CHAINED + flag_of(self.told),
             self.run_at.map_or_else(dash, |at| at.to_string()),
             self.ttl,
             self.key,
@@ -234,6 +239,20 @@ impl Place {
     }
 }
 
+/// What a word by which a task is to end adds to the flags of its record.
+pub(super) fn flag_of(told: Option<Word>) -> u8 {
+    match told {
+        Some(Word::Stop) => TOLD_TO_STOP,
+        Some(Word::Kill) => TOLD_TO_KILL,
+        _ => 0,
+    }
+}
+
+/// Scripts add such words up, and a `KILL` counts for more.
+fn told_by(flags: u8) -> Option<Word> {
+    [Word::Kill, Word::Stop].into_iter().find(|word| flags & flag_of(Some(*word)) != 0)
+}
+
 fn optional(text: &str) -> Option<&str> {
     Some(text).filter(|text| *text != "-")
 }
@@ -257,6 +276,7 @@ mod tests {
             pid: None,
             paused: false,
             chained: false,
+            told: None,
             run_at: None,
             ttl: 1000,
             key: String::new(),
@@ -268,14 +288,16 @@ mod tests {
             pid: Some(7),
             paused: true,
             chained: true,
+            told: Some(Word::Stop),
             run_at: Some(1_763_248_964_000_000_001),
             key: "\"a key with blanks\"".into(),
             ..plain.clone()
         };
-        let chained = Record { paused: false, ..full.clone() };
+        let chained = Record { paused: false, told: Some(Word::Kill), ..full.clone() };
         for record in [plain, full, chained] {
             assert_eq!(Record::parse(tid(), &record.to_string()).unwrap(), record);
         }
+        assert_eq!(told_by(PAUSED | TOLD_TO_STOP | TOLD_TO_KILL), Some(Word::Kill));
         assert!(Record::parse(tid(), "r 1 2").is_err());
     }
 

@@ -59,6 +59,7 @@ scripts! {
     SUBMIT = "submit.lua" doubles "has stored a task";
     SUBMIT_EXPIRING = "expiring.lua" "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";
+    TELL = "tell.lua";
     WORDS = "words.lua";
 }
 

@@ -34,10 +34,10 @@ struct Batch {
 /// What a batch is submitted for.
 pub(super) enum Mode {
     Plain,
-    /// The task that is submitted once more.
-    Again(Tid),
+    /// The task that is submitted once more, and whether it has to be a dead letter.
+    Again(Tid, bool),
     /// The worker that is to run the only task.
-    Own(WorkerInfo, Duration),
+    Own(Box<WorkerInfo>, Duration),
 }
 
 /// What the script answered.
@@ -77,8 +77,12 @@ impl Redis {
         Ok(handed)
     }
 
-    pub(super) async fn submit_again(&self, old: Tid, task: Submit) -> Result<Tid> {
-        let stored = self.store(vec![task], Mode::Again(old)).await?;
+    pub(super) async fn submit_again(&self, old: Tid, task: Submit, dead: bool) -> Result<Tid> {
+        let answer = self.send(&[task], Mode::Again(old, dead)).await?;
+        if answer.is_empty() {
+            return Err(Error::NotDead(old));
+        }
+        let stored = self.stored(answer, 1).await?;
         stored.submitted.first().ok_or(Error::Closed)?.again(old)
     }
 
@@ -88,7 +92,7 @@ impl Redis {
         reclaim(self.link()).await?;
         let left_to_others = yields && self.workers().await?.iter().any(|entry| entry.would_take(&task.spec));
         let spec = task.spec.clone();
-        let mode = if left_to_others { Mode::Plain } else { Mode::Own(worker.clone(), lease) };
+        let mode = if left_to_others { Mode::Plain } else { Mode::Own(Box::new(worker.clone()), lease) };
         let stored = self.store(vec![task], mode).await?;
         let claim = stored.claimed.map(|tid| Claim { fence: Fence { tid, attempt: 1 }, spec });
         let claim = self.core.fresh(claim.into_iter().collect()).await?.pop();
@@ -100,16 +104,19 @@ impl Redis {
     }
 
     async fn store(&self, tasks: Vec<Submit>, mode: Mode) -> Result<Stored> {
-        let (keys, mut args) = self.submission(&tasks, mode)?;
+        self.stored(self.send(&tasks, mode).await?, tasks.len()).await
+    }
+
+    async fn send(&self, tasks: &[Submit], mode: Mode) -> Result<Vec<Value>> {
+        let (keys, mut args) = self.submission(tasks, mode)?;
         let script: &Script = match tasks.iter().any(|task| task.spec.expires()) {
             true => {
-                args.push(lifetimes(&tasks));
+                args.push(lifetimes(tasks));
                 &script::SUBMIT_EXPIRING
             }
             false => &script::SUBMIT,
         };
-        let answer = self.link().change(script, keys, args, Sure::Durable).await?;
-        self.stored(list(answer), tasks.len()).await
+        Ok(list(self.link().change(script, keys, args, Sure::Durable).await?))
     }
 
     /// Tasks, as the scripts take them: keys and arguments.
@@ -209,7 +216,7 @@ impl Mode {
     fn args(self) -> Vec<Vec<u8>> {
         match self {
             Self::Plain => vec![Vec::new()],
-            Self::Again(old) => vec![arg("again"), arg(old)],
+            Self::Again(old, dead) => vec![arg("again"), arg(old), arg(if dead { "dead" } else { "" })],
             Self::Own(worker, lease) => {
                 let [info, lease] = own_args(&worker, lease);
                 vec![arg("own"), info, lease]

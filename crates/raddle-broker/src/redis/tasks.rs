@@ -89,9 +89,9 @@ impl Tasks for Redis {
         }
     }
 
-    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         let old = self.task(tid).await?.ok_or(Error::NotFound(tid))?;
-        self.submit_again(tid, Submit::once_more(old)?).await
+        self.submit_again(tid, Submit::once_more(old, dead)?, dead).await
     }
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {

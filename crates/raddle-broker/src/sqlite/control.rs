@@ -1,7 +1,7 @@
 //! Control words: obeyed here while nobody runs the task, passed on otherwise.
 
 use raddle_core::{
-    Control, EventKind, Exit, QueueName, State, Tid,
+    Control, EventKind, Exit, QueueName, State, Tid, Word,
     obey::{self, Effect},
     queue_name::Port,
     spec::Reserved,
@@ -13,7 +13,7 @@ use super::{
     finish::{Ending, end_waiting},
     messages,
     reclaim::report,
-    tx::{Fail, Place, Tx, Waiting, find_active, find_done, find_waiting, tid_at},
+    tx::{Fail, Place, Tx, Waiting, find_active, find_done, find_waiting, tid_at, told_at},
 };
 use crate::{Delivered, Delivery, Error};
 
@@ -68,8 +68,15 @@ fn goes_back(tx: &Tx<'_>, tid: Tid) -> Result<bool, Fail> {
     }
 }
 
-/// Obeys the words that were left for the last attempt of a task that waits again. Returns the state they led to, if final.
-pub(super) fn apply_pending(tx: &mut Tx<'_>, tid: Tid) -> Result<Option<State>, Fail> {
+/// Obeys the words that were meant for the last attempt of a task that waits again: the one by which its worker was told to end it, and those that were
+/// left for it. Returns the state they led to, if final.
+pub(super) fn apply_pending(tx: &mut Tx<'_>, tid: Tid, told: Option<Word>) -> Result<Option<State>, Fail> {
+    if let Some(word) = told
+        && let Some(waiting) = find_waiting(tx.db(), tid)?
+        && let Effect::End(state, exit) = obey::obey(&Control::new(word), false, goes_back(tx, tid)?)
+    {
+        return end(tx, tid, waiting, state, exit).map(Some);
+    }
     for body in messages::drain(tx, &QueueName::Task(tid, Port::CtrlIn))? {
         let Some(waiting) = find_waiting(tx.db(), tid)? else { break };
         match body.parse::<Control>() {
@@ -87,16 +94,23 @@ pub(super) fn apply_pending(tx: &mut Tx<'_>, tid: Tid) -> Result<Option<State>, 
     Ok(None)
 }
 
-/// Takes the messages to what `owner` has, itself included.
+/// Takes the messages to what `owner` has, itself included. A word that ends a task is noted with it, so that it outlives the worker.
 pub(super) fn controls(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<Delivery>, Fail> {
-    let tids: Vec<Tid> = tx
+    let held: Vec<(Tid, Option<Word>)> = tx
         .db()
-        .prepare_cached("SELECT tid FROM active WHERE owner = ?1 ORDER BY tid")?
-        .query_map(params![owner.as_i64()], |row| tid_at(row, 0))?
+        .prepare_cached("SELECT tid, told FROM active WHERE owner = ?1 ORDER BY tid")?
+        .query_map(params![owner.as_i64()], |row| Ok((tid_at(row, 0)?, told_at(row, 1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut deliveries = Vec::new();
-    for tid in tids {
+    for (tid, before) in held {
         let bodies = messages::drain(tx, &QueueName::Task(tid, Port::CtrlIn))?;
+        let told =
+            bodies.iter().filter_map(|body| body.parse().ok()).fold(before, |told, said| obey::told(told, &said));
+        if told != before {
+            tx.db()
+                .prepare_cached("UPDATE active SET told = ?2 WHERE tid = ?1")?
+                .execute(params![tid.as_i64(), told.map(|word| word.to_string())])?;
+        }
         deliveries.extend(bodies.into_iter().map(|body| Delivery { tid, body }));
     }
     Ok(deliveries)

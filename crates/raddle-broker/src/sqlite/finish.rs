@@ -13,7 +13,7 @@ use super::{
     bulk::Bulk,
     chain,
     claim::spec_of,
-    clock, control,
+    clock, control, purge,
     tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
 };
 use crate::{Fence, Finish, Release, Started, Stream, Verdict};
@@ -221,7 +221,7 @@ fn wait_again(tx: &mut Tx<'_>, tid: Tid, last: &Active, run_at: Option<i64>) -> 
         tx.enqueue(tid, last.tally, run_at)?;
     }
     // Words that came for the attempt and were not obeyed in time hold for the task.
-    if let Some(state) = control::apply_pending(tx, tid)? {
+    if let Some(state) = control::apply_pending(tx, tid, last.told)? {
         return Ok(Verdict::Done(state));
     }
     Ok(Verdict::Again(clock::timestamp(run_at.unwrap_or(tx.now))))
@@ -300,6 +300,9 @@ fn write_records(tx: &mut Tx<'_>, records: &[Record<'_>]) -> Result<(), Fail> {
         row.bind(*stderr_bytes as i64)?;
         row.bind(value.as_ref().map(json))
     })?;
+    if let Some(soonest) = records.iter().map(|record| record.expires_at).min() {
+        purge::note_expiry(tx, soonest)?;
+    }
     for Record { tid, ending, owner, tally, keyed, own, .. } in records {
         if *keyed {
             tx.db().prepare_cached("DELETE FROM uniques WHERE tid = ?1")?.execute([tid.as_i64()])?;

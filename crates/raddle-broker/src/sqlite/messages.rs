@@ -105,7 +105,7 @@ impl Messages for Sqlite {
     }
 
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
-        let Conversion { queue, messages, tasks } = conversion;
+        let Conversion { queue, messages, tasks, letters } = conversion;
         let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
         let queue = key(&queue);
         self.write(Durability::Power, move |tx| {
@@ -121,7 +121,9 @@ impl Messages for Sqlite {
                     .prepare_cached("DELETE FROM messages WHERE queue = ?1 AND id = ?2")?
                     .execute(params![queue, message.id.as_i64()])?;
             }
-            submit(tx, tasks).map(Some)
+            let submitted = submit(tx, tasks)?;
+            letters.iter().try_for_each(|letter| insert(tx, &letter.to, &letter.body).map(drop))?;
+            Ok(Some(submitted))
         })
         .await
     }

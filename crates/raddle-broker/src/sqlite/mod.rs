@@ -78,6 +78,8 @@ struct Shared {
     patience: Option<Duration>,
     unsynced: Mutex<Unsynced>,
     sweep: heart::Sweep,
+    /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
+    outlet: Mutex<Option<Connection>>,
 }
 
 /// What of a new database does not last yet.
@@ -189,8 +191,8 @@ impl Shared {
         let boot = clock::boot();
         let page = Arc::new(Page::open(&path, boot)?);
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
-        let (unsynced, sweep) = (Mutex::default(), heart::Sweep::default());
-        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, sweep })
+        let (unsynced, sweep, outlet) = (Mutex::default(), heart::Sweep::default(), Mutex::default());
+        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, sweep, outlet })
     }
 
     fn unsynced(&self) -> MutexGuard<'_, Unsynced> {

@@ -9,7 +9,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::{self, Write},
+    io,
     os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
@@ -17,7 +17,11 @@ use std::{
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
-use super::{Shared, image, private, schema};
+use super::{
+    Shared,
+    image::{self, Image},
+    private, schema,
+};
 use crate::{Error, Result, error::is_want};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
@@ -159,7 +163,7 @@ fn write(path: &Path) -> io::Result<()> {
     let _ = fs::remove_file(&draft);
     let mut file = private::options().write(true).create_new(true).open(&draft)?;
     private::keep(&file, &file.metadata()?)?;
-    file.write_all(&image::empty())?;
+    Image::new().write(&mut file)?;
     if path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
         // An empty file.
         fs::remove_file(path)?;
@@ -176,10 +180,10 @@ fn write(path: &Path) -> io::Result<()> {
 
 /// Puts the pages of a draft back that a power cut has lost: those that are missing or hold nothing but zeros, which no page in use does.
 fn restore(path: &Path, connection: &Connection) -> Result<()> {
-    let image = image::empty();
-    let mut found = vec![0; image.len()];
+    let image = Image::new();
+    let mut found = vec![0; Image::PAGES * image::PAGE_BYTES];
     read(connection, &mut found).map_err(|e| explain(path, &e))?;
-    let pages = found.chunks_exact(image::PAGE_BYTES).zip(image.chunks_exact(image::PAGE_BYTES)).enumerate();
+    let pages = found.chunks_exact(image::PAGE_BYTES).zip(image.pages()).enumerate();
     let lost: Vec<_> = pages.filter(|(_, (page, _))| page.iter().all(|byte| *byte == 0)).collect();
     if lost.is_empty() {
         return Ok(());
@@ -187,7 +191,7 @@ fn restore(path: &Path, connection: &Connection) -> Result<()> {
     tracing::warn!(path = %path.display(), pages = lost.len(), "a power cut has left a new database in pieces: it is put together");
     let write = || -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(path)?;
-        lost.iter().try_for_each(|(number, (_, page))| file.write_all_at(page, (number * image::PAGE_BYTES) as u64))
+        lost.iter().try_for_each(|(number, (_, page))| file.write_all_at(*page, (number * image::PAGE_BYTES) as u64))
     };
     write().map_err(|e| unusable(path, &e))
 }
@@ -337,6 +341,12 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { path: path.into() },
         io::ErrorKind::NotFound => {
             Error::ReadOnly { path: path.into(), reason: "the folder it would stand in does not exist".into() }
+        }
+        // Also to look: whoever looks tells others that it is there, and waits for them, through files beside the database.
+        io::ErrorKind::ReadOnlyFilesystem => {
+            let reason = "its file system is read-only: mount that for writing, or copy the folder to where it can be \
+                          written and work there";
+            Error::ReadOnly { path: path.into(), reason: reason.into() }
         }
         _ if is_want(error) => Error::io(path, error),
         io::ErrorKind::PermissionDenied => {

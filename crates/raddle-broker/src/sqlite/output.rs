@@ -1,22 +1,24 @@
 //! What attempts wrote: small output in rows, large or live output in files beside the database.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use raddle_core::Tid;
 use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::oneshot;
 
 use super::{
     Shared, Sqlite,
     bell::Topic,
-    blocking, log, private,
+    log, open, private,
     tx::{Fail, find_active, find_done, find_waiting, tally},
 };
 use crate::{
@@ -27,14 +29,12 @@ use crate::{
 #[async_trait]
 impl Output for Sqlite {
     async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
-        // What comes late is passed over without a word: its worker learns of it with its next verdict.
-        if !self.is_latest(fence).await? {
-            return Ok(());
-        }
-        let shared = Arc::clone(&self.shared);
-        blocking(move || {
-            write(&shared, fence, stream, Whereto::End, &bytes)?;
-            shared.bell.ring(Topic::Log.into());
+        self.in_turn(move |shared, db| {
+            // What comes late is passed over without a word: its worker learns of it with its next verdict.
+            if is_latest(shared, db, fence)? {
+                write(shared, fence, stream, Whereto::End, &bytes)?;
+                shared.bell.ring(Topic::Log.into());
+            }
             Ok(())
         })
         .await
@@ -61,11 +61,37 @@ impl Output for Sqlite {
 }
 
 impl Sqlite {
-    /// Whether an attempt is still the latest of its task.
-    pub(super) async fn is_latest(&self, fence: Fence) -> Result<bool> {
-        self.read(move |db| Ok(find_active(db, fence.tid)?.is_some_and(|active| active.tally.attempt == fence.attempt)))
-            .await
+    /// Does what writes output, one piece after the other, so that each finds the end of the one before. What nobody waits for any more when
+    /// its turn comes is passed over.
+    ///
+    /// The thread that has the database may stand still for the write lock, which a stopped process can hold for hours, and the command stands
+    /// still with its output. So what has to be looked up for it is looked up elsewhere, where only the log is read and no lock is taken.
+    pub(super) async fn in_turn<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Shared, &Connection) -> Result<T> + Send + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let (reply, answer) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            let mut outlet = shared.outlet.lock().unwrap_or_else(PoisonError::into_inner);
+            if reply.is_closed() {
+                return;
+            }
+            let connected = match &mut *outlet {
+                Some(db) => Ok(db),
+                none => open::connection(&shared.path).map(|db| none.insert(db)),
+            };
+            let _ = reply.send(connected.and_then(|db| work(&shared, db)));
+        });
+        answer.await.unwrap_or(Err(Error::Closed))
     }
+}
+
+/// Whether an attempt is still the latest of its task.
+pub(super) fn is_latest(shared: &Shared, db: &Connection, fence: Fence) -> Result<bool> {
+    let active = find_active(db, fence.tid).map_err(|e| shared.error(&e))?;
+    Ok(active.is_some_and(|active| active.tally.attempt == fence.attempt))
 }
 
 /// Where in a file to write.
@@ -130,6 +156,29 @@ pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
             let _ = fs::remove_file(file_of(folder, Fence { tid, attempt }, stream));
         }
     }
+}
+
+/// The oldest tasks after an id that have files there, at most so many, with these files. What is not named like one is somebody else's.
+pub(super) fn files_after(folder: &Path, after: i64, most: usize) -> BTreeMap<Tid, Vec<PathBuf>> {
+    let mut found: BTreeMap<Tid, Vec<PathBuf>> = BTreeMap::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Some(tid) = entry.file_name().to_str().and_then(task_of).filter(|tid| tid.as_i64() > after) else {
+            continue;
+        };
+        found.entry(tid).or_default().push(entry.path());
+        if found.len() > most {
+            found.pop_last();
+        }
+    }
+    found
+}
+
+/// The task whose file has this name.
+fn task_of(name: &str) -> Option<Tid> {
+    let (stem, _) = name.rsplit_once('.').filter(|(_, suffix)| ["out", "err"].contains(suffix))?;
+    let (tid, attempt) = stem.split_once('.')?;
+    attempt.parse::<u32>().ok()?;
+    tid.parse().ok()
 }
 
 fn file_of(folder: &Path, fence: Fence, stream: Stream) -> PathBuf {
@@ -197,4 +246,31 @@ fn standing(db: &Connection, tid: Tid) -> Result<Standing, Fail> {
     }
     let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
     Ok(Standing { attempt: waiting.tally.attempt, done: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_by_their_tasks_the_oldest_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let tids: Vec<Tid> = (0..4).map(|n| Tid::from_u64(1_763_248_964_000_000_000 + n).unwrap()).collect();
+        for tid in tids.iter().rev() {
+            for (attempt, stream) in [(1, Stream::Stdout), (2, Stream::Stderr)] {
+                fs::write(file_of(folder.path(), Fence { tid: *tid, attempt }, stream), "x").unwrap();
+            }
+        }
+        for other in ["notes.out", "1763248964000000000.out", "1763248964000000000.x.out", "1763248964000000000.1.log"]
+        {
+            fs::write(folder.path().join(other), "x").unwrap();
+        }
+        let found = |after, most| -> Vec<(Tid, usize)> {
+            files_after(folder.path(), after, most).iter().map(|(tid, files)| (*tid, files.len())).collect()
+        };
+        assert_eq!(found(0, 9), tids.iter().map(|tid| (*tid, 2)).collect::<Vec<_>>());
+        assert_eq!(found(0, 2), [(tids[0], 2), (tids[1], 2)]);
+        assert_eq!(found(tids[1].as_i64(), 1), [(tids[2], 2)]);
+        assert!(files_after(&folder.path().join("absent"), 0, 1).is_empty());
+    }
 }

@@ -97,7 +97,7 @@ impl Page {
     pub(super) fn open(database: &Path, boot: i64) -> Result<Self> {
         let path = with_suffix(database, "-bell");
         let io = |e: io::Error| match e.kind() {
-            io::ErrorKind::PermissionDenied => unusable(&path, &e),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => unusable(&path, &e),
             _ => Error::io(&path, &e),
         };
         let file = open(&path, true).map_err(io)?;

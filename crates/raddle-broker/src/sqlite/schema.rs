@@ -39,7 +39,7 @@ pub(super) const STATEMENTS: [&str; 19] = [
     "CREATE TABLE active (
     tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
     ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, own INTEGER NOT NULL DEFAULT 0,
-    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT
+    attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT, told TEXT
 )",
     "CREATE TABLE chained (tid INTEGER NOT NULL, n INTEGER NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (tid, n)) WITHOUT ROWID",
     "CREATE TABLE done (

@@ -11,7 +11,7 @@ use super::{
     bell::Topic,
     blocking, chain, claim, clock, control, finish, health,
     output::{self, Whereto},
-    own, purge, reclaim, submit,
+    own, reclaim, submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
     waiting,
     writer::{Durability, Writer},
@@ -114,10 +114,10 @@ impl Tasks for Sqlite {
         }
     }
 
-    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         self.write(Durability::Power, move |tx| {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            let prepared = submit::prepare(Submit::once_more(old)?)?;
+            let prepared = submit::prepare(Submit::once_more(old, dead)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
             tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
             Ok(again)
@@ -177,16 +177,7 @@ impl Tasks for Sqlite {
     }
 
     async fn purge(&self) -> Result<Purged> {
-        let folder = self.shared.output_folder();
-        let mut expired = self.read(purge::expired).await?;
-        if !expired.is_empty() {
-            expired = blocking(move || {
-                expired.iter().for_each(|task| output::remove(&folder, task.tid, task.attempts));
-                Ok(expired)
-            })
-            .await?;
-        }
-        self.write(Durability::Process, move |tx| purge::purge(tx, &expired)).await
+        self.purge_expired().await
     }
 
     async fn health(&self) -> Result<Health> {
@@ -206,22 +197,31 @@ impl Sqlite {
                 (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes),
             ] {
                 let before = total.saturating_sub(tail.len() as u64);
-                if before == 0 || !self.is_latest(finish.fence).await? {
+                if before == 0 {
                     continue;
                 }
-                let (shared, fence, tail) = (Arc::clone(&self.shared), finish.fence, tail.clone());
-                let written = blocking(move || {
-                    let missing = output::write(&shared, fence, stream, Whereto::Offset(before), &tail)?;
-                    // A failed sync costs output after a power cut, not the task.
-                    if let Err(error) = output::sync(&shared, fence, stream) {
-                        tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
+                let (fence, tail) = (finish.fence, tail.clone());
+                let written = self.in_turn(move |shared, db| {
+                    if !output::is_latest(shared, db, fence)? {
+                        return Ok(None);
                     }
-                    Ok(missing)
-                })
-                .await;
+                    output::write(shared, fence, stream, Whereto::Offset(before), &tail).map(Some)
+                });
+                let written = written.await;
+                if matches!(written, Ok(Some(_))) {
+                    // Beside what others write. A failed sync costs output after a power cut, not the task.
+                    let shared = Arc::clone(&self.shared);
+                    let syncing = blocking(move || {
+                        if let Err(error) = output::sync(&shared, fence, stream) {
+                            tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
+                        }
+                        Ok(())
+                    });
+                    syncing.await?;
+                }
                 let what = match written {
-                    Ok(0) => continue,
-                    Ok(missing) => format!("{missing} bytes of {stream} could not be kept"),
+                    Ok(None | Some(0)) => continue,
+                    Ok(Some(missing)) => format!("{missing} bytes of {stream} could not be kept"),
                     Err(error) if error.is_retryable() => return Err(error),
                     Err(error) => format!("the end of {stream} could not be kept: {error}"),
                 };

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use raddle_core::{CapSet, EventKind, QueueName, State, Tally, Tid, TidClock, queue_name::Port};
+use raddle_core::{CapSet, Control, EventKind, QueueName, State, Tally, Tid, TidClock, Word, queue_name::Port};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
@@ -69,6 +69,8 @@ pub(super) struct Active {
     pub(super) own: bool,
     /// Whether it has chained anything.
     pub(super) chained: bool,
+    /// The word by which its worker is to end it, once it has heard of that.
+    pub(super) told: Option<Word>,
 }
 
 /// One entry of the event log.
@@ -314,7 +316,7 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
 
 /// What [`active_at`] reads, in its order.
 pub(super) const ACTIVE_COLUMNS: &str =
-    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL";
+    "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";
 
 pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
     Ok(Active {
@@ -329,6 +331,7 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Active> {
         own: row.get(10)?,
         tid: tid_at(row, 11)?,
         chained: row.get(12)?,
+        told: told_at(row, 13)?,
     })
 }
 
@@ -346,6 +349,11 @@ pub(super) fn tally(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<T
 pub(super) fn tid_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Tid> {
     let raw: i64 = row.get(index)?;
     Tid::from_u64(raw as u64).ok_or(rusqlite::Error::IntegralValueOutOfRange(index, raw))
+}
+
+pub(super) fn told_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<Option<Word>> {
+    let text: Option<String> = row.get(index)?;
+    Ok(text.and_then(|text| text.parse().ok()).map(|Control { command, .. }| command))
 }
 
 pub(super) fn state_at(row: &rusqlite::Row<'_>, index: usize) -> rusqlite::Result<State> {

@@ -40,11 +40,11 @@ async fn errors_are_those_of_the_engine() {
     let served = Served::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
-    let error = broker.resubmit(nobody).await.unwrap_err();
+    let error = broker.resubmit(nobody, false).await.unwrap_err();
     assert!(matches!(error, Error::NotFound(tid) if tid == nobody));
     assert!(error.is_callers() && !error.is_retryable());
     let tid = submit(&*broker).await;
-    assert!(matches!(broker.resubmit(tid).await, Err(Error::Unfinished(_, State::Created))));
+    assert!(matches!(broker.resubmit(tid, false).await, Err(Error::Unfinished(_, State::Created))));
     let health = broker.health().await.unwrap();
     assert!(health.engine.starts_with("sqlite"));
     assert!(health.checks[0].detail.contains(&std::process::id().to_string()), "{:?}", health.checks[0]);
@@ -211,7 +211,7 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
         let task = || vec![Submit::new(Spec::command(["true"]))];
         unknown(broker.submit(task()).await.unwrap_err(), "has stored a task");
         lossy.hear_again(&*broker).await;
-        unknown(broker.resubmit(finished).await.unwrap_err(), "has stored a task");
+        unknown(broker.resubmit(finished, false).await.unwrap_err(), "has stored a task");
         lossy.hear_again(&*broker).await;
         unknown(broker.put(&queue, vec!["x".into()]).await.unwrap_err(), "has stored a message");
         lossy.hear_again(&*broker).await;

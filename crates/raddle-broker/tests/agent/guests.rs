@@ -92,7 +92,7 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
     host.put(&queue, vec!["secret".into()]).await.unwrap();
     let tid = submit(&*host).await;
     assert_refused(guest.submit(vec![Submit::new(spec("default"))]).await, "submit");
-    assert_refused(guest.resubmit(tid).await, "resubmit");
+    assert_refused(guest.resubmit(tid, false).await, "resubmit");
     let chain = Chain { fence: Fence { tid, attempt: 1 }, tasks: vec![spec("default")], told: Some(0) };
     assert_refused(guest.chain(chain).await, "chain");
     assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::support::*;
 
-const GREETING: &[u8] = b"raddle\n\x06";
+const GREETING: &[u8] = b"raddle\n\x07";
 
 fn frame(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind];
@@ -195,9 +195,9 @@ async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\x07", "version 7 is spoken there, and 6 here"),
+        ("later", b"raddle\n\x08", "version 8 is spoken there, and 7 here"),
         ("silent", b"", "has closed the connection"),
-        ("half", b"raddle\n\x06\x13\x00", "has closed the connection"),
+        ("half", b"raddle\n\x07\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
         let path = folder.path().join(name);

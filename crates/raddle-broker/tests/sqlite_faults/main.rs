@@ -7,6 +7,7 @@ mod disk;
 mod files;
 mod helper;
 mod leases;
+mod output;
 mod processes;
 mod purge;
 mod support;

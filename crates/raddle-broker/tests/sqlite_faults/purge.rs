@@ -43,6 +43,78 @@ async fn events_go_with_their_tasks() {
     assert_eq!(events_of(&broker, &kept).await, of_kept);
 }
 
+fn remembered(path: &Path, key: &str) -> i64 {
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get(0)).unwrap()
+}
+
+/// When the first of all records expires.
+fn soonest(path: &Path) -> i64 {
+    let db = rusqlite::Connection::open(path).unwrap();
+    db.query_row("SELECT min(expires_at) FROM done", [], |row| row.get(0)).unwrap()
+}
+
+fn alter(path: &Path, sql: &str) {
+    rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap();
+}
+
+/// Looking at all that is kept would hold up everybody else, once a minute and for each worker.
+#[tokio::test]
+async fn nobody_looks_before_the_next_record_expires() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    run(&broker, owner, spec("kept"), 3).await;
+    // Whoever looked would find all of them.
+    alter(&path, "UPDATE done SET expires_at = 1");
+    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    // One that expires sooner than any before is found all the same, and the others with it.
+    run(&broker, owner, Spec { result_ttl: Some(Span::default()), ..spec("brief") }, 1).await;
+    assert_eq!(open(&path).await.purge().await.unwrap(), Purged { tasks: 4 });
+    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    assert_eq!(remembered(&path, "next_expiry"), i64::MAX, "nothing is left that could expire");
+    let later = Spec { result_ttl: Some(Span::secs(3600)), ..spec("later") };
+    for kind in [spec("latest"), later.clone(), spec("latest"), later] {
+        run(&broker, owner, kind, 1).await;
+    }
+    assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
+    // After a round that was in vain it is known again.
+    alter(&path, "UPDATE meta SET value = 1 WHERE key = 'next_expiry'");
+    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
+}
+
+/// Each record is looked at once, and what ends behind the round is not forgotten.
+#[tokio::test]
+async fn what_expires_together_goes_in_one_round() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    let later = Spec { result_ttl: Some(Span::secs(3600)), ..spec("later") };
+    submit(&broker, vec![later]).await.unwrap();
+    let oldest = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    for (kind, tasks) in [(brief.clone(), 1500), (spec("kept"), 10), (brief, 1500)] {
+        run(&broker, owner, kind, tasks).await;
+    }
+    let mut at = 0;
+    for _ in 0..3 {
+        assert_eq!(open(&path).await.purge().await.unwrap(), Purged { tasks: 1000 });
+        let next = remembered(&path, "swept_done");
+        assert!(next > at, "it goes on from where it was");
+        if at == 0 {
+            broker.finish(vec![success(oldest)]).await.unwrap();
+        }
+        at = next;
+    }
+    // The round is over. What has ended since the last one had expired by then, and so another finds that nothing is left.
+    for _ in 0..2 {
+        assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+        assert_eq!(remembered(&path, "swept_done"), 0);
+    }
+    assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
+}
+
 /// Whoever dies on the way has left either the record, which the next one finds, or nothing.
 #[tokio::test]
 async fn files_go_before_their_records() {
@@ -69,4 +141,28 @@ async fn files_go_before_their_records() {
     assert_eq!(purge.await.unwrap().unwrap(), Purged { tasks: 1 });
     assert!(broker.task(tid).await.unwrap().is_none());
     assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+}
+
+/// Who was stopped after he had seen that his attempt is the latest writes to a file that is gone by then, and makes it once more.
+#[tokio::test]
+async fn files_of_tasks_that_are_gone_go() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    let gone = run(&broker, owner, brief.clone(), 3).await;
+    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 3 });
+    submit(&broker, vec![spec("runs")]).await.unwrap();
+    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    broker.append_output(fence, Stream::Stdout, b"live".to_vec()).await.unwrap();
+    let folder = Path::new(&format!("{}-out", path.display())).to_owned();
+    let own = fs::read_dir(&folder).unwrap().count();
+    for tid in &gone {
+        fs::write(folder.join(format!("{tid}.1.out")), "late").unwrap();
+    }
+    fs::write(folder.join("notes.out"), "of somebody else").unwrap();
+    run(&broker, owner, brief, 1).await;
+    assert_eq!(open(&path).await.purge().await.unwrap(), Purged { tasks: 1 });
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), own + 1);
+    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 9).await.unwrap(), b"live");
 }

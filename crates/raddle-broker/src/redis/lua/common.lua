@@ -91,6 +91,22 @@ local function ring(topic)
   bells[topic] = true
 end
 
+-- Appends messages to a queue: what its members begin with, its name if it is one of its own, and a mark if it is for control words. Gives
+-- their ids.
+local function append(queue, prefix, name, mark, bodies)
+  local s, c = take_ids(#bodies)
+  local ids, members = {}, {}
+  for i = 1, #bodies do
+    ids[i] = digits(id_after(s, c, i - 1))
+    members[2 * i - 1], members[2 * i] = 0, prefix .. ids[i] .. ':' .. bodies[i]
+  end
+  call_many('ZADD', queue, members)
+  if name ~= '' then call('SADD', QUEUES, name) end
+  ring('queue')
+  if mark ~= '' then ring('control') end
+  return ids
+end
+
 -- The microsecond in which a task expires: '-' is never, then microseconds from now, or '@' and the microsecond.
 local function expires_in(word)
   if word == '-' then return nil end
@@ -139,8 +155,8 @@ local function event(kind, worker, tasks, n, detail)
 end
 
 -- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Of a task that was
--- handed over and has not begun, `HANDED` stands in the place of the process. Flags are a number: 1 for one that stands still on request, and 2
--- more if its attempt has chained anything.
+-- handed over and has not begun, `HANDED` stands in the place of the process. Flags are a number: 1 for one that stands still on request, 2
+-- more if its attempt has chained anything, and 4 or 8 more if its worker was told to stop or to kill it.
 -- Places: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that has never been anything but ready has no record.
 local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
@@ -173,7 +189,7 @@ end
 -- What attempts have chained: under a task's id what there is of it, "calls tasks bytes told" and a line for each partition; under that and the
 -- number of a call what came with it. Nothing of it is known anywhere else.
 local function is_chained(f)
-  return tonumber(f[9]) >= 2
+  return floor(tonumber(f[9]) / 2) % 2 == 1
 end
 local function chained_fields(tid, account)
   local all = {}

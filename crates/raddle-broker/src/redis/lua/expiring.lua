@@ -1,7 +1,7 @@
 -- In front of `submit.lua`: notes when tasks expire. The last argument has a word for each, as `expires_in` reads it.
 local lifetimes, stored = ARGV[#ARGV], answer
 answer = function(reply, remembered)
-  local s, c = string.match(reply[1], '^(%d+)-(%d+)$')
+  local s, c = string.match(reply[1] or '', '^(%d+)-(%d+)$')
   if s then
     local known, i, place, members = {}, 0, 0, {}
     for k = 1, #reply[2], 2 do

@@ -8,15 +8,8 @@ if mark == 'active' then
   local rec = call('HGET', TASK, string.sub(prefix, 1, -2))
   if not rec or not is_active(fields(rec)) then return answer({}) end
 end
-local s, c = take_ids(n)
-local members, reply = {}, {}
+local bodies = {}
 for i = 1, n do
-  reply[i] = digits(id_after(s, c, i - 1))
-  members[#members + 1] = 0
-  members[#members + 1] = prefix .. reply[i] .. ':' .. ARGV[FIRST + 2 + i]
+  bodies[i] = ARGV[FIRST + 2 + i]
 end
-call_many('ZADD', queue, members)
-if name ~= '' then call('SADD', QUEUES, name) end
-ring('queue')
-if mark ~= '' then ring('control') end
-return answer(reply)
+return answer(append(queue, prefix, name, mark, bodies))

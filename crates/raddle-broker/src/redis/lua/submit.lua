@@ -2,7 +2,7 @@
 -- KEYS: the stream of each partition. ARGV: the number of partitions, their names; the number of tasks, how many arguments each has, and
 -- these: its spec, as it is stored, is the last. With two, its partition comes before it; with five its partition, when it is due ('' or
 -- microseconds from now, or '@' and the microsecond), the same in nanoseconds, and its unique key.
--- Then '', or 'again' and the finished task that is submitted once more, or 'own' and the worker that is to run the only task: its info
+-- Then '', or 'again', the finished task that is submitted once more, and 'dead' if it has to be a dead letter, or 'own' and the worker that is to run the only task: its info
 -- and its lease.
 local nparts = tonumber(ARGV[FIRST])
 local parts, at = {}, FIRST + nparts + 2
@@ -14,6 +14,7 @@ local M = at + n * each + 1
 -- How many workers a batch wakes for one partition: each that finds more than it takes wakes another.
 local RINGS = 4
 local mode = ARGV[M]
+if mode == 'again' and ARGV[M + 2] == 'dead' and call('SISMEMBER', DEAD, ARGV[M + 1]) == 0 then return answer({}) end
 
 -- Which of them are new; one that is not is answered with the id of the task that has its key.
 local new, existing, mine = 0, {}, {}

@@ -14,16 +14,10 @@ for i = 1, #taken do
   taken[i] = string.sub(taken[i], #prefix + 1)
 end
 if target then
-  local members = {}
-  local s, c = take_ids(#taken)
   for i = 1, #taken do
-    members[#members + 1] = 0
-    members[#members + 1] = ARGV[FIRST + 3] .. digits(id_after(s, c, i - 1)) .. string.match(taken[i], ':.*$')
+    taken[i] = string.match(taken[i], ':(.*)$')
   end
-  call_many('ZADD', target, members)
-  if ARGV[FIRST + 4] ~= '' then call('SADD', QUEUES, ARGV[FIRST + 4]) end
-  ring('queue')
-  if ARGV[FIRST + 5] == 'words' then ring('control') end
+  append(target, ARGV[FIRST + 3], ARGV[FIRST + 4], ARGV[FIRST + 5], taken)
   return answer({ int(#taken) })
 end
 return answer(taken)

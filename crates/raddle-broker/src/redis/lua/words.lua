@@ -1,4 +1,4 @@
--- Takes the control words to what a worker has, itself included. ARGV: the worker.
+-- The control words to what a worker has, itself included. ARGV: the worker.
 local owner = ARGV[FIRST]
 if call('ZCARD', WORDS) == 0 then return answer({}) end
 local held = call('ZRANGEBYLEX', OWNED, '[' .. owner .. ':', '(' .. owner .. ';')
@@ -11,5 +11,4 @@ for i = 1, #held do
     reply[#reply + 1] = words[j]
   end
 end
-call_many('ZREM', WORDS, reply)
 return answer(reply)

@@ -1,0 +1,59 @@
+//! Output that is written while the database, or the disk, stands still.
+
+use std::{fs, os::unix::fs::OpenOptionsExt, process::Command, time::Duration};
+
+use raddle_broker::{Fence, Output, Stream, Tasks, sqlite::Sqlite};
+use rustix::fs::OFlags;
+
+use crate::{helper::Other, support::*};
+
+/// Long enough for whatever is not held up.
+const WHILE: Duration = Duration::from_millis(300);
+
+async fn begun(broker: &Sqlite) -> Fence {
+    submit(broker, vec![spec("task")]).await.unwrap();
+    let owner = worker(broker, TTL).await;
+    broker.claim(request(owner, SOON)).await.unwrap()[0].fence
+}
+
+/// A submitter that is stopped in the middle of a commit holds the lock for as long as it likes.
+#[tokio::test]
+async fn output_is_kept_while_somebody_holds_the_write_lock() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let fence = begun(&broker).await;
+    let mut other = Other::start("hold", &path);
+    assert_eq!(other.hear().unwrap(), ["held"]);
+    let mut waits = Box::pin(submit(&broker, vec![spec("later")]));
+    assert!(tokio::time::timeout(WHILE, &mut waits).await.is_err(), "what has the database stands still");
+    for piece in ["said ", "meanwhile"] {
+        let kept = tokio::time::timeout(SOON / 4, broker.append_output(fence, Stream::Stdout, piece.into())).await;
+        kept.expect("it does not wait for the lock").unwrap();
+    }
+    other.kill();
+    waits.await.unwrap();
+    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 100).await.unwrap(), b"said meanwhile");
+}
+
+/// What was given up before its turn must not be written behind, or over, what has come since.
+#[tokio::test]
+async fn output_is_written_in_turn_or_not_at_all() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let fence = begun(&broker).await;
+    let out = path.with_file_name("broker.db-out");
+    fs::create_dir(&out).unwrap();
+    // Whoever opens it to write stands still until somebody reads.
+    let pipe = out.join(format!("{}.{}.err", fence.tid, fence.attempt));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut held_up = Vec::new();
+    for (stream, piece) in [(Stream::Stderr, "stands still"), (Stream::Stdout, "given up")] {
+        let kept = tokio::time::timeout(WHILE, broker.append_output(fence, stream, piece.into())).await;
+        held_up.push(kept.is_err());
+    }
+    let reader = fs::File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(&pipe).unwrap();
+    broker.append_output(fence, Stream::Stdout, b"kept".to_vec()).await.unwrap();
+    assert_eq!(held_up, [true, true]);
+    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
+    drop(reader);
+}
