@@ -6,11 +6,12 @@ use crate::step;
 
 /// Programs that tests call, and the Debian packages that have them. What every system has for its shell scripts (`sh`, `grep` and
 /// the core utilities) is left out.
-const PROGRAMS: [(&str, &str); 35] = [
+const PROGRAMS: [(&str, &str); 36] = [
     // Neither is used as a service, and may run as one or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),
     ("bash", "bash"),
+    ("script", "bsdutils"),
     ("mkfifo", "coreutils"),
     ("dbus-daemon", "dbus"),
     ("dnsmasq", "dnsmasq-base"),

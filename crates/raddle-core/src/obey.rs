@@ -29,6 +29,16 @@ pub fn obey(message: &Control, held: bool, goes_back: bool) -> Effect {
     }
 }
 
+/// The word by which a worker is to end its task, after one more message: it holds for the task also when its worker does not live to obey it. Nothing
+/// takes a `KILL` back, and a task that is only to be put back need not be told again.
+pub fn told(before: Option<Word>, message: &Control) -> Option<Word> {
+    match message.command {
+        Word::Kill => Some(Word::Kill),
+        Word::Stop if !message.requeue => before.or(Some(Word::Stop)),
+        _ => before,
+    }
+}
+
 /// The answer to a message that has been obeyed and has not ended the task. `held` is whether it is held back now.
 pub fn answer(message: &Control, held: bool) -> Reply {
     message.reply("ok", if held { "paused" } else { State::Created.as_str() })
@@ -65,6 +75,16 @@ mod tests {
         let requeue = Control { requeue: true, ..Control::new(Word::Stop) };
         assert_eq!(obey(&requeue, false, false), Effect::Nothing);
         assert_eq!(obey(&Control::new(Word::Stop), true, true), Effect::Nothing);
+    }
+
+    #[test]
+    fn a_worker_is_told_to_end_a_task_once_and_for_all() {
+        let requeue = Control { requeue: true, ..Control::new(Word::Stop) };
+        let [stop, kill, pause] = [Word::Stop, Word::Kill, Word::Pause].map(Control::new);
+        let last = |messages: &[&Control]| messages.iter().fold(None, |before, message| told(before, message));
+        assert_eq!(last(&[&pause, &requeue]), None);
+        assert_eq!(last(&[&stop, &pause]), Some(Word::Stop));
+        assert_eq!(last(&[&stop, &kill, &stop, &requeue]), Some(Word::Kill));
     }
 
     #[test]

@@ -77,12 +77,12 @@ impl Stop {
 
     /// Goes straight to the last stage.
     pub fn kill(&mut self, now: Duration) -> Stage {
-        self.enter(Stage::Killing, now)
+        self.reach(Stage::Killing, now)
     }
 
-    /// Goes to the terminating stage unless it is already past.
-    pub fn terminate(&mut self, now: Duration) -> Stage {
-        self.enter(self.stage.max(Stage::Terminating), now)
+    /// Goes to a stage, unless it is there or further.
+    pub fn reach(&mut self, stage: Stage, now: Duration) -> Stage {
+        self.enter(self.stage.max(stage), now)
     }
 
     /// Moves on if the present stage has lasted long enough; returns the stage that has just begun.

@@ -33,6 +33,10 @@ pub struct WorkerInfo {
     pub born: Option<u64>,
     /// The machine it is on.
     pub host: String,
+    /// Where its process has that number: a boot of a machine, and what of it shares numbers. Containers may have the name of their host, and numbers of their
+    /// own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// What it says to callers, if it takes calls. Then it takes no tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callee: Option<Box<Callee>>,
@@ -108,6 +112,24 @@ impl WorkerEntry {
 }
 
 impl WorkerInfo {
+    /// A worker that says nothing of itself yet but what it is. Whoever registers one says the rest.
+    pub fn new(name: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            kind: kind.into(),
+            capabilities: CapSet::new(),
+            queues: Vec::new(),
+            concurrency: 0,
+            pid: 0,
+            born: None,
+            host: String::new(),
+            place: None,
+            callee: None,
+            max_workers: 0,
+            parent: None,
+        }
+    }
+
     /// The claim rule: whether the worker may take a task with this spec.
     pub fn can_take(&self, spec: &Spec) -> bool {
         !self.takes_calls() && self.serves(&spec.queue) && spec.needs().is_subset(&self.capabilities)
@@ -130,6 +152,11 @@ impl WorkerInfo {
             queue.is_ok_and(|queue| matches!(queue.desk(), Some((kind, Desk::Requests)) if kind == self.kind))
         };
         self.queues.iter().find(is_asked).filter(|_| self.launches()).map(String::as_str)
+    }
+
+    /// Whether its process can be looked at by its number on this host and in this place. Of one that does not say its place, the host has to do.
+    pub fn is_at(&self, host: &str, place: Option<&str>) -> bool {
+        self.host == host && self.place.as_deref().zip(place).is_none_or(|(its, this)| its == this)
     }
 
     /// Whether the worker serves this queue.

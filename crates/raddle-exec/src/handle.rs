@@ -246,6 +246,10 @@ impl Runner {
             };
             match sent {
                 Ok(n) => self.sent += n,
+                // It has left, and nobody needs the rest. That shows when the socket is read, behind what it has said before.
+                Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                    break;
+                }
                 Err(error) => return Err(self.ended(Some(error)).await),
             }
         }

@@ -52,11 +52,12 @@ pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use mark::MarkPage;
 pub use message::{Done, HANDLER, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
 pub use orphans::{
-    SUSPEND, become_subreaper, children, is_ignored, kill_group, reap_orphans, setsid_self, stop_self, terminate,
+    SUSPEND, become_subreaper, children, end_runners, end_what_runs, is_ignored, kill_group, reap_orphans, setsid_self, stop_self,
+    terminate,
 };
 pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
-pub use sys::{close_on_exec, forget_text, survive_file_limit};
+pub use sys::{close_on_exec, forget_text, survive_file_limit, wake_when_parent_dies};
 pub use terminated::is_terminated;
-pub use tree::{Consumption, born, consumption, parent_of};
+pub use tree::{Consumption, born, consumption, parent_of, place};
 pub use zygote::{Milestone, Nursery, Told, Zygote};

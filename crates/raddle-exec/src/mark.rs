@@ -16,7 +16,7 @@ use raddle_core::Tid;
 use crate::page::{CELLS, SharedPage};
 
 /// The page. Its first number counts turns of the loop, its second attempts; the others are two for each slot: by when its attempt has to be
-/// over, on the monotonic clock in nanoseconds, or 0; and of which task that is.
+/// over, on the monotonic clock in nanoseconds, or 0, or how much is left to it, while it is held; and of which task that is.
 #[derive(Debug)]
 pub struct MarkPage(SharedPage);
 
@@ -24,6 +24,8 @@ const TURNS: usize = 0;
 const BEGUN: usize = 1;
 const FIRST_SLOT: usize = 2;
 const SLOTS: usize = (CELLS - FIRST_SLOT) / 2;
+/// Marks a time as one that does not run on at present. No clock has such a reading.
+const HELD: u64 = 1 << 63;
 
 impl MarkPage {
     /// A page for one process.
@@ -72,6 +74,21 @@ impl MarkPage {
         }
     }
 
+    /// The attempt in a slot stands still at `now`, or goes on. While it does stand still it has to be over by no time; then it has as much left as before.
+    pub fn hold(&self, slot: usize, is_held: bool, now: Duration) {
+        if slot >= SLOTS {
+            return;
+        }
+        let now = now.as_nanos() as u64;
+        let turn = |due: u64| match (due & HELD != 0, is_held) {
+            (false, true) if due != 0 => Some(due.saturating_sub(now) | HELD),
+            (true, false) => Some((due & !HELD) + now),
+            _ => None,
+        };
+        // Refused only where there is nothing to turn.
+        let _ = self.0.cell(FIRST_SLOT + 2 * slot).fetch_update(Ordering::AcqRel, Ordering::Acquire, turn);
+    }
+
     /// When the first of what runs in so many slots has to be over, if something has to.
     pub fn due(&self, slots: usize) -> Option<Duration> {
         self.slots(slots).map(|(due, _)| due).min()
@@ -85,9 +102,10 @@ impl MarkPage {
     fn slots(&self, slots: usize) -> impl Iterator<Item = (Duration, u64)> {
         let slot = |slot: usize| {
             let (due, index) = (self.0.cell(FIRST_SLOT + 2 * slot).load(Ordering::Acquire), FIRST_SLOT + 2 * slot + 1);
-            (Duration::from_nanos(due), self.0.cell(index).load(Ordering::Relaxed))
+            (due, self.0.cell(index).load(Ordering::Relaxed))
         };
-        (0..slots.min(SLOTS)).map(slot).filter(|(due, _)| !due.is_zero())
+        let dues = (0..slots.min(SLOTS)).map(slot).filter(|(due, _)| *due != 0 && due & HELD == 0);
+        dues.map(|(due, task)| (Duration::from_nanos(due), task))
     }
 
     /// The present reading of the clock that it has times of.
@@ -117,7 +135,18 @@ mod tests {
         page.set_due(1, some(7));
         assert_eq!((page.due(4), page.due(3), page.due(1)), (Some(at(5)), Some(at(7)), None));
         assert_eq!((page.overdue(4, at(5)), page.overdue(4, at(9))), (vec![tid(5)], vec![tid(7), tid(5)]));
+        page.hold(3, true, at(2));
+        page.hold(3, true, at(3));
+        assert_eq!((page.due(4), page.overdue(4, at(6))), (Some(at(7)), vec![]), "it stands still");
+        page.hold(3, false, at(12));
+        page.hold(3, false, at(13));
+        assert_eq!(page.overdue(4, at(15)), [tid(7), tid(5)], "it had three seconds left, and has them now");
+        assert_eq!(page.overdue(4, at(14)), [tid(7)]);
+        page.hold(0, true, at(20));
+        page.hold(CELLS, true, at(20));
+        page.hold(3, true, at(20));
         page.set_due(3, None);
+        page.hold(3, false, at(21));
         page.set_due(CELLS, some(1));
         assert_eq!(page.due(usize::MAX), Some(at(7)));
     }

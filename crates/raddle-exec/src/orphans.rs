@@ -116,6 +116,33 @@ pub fn reap_orphans(keep: &[u32]) -> usize {
     reaped
 }
 
+/// Ends what the runners of a worker run, which is a child of this process and about to be killed. They stand still from then on, so that the worker does
+/// not hear of it: whoever kills it says what has become of its tasks. Blocks for as long as all that needs to die, at most 400 ms.
+pub fn end_what_runs(worker: u32) {
+    let me = std::process::id();
+    for _ in 0..ROUNDS {
+        // One that is gone may have lent its number to another.
+        if tree::parent_of(worker) != Some(me) {
+            return;
+        }
+        let runners = tree::direct_children(worker);
+        tree::signal(&runners, libc::SIGSTOP);
+        runners.iter().for_each(|runner| tree::kill(runner.pid));
+        if runners.iter().all(|runner| tree::descendants(runner.pid).iter().all(|process| process.zombie)) {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Kills the runners of a worker that [`end_what_runs`] has left standing. A runner goes on when its worker dies, to see that it is gone; one that has not
+/// read its task yet would begin it then, after somebody has written that it is over.
+pub fn end_runners(worker: u32) {
+    if tree::parent_of(worker) == Some(std::process::id()) {
+        tree::signal(&tree::direct_children(worker), libc::SIGKILL);
+    }
+}
+
 /// Starts a runner and remembers it.
 pub(crate) fn starting<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::Result<T> {
     let mut runners = lock();
@@ -135,4 +162,48 @@ pub(crate) fn ended(pid: u32) {
 
 fn lock() -> MutexGuard<'static, Option<HashSet<(u32, u64)>>> {
     RUNNERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader},
+        os::unix::process::CommandExt,
+        process::{Command, Stdio},
+    };
+
+    use super::*;
+
+    /// Whether a process neither stands still nor has ended.
+    fn goes_on(pid: u32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let state = status.lines().find_map(|line| line.strip_prefix("State:")).map(str::trim_start);
+        state.is_some_and(|state| !state.starts_with(['T', 'Z']))
+    }
+
+    #[test]
+    fn what_runs_is_ended_and_nobody_hears_of_it() {
+        // A worker, its runner, and what that runs: in the background, and as somebody else's child.
+        let runner = "sleep 1000 & setsid sh -c 'sleep 1000 & wait' & echo $$ $!; wait";
+        let mut worker = Command::new("sh")
+            .args(["-c", "sh -c \"$0\" & wait", runner])
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(worker.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let pids: Vec<u32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        let [runner, leader] = pids[..] else { panic!("two are told of: {line}") };
+        let own = worker.id();
+        // Whoever is no child of this process is none of its business.
+        end_what_runs(std::process::id());
+        assert!(goes_on(runner) && goes_on(leader));
+        end_what_runs(own);
+        assert!(tree::descendants(runner).iter().all(|process| process.zombie), "nothing runs any more");
+        assert!(!goes_on(runner) && goes_on(own), "the runner stands still, and the worker does not know");
+        end_runners(own);
+        worker.wait().unwrap();
+        assert!(tree::read(runner).is_none(), "its worker was the one to wait for it");
+    }
 }

@@ -351,9 +351,9 @@ pub fn survive_file_limit() {
     unsafe { libc::signal(libc::SIGXFSZ, nothing as extern "C" fn(c_int) as libc::sighandler_t) };
 }
 
-/// Has the kernel continue this process when its parent dies. A runner that somebody has stopped could otherwise not see that its worker
-/// is gone, and its task would run beside the next attempt.
-pub(crate) fn wake_when_parent_dies() {
+/// Has the kernel continue this process when its parent dies. One that somebody has stopped could otherwise not see that: a runner that its worker
+/// is gone, and its task would run beside the next attempt; a worker that its manager is gone.
+pub fn wake_when_parent_dies() {
     // SAFETY: plain integers.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) };
 }

@@ -7,7 +7,8 @@
 use std::{
     collections::{HashMap, HashSet},
     fs, io,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -77,6 +78,17 @@ pub fn parent_of(pid: u32) -> Option<u32> {
 /// When a process began, in clock ticks since boot, if there is one of this number.
 pub fn born(pid: u32) -> Option<u64> {
     read(pid).map(|process| process.start_ticks)
+}
+
+/// Where numbers of processes mean what they mean to this one: a boot of a machine, and a namespace of it.
+pub fn place() -> Option<&'static str> {
+    static PLACE: OnceLock<Option<String>> = OnceLock::new();
+    let look = || {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = fs::metadata("/proc/self/ns/pid").ok()?;
+        Some(format!("{}/{}", boot.trim(), namespace.ino()))
+    };
+    PLACE.get_or_init(look).as_deref()
 }
 
 /// All descendants of `root`, parents before their children.
@@ -177,7 +189,6 @@ pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
 
 /// The number of threads that the processes of this user have, all in all.
 pub(crate) fn threads_of_user() -> u64 {
-    use std::os::unix::fs::MetadataExt;
     // SAFETY: geteuid cannot fail and touches no memory.
     let me = unsafe { libc::geteuid() };
     let owned = |p: &Proc| fs::metadata(format!("/proc/{}", p.pid)).is_ok_and(|found| found.uid() == me);

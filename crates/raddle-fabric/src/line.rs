@@ -17,6 +17,7 @@ use tokio::{
 use crate::{
     Shutdown,
     worker::{
+        is_local,
         pulse::{Beats, Vitals},
         words::listen,
     },
@@ -30,15 +31,15 @@ const ERROR_PAUSE: Duration = Duration::from_millis(500);
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Whether a manager is there: not one that was killed here, and is listed until its lease has run out.
-pub(crate) fn is_there(entry: &WorkerEntry, here: &str) -> bool {
+pub(crate) fn is_there(entry: &WorkerEntry) -> bool {
     let info = &entry.info;
     let is_the_same = |born| info.born.is_none_or(|then| then == born);
-    info.host != here || raddle_exec::born(info.pid).is_some_and(is_the_same)
+    !is_local(info) || raddle_exec::born(info.pid).is_some_and(is_the_same)
 }
 
 /// Whether a manager is there, and is not leaving.
-pub(crate) fn stays(entry: &WorkerEntry, here: &str) -> bool {
-    entry.status != WorkerStatus::Draining && is_there(entry, here)
+pub(crate) fn stays(entry: &WorkerEntry) -> bool {
+    entry.status != WorkerStatus::Draining && is_there(entry)
 }
 
 pub(crate) struct Line {
@@ -99,5 +100,30 @@ pub(crate) async fn leave(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<St
 impl Drop for Line {
     fn drop(&mut self) {
         self.listener.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use raddle_core::worker::Beat;
+
+    use super::*;
+    use crate::worker::this_host;
+
+    #[test]
+    fn who_is_in_another_place_is_not_missed_by_the_number_of_its_process() {
+        let nobody = |place: Option<&str>| {
+            let info = WorkerInfo {
+                pid: u32::MAX,
+                host: this_host(),
+                place: place.map(Into::into),
+                ..WorkerInfo::new("worker-prime", "prime")
+            };
+            let tid = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+            WorkerEntry::new(tid, info, Beat::default(), Timestamp::UNIX_EPOCH)
+        };
+        assert!(!is_there(&nobody(raddle_exec::place())) && !is_there(&nobody(None)), "it was killed here");
+        assert!(is_there(&nobody(Some("a container"))), "its lease has to tell");
     }
 }

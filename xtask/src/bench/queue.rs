@@ -93,17 +93,11 @@ pub(crate) fn enqueue(bed: &Bed, broker: &dyn Broker, tasks: usize) -> Duration 
 /// A worker that will not be missed before the benchmark is over.
 pub(crate) async fn register(broker: &dyn Broker) -> Tid {
     let info = WorkerInfo {
-        name: "bench".into(),
-        kind: "bench".into(),
-        capabilities: CapSet::new(),
         queues: vec!["default".into()],
         concurrency: 1,
         pid: std::process::id(),
-        born: None,
         host: "bench".into(),
-        callee: None,
-        max_workers: 0,
-        parent: None,
+        ..WorkerInfo::new("bench", "bench")
     };
     broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register")
 }

@@ -223,17 +223,12 @@ fn cost(bed: &Bed, broker: &dyn Broker, mut spec: impl FnMut() -> Spec) -> f64 {
         (0..SETS).map(|set| format!("cap{set}")).collect::<Vec<_>>().join(",").parse().expect("names");
     bed.wait(async {
         let info = WorkerInfo {
-            name: "bench".into(),
-            kind: "bench".into(),
             capabilities: capabilities.clone(),
             queues: vec!["default".into()],
             concurrency: 1,
             pid: std::process::id(),
-            born: None,
             host: "bench".into(),
-            callee: None,
-            max_workers: 0,
-            parent: None,
+            ..WorkerInfo::new("bench", "bench")
         };
         let owner = broker.register(info, Duration::from_secs(3600)).await.expect("a worker can register");
         let began = Instant::now();

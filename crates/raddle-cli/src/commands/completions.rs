@@ -1,12 +1,17 @@
 //! `raddle completions`.
 
 use clap::CommandFactory;
+use serde_json::json;
 
 use crate::{args::Cli, error::Outcome, output};
 
-pub(super) fn completions(shell: clap_complete::Shell) -> Outcome {
+pub(super) fn completions(shell: clap_complete::Shell, as_json: bool) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "raddle", &mut script);
-    output::raw(&script)?;
+    if as_json {
+        output::json(&json!({ "shell": shell.to_string(), "script": String::from_utf8_lossy(&script) }))?;
+    } else {
+        output::raw(&script)?;
+    }
     Ok(0)
 }

@@ -303,17 +303,12 @@ mod tests {
         WorkerEntry {
             tid: Tid::from_u64(1_900_000_000_000_000_000).unwrap(),
             info: WorkerInfo {
-                name: "w".into(),
-                kind: "resident".into(),
                 capabilities,
                 queues: queues.iter().map(|q| (*q).to_owned()).collect(),
                 concurrency: 1,
                 pid: 1,
-                born: None,
                 host: "h".into(),
-                callee: None,
-                max_workers: 0,
-                parent: None,
+                ..WorkerInfo::new("w", "resident")
             },
             status,
             load: 0.0,

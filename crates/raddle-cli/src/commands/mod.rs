@@ -40,9 +40,12 @@ mod up;
 mod wait;
 mod workers;
 
+use std::mem;
+
 use raddle_broker::Url;
 use raddle_core::Word;
 use raddle_exec::{Call, Prefork};
+use tokio::runtime::Runtime;
 
 #[cfg(feature = "pool")]
 use crate::args::PoolCommand;
@@ -77,7 +80,7 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let format = if stays { log.log_format } else { LogFormat::Text };
     logging::start(&global, stays.then_some(LEVEL), format);
     if let Command::Completions { shell } = command {
-        return completions::completions(shell);
+        return completions::completions(shell, global.json);
     }
     if let Command::Spawner(SpawnerCommand::Run(args)) = &command {
         return spawner::run(&global, args, call);
@@ -120,12 +123,19 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
         _ => None,
     };
     let is_once = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once));
-    let deed = || block_on(perform(&context, command, prefork));
+    // A task that was waited for is over and shown, and the system takes down what is left faster than this would.
+    let after: fn(Runtime) = if matches!(command, Command::Run(_)) { mem::forget } else { drop };
+    let deed = || block_on_and(perform(&context, command, prefork), after);
     if is_once { start::or_uncaught(deed) } else { deed() }
 }
 
 /// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
 fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
+    block_on_and(deed, drop)
+}
+
+/// As [`block_on`], with a word on what becomes of the runtime.
+fn block_on_and(deed: impl Future<Output = Outcome>, after: fn(Runtime)) -> Outcome {
     // Only here: what was forked before may have functions to run, whose panics are theirs to report.
     panic::ends_the_process();
     raddle_exec::survive_file_limit();
@@ -133,7 +143,9 @@ fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
         .enable_all()
         .build()
         .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
-    runtime.block_on(Box::pin(deed))
+    let outcome = runtime.block_on(Box::pin(deed));
+    after(runtime);
+    outcome
 }
 
 /// Whether a command neither looks for what another process has made nor leaves anything to one.

@@ -14,6 +14,7 @@ use crate::{
 };
 
 /// What was done.
+#[derive(Debug, PartialEq, Eq)]
 enum Deed {
     /// It was held back, and goes on.
     Resumed,
@@ -23,6 +24,8 @@ enum Deed {
     Reclaimed,
     /// Its worker gave it back.
     Requeued,
+    /// It came to its end before its worker could give it back.
+    Ended(State),
     /// It waits for its turn.
     Nothing,
 }
@@ -42,6 +45,10 @@ pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration) 
     }
     match deed {
         Deed::Resubmitted(new) => output::line(format!("{} resubmitted as {new}", task.tid))?,
+        Deed::Ended(state) => {
+            context.note("it has ended meanwhile: 'raddle task retry' submits it again");
+            output::line(format!("{} {state}", task.tid))?;
+        }
         Deed::Nothing => {
             context.note("it is not stuck: 'raddle task explain' says what it waits for");
             output::line(format!("{} waiting", task.tid))?;
@@ -53,7 +60,7 @@ pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration) 
 
 async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcome<Deed> {
     if task.state.is_terminal() {
-        return Ok(Deed::Resubmitted(broker.resubmit(task.tid).await?));
+        return Ok(Deed::Resubmitted(broker.resubmit(task.tid, false).await?));
     }
     if task.paused {
         ask(broker, task.tid, Control::new(Word::Resume), patience).await?;
@@ -70,11 +77,19 @@ async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcom
                 return Err(Failure::TimedOut(format!("task {}: its worker does not answer: {hint}", task.tid)));
             }
             Answer::Nothing(_) => {}
-            _ => return Ok(Deed::Requeued),
+            answer => return Ok(given_back(&answer)),
         }
     }
     broker.reclaim().await?;
     Ok(Deed::Reclaimed)
+}
+
+/// What has become of a task whose worker was told to give it back, and did not keep silent.
+fn given_back(answer: &Answer) -> Deed {
+    match answer {
+        Answer::Became(state) if state.is_terminal() => Deed::Ended(*state),
+        _ => Deed::Requeued,
+    }
 }
 
 /// Whether the worker that has the task is alive.
@@ -89,7 +104,23 @@ impl Deed {
             Self::Resubmitted(_) => "resubmitted",
             Self::Reclaimed => "reclaimed",
             Self::Requeued => "requeued",
+            Self::Ended(_) => "ended",
             Self::Nothing => "none",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_meanwhile_was_not_given_back() {
+        for ended in [State::Completed, State::Failed, State::Timeout, State::Cancelled, State::Killed] {
+            assert_eq!(given_back(&Answer::Became(ended)), Deed::Ended(ended));
+        }
+        for again in [State::Created, State::Spawning, State::Running] {
+            assert_eq!(given_back(&Answer::Became(again)), Deed::Requeued);
         }
     }
 }

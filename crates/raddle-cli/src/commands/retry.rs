@@ -19,8 +19,9 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
     }
     let mut records = Vec::new();
     let mut code = 0;
+    let mut failed = None;
     for old in tids {
-        match broker.resubmit(old).await {
+        match broker.resubmit(old, args.all_dead).await {
             Ok(new) if context.json => records.push(json!({ "tid": new, "retry_of": old })),
             Ok(new) => output::line(new.to_string())?,
             // The others can be submitted all the same, and this one stays where it is.
@@ -29,13 +30,19 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
                 records.push(json!({ "tid": null, "retry_of": old, "held_by": holder }));
                 code = USAGE;
             }
-            Err(error) => return Err(error.into()),
+            // Of all dead letters somebody else has seen to this one meanwhile.
+            Err(Error::NotDead(_) | Error::NotFound(_)) if args.all_dead => {}
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
         }
     }
+    // Those that were submitted are there, whatever became of the others.
     if context.json {
         output::json(&records)?;
     }
-    Ok(code)
+    failed.map_or(Ok(code), |error| Err(error.into()))
 }
 
 /// The tasks that were named. Workers among them are refused before anything is submitted.

@@ -22,7 +22,10 @@ use std::{
 use raddle_broker::{Url, agent::Serving, connect};
 use raddle_core::{Tid, manager::Charter, spec::Isolation};
 use raddle_exec::{Legacy, Prefork};
-use raddle_fabric::{Options, Shutdown, Worker, group::Member, handler::Plugins, routine::Routines, worker::EndReason};
+use raddle_fabric::{
+    Options, Shutdown, Worker, group::Member, handler::Plugins, routine::Routines, spawner::SPAWNER_VARIABLE,
+    worker::EndReason,
+};
 use serde_json::json;
 
 use super::interrupt::Interrupts;
@@ -431,6 +434,7 @@ pub(super) fn options(
         min_isolation: args.min_isolation.unwrap_or_default(),
         task_image: task_image(args)?,
         grouped: context.is_warm(),
+        parent: std::env::var(SPAWNER_VARIABLE).ok().and_then(|spawner| spawner.parse().ok()),
         prefork,
         ..kind
     };

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{TaskView, Tid, tid::TidArg};
 use raddle_exec::{Consumption, consumption};
-use raddle_fabric::worker::this_host;
+use raddle_fabric::worker::is_local;
 use serde_json::{Value, json};
 
 use crate::{context::Context, error::Outcome, format, output, table, tid};
@@ -60,10 +60,9 @@ impl Forest {
     async fn grow(broker: &dyn Broker) -> Outcome<Self> {
         let filter = TaskFilter { services: true, limit: MOST, ..TaskFilter::default() };
         let tasks: BTreeMap<_, _> = broker.tasks(filter).await?.into_iter().map(|task| (task.tid, task)).collect();
-        let here = this_host();
         let workers = broker.workers().await?;
         let here: BTreeMap<Tid, u32> =
-            workers.iter().filter(|entry| entry.info.host == here).map(|entry| (entry.tid, entry.info.pid)).collect();
+            workers.iter().filter(|entry| is_local(&entry.info)).map(|entry| (entry.tid, entry.info.pid)).collect();
         let uses = tasks.values().filter_map(|task| Some((task.tid, used(task, &here)?))).collect();
         Ok(Self { uses, now: Timestamp::now(), ..Self::from_tasks(tasks) })
     }

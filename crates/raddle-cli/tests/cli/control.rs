@@ -39,6 +39,46 @@ fn a_running_task_answers_through_its_worker() {
     assert_eq!((&records[0]["state"], &records[1]["state"]), (&"killed".into(), &"killed".into()));
 }
 
+/// A worker is a task, and answers the same words.
+#[test]
+fn a_resident_worker_is_asked_paused_and_resumed() {
+    let world = World::new();
+    let worker = world.worker(&["--concurrency", "1"]);
+    let status = || {
+        let asked = r#"{"command": "STATUS", "request_id": "mine"}"#;
+        world.raddle(["queue", "write", &format!("T{worker}.ctrl_in"), asked]).ok();
+        let replies = format!("T{worker}.ctrl_out");
+        let mut reply = serde_json::Value::Null;
+        until("it answers", || {
+            let read = world.raddle(["queue", "read", "--all", &replies]).ok();
+            let mut replies =
+                read.lines().into_iter().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+            reply = replies.rfind(|reply| reply["request_id"] == "mine").unwrap_or_default();
+            !reply.is_null()
+        });
+        (reply["command"].as_str().unwrap().to_owned(), reply["state"].as_str().unwrap().to_owned())
+    };
+    let says = |state: &str| ("STATUS".to_owned(), state.to_owned());
+    assert_eq!(state_after(&world, "ping", &worker), "listening");
+    assert_eq!(status(), says("listening"));
+
+    assert_eq!(state_after(&world, "pause", &worker), "paused");
+    let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]);
+    let entry = || world.raddle(["worker", "list", "--json"]).ok().json()[0].clone();
+    until("the registry says so", || entry()["status"] == "paused");
+    assert_eq!((state_after(&world, "ping", &worker), status()), ("paused".into(), says("paused")));
+    assert_eq!(world.task(&tid)["state"], "created", "it takes nothing");
+
+    assert_eq!(state_after(&world, "resume", &worker), "listening");
+    world.until_state(&tid, "running");
+    assert_eq!((state_after(&world, "ping", &worker), status()), ("busy".into(), says("busy")));
+    // What runs goes on when its worker takes nothing new.
+    assert_eq!(state_after(&world, "pause", &worker), "paused");
+    world.file("go", "");
+    world.raddle(["wait", &tid]).ok();
+    assert_eq!(state_after(&world, "resume", &worker), "listening");
+}
+
 #[test]
 fn words_to_several_go_on_after_one_that_fails() {
     let world = World::new();
@@ -141,6 +181,43 @@ fn a_pause_outlives_its_worker() {
         world.raddle(["wait", &tid]).ok();
         assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n", "{kill}");
     }
+}
+
+/// Its command does not heed SIGTERM, and its worker is killed before the time for that is over.
+#[test]
+fn a_stop_outlives_the_worker_that_has_heard_it() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json"]).ok().json();
+    world.file("pid", worker["pid"].to_string());
+    let script = "trap 'echo told > told' TERM; echo begun >> begun; while :; do sleep 0.1; done";
+    let tid = world.submit(&["--", "sh", "-c", script]);
+    until("it runs", || world.path().join("begun").exists());
+    let stop = world.start(["task", "stop", &tid]);
+    until("it is told", || world.path().join("told").exists());
+    world.bash("kill -9 $(cat pid)").ok();
+    world.worker(&[]);
+    assert!(stop.finish().ok().text().contains("cancelled"));
+    world.raddle(["run", "--", "true"]).ok();
+    assert_eq!(world.task(&tid)["state"], "cancelled");
+    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\n");
+}
+
+/// Whoever asks at the same time: what one has submitted, another passes over.
+#[test]
+fn each_dead_letter_is_submitted_again_once() {
+    const DEAD: usize = 200;
+    let world = World::new();
+    world.raddle(["submit", "--array", &format!("1-{DEAD}"), "--", "false"]).ok();
+    world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--concurrency", "2"]).ok();
+    let dead =
+        || world.raddle(["task", "list", "--dead", "--limit", "1000", "--json"]).ok().json().as_array().unwrap().len();
+    assert_eq!(dead(), DEAD);
+    let retry = || world.raddle(["task", "retry", "--all-dead"]).ok().lines().len();
+    let made: usize = std::thread::scope(|scope| {
+        let tries: Vec<_> = (0..3).map(|_| scope.spawn(retry)).collect();
+        tries.into_iter().map(|attempt| attempt.join().unwrap()).sum()
+    });
+    assert_eq!((made, dead()), (DEAD, 0));
 }
 
 /// Two dead letters with one key cannot both run at the same time: one of them stays.

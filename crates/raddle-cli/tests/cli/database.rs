@@ -94,6 +94,23 @@ fn a_folder_that_cannot_be_written_is_named() {
     world.bash_apart(script).code(125).says("cannot write").says("ro/.raddle");
 }
 
+/// Those who only look need to write as well: they wait for others through a file beside the database.
+#[test]
+fn a_project_on_a_read_only_mount_is_named_with_what_to_do() {
+    let world = World::new();
+    fs::create_dir(world.path().join("ro")).unwrap();
+    let script = r#"mount -t tmpfs none ro && cd ro || exit 99
+        tid=$(raddle run --json -- true | jq -r .tid)
+        mount -o remount,ro .
+        for command in 'run -- true' 'submit -- true' 'worker start' status "result $tid" "logs $tid" 'task list'; do
+            raddle $command; echo $?
+        done"#;
+    let ran = world.bash_apart(script).ok();
+    assert_eq!(ran.text(), "125\n".repeat(7));
+    let advice = "raddle.db-bell: its file system is read-only: mount that for writing";
+    assert_eq!(ran.stderr.matches(advice).count(), 7, "{}", ran.stderr);
+}
+
 #[test]
 fn a_full_disk_loses_nothing_that_was_accepted() {
     let world = World::new();

@@ -1,9 +1,11 @@
 //! The one-liners that people type when something is stuck, as they type them. They see no processes but their own.
+//!
+//! Each line of the emergency section that needs no terminal is run as it is written, and so is each that `docs/operations.md` has instead.
 
-use crate::world::World;
+use crate::world::{Ran, World};
 
 /// A worker with a task that runs; then the one-liners.
-fn with_a_running_task(one_liners: &str) -> (World, crate::world::Ran) {
+fn with_a_running_task(one_liners: &str) -> (World, Ran) {
     let world = World::new();
     let script = format!(
         "raddle worker start --concurrency 2 > worker.tid
@@ -19,28 +21,60 @@ fn read(world: &World, name: &str) -> String {
     std::fs::read_to_string(world.path().join(name)).unwrap().trim().to_owned()
 }
 
+/// What `uniq -c` has counted: how many, and of what.
+fn counts(world: &World, name: &str) -> Vec<(usize, String)> {
+    let counted = read(world, name);
+    let count = |line: &str| {
+        let (count, what) = line.trim_start().split_once(' ').unwrap_or((line.trim_start(), ""));
+        (count.parse().unwrap(), what.to_owned())
+    };
+    counted.lines().map(count).collect()
+}
+
 #[test]
 fn tasks_are_found_with_ps_and_pgrep() {
     let (world, ran) = with_a_running_task(
         r#"ps aux | grep "raddle-.*:analyze"
-        echo --
-        top -b -n 1 -p $(pgrep -f "raddle-" -d,) > top.out
-        ps aux | grep raddle- | wc -l
-        ps aux | grep raddle- | awk -F'[-:]' '{print $3}' | sort | uniq -c > names
-        ps aux | grep raddle- | awk -F'[-:]' '{print $4}' | sort | uniq -c > statuses"#,
+        top -b -n 1 -p $(pgrep -f "raddle-" -d,) > top
+        pgrep -f "raddle-" | wc -l > processes
+        ps aux | grep raddle- | wc -l > lines
+        ps aux | grep raddle- | awk -F'[-:]' '{print $3}' | sort | uniq -c > fields3
+        ps aux | grep raddle- | awk -F'[-:]' '{print $4}' | sort | uniq -c > fields4
+        ps -eo args | grep '^raddle-' | cut -d: -f2 | sort | uniq -c > names
+        ps -eo args | grep '^raddle-' | cut -d: -f3 | sort | uniq -c > statuses"#,
     );
     let ran = ran.ok();
-    let (found, count) = ran.text().split_once("--\n").unwrap();
     let title = format!("raddle-{}:analyze:running", &read(&world, "task.tid")[9..]);
-    assert!(found.contains(&title), "{found}");
-    assert!(count.trim().parse::<u32>().unwrap() >= 2, "{count}");
-    assert!(read(&world, "top.out").contains("raddle-"));
+    assert!(ran.text().contains(&title), "{}", ran.text());
+    let processes: usize = read(&world, "processes").parse().unwrap();
+    // `ps aux` shows the `grep` as well, if that has begun.
+    let lines = processes..=processes + 1;
+    assert!(lines.contains(&read(&world, "lines").parse().unwrap()), "{} of {processes}", read(&world, "lines"));
+    // The first fifteen letters of a title, which is all there is room for.
+    let shown = read(&world, "top").matches(" raddle-").count();
+    assert_eq!(shown, processes, "{}", read(&world, "top"));
+    // The time of day in a line of `ps aux` shifts the fields: every line is counted, but not by its name.
+    for fields in ["fields3", "fields4"] {
+        let counted = counts(&world, fields);
+        assert!(lines.contains(&counted.iter().map(|(count, _)| count).sum()), "{processes}: {counted:?}");
+    }
+    let (names, statuses) = (counts(&world, "names"), counts(&world, "statuses"));
+    for one in ["analyze", "worker"] {
+        assert!(names.contains(&(1, one.to_owned())), "{names:?}");
+    }
+    for one in ["running", "busy"] {
+        assert!(statuses.contains(&(1, one.to_owned())), "{statuses:?}");
+    }
 }
 
 #[test]
 fn a_stuck_task_is_found_looked_at_and_recovered() {
     let (world, ran) = with_a_running_task(
-        r#"tid=$(ps aux | grep "raddle-.*:analyze:running" | head -1 | cut -d- -f2 | cut -d: -f1)
+        r#"ps aux | grep "raddle-.*:running" | grep -E "[0-9]+:[0-9]{2}:[0-9]{2}" > hours
+        for least in 0 3600; do
+            ps -eo etimes,args | awk '$1 >= '$least | grep "raddle-.*:running" | grep -v grep > older.$least
+        done
+        tid=$(ps aux | grep "raddle-.*:running" | head -1 | cut -d- -f2 | cut -d: -f1)
         raddle tid $tid
         raddle queue peek T$(raddle tid $tid).reserved
         raddle task recover $(raddle tid $tid)"#,
@@ -51,6 +85,54 @@ fn a_stuck_task_is_found_looked_at_and_recovered() {
     assert_eq!(lines[0], tid);
     assert!(lines[1].contains(&tid), "{}", lines[1]);
     assert_eq!(lines[2], format!("{tid} requeued"));
+    // `ps aux` counts minutes and seconds of processor time, and never hours.
+    assert_eq!(read(&world, "hours"), "");
+    assert!(read(&world, "older.0").ends_with(&format!("raddle-{}:analyze:running", &tid[9..])));
+    assert_eq!(read(&world, "older.3600"), "");
+}
+
+#[test]
+fn what_ran_past_its_timeout_is_found_while_it_is_being_stopped() {
+    let (world, ran) = with_a_running_task(
+        r#"raddle submit --name deaf --timeout 200ms -- sh -c 'trap "" TERM; sleep 600' > deaf.tid
+        for i in $(seq 500); do
+            ps aux | grep "raddle-.*:timeout" > found
+            grep -q ":deaf:" found && break
+            sleep 0.02
+        done
+        raddle wait $(cat deaf.tid)
+        raddle task list --status timeout
+        ps aux | grep "raddle-.*:timeout" > left
+        true"#,
+    );
+    let (tid, ran) = (read(&world, "deaf.tid"), ran.ok());
+    assert!(read(&world, "found").contains(&format!("raddle-{}:deaf:timeout", &tid[9..])), "{}", read(&world, "found"));
+    assert!(ran.text().contains(&tid), "{}", ran.text());
+    assert!(!read(&world, "left").contains(":deaf:"), "{}", read(&world, "left"));
+}
+
+/// A task that has failed has no process any more: what would kill one finds nobody, and hits nobody else.
+#[test]
+fn what_has_failed_has_no_process_to_kill() {
+    let (world, ran) = with_a_running_task(
+        r#"raddle submit --name broken -- false > broken.tid
+        raddle wait $(cat broken.tid) > /dev/null
+        pgrep -f "raddle-" -d, > before
+        pkill -f "raddle-.*:failed"; echo $?
+        pgrep -f "raddle-.*:failed" | xargs kill 2> usage
+        pgrep -f "raddle-" -d, > after
+        raddle task list --status failed --json | jq -r '.[].tid'
+        pkill -f "raddle-.*:analyze:"; echo $?
+        raddle wait $(cat task.tid)
+        raddle worker list --json | jq length"#,
+    );
+    let (broken, analyze, ran) = (read(&world, "broken.tid"), read(&world, "task.tid"), ran.ok());
+    let lines = ran.lines();
+    assert_eq!(lines[..3], ["1", &broken, "0"], "{ran:?}");
+    assert_eq!(read(&world, "before"), read(&world, "after"));
+    // While one whose name is called so is gone, and its worker is not.
+    assert!(lines[3].contains(&analyze) && lines[3].contains("killed"), "{ran:?}");
+    assert_eq!(lines[4], "1");
 }
 
 #[test]
@@ -58,9 +140,10 @@ fn every_process_leads_to_its_task() {
     let (world, ran) = with_a_running_task(
         r#"for tid in $(ps aux | grep raddle- | cut -d- -f2 | cut -d: -f1 | sort -u); do
             echo "Processing task $tid"
-            full_tid=$(raddle tid $tid) || continue
+            full_tid=$(raddle tid $tid)
             raddle task status $full_tid
-        done"#,
+        done
+        true"#,
     );
     let ran = ran.ok();
     for name in ["task.tid", "worker.tid"] {
@@ -71,18 +154,17 @@ fn every_process_leads_to_its_task() {
 #[test]
 fn killing_everything_leaves_nothing_and_loses_nothing() {
     let (world, ran) = with_a_running_task(
-        r#"pkill -f "raddle-.*:failed"
-        pgrep -f "raddle-.*:failed" | xargs -r kill
-        ps aux | grep "raddle-.*:timeout" > /dev/null
-        pkill -f "raddle-"
+        r#"raddle submit --queue later -- true > waits.tid
+        pkill -f "raddle-"; echo $?
         for i in $(seq 100); do pgrep -f "raddle-" > left || break; sleep 0.1; done
         wc -l < left
         pgrep -x sleep | wc -l
-        cat task.tid | xargs raddle task status --json | jq -r .state"#,
+        cat task.tid waits.tid | xargs -n 1 raddle task status --json | jq -r .state"#,
     );
     let ran = ran.ok();
-    assert_eq!(ran.lines()[0], "0", "{ran:?}");
-    let state = *ran.lines().last().unwrap();
-    assert!(state == "killed" || state == "created", "{state}");
+    // Its runner heard it first, or its worker.
+    assert!(["killed", "created"].contains(&ran.lines()[3]), "{ran:?}");
+    assert_eq!(ran.lines()[..3], ["0", "0", "0"], "{ran:?}");
+    assert_eq!(ran.lines()[4], "created");
     drop(world);
 }

@@ -2,6 +2,7 @@
 
 mod deploy;
 mod hang;
+mod keys;
 mod stop;
 mod upkeep;
 
@@ -80,7 +81,7 @@ fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
     let tid = world.submit(&["--queue", "mail", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
     let title = manager.stdout().trim()[9..].to_owned();
-    assert!(world.processes().iter().any(|(_, line)| line.contains(&format!("raddle-{title}:group:running"))));
+    assert!(world.processes().iter().any(|(_, line)| line.contains(&format!("raddle-{title}:group:listening"))));
     let said = down(&world, manager);
     assert!(said.contains("ended by itself: another takes its place") && said.contains("signal 9"), "{said}");
     assert!(said.contains("started 3 processes and left"), "{said}");
@@ -206,7 +207,9 @@ fn workers_are_turned_off_and_on_and_scaled() {
     until("there are four", || pids(&world, "mail").len() == 4);
     world.raddle(["group", "scale", "mail", "1"]).ok();
     until("there is one", || pids(&world, "mail").len() == 1);
-    world.raddle(["group", "scale", "stock", "2"]).code(2).says("there can be one of it");
+    for replicas in ["0", "2"] {
+        world.raddle(["group", "scale", "stock", replicas]).code(2).says("there can be one of it");
+    }
     world.raddle(["group", "off", "male"]).code(2).says("there is no worker 'male'");
     down(&world, manager);
     // It is kept, and a restart does not undo it.
@@ -286,6 +289,22 @@ fn a_trigger_makes_events_and_stands_still_while_its_worker_is_off() {
     let before = lines(&world, "ticks").len();
     world.raddle(["group", "on", "tick"]).ok();
     until("it ticks again", || lines(&world, "ticks").len() > before);
+    down(&world, manager);
+}
+
+#[test]
+fn a_trigger_that_is_added_while_its_worker_is_off_waits_for_it() {
+    let world = World::new();
+    let file = "[process.clock]\n[[process.clock.worker]]\nslug = 'tick'\ncommand = ['sh', '-c', 'echo . >> ticks']\n";
+    let manager = up(&world, file);
+    world.raddle(["group", "off", "tick"]).ok();
+    down(&world, manager);
+    let manager = up(&world, &format!("{file}trigger = {{ every = '200ms' }}\n"));
+    let trigger = || world.raddle(["schedule", "list", "--json"]).ok().json()[0].clone();
+    assert_eq!((&trigger()["paused"], &trigger()["fired"]), (&true.into(), &0.into()));
+    world.raddle(["group", "on", "tick"]).ok();
+    until("it ticks", || lines(&world, "ticks").len() >= 2);
+    assert_eq!(trigger()["paused"], false);
     down(&world, manager);
 }
 

@@ -119,6 +119,8 @@ fn the_version_and_completions_are_data() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(world.raddle(["completions", shell]).ok().text().contains("raddle"));
     }
+    let (text, json) = (world.raddle(["completions", "zsh"]).ok(), world.raddle(["completions", "zsh", "--json"]).ok());
+    assert_eq!(json.json(), serde_json::json!({ "shell": "zsh", "script": text.text() }));
     assert!(!world.path().join(".raddle").exists(), "nothing was asked for that needs a folder");
 }
 

@@ -241,6 +241,70 @@ fn two_primes_share_what_is_asked() {
     });
 }
 
+/// Has a manager finish, then give back what it runs, then kill that: each when it is known to have heard the word before.
+fn kill_in_stages(world: &World, manager: &Started) {
+    let tid = manager.stdout().trim().to_owned();
+    for status in ["draining", "stopping"] {
+        manager.signal(libc::SIGTERM);
+        let title = format!("raddle-{}:worker-prime:{status}", &tid[9..]);
+        until(status, || world.processes().iter().any(|(_, line)| line.contains(&title)));
+    }
+    manager.signal(libc::SIGTERM);
+}
+
+#[test]
+fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
+    on_both(|world| {
+        world.file("tasks.toml", TASKS);
+        let hold = |text: &str| {
+            let tid = prime(world, json!({ "task": "hold", "params": { "text": text } }));
+            world.until_state(&tid, "running");
+            tid
+        };
+        // One task is all that each has room for, so that the other is left to the second.
+        let flags = ["--registry", "tasks.toml", "--warm-pool", "0", "--limits", "max_tasks=1"];
+        let stays = manager(world, &flags);
+        let kept = hold("kept");
+        let goes = manager(world, &flags);
+        let back = hold("back");
+        let list = world.raddle(["worker", "list", "--json"]).ok().json();
+        let parent_of = |tid: &str| {
+            let worker = world.task(tid)["worker"].clone();
+            list.as_array().unwrap().iter().find(|entry| entry["tid"] == worker).unwrap()["parent"].clone()
+        };
+        assert_eq!((parent_of(&kept), parent_of(&back)), (json!(stays.stdout().trim()), json!(goes.stdout().trim())));
+        let pid = world.task(&kept)["pid"].clone();
+        kill_in_stages(world, &goes);
+        goes.finish().ok();
+        until("what it ran is given back", || world.task(&back)["state"] == "created");
+        let task = world.task(&kept);
+        assert_eq!((&task["state"], &task["pid"], &task["attempt"]), (&json!("running"), &pid, &json!(1)));
+        world.file("go", "");
+        world.raddle(["wait", &kept, &back]).ok();
+        assert_eq!(world.task(&kept)["attempt"], 1);
+        stop(stays);
+    });
+}
+
+#[test]
+fn a_prime_that_is_hurried_hurries_its_managers() {
+    let world = World::new();
+    world.file("tasks.toml", TASKS);
+    let first = manager(&world, &[]);
+    world.raddle(["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"]).ok();
+    let held = ask(&world, "worker.unix.requests", json!({ "task": "hold", "params": { "text": "x" } }));
+    world.until_state(&held, "running");
+    // Nobody is the parent of the manager from now on: it hears words alone.
+    first.signal(libc::SIGKILL);
+    first.finish();
+    let next = manager(&world, &[]);
+    kill_in_stages(&world, &next);
+    next.finish();
+    let is_left = || managers(&world).iter().any(|entry| entry["type"] == "unix");
+    until("the manager has left", || !is_left());
+    assert_eq!(world.task(&held)["state"], "created", "what it ran was given back");
+}
+
 #[test]
 fn a_prime_makes_managers_requests_find_them_and_all_stop_with_it() {
     on_both(|world| {

@@ -43,6 +43,27 @@ fn tasks_of_a_worker_that_is_gone_go_back_and_no_others() {
 }
 
 #[test]
+fn a_worker_that_is_gone_is_a_finding_until_what_it_had_is_taken_back() {
+    let world = World::new();
+    let worker = world.raddle(["worker", "start", "--json"]).ok().json();
+    let tid = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&tid, "running");
+    let stale = || {
+        let doctor = world.raddle(["doctor", "--json"]).ok().json();
+        let checks = doctor["checks"].as_array().unwrap().clone();
+        checks.into_iter().find(|check| check["name"] == "stale workers").unwrap()
+    };
+    assert_eq!((&stale()["ok"], &stale()["detail"]), (&true.into(), &"0 without a valid lease".into()));
+    kill(&worker);
+    until("its lease is over", || stale()["ok"] == false);
+    let found = stale();
+    assert_eq!((&found["detail"], &found["vital"]), (&"1 without a valid lease".into(), &false.into()));
+    assert!(found["fix"].as_str().unwrap().starts_with("run 'raddle requeue-orphans'"), "{found}");
+    assert!(world.raddle(["requeue-orphans"]).ok().text().starts_with(&tid));
+    assert_eq!((&stale()["ok"], stale().get("fix")), (&true.into(), None));
+}
+
+#[test]
 fn people_are_told_of_each_task() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json"]).ok().json();

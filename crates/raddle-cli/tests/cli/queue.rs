@@ -33,6 +33,17 @@ fn messages_are_moved_counted_and_deleted() {
 }
 
 #[test]
+fn json_of_what_changes_queues_has_a_stable_shape() {
+    let world = World::new();
+    let json = |args: &[&str]| shape(&world, &world.raddle([args, &["--json"]].concat()).ok().json());
+    snapshot!("json_queue_write", json(&["queue", "write", "jobs.a", "one", "two"]));
+    let tid = world.submit(&["--", "true"]);
+    snapshot!("json_queue_write_word", json(&["queue", "write", &format!("T{tid}.ctrl_in"), "STOP"]));
+    snapshot!("json_queue_broadcast", json(&["queue", "broadcast", "jobs.*", "three"]));
+    snapshot!("json_queue_delete", json(&["queue", "delete", "jobs.a"]));
+}
+
+#[test]
 fn queues_are_listed_while_they_hold_something() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);

@@ -148,6 +148,7 @@ fn json_has_a_stable_shape() {
     snapshot!("json_worker_list", json(&["worker", "list"]));
     snapshot!("json_task_tree", json(&["task", "tree"]));
     snapshot!("json_task_kill", json(&["task", "kill", &waiting]));
+    snapshot!("json_worker_stop", json(&["worker", "stop", "--all"]));
     let doctor = world.raddle(["doctor", "--json"]).ok().json();
     assert!(!doctor.to_string().contains("inotify"), "{doctor}");
     let keys: Vec<&String> = doctor.as_object().unwrap().keys().collect();

@@ -288,7 +288,8 @@ fn a_task_does_not_follow_itself() {
 fn a_process_that_became_root_is_named() {
     // SAFETY: geteuid has no effects.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("only root can make a program by which others become root");
+        assert!(std::env::var_os("CI").is_none(), "only root can make a program by which others become root");
+        eprintln!("skipped: only root can make a program by which others become root");
         return;
     }
     let world = World::new();

@@ -33,7 +33,7 @@ fn redact(world: &World, key: &str, value: &mut Value) {
         Value::Number(_) if VARYING.contains(&key) => *value = Value::from(format!("[{key}]")),
         Value::String(text) => {
             *text = text.replace(world.path().to_str().unwrap(), "[world]");
-            if matches!(key, "host" | "short" | "request_id" | "uid" | "address")
+            if matches!(key, "host" | "place" | "short" | "request_id" | "uid" | "address")
                 || text.parse::<jiff::Timestamp>().is_ok()
             {
                 *text = format!("[{key}]");

@@ -16,6 +16,22 @@ fn one_task_gives_one_id() {
     assert!(record["tid"].as_str().unwrap().ends_with(record["short"].as_str().unwrap()));
 }
 
+/// On a terminal people see how far it has come. Elsewhere nobody is told.
+#[test]
+fn many_tasks_show_their_progress_on_a_terminal() {
+    let world = World::new();
+    let submit = "raddle submit --array 1-3000 -- true > ids";
+    let shown = world.bash(&format!("TERM=xterm script -qec 'stty cols 100; {submit}' /dev/null; wc -l < ids")).ok();
+    for part in [" 1000/3000 submitted, ", " 3000/3000 submitted, "] {
+        assert!(shown.text().contains(part), "{}", shown.text());
+    }
+    // Nothing of it is left on its line.
+    assert!(shown.text().ends_with("\r\u{1b}[2K3000\n"), "{:?}", shown.text());
+    for quiet in ["raddle submit --array 1-3000 -- true", "raddle submit --array 1-3000 --quiet -- true"] {
+        assert_eq!(world.bash(&format!("{quiet} > ids")).ok().stderr, "", "{quiet}");
+    }
+}
+
 #[test]
 fn every_flag_finds_its_key() {
     let world = World::new();

@@ -1,6 +1,7 @@
 //! `raddle worker`, and process titles.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     thread,
     time::{Duration, Instant},
@@ -84,7 +85,7 @@ fn an_old_or_terminated_worker_finishes_its_task() {
 
     fs::remove_file(world.path().join("go")).unwrap();
     let worker = world.start(["worker", "start", "--no-detach", "--once"]);
-    until("the next one runs", || begun() == 2 && title("running"));
+    until("the next one runs", || begun() == 2 && title("busy"));
     worker.signal(libc::SIGTERM);
     until("it heard", || worker.stderr().contains("stopping"));
     world.file("go", "");
@@ -165,12 +166,38 @@ fn two_workers_started_at_once_share_the_work() {
     let starts = [world.start(["worker", "start"]), world.start(["worker", "start"])];
     let tids: Vec<String> = starts.map(|start| start.finish().ok().text().to_owned()).into();
     assert_ne!(tids[0], tids[1]);
-    let tids = world.submit(&["--array", "1-200", "--", "sh", "-c", "echo {} >> ran"]);
-    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    // Nobody goes on before both have begun something. Their runners' parents are the workers.
+    let script = "cut -d' ' -f4 /proc/$PPID/stat >> workers
+        until [ $(sort -u workers | wc -l) = 2 ]; do sleep 0.02; done
+        echo {} >> ran";
+    let tids = world.submit(&["--array", "1-200", "--", "sh", "-c", script]);
+    world.raddle(["wait", "--timeout", "50"].into_iter().chain(tids.lines())).ok();
     let ran = fs::read_to_string(world.path().join("ran")).unwrap();
     let mut numbers: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=200).collect::<Vec<_>>(), "each ran exactly once");
+}
+
+/// Where nobody else is, processes are numbered in the order of their birth, threads included.
+#[test]
+fn a_resident_worker_starts_one_process_for_each_task_below_one_runner() {
+    const TASKS: usize = 100;
+    let world = World::new();
+    let script = format!(
+        "raddle submit --array 1-{TASKS} -- sh -c 'echo $$ $PPID >> births' > /dev/null
+        raddle worker start --no-detach --concurrency 1 --idle-exit 0 --quiet"
+    );
+    world.bash_apart(&script).ok();
+    let births = fs::read_to_string(world.path().join("births")).unwrap();
+    let (pids, runners): (Vec<usize>, BTreeSet<usize>) = births
+        .lines()
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(pid, runner)| (pid.parse::<usize>().unwrap(), runner.parse::<usize>().unwrap()))
+        .unzip();
+    assert_eq!((pids.len(), runners.len()), (TASKS, 1), "{births}");
+    // The worker itself may start some threads, whose number does not grow with that of the tasks.
+    let born = pids.last().unwrap() - pids[0] + 1;
+    assert!((TASKS..TASKS * 3 / 2).contains(&born), "{born} for {TASKS} tasks: {births}");
 }
 
 #[test]

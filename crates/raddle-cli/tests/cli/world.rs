@@ -262,6 +262,14 @@ impl Ran {
     }
 }
 
+/// Says that a test is left out because something is missing here. In continuous integration nothing is.
+#[track_caller]
+pub(crate) fn skip(what: &str) {
+    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1");
+    assert!(!is_ci, "there is no {what}: 'cargo xtask test' installs what tests need");
+    eprintln!("skipped: no {what}");
+}
+
 /// Waits until something holds.
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {

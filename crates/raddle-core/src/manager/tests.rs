@@ -228,17 +228,12 @@ fn limits_are_read_as_they_are_written() {
 
 fn manager(n: u64, kind: &str, tasks: &str, busy: u32) -> WorkerEntry {
     let info = WorkerInfo {
-        name: name_of(kind),
-        kind: kind.into(),
         capabilities: tasks.parse().unwrap(),
         queues: vec![requests(kind), WAITING.into()],
-        concurrency: 0,
         pid: 1,
-        born: None,
         host: "here".into(),
-        callee: None,
         max_workers: 10,
-        parent: None,
+        ..WorkerInfo::new(name_of(kind), kind)
     };
     let tid = Tid::from_u64(1_700_000_000_000_000_000 + n).unwrap();
     WorkerEntry::new(tid, info, Beat { busy, ..Beat::default() }, Timestamp::UNIX_EPOCH)

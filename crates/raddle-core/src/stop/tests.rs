@@ -54,7 +54,7 @@ proptest! {
                     prop_assert!(stage > before || before == Stage::Killing);
                 }
                 Do::Kill => prop_assert_eq!(stop.kill(now), Stage::Killing),
-                Do::Terminate => prop_assert_eq!(stop.terminate(now), before.max(Stage::Terminating)),
+                Do::Terminate => prop_assert_eq!(stop.reach(Stage::Terminating, now), before.max(Stage::Terminating)),
                 Do::Tick => {
                     let moved = stop.tick(now);
                     prop_assert_eq!(moved.is_some(), due.is_some_and(|due| due <= now));
@@ -117,7 +117,7 @@ fn cancel_leaves_out_the_drain() {
 #[test]
 fn terminating_twice_does_not_lengthen_the_grace() {
     let mut stop = Stop::new(StopPolicy::drain(GRACE));
-    stop.terminate(at(1));
-    stop.terminate(at(4));
+    stop.reach(Stage::Terminating, at(1));
+    stop.reach(Stage::Terminating, at(4));
     assert_eq!(stop.deadline(), Some(at(6)));
 }

@@ -30,9 +30,18 @@ pub(super) const SETTLED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
-    Starting,
-    Ready { since: Duration },
-    Stopping { stop: Stop, why: Why, was_ready: Option<Duration> },
+    /// Since then, as far as it could.
+    Starting {
+        since: Duration,
+    },
+    Ready {
+        since: Duration,
+    },
+    Stopping {
+        stop: Stop,
+        why: Why,
+        was_ready: Option<Duration>,
+    },
 }
 
 impl Child {
@@ -40,7 +49,7 @@ impl Child {
         Self {
             seat,
             born: now,
-            phase: Phase::Starting,
+            phase: Phase::Starting { since: now },
             marked: now,
             suspended: None,
             bounds,
@@ -53,7 +62,7 @@ impl Child {
     }
 
     pub(super) fn is_starting(&self) -> bool {
-        matches!(self.phase, Phase::Starting)
+        matches!(self.phase, Phase::Starting { .. })
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -63,9 +72,17 @@ impl Child {
     /// Since when it was ready, also if it stops by now.
     pub(super) fn ready_since(&self) -> Option<Duration> {
         match &self.phase {
-            Phase::Starting => None,
+            Phase::Starting { .. } => None,
             Phase::Ready { since } => Some(*since),
             Phase::Stopping { was_ready, .. } => *was_ready,
+        }
+    }
+
+    /// Whatever was not heard of it until now says nothing: it has its time once more.
+    pub(super) fn spare(&mut self, now: Duration) {
+        self.marked = now;
+        if let Phase::Starting { since } = &mut self.phase {
+            *since = now;
         }
     }
 
@@ -85,7 +102,7 @@ impl Child {
         let Policy { patience, start_within, .. } = policy;
         let stopped = self.suspended.and_then(|since| Some((since + (*patience)?, Hang::Suspended)));
         match self.phase {
-            Phase::Starting => stopped.or(start_within.map(|within| (self.born + within, Hang::Unready))),
+            Phase::Starting { since } => stopped.or(start_within.map(|within| (since + within, Hang::Unready))),
             Phase::Ready { .. } => stopped.or(patience.map(|patience| (self.marked + patience, Hang::Silent))),
             // Its stop has an end of its own.
             Phase::Stopping { .. } => None,
@@ -96,7 +113,7 @@ impl Child {
     pub(super) fn look_at(&self, policy: &Policy, now: Duration) -> Option<Duration> {
         let hang = self.hang_at(policy).map(|(at, _)| at);
         match &self.phase {
-            Phase::Starting => hang,
+            Phase::Starting { .. } => hang,
             Phase::Ready { since } => {
                 let settled = (!self.settled).then_some(*since + SETTLED);
                 let age = self.bounds.age.map(|age| self.born + age).filter(|at| *at > now);

@@ -111,7 +111,7 @@ impl Core {
                 }
             }
             // Whoever shows that it gets on is looked at when that was to be, and then again later.
-            Event::Late => self.children.values_mut().for_each(|child| child.marked = now),
+            Event::Late => self.children.values_mut().for_each(|child| child.spare(now)),
             Event::Marked(id) => self.with(id, |child| child.marked = now),
             Event::Suspended(id) => {
                 self.with(id, |child| child.suspended = child.suspended.or(Some(now)));
@@ -231,11 +231,12 @@ impl Core {
         }
         let ids: Vec<ChildId> = self.children.keys().copied().collect();
         for id in ids {
-            match &mut self.children.get_mut(&id).expect("nobody has left meanwhile").phase {
-                // One that stops already, for a reason of its own, need not stop faster for the first word.
-                Phase::Stopping { .. } if self.asked == 1 => {}
+            let child = self.children.get_mut(&id).expect("nobody has left meanwhile");
+            let all = self.groups[child.seat.group.0].stop.stage();
+            match &mut child.phase {
+                // One that stops already, for a reason of its own, is as far as the others at least, and need not be ahead of them.
                 Phase::Stopping { stop, .. } => {
-                    let (before, stage) = (stop.stage(), stop.request(now));
+                    let (before, stage) = (stop.stage(), stop.reach(all, now));
                     if stage != before {
                         self.effects.push(Effect::Tell(id, stage));
                         self.arm(id, now);

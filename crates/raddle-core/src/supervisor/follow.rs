@@ -6,7 +6,7 @@ use super::{
     ChildId, Core, Effect, GroupId, Notice, Seat, Why,
     child::{Child, Phase, SETTLED},
 };
-use crate::stop::Stop;
+use crate::stop::{Stage, Stop};
 
 impl Core {
     pub(super) fn go_on(&mut self, now: Duration) {
@@ -90,7 +90,7 @@ impl Core {
         let mut stop = Stop::new(group.policy.stop);
         let stage = match why {
             Why::Hung(_) => stop.kill(now),
-            Why::Broken => stop.terminate(now),
+            Why::Broken => stop.reach(Stage::Terminating, now),
             _ => stop.request(now),
         };
         self.enter(id, Phase::Stopping { stop, why, was_ready }, now);

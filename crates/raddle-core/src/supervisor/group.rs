@@ -135,7 +135,7 @@ impl Group {
 
     fn count(&mut self, phase: &Phase) -> &mut usize {
         match phase {
-            Phase::Starting => &mut self.starting,
+            Phase::Starting { .. } => &mut self.starting,
             Phase::Ready { .. } => &mut self.ready,
             Phase::Stopping { .. } => &mut self.stopping,
         }

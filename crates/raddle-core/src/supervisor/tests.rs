@@ -151,6 +151,13 @@ fn whoever_stood_still_himself_takes_nobody_for_hung() {
     assert!(core.on(Event::Time, at(60_999)).is_empty());
     let effects = core.on(Event::Time, at(61_000));
     assert!(effects.contains(&Effect::Tell(children[0], Stage::Killing)), "{effects:?}");
+    // Nor for too slow to start.
+    let mut core = Core::new([policy(1)]);
+    let child = started(&core.on(Event::Time, at(0)))[0];
+    assert!(core.on(Event::Late, at(60_000)).is_empty());
+    assert!(core.on(Event::Time, at(89_999)).is_empty());
+    let effects = core.on(Event::Time, at(90_000));
+    assert!(effects.contains(&Effect::Say(Notice::Ending(child, Why::Hung(Hang::Unready)))), "{effects:?}");
 }
 
 #[test]
@@ -422,6 +429,21 @@ fn who_is_broken_is_cancelled_and_replaced() {
     assert!(core.on(Event::Broken(children[0]), at(2)).is_empty());
     assert_eq!(core.on(Event::Time, at(2001)), [Effect::Tell(children[0], Stage::Killing)]);
     assert_eq!(started(&core.on(Event::Gone(children[0], End::Well), at(2002))).len(), 1);
+}
+
+#[test]
+fn who_is_broken_is_hurried_no_further_than_the_others() {
+    let (mut core, children) = up(policy(2));
+    core.on(Event::Broken(children[0]), at(1));
+    let told = |effects: Vec<Effect>| {
+        let tells = effects.into_iter().filter(|effect| matches!(effect, Effect::Tell(..)));
+        tells.collect::<Vec<_>>()
+    };
+    let [broken, other] = [0, 1].map(|number| move |children: &[ChildId], stage| Effect::Tell(children[number], stage));
+    assert_eq!(told(core.on(Event::Stop, at(2))), [other(&children, Stage::Draining)]);
+    assert_eq!(told(core.on(Event::Stop, at(3))), [other(&children, Stage::Terminating)], "it has its grace");
+    let both = [broken(&children, Stage::Killing), other(&children, Stage::Killing)];
+    assert_eq!(told(core.on(Event::Stop, at(4))), both);
 }
 
 #[test]

@@ -7,17 +7,12 @@ use crate::arbitrary;
 
 fn worker(queues: &[&str], capabilities: CapSet) -> WorkerInfo {
     WorkerInfo {
-        name: "w".into(),
-        kind: "resident".into(),
         capabilities,
         queues: queues.iter().map(ToString::to_string).collect(),
         concurrency: 1,
         pid: 1,
-        born: None,
-        max_workers: 0,
-        parent: None,
         host: "here".into(),
-        callee: None,
+        ..WorkerInfo::new("w", "resident")
     }
 }
 
@@ -66,4 +61,13 @@ fn a_status_is_found_by_its_number() {
         assert_eq!(WorkerStatus::from_u8(status as u8), status);
     }
     assert_eq!(WorkerStatus::from_u8(u8::MAX), WorkerStatus::Active);
+}
+
+#[test]
+fn a_process_is_looked_at_only_where_its_number_means_it() {
+    let info = |place: Option<&str>| WorkerInfo { place: place.map(Into::into), ..worker(&[], CapSet::new()) };
+    assert!(info(None).is_at("here", Some("a")) && info(Some("a")).is_at("here", None), "as far as anybody knows");
+    assert!(info(Some("a")).is_at("here", Some("a")));
+    assert!(!info(Some("b")).is_at("here", Some("a")), "a container with the name of its host");
+    assert!(!info(Some("a")).is_at("there", Some("a")) && !info(None).is_at("there", None));
 }

@@ -100,7 +100,7 @@ pub fn runner_main_if_asked(call: Option<Call>) {
     let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
     let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
     match Runner::set_up(title, fenced, call) {
-        Ok(runner) => process::exit(runner.run()),
+        Ok(runner) => process::exit(runner.run(false)),
         Err(error) => {
             complain(format_args!("cannot run as a runner, which only a worker can start: {error}"));
             process::exit(settings::NOT_SET_UP);
@@ -108,11 +108,12 @@ pub fn runner_main_if_asked(call: Option<Call>) {
     }
 }
 
-/// Runs a runner in a process that was forked for it, with its socket and its fence where a new process has them. Returns the exit
-/// code.
+/// Runs a runner in a process that was forked for it and for one attempt, with its socket and its fence where a new process has them.
+/// Returns the exit code.
 pub(crate) fn forked_main(call: Option<Call>) -> i32 {
     match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
-        Ok(runner) => runner.run(),
+        // It leaves by itself: while its process is taken down, its worker writes what has become of the attempt.
+        Ok(runner) => runner.run(true),
         Err(error) => {
             complain(format_args!("the runner could not be set up: {error}"));
             settings::NOT_SET_UP
@@ -150,8 +151,8 @@ impl Runner {
         })
     }
 
-    /// Runs attempts until the worker is gone. Returns the exit code.
-    fn run(mut self) -> i32 {
+    /// Runs attempts until the worker is gone; or one, if it is for `once`, until the worker has been told how that went. Returns the exit code.
+    fn run(mut self, once: bool) -> i32 {
         loop {
             let (start, stdin) = match self.wait_for_start() {
                 Ok(Some(found)) => found,
@@ -159,6 +160,8 @@ impl Runner {
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             };
             match self.attempt(&start, stdin) {
+                // Where the socket did not take it all, the worker closes it when it has.
+                Ok(()) if once && !self.control.has_outgoing() => return 0,
                 Ok(()) => {}
                 Err(Hangup::Closed | Hangup::Left) => return 0,
                 Err(Hangup::Broken) => return settings::BROKEN,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use raddle_core::{
-    CapSet, WorkerEntry,
+    WorkerEntry,
     worker::{Callee, WorkerInfo},
 };
 use raddle_pool::{Uid, WorkerMetadata, connection::Address};
@@ -43,20 +43,7 @@ pub(super) fn write(
         encodings: encodings.iter().map(|encoding| encoding.name().to_owned()).collect(),
         routines: routines.collect(),
     };
-    Ok(WorkerInfo {
-        name: namespace.to_owned(),
-        kind: KIND.into(),
-        capabilities: CapSet::new(),
-        // No task is for it.
-        queues: Vec::new(),
-        concurrency: 0,
-        pid,
-        born: None,
-        host: this_host(),
-        callee: Some(Box::new(callee)),
-        max_workers: 0,
-        parent: None,
-    })
+    Ok(WorkerInfo { pid, host: this_host(), callee: Some(Box::new(callee)), ..WorkerInfo::new(namespace, KIND) })
 }
 
 /// The workers of this name that a registry shows, for somebody on this machine. What cannot be one is passed over.

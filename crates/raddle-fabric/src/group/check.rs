@@ -105,12 +105,10 @@ fn check_worker(worker: &Work, path: &str) -> Result {
         let reason = "must be 1 to 64 letters, digits, or . _ -, and not 'default', the queue of all other workers";
         return Err(mistake(at("slug"), reason));
     }
+    free(&at("slug"), &worker.slug)?;
     for (number, source) in worker.sources.iter().enumerate() {
         let path = format!("{path}.sources[{number}]");
-        match source.parse::<QueueName>().map_err(|error| mistake(&path, error))? {
-            name @ QueueName::Free(_) if name.desk().is_none() && !source.starts_with("raddle.") => {}
-            _ => return Err(mistake(path, format_args!("'{source}' is one of Raddle's own queues: use another"))),
-        }
+        free(&path, source)?;
         if worker.sources[..number].contains(source) {
             return Err(mistake(path, format_args!("'{source}' is named twice: once is enough")));
         }
@@ -160,6 +158,14 @@ fn check_order(processes: &[Process]) -> Result {
                 format_args!("it waits for itself, by way of {}: leave one out", process.after.join(", ")),
             ))
         }
+    }
+}
+
+/// Refuses what is no queue, and those that are Raddle's own.
+fn free(path: &str, queue: &str) -> Result {
+    match queue.parse::<QueueName>().map_err(|error| mistake(path, error))? {
+        name @ QueueName::Free(_) if name.desk().is_none() && !queue.starts_with("raddle.") => Ok(()),
+        _ => Err(mistake(path, format_args!("'{queue}' is one of Raddle's own queues: use another"))),
     }
 }
 

@@ -14,12 +14,17 @@ use raddle_exec::MarkPage;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::sync::mpsc;
 
-use super::evidence::Evidence;
-use crate::spawner::{News, Tell, Template};
+use super::{evidence::Evidence, member::OVERTIME};
+use crate::{
+    spawner::{News, Tell, Template},
+    worker::BEYOND,
+};
 
 /// The processes there are.
 pub(super) struct Children {
     kept: BTreeMap<ChildId, Kept>,
+    /// Until then, by the clock of the pages, nobody is taken for overdue.
+    spared: Duration,
     /// At most three for each process, so the channel needs no bound.
     news: mpsc::UnboundedReceiver<(ChildId, News)>,
     tell: mpsc::UnboundedSender<(ChildId, News)>,
@@ -28,6 +33,8 @@ pub(super) struct Children {
 struct Kept {
     pid: u32,
     tid: Option<Tid>,
+    /// Whether it began paused.
+    paused: bool,
     orders: mpsc::UnboundedSender<Tell>,
     page: MarkPage,
     turns: u64,
@@ -37,16 +44,24 @@ struct Kept {
 impl Children {
     pub(super) fn new() -> Self {
         let (tell, news) = mpsc::unbounded_channel();
-        Self { kept: BTreeMap::new(), news, tell }
+        Self { kept: BTreeMap::new(), spared: Duration::ZERO, news, tell }
     }
 
-    /// Starts a process that runs so many tasks at a time. It is stopped in this way when nobody keeps it any more.
-    pub(super) fn start(&mut self, id: ChildId, template: &Template, slots: usize, stop: StopPolicy) -> io::Result<()> {
+    /// Starts a process that runs so many tasks at a time, and begins `paused` or not, as its template says. It is stopped in this way when nobody
+    /// keeps it any more.
+    pub(super) fn start(
+        &mut self,
+        id: ChildId,
+        template: &Template,
+        paused: bool,
+        slots: usize,
+        stop: StopPolicy,
+    ) -> io::Result<()> {
         let page = MarkPage::new()?;
         let mut started = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?), true)?;
         let pid = started.pid;
         let orders = started.watch(id, self.tell.clone(), Some(stop));
-        self.kept.insert(id, Kept { pid, tid: None, orders, page, turns: 0, slots });
+        self.kept.insert(id, Kept { pid, tid: None, paused, orders, page, turns: 0, slots });
         Ok(())
     }
 
@@ -71,6 +86,11 @@ impl Children {
         }
     }
 
+    /// Whether one began paused.
+    pub(super) fn began_paused(&self, id: ChildId) -> bool {
+        self.kept.get(&id).is_some_and(|kept| kept.paused)
+    }
+
     pub(super) fn pid_of(&self, id: ChildId) -> Option<u32> {
         self.kept.get(&id).map(|kept| kept.pid)
     }
@@ -88,6 +108,12 @@ impl Children {
         self.kept.len()
     }
 
+    /// Whoever keeps them stood still until now, and so may they have, and their runners: what has taken too long since is ended by those first, who
+    /// have as long for it as ever.
+    pub(super) fn spare(&mut self) {
+        self.spared = MarkPage::clock_now() + OVERTIME + BEYOND;
+    }
+
     /// Tells a core what their pages show, and returns those that are overdue, and when the next will be.
     pub(super) fn look(&mut self, core: &mut Core, now: Duration, with_rss: bool) -> (Vec<Event>, Option<Duration>) {
         let clock = MarkPage::clock_now();
@@ -99,7 +125,7 @@ impl Children {
             }
             let rss = with_rss.then(|| rss_of(kept.pid)).flatten();
             core.note(Event::Measured { child: *id, tasks: kept.page.begun(), rss }, now);
-            match kept.page.due(kept.slots) {
+            match kept.page.due(kept.slots).map(|due| due.max(self.spared)) {
                 Some(due) if due <= clock => overdue.push(Event::Hung(*id, Hang::Overdue)),
                 Some(due) => next = next.into_iter().chain([now + (due - clock)]).min(),
                 None => {}
@@ -108,11 +134,11 @@ impl Children {
         (overdue, next)
     }
 
-    /// The worker that one of them is, and those of its tasks that should be over.
-    pub(super) fn overdue(&self, id: ChildId) -> Option<(Tid, Vec<Tid>)> {
+    /// The process and the worker that one of them is, and those of its tasks that should be over.
+    pub(super) fn overdue(&self, id: ChildId) -> Option<(u32, Tid, Vec<Tid>)> {
         let kept = self.kept.get(&id)?;
         let tasks = kept.page.overdue(kept.slots, MarkPage::clock_now());
-        kept.tid.filter(|_| !tasks.is_empty()).map(|worker| (worker, tasks))
+        kept.tid.filter(|_| !tasks.is_empty()).map(|worker| (kept.pid, worker, tasks))
     }
 
     /// Tells one something when a deed is over. That must take no long time: nobody waits for it.
@@ -169,4 +195,29 @@ pub(super) fn word(stage: raddle_core::stop::Stage) -> Option<Tell> {
 /// Whether what a process was doing is worth a look.
 pub(super) fn is_suspect(why: Why) -> bool {
     matches!(why, Why::Hung(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_overdue_right_after_all_stood_still() {
+        let mut children = Children::new();
+        let (page, tid) = (MarkPage::new().unwrap(), Tid::from_u64(1_800_000_000_000_000_000).unwrap());
+        let began = MarkPage::clock_now();
+        page.set_due(0, Some((tid, began)));
+        let (orders, _) = mpsc::unbounded_channel();
+        let id = ChildId(7);
+        children.kept.insert(id, Kept { pid: 0, tid: Some(tid), paused: false, orders, page, turns: 0, slots: 1 });
+        let (mut core, now) = (Core::new([]), Duration::from_secs(60));
+        let overdue = vec![Event::Hung(id, Hang::Overdue)];
+        assert_eq!(children.look(&mut core, now, false), (overdue.clone(), None));
+        children.spare();
+        let (found, next) = children.look(&mut core, now, false);
+        assert!(found.is_empty() && next.is_some_and(|next| next <= now + OVERTIME + BEYOND), "{found:?} {next:?}");
+        // That time is over.
+        children.spared = began;
+        assert_eq!(children.look(&mut core, now, false).0, overdue);
+    }
 }

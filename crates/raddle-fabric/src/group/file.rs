@@ -185,6 +185,12 @@ trigger = { every = "10s", lifetime = "5s" }
             with("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
             "6: at 'process.a.worker[0].sources[1]': 'raddle.dead' is one of Raddle's own queues: use another"
         );
+        for own in ["raddle.spawn.requests", "worker.unix.requests", "raddle.mine", "T1794880718606475264.inbox"] {
+            assert_eq!(
+                said(&format!("[process.a]\n[[process.a.worker]]\nslug = '{own}'\n")),
+                format!("3: at 'process.a.worker[0].slug': '{own}' is one of Raddle's own queues: use another")
+            );
+        }
         assert_eq!(
             with("", "command = ['x']\nretry = { attempts = 2 }"),
             "6: at 'process.a.worker[0].retry': means nothing without on_error = \"retry\""

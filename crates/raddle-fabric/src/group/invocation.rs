@@ -19,8 +19,14 @@ const MARKS: u32 = 5;
 /// More often than this nothing is gained, and five hundred processes would be heard.
 const MARK_EVERY: Span = Span::secs(1);
 
-/// How a process of the manager `parent` is started that serves those of its slugs that are not `off`.
-pub(super) fn template(options: &Options, parent: Tid, process: &Process, off: &BTreeSet<String>) -> Template {
+/// How a process of the manager `parent` is started that serves those of its slugs that are not `off`, and begins `paused` or not.
+pub(super) fn template(
+    options: &Options,
+    parent: Tid,
+    process: &Process,
+    off: &BTreeSet<String>,
+    paused: bool,
+) -> Template {
     let Template { program, mut args, mut env } = options.program.clone();
     let on = process.workers.iter().filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
@@ -44,6 +50,7 @@ pub(super) fn template(options: &Options, parent: Tid, process: &Process, off: &
     let charge = Charge {
         manager: std::process::id(),
         parent,
+        paused,
         every: mark_every(process),
         execution_timeout: on.map(|worker| (worker.slug.clone(), worker.execution_timeout)).collect(),
         shutdown_timeout: process.shutdown_timeout,

@@ -21,8 +21,6 @@ use crate::{
 
 /// The kind of a manager of groups in the registry.
 pub(crate) const KIND: &str = "group";
-/// What a manager is doing whose processes are all ready.
-pub(super) const UP: &str = "running";
 /// This very program.
 const PROGRAM: &str = "/proc/self/exe";
 
@@ -76,6 +74,8 @@ pub struct Snapshot {
     pub started: u64,
     /// What it is doing, as in its title.
     pub status: &'static str,
+    /// Whether every process that there is to be is ready.
+    pub is_up: bool,
 }
 
 /// How a manager's life went.
@@ -131,17 +131,12 @@ impl Options {
             }
         }
         WorkerInfo {
-            name: self.name.clone(),
-            kind: KIND.into(),
             capabilities: slugs,
-            queues: Vec::new(),
-            concurrency: 0,
             pid: std::process::id(),
             born: raddle_exec::born(std::process::id()),
             host: this_host(),
-            callee: None,
-            max_workers: 0,
-            parent: None,
+            place: raddle_exec::place().map(Into::into),
+            ..WorkerInfo::new(&self.name, KIND)
         }
     }
 }
@@ -275,6 +270,6 @@ impl Handle {
 
     /// Whether every process that there is to be is ready.
     pub fn is_up(&self) -> bool {
-        self.0.borrow().status == UP
+        self.0.borrow().is_up
     }
 }

@@ -20,7 +20,7 @@ use crate::{Options, Shutdown, worker::Bound};
 /// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
 pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
 /// What has taken too long may take so long to end before it is killed.
-const OVERTIME: Duration = Duration::from_millis(300);
+pub(super) const OVERTIME: Duration = Duration::from_millis(300);
 
 /// How much of the time to shut down is left for what comes after the last task, at most.
 const AFTERWARDS: Duration = Duration::from_secs(2);
@@ -32,6 +32,8 @@ pub(super) struct Charge {
     pub(super) manager: u32,
     /// The task that its manager is.
     pub(super) parent: Tid,
+    /// Whether it is to take nothing before it is told to.
+    pub(super) paused: bool,
     /// How often it marks a turn of its loop.
     pub(super) every: Span,
     /// How long a task of each queue may take.
@@ -79,6 +81,9 @@ impl Member {
     pub fn of_environment() -> Result<Option<Self>, MemberError> {
         let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let charge: Charge = serde_json::from_str(&text.to_string_lossy())?;
+        // Stopped or not, it is to see that its manager is gone. The kernel wakes it by itself only where nobody of its session is left above it, and hangs up
+        // on it then: that would count as a first word to stop.
+        raddle_exec::wake_when_parent_dies();
         let page = Arc::new(MarkPage::of_stdin()?);
         let mut turns = interval(charge.every.0.max(Duration::from_millis(1)));
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -92,7 +97,8 @@ impl Member {
         let within = self.charge.shutdown_timeout.0;
         // What is left of it is for giving back what was cancelled, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
-        Options { grace, bound, schedules: false, parent: Some(self.charge.parent), ..options }
+        let Charge { parent, paused, .. } = self.charge;
+        Options { grace, bound, schedules: false, parent: Some(parent), paused, ..options }
     }
 
     /// Runs what is to be run before the first task. Returns whether that is over, and not what it is `asked` to do instead: to end.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Fence, Finish, Result};
-use raddle_core::{Exit, Report, State, Tid};
+use raddle_core::{Exit, Report, Tid};
 use tokio::time::timeout;
 
 /// How long the process may live on for it: by so much it is replaced later, if the broker is slow.
@@ -13,8 +13,12 @@ const WITHIN: Duration = Duration::from_millis(200);
 /// How long it is tried. What is not written by then is taken back, as from any worker that has died.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
-/// Ends these tasks of a worker that is about to be killed. Not after that: then they would be anybody's.
-pub(super) async fn end(broker: Arc<dyn Broker>, worker: Tid, tasks: Vec<Tid>) {
+/// Ends these tasks of a worker that is about to be killed, which is the process `pid`. Not after that: then they would be anybody's. What they run is ended
+/// before it is written that they are over, for the next attempt may begin at once. The worker itself goes on meanwhile: stopped, it could hold what the
+/// broker needs to write.
+pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: Vec<Tid>) {
+    // It does not panic.
+    let _ = tokio::task::spawn_blocking(move || raddle_exec::end_what_runs(pid)).await;
     let writing = tokio::spawn(async move {
         match timeout(GIVEN_UP, time_out(&*broker, worker, &tasks)).await {
             Ok(Ok(())) => {}
@@ -28,14 +32,16 @@ pub(super) async fn end(broker: Arc<dyn Broker>, worker: Tid, tasks: Vec<Tid>) {
     });
     // One that is written later is a late finish, at the worst, and refused.
     let _ = timeout(WITHIN, writing).await;
+    // Before their worker, whose death would wake them. What it could say of their end is refused, as they are over.
+    raddle_exec::end_runners(pid);
 }
 
 async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()> {
     let mut batch = Vec::new();
     for tid in tasks {
         let task = broker.task(*tid).await?;
-        // Its end may have crossed.
-        let Some(task) = task.filter(|task| task.worker == Some(worker) && task.state == State::Running) else {
+        // Its end may have crossed. That it has begun need not be known: its runner may have hung before it could say so.
+        let Some(task) = task.filter(|task| task.worker == Some(worker) && task.state.is_active()) else {
             continue;
         };
         let fence = Fence { tid: *tid, attempt: task.attempt };

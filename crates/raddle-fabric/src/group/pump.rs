@@ -4,8 +4,8 @@
 //! Messages are looked at before it is looked who wants them: whoever was made known before a message was written has it.
 //!
 //! What goes wrong is in the way of nothing else. A message that cannot be the task of a worker, because it is too large or because what the
-//! worker has said of itself is refused, goes to that worker's queue of such messages, `<slug>.dead`, and the other workers have it as a task.
-//! One that the broker does not convert for another reason stays where it is, and is tried again; those behind it go on meanwhile.
+//! worker has said of itself is refused, goes to that worker's queue of such messages, `<slug>.dead`, and the other workers have it as a task; that is one
+//! step too. One that the broker does not convert for another reason stays where it is, and is tried again; those behind it go on meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, Conversion, Error, Message, Messages, Peek, Result, Submit};
-use raddle_core::{QueueName, Spec, Tid, spec::InvalidSpec};
+use raddle_broker::{Broker, Conversion, Error, Letter, Message, Messages, Peek, Result, Submit};
+use raddle_core::{QueueName, Spec, Tid};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep},
@@ -106,7 +106,7 @@ impl<'a> Pump<'a> {
             self.after = last;
             return Ok(());
         }
-        match self.convert(&messages, self.events(&known, &messages)).await {
+        match self.convert(&messages, self.events(&known, &messages), Vec::new()).await {
             Ok(true) => {
                 messages.iter().for_each(|message| _ = self.told.remove(&message.id));
                 return Ok(());
@@ -146,75 +146,43 @@ impl<'a> Pump<'a> {
     }
 
     /// Whether this was the one to convert them.
-    async fn convert(&self, messages: &[Message], tasks: Vec<Submit>) -> Result<bool> {
-        let conversion = Conversion { queue: self.queue.clone(), messages: messages.to_vec(), tasks };
+    async fn convert(&self, messages: &[Message], tasks: Vec<Submit>, letters: Vec<Letter>) -> Result<bool> {
+        let conversion = Conversion { queue: self.queue.clone(), messages: messages.to_vec(), tasks, letters };
         Ok(self.broker.convert(conversion).await?.is_some())
     }
 
+    /// Converts a message for those whose task it can be, and puts it into the queues of the others.
     async fn convert_one(&self, known: &Standings, message: Message) -> Result<()> {
         let messages = [message];
-        let refused = match self.convert(&messages, self.events(known, &messages)).await {
+        let refused = match self.convert(&messages, self.events(known, &messages), Vec::new()).await {
             Err(Error::Invalid(refused)) => refused,
             other => return other.map(drop),
         };
-        let [message] = messages;
-        let (mut tasks, mut dead) = (Vec::new(), Vec::new());
+        let [message] = &messages;
+        let (mut tasks, mut letters, mut dead) = (Vec::new(), Vec::new(), Vec::new());
         for (standing, event) in known.subscribers(&self.source) {
-            let task = self.event(event, &message);
-            match task.validate() {
-                Ok(()) => tasks.push(task),
-                Err(refused) => dead.push((&standing.slug, refused)),
+            let task = self.event(event, message);
+            let Err(error) = task.validate() else {
+                tasks.push(task);
+                continue;
+            };
+            match dead_queue(&standing.slug) {
+                // What was dead already, and is a source now, would come round for ever.
+                Some(to) if to != self.queue => letters.push(Letter { to, body: message.body.clone() }),
+                _ => return Err(refused.into()),
             }
+            dead.push((&standing.slug, error));
         }
-        // What was dead already, and is a source now, would come round for ever.
-        let comes_round = |(slug, _): &(&String, InvalidSpec)| self.source == dead_queue(slug);
-        if dead.is_empty() || dead.iter().any(comes_round) {
+        if dead.is_empty() {
             return Err(refused.into());
         }
-        self.bury(message, tasks, &dead).await
-    }
-
-    /// Writes a message to the queues of those whose task it cannot be, and then converts it for the others. So it is never lost; if this is
-    /// killed in between, it is written there twice.
-    async fn bury(&self, message: Message, tasks: Vec<Submit>, dead: &[(&String, InvalidSpec)]) -> Result<()> {
-        let mut written = Vec::new();
-        let mut result = Ok(false);
-        for (slug, _) in dead {
-            let Ok(queue) = dead_queue(slug).parse::<QueueName>() else { continue };
-            match self.broker.put(&queue, vec![message.body.clone()]).await {
-                Ok(ids) => written.extend(ids.into_iter().map(|id| (queue.clone(), id))),
-                Err(error) => result = Err(error),
-            }
-        }
-        let (id, body) = (message.id, message.body.clone());
-        if result.is_ok() {
-            result = self.convert(&[message], tasks).await;
-        }
-        if matches!(result, Ok(true)) {
+        if self.convert(&messages, tasks, letters).await? {
             for (slug, error) in dead {
-                let source = &self.source;
+                let (source, id) = (&self.source, message.id);
                 tracing::error!(source, message = %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");
             }
-            return Ok(());
         }
-        let may_be_done = |error: &Error| {
-            matches!(
-                error,
-                Error::AgentGone { .. }
-                    | Error::Unanswered { .. }
-                    | Error::Unconfirmed { .. }
-                    | Error::Unreachable { .. }
-            )
-        };
-        if result.as_ref().is_err_and(may_be_done) {
-            return result.map(drop);
-        }
-        // Somebody else has done all of it, or it is done again.
-        for (queue, id) in written {
-            let messages = vec![Message { id, body: body.clone() }];
-            self.broker.convert(Conversion { queue, messages, tasks: Vec::new() }).await?;
-        }
-        result.map(drop)
+        Ok(())
     }
 
     /// The tasks that messages are.
@@ -229,8 +197,8 @@ impl<'a> Pump<'a> {
 }
 
 /// Where a worker has the messages that cannot be its tasks.
-fn dead_queue(slug: &str) -> String {
-    format!("{slug}.dead")
+fn dead_queue(slug: &str) -> Option<QueueName> {
+    format!("{slug}.dead").parse().ok()
 }
 
 #[cfg(test)]

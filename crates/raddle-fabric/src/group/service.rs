@@ -10,7 +10,7 @@ use raddle_broker::{Broker, Delivery, Result};
 use raddle_core::{
     Control, Tid, Word,
     stop::Stage,
-    supervisor::{ChildId, Core, Effect, End, Event, GroupId, Policy, Seat},
+    supervisor::{Census, ChildId, Core, Effect, End, Event, GroupId, Policy, Seat},
     title,
     worker::WorkerStatus,
 };
@@ -24,7 +24,6 @@ use super::{
     Options, Process, Snapshot,
     children::{Children, word},
     invocation::{mark_every, template},
-    life::UP,
     overdue,
     pump::Pumps,
     say::say,
@@ -56,6 +55,8 @@ pub(super) struct Service {
     off: Vec<BTreeSet<String>>,
     /// Whether it is known what is wanted.
     is_known: bool,
+    /// Whether its processes are to take nothing for now, also those that are yet to come.
+    paused: bool,
     broker: Arc<dyn Broker>,
     /// What is wanted of workers.
     wanted: watch::Receiver<Standings>,
@@ -111,6 +112,7 @@ impl Service {
             line,
             off: options.processes.iter().map(slugs).collect(),
             is_known: false,
+            paused: false,
             broker: Arc::clone(broker),
             wanted,
             _following: following,
@@ -147,6 +149,7 @@ impl Service {
         loop {
             // Stopped for a while, or without a lease: then nobody has looked, and whoever is judged now is judged by what was seen before.
             if self.now() > self.look_at + self.look_every {
+                self.children.spare();
                 self.act(Event::Late, None);
             }
             self.heed(heard);
@@ -207,7 +210,13 @@ impl Service {
 
     fn heed(&mut self, heard: Heard) {
         match heard {
-            Heard::News(id, News::Ready(_)) => self.act(Event::Ready(id), None),
+            Heard::News(id, News::Ready(tid)) => {
+                // What was said while it started has reached the others alone.
+                if self.children.began_paused(id) != self.paused {
+                    self.hold([tid]);
+                }
+                self.act(Event::Ready(id), None);
+            }
             Heard::News(_, News::Begun) => {}
             Heard::News(id, News::Gone(gone)) => {
                 let pid = self.children.forget(id).unwrap_or_default();
@@ -251,17 +260,22 @@ impl Service {
             // Once is enough: to ask again is to ask whether it was heard.
             Word::Stop if self.core.asked() == 0 => self.act(Event::Stop, None),
             Word::Kill => (0..3).for_each(|_| self.act(Event::Stop, None)),
-            // What its processes are asked, it is for them to answer.
             Word::Pause | Word::Resume => {
-                let word = message.command;
-                for tid in self.children.tids() {
-                    self.errands.run(Errand::PassOn { tid, message: Control::new(word) });
-                }
+                self.paused = message.command == Word::Pause;
+                self.hold(self.children.tids());
             }
             _ => {}
         }
         let reply = message.reply("ok", self.status());
         self.errands.run(Errand::Reply { of: self.line.tid, reply });
+    }
+
+    /// Tells some of its processes whether to take tasks. What they answer is nobody's concern: it answers for all of them.
+    fn hold(&self, whom: impl IntoIterator<Item = Tid>) {
+        let word = if self.paused { Word::Pause } else { Word::Resume };
+        for tid in whom {
+            self.errands.run(Errand::PassOn { tid, message: Control::new(word) });
+        }
     }
 
     /// Brings groups to what is wanted of them now.
@@ -316,8 +330,8 @@ impl Service {
                 }
                 Effect::Tell(id, stage) => {
                     match (word(stage), stage, self.children.overdue(id)) {
-                        (Some(word), Stage::Killing, Some((worker, tasks))) => {
-                            let ending = overdue::end(Arc::clone(&self.broker), worker, tasks);
+                        (Some(word), Stage::Killing, Some((pid, worker, tasks))) => {
+                            let ending = overdue::end(Arc::clone(&self.broker), pid, worker, tasks);
                             self.children.tell_after(id, ending, word);
                         }
                         (Some(word), ..) => self.children.tell(id, word),
@@ -340,8 +354,8 @@ impl Service {
 
     fn start(&mut self, id: ChildId, seat: Seat) -> std::io::Result<()> {
         let process = &self.options.processes[seat.group.0];
-        let template = template(&self.options, self.line.tid, process, &self.off[seat.group.0]);
-        self.children.start(id, &template, process.concurrency as usize, process.stop())
+        let template = template(&self.options, self.line.tid, process, &self.off[seat.group.0], self.paused);
+        self.children.start(id, &template, self.paused, process.concurrency as usize, process.stop())
     }
 
     // -- what is seen
@@ -372,14 +386,24 @@ impl Service {
     // -- what others see of it
 
     fn status(&self) -> &'static str {
-        let censuses = || (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)));
         match self.core.asked() {
-            0 if censuses().any(|census| census.braking > 0) => "braking",
-            0 if self.is_known && censuses().all(|census| census.ready == census.wanted) => UP,
+            0 if self.paused => "paused",
+            0 if self.censuses().any(|census| census.braking > 0) => "braking",
+            0 if self.is_up() => "listening",
             0 => "starting",
             1 => "draining",
             _ => "stopping",
         }
+    }
+
+    /// Whether every process that there is to be is ready, and none is about to go.
+    fn is_up(&self) -> bool {
+        let is_whole = |census: Census| census.ready == census.wanted && census.braking == 0;
+        self.is_known && self.core.asked() == 0 && self.censuses().all(is_whole)
+    }
+
+    fn censuses(&self) -> impl Iterator<Item = Census> {
+        (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)))
     }
 
     fn show(&mut self) {
@@ -391,7 +415,7 @@ impl Service {
             .enumerate()
             .map(|(number, process)| (process.name.clone(), self.core.census(GroupId(number))))
             .collect();
-        let snapshot = Snapshot { groups, started: self.started, status };
+        let snapshot = Snapshot { groups, started: self.started, status, is_up: self.is_up() };
         self.shown.send_if_modified(|shown| {
             let has_changed = *shown != snapshot;
             *shown = snapshot;
@@ -400,6 +424,7 @@ impl Service {
         let vitals = &self.line.vitals;
         vitals.spawned.store(self.started, Ordering::Relaxed);
         vitals.set_status(match status {
+            "paused" => WorkerStatus::Paused,
             "braking" => WorkerStatus::Braking,
             "draining" | "stopping" => WorkerStatus::Draining,
             _ => WorkerStatus::Active,

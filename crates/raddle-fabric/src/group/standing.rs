@@ -1,12 +1,12 @@
 //! What is wanted of each worker, kept in the broker: its sources, whether it is on, and how many processes there are of it.
 //!
-//! It is one message for each worker in the queue `raddle.groups`, so that everybody sees it at once, and it outlives managers. Where there are
-//! two of one worker, because two were written at the same time, the last one counts; the others are removed with the next change. Sources
-//! stay there when a manager goes: what comes meanwhile becomes tasks that wait for the next one, as with a consumer group.
+//! It is one message for each worker in the queue `raddle.groups`, so that everybody sees it at once, and it outlives managers. Every change
+//! takes the place of the message that it was decided from, in one step: if that is gone, it is decided anew. Where there are two of one worker, because two
+//! have made it known for the first time at the same time, the last one counts, and the next change takes the place of both. Sources stay there when a manager goes: what comes meanwhile becomes tasks that wait for the next one, as with a consumer group.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Conversion, Message, Messages, Peek, Result};
+use raddle_broker::{Broker, Conversion, Letter, Message, Messages, Peek, Result};
 use raddle_core::{QueueName, Spec, schedule::is_slug};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
@@ -122,30 +122,52 @@ impl Standings {
         self.of.values().filter(of_source).filter_map(|standing| Some((standing, standing.event.as_deref()?)))
     }
 
-    /// Writes what is wanted of a worker, and then removes what was written of it before.
-    async fn write(&self, broker: &dyn Broker, standing: &Standing) -> Result<()> {
-        let body = serde_json::to_string(standing).expect("it has only string keys");
-        broker.put(&queue(), vec![body]).await?;
-        for (_, message) in self.messages.iter().filter(|(slug, _)| *slug == standing.slug) {
-            // Gone already, if somebody else was faster.
-            let conversion = Conversion { queue: queue(), messages: vec![message.clone()], tasks: Vec::new() };
-            broker.convert(conversion).await?;
+    /// Has this said of a worker, or nothing, instead of what was read of it. Returns whether that was done: it is not if somebody has said something else
+    /// meanwhile.
+    async fn replace(&self, broker: &dyn Messages, slug: &str, standing: Option<&Standing>) -> Result<bool> {
+        let of_it = |(of, message): &(String, Message)| (of == slug).then(|| message.clone());
+        let letter = |standing: &Standing| Letter {
+            to: queue(),
+            body: serde_json::to_string(standing).expect("it has only string keys"),
+        };
+        let conversion = Conversion {
+            queue: queue(),
+            messages: self.messages.iter().filter_map(of_it).collect(),
+            tasks: Vec::new(),
+            letters: standing.map(letter).into_iter().collect(),
+        };
+        Ok(broker.convert(conversion).await?.is_some())
+    }
+
+    /// Decides from what is wanted of a worker what is wanted from now on, as often as it takes: whoever says something at the same time is not
+    /// talked over. Returns both.
+    async fn update(
+        &mut self,
+        broker: &dyn Messages,
+        slug: &str,
+        decide: impl Fn(Option<&Standing>) -> Option<Standing>,
+    ) -> Result<(Option<Standing>, Option<Standing>)> {
+        loop {
+            let before = self.get(slug);
+            let after = decide(before);
+            if after.as_ref() == before || self.replace(broker, slug, after.as_ref()).await? {
+                return Ok((before.cloned(), after));
+            }
+            *self = Self::read(broker).await?;
         }
-        Ok(())
     }
 }
 
 /// Makes known what a file says of its workers. What people have said at run time stays.
-pub(super) async fn declare(broker: &dyn Broker, processes: &[Process]) -> Result<()> {
-    let known = Standings::read(broker).await?;
+pub(super) async fn declare(broker: &dyn Messages, processes: &[Process]) -> Result<()> {
+    let mut known = Standings::read(broker).await?;
     for process in processes {
         for worker in &process.workers {
             let declared = Standing::declared(process, worker);
-            let before = known.get(&worker.slug);
-            let standing = before.map_or(declared.clone(), |before| declared.clone().heeding(before));
-            if before != Some(&standing) {
-                known.write(broker, &standing).await?;
-            }
+            let heeding = |before: Option<&Standing>| {
+                Some(before.map_or_else(|| declared.clone(), |before| declared.clone().heeding(before)))
+            };
+            known.update(broker, &worker.slug, heeding).await?;
         }
     }
     Ok(())
@@ -158,28 +180,21 @@ pub async fn standings(broker: &dyn Broker) -> Result<Vec<Standing>> {
 
 /// Changes what is wanted of a worker. Nothing, if there is none of this name.
 pub(super) async fn change(
-    broker: &dyn Broker,
+    broker: &dyn Messages,
     slug: &str,
-    change: impl FnOnce(&mut Standing),
+    change: impl Fn(&mut Standing),
 ) -> Result<Option<Standing>> {
-    let known = Standings::read(broker).await?;
-    let Some(before) = known.get(slug) else { return Ok(None) };
-    let mut standing = before.clone();
-    change(&mut standing);
-    if standing != *before {
-        known.write(broker, &standing).await?;
-    }
-    Ok(Some(standing))
+    let changed = |before: Option<&Standing>| {
+        let mut standing = before?.clone();
+        change(&mut standing);
+        Some(standing)
+    };
+    Ok(Standings::read(broker).await?.update(broker, slug, changed).await?.1)
 }
 
 /// Removes a worker: nothing is an event for it any more. Its tasks stay. Returns what was wanted of it.
-pub(super) async fn remove(broker: &dyn Broker, slug: &str) -> Result<Option<Standing>> {
-    let known = Standings::read(broker).await?;
-    for (_, message) in known.messages.iter().filter(|(of, _)| of == slug) {
-        let conversion = Conversion { queue: queue(), messages: vec![message.clone()], tasks: Vec::new() };
-        broker.convert(conversion).await?;
-    }
-    Ok(known.get(slug).cloned())
+pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<Standing>> {
+    Ok(Standings::read(broker).await?.update(broker, slug, |_| None).await?.0)
 }
 
 /// Tells whoever listens of every change. It ends when this is dropped.
@@ -216,9 +231,15 @@ async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<Standings>) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use raddle_broker::memory::Memory;
     use raddle_core::Tid;
+    use tokio::{runtime::Handle, task::block_in_place};
 
     use super::*;
+
+    type Said<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Option<Standing>>> + 'a>>;
 
     fn message(id: u64, standing: &Standing) -> Message {
         let id = Tid::from_u64(1_800_000_000_000_000_000 + id * 4096).unwrap();
@@ -237,5 +258,37 @@ mod tests {
         assert_eq!(all.subscribers("refunds").count(), 0);
         let again = on.clone().heeding(&off);
         assert_eq!((again.on, again.wanted()), (false, 4), "a restart does not undo what people have said");
+    }
+
+    /// Between the look of one and its write, another says something else.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn nobody_is_talked_over() {
+        let broker = Memory::new();
+        let process = Process::new("p").worker(Work::command("mail", ["true"]));
+        declare(&broker, &[process]).await.unwrap();
+        let at_once = |said: Said<'_>| block_in_place(|| Handle::current().block_on(said)).unwrap();
+        let unsaid = Cell::new(true);
+        let off = change(&broker, "mail", |standing| {
+            if unsaid.take() {
+                at_once(Box::pin(change(&broker, "mail", |standing| standing.scaled = Some(3))));
+            }
+            standing.on = false;
+        });
+        let off = off.await.unwrap().expect("it is known");
+        assert_eq!((off.on, off.wanted()), (false, 3));
+        assert_eq!(standings(&broker).await.unwrap(), [off]);
+        assert_eq!(
+            broker.look(Peek { queue: queue(), after: 0, max: 9, wait: Duration::ZERO }).await.unwrap().len(),
+            1
+        );
+        unsaid.set(true);
+        let on = change(&broker, "mail", |standing| {
+            if unsaid.take() {
+                at_once(Box::pin(remove(&broker, "mail")));
+            }
+            standing.on = true;
+        });
+        assert_eq!(on.await.unwrap(), None, "it is not there again");
+        assert_eq!(standings(&broker).await.unwrap(), []);
     }
 }

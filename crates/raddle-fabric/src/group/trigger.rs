@@ -2,21 +2,24 @@
 //! longer, and so that no manager ever touches what a person has written.
 
 use raddle_broker::{Broker, ScheduleView};
-use raddle_core::WorkerEntry;
+use raddle_core::{Schedule, WorkerEntry};
 
-use super::{ManagerError, Process, Work, life::KIND};
-use crate::{line::stays, schedule, worker::this_host};
+use super::{ManagerError, Process, Work, life::KIND, standing::Standings};
+use crate::{line::stays, schedule};
 
 /// What a manager says that it has, besides its workers, where one has a trigger.
 pub(super) fn tag(slug: &str) -> String {
     format!("@trigger/{slug}")
 }
 
-/// Stores the triggers of a file.
+/// Stores the triggers of a file. That of a worker which is off is paused: it may be new, and have nobody who would run what it makes.
 pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
+    let known = Standings::read(broker).await?;
     for process in processes {
         for worker in &process.workers {
             if let Some(trigger) = worker.schedule() {
+                let paused = known.get(&worker.slug).is_some_and(|standing| !standing.on);
+                let trigger = Schedule { paused, ..trigger };
                 let put = schedule::put_of(broker, trigger, name).await;
                 put.map_err(|source| ManagerError::Trigger { slug: worker.slug.clone(), source })?;
             }
@@ -32,12 +35,12 @@ pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process
     if former.is_empty() {
         return Ok(());
     }
-    let (registry, here) = (broker.workers().await?, this_host());
+    let registry = broker.workers().await?;
     for slug in former {
         // Another of this name has it in another file.
         let tag = tag(&slug);
         let has = |entry: &WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == tag);
-        if registry.iter().any(|entry| has(entry) && stays(entry, &here)) {
+        if registry.iter().any(|entry| has(entry) && stays(entry)) {
             continue;
         }
         let removed = schedule::remove_of(broker, &slug, name).await;
@@ -61,10 +64,13 @@ mod tests {
     use std::time::Duration;
 
     use raddle_broker::memory::Memory;
-    use raddle_core::{Schedule, Spec};
+    use raddle_core::Spec;
 
-    use super::*;
-    use crate::schedule::{Error, put};
+    use super::{super::standing, *};
+    use crate::{
+        group::turn,
+        schedule::{Error, put},
+    };
 
     fn file(slugs: &[&str]) -> Vec<Process> {
         let worker = |slug: &&str| Work::command(*slug, ["true"]).every(Duration::from_secs(60));
@@ -110,5 +116,36 @@ mod tests {
         put(&broker, Schedule { name: "c".into(), ..by_hand() }, true).await.unwrap();
         settle(&broker, "group", &file(&["b"])).await.unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn the_trigger_of_a_worker_that_is_off_begins_paused() {
+        use raddle_broker::Schedules;
+        let broker = Memory::new();
+        let without = [Process::new("clock").worker(Work::command("a", ["true"]))];
+        standing::declare(&broker, &without).await.unwrap();
+        turn(&broker, "a", false).await.unwrap();
+        settle(&broker, "group", &file(&["a"])).await.unwrap();
+        standing::declare(&broker, &file(&["a"])).await.unwrap();
+        let is_paused = async || broker.schedule("a").await.unwrap().unwrap().entry.paused;
+        assert!(is_paused().await);
+        turn(&broker, "a", true).await.unwrap();
+        assert!(!is_paused().await);
+        settle(&broker, "group", &file(&["a"])).await.unwrap();
+        assert!(!is_paused().await, "to say it again changes nothing");
+    }
+
+    #[tokio::test]
+    async fn one_without_an_owner_is_adopted_if_it_says_the_same() {
+        use raddle_broker::Schedules;
+        let broker = Memory::new();
+        // As versions have stored it that did not say whose it is.
+        let stored = file(&["a"])[0].workers[0].schedule().unwrap();
+        put(&broker, Schedule { paused: true, ..stored.clone() }, false).await.unwrap();
+        settle(&broker, "group", &file(&["a"])).await.unwrap();
+        let entry = broker.schedule("a").await.unwrap().unwrap().entry;
+        assert_eq!((entry.owner.as_deref(), entry.paused), (Some("group"), true), "a pause holds");
+        settle(&broker, "group", &[]).await.unwrap();
+        assert_eq!(names(&broker).await, Vec::<String>::new(), "it goes with the file");
     }
 }

@@ -9,7 +9,7 @@ use super::{
     life::KIND,
     standing::{change, remove, standings},
 };
-use crate::{line::is_there, schedule, worker::this_host};
+use crate::{line::is_there, schedule};
 
 /// A worker of a group, as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,9 +120,8 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
 
 /// The managers that keep a worker, also while it is off.
 fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<Keeper> {
-    let here = this_host();
     let keeps = |entry: &&WorkerEntry| {
-        entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry, &here)
+        entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry)
     };
     let keeper = |entry: &WorkerEntry| Keeper { tid: entry.tid, name: entry.info.name.clone(), status: entry.status };
     workers.iter().filter(keeps).map(keeper).collect()
@@ -168,7 +167,7 @@ pub async fn scale(broker: &dyn Broker, slug: &str, replicas: u32) -> Result<Sta
     let known = standings(broker).await?;
     let before = known.into_iter().find(|standing| standing.slug == slug);
     let before = before.ok_or_else(|| ChangeError::Absent(slug.into()))?;
-    if !before.scales && replicas > 1 {
+    if !before.scales && replicas != 1 {
         return Err(ChangeError::Single(slug.into()));
     }
     let standing = change(broker, slug, |standing| standing.scaled = Some(replicas)).await?;

@@ -99,8 +99,8 @@ impl Tasks for Observed {
         self.broker.controls(owner, wait).await
     }
 
-    async fn resubmit(&self, tid: Tid) -> Result<Tid> {
-        self.broker.resubmit(tid).await
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
+        self.broker.resubmit(tid, dead).await
     }
 
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {

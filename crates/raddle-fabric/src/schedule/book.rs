@@ -55,7 +55,8 @@ pub async fn put(broker: &dyn Broker, schedule: Schedule, replaces: bool) -> Res
     place(broker, schedule, None, replaces).await
 }
 
-/// Adds a schedule that a manager of this name has in its file, or changes it to what that says now. One that was written by hand is left alone.
+/// Adds a schedule that a manager of this name has in its file, or changes it to what that says now. One that was written by hand, and says
+/// something else, is left alone.
 pub(crate) async fn put_of(broker: &dyn Broker, schedule: Schedule, owner: &str) -> Result<Put> {
     place(broker, schedule, Some(owner.to_owned()), true).await
 }
@@ -67,7 +68,12 @@ async fn place(broker: &dyn Broker, schedule: Schedule, owner: Option<String>, r
         let now = clock(broker).await?;
         let (seen, put) = match broker.schedule(&schedule.name).await? {
             None => (None, Put::Added(Entry { owner: owner.clone(), ..Entry::new(schedule.clone(), &zone, now) })),
-            Some(view) if owner.is_some() && view.entry.owner.is_none() => return Err(Error::ByHand(schedule.name)),
+            // One that agrees was stored before it was said whose they are, or might as well have been.
+            Some(ScheduleView { entry, .. })
+                if owner.is_some() && entry.owner.is_none() && !entry.schedule.agrees_with(&schedule) =>
+            {
+                return Err(Error::ByHand(schedule.name));
+            }
             Some(view) => match view.entry.rewritten(schedule.clone(), &zone, now) {
                 // Who says by hand what a file says has nothing to say.
                 None if owner.is_none() || view.entry.owner == owner => return Ok(Put::Unchanged(view.entry)),

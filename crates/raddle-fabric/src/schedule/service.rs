@@ -1,9 +1,9 @@
 //! Firing schedules: waits for the broker's agenda, and takes what is due before others do.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use raddle_broker::{Agenda, Broker, Result, ScheduleChange, ScheduleChanged, ScheduleView, Submit};
+use raddle_broker::{Agenda, Broker, Error, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Submit};
 use raddle_core::{Schedule, Tid, schedule::Firing};
 use tokio::{
     sync::watch,
@@ -26,9 +26,11 @@ const PORTION_BYTES: usize = 8 << 20;
 
 /// Fires schedules, and ends tasks that have expired.
 pub struct Service {
-    broker: Arc<dyn Broker>,
+    broker: Arc<dyn Schedules>,
     zones: Arc<Zones>,
     shown: watch::Sender<Snapshot>,
+    /// Schedules that the broker refuses to fire, and what it has said of each.
+    refused: BTreeMap<String, String>,
 }
 
 /// Looks at a service from outside. Clones look at the same one.
@@ -62,14 +64,20 @@ enum Outcome {
     },
     /// Another was faster.
     Raced,
+    /// The broker will not have what is to be submitted for it.
+    Refused {
+        schedule: String,
+        error: Error,
+    },
     /// Nothing can be made of it here.
     Unable,
 }
 
 impl Service {
     /// For the schedules of this broker.
-    pub fn new(broker: Arc<dyn Broker>) -> Self {
-        Self { broker, zones: Arc::default(), shown: watch::Sender::new(Snapshot::default()) }
+    pub fn new(broker: Arc<dyn Schedules>) -> Self {
+        let shown = watch::Sender::new(Snapshot::default());
+        Self { broker, zones: Arc::default(), shown, refused: BTreeMap::new() }
     }
 
     /// A look at it, also while it runs.
@@ -77,8 +85,9 @@ impl Service {
         Handle(self.shown.subscribe())
     }
 
-    /// Fires what is due until it is asked to stop. Fails when the broker refuses for good to be asked.
-    pub async fn run(self, shutdown: Shutdown) -> Result<Snapshot> {
+    /// Fires what is due until it is asked to stop. Fails when the broker is closed, and after no other error: one schedule, or one hour of trouble,
+    /// must not be the end of all others.
+    pub async fn run(mut self, shutdown: Shutdown) -> Result<Snapshot> {
         let mut pause = PAUSE;
         loop {
             let step = async {
@@ -96,11 +105,17 @@ impl Service {
                     continue;
                 }
                 Ok(false) => PAUSE,
-                Err(error) if error.is_retryable() => {
-                    tracing::warn!(%error, "schedules cannot be looked at");
-                    (pause * 2).min(LONGEST_PAUSE)
+                Err(error @ Error::Closed) => return Err(error),
+                Err(error) => {
+                    let longer = (pause * 2).min(LONGEST_PAUSE);
+                    if error.is_retryable() {
+                        tracing::warn!(%error, "schedules cannot be looked at");
+                    } else {
+                        let again_in = longer.as_secs_f64();
+                        tracing::error!(%error, again_in, "nothing is fired from here, and that will not pass by itself");
+                    }
+                    longer
                 }
-                Err(error) => return Err(error),
             };
             tokio::select! {
                 () = sleep(pause) => {}
@@ -111,7 +126,7 @@ impl Service {
     }
 
     /// Does what is on the agenda. Returns whether anything came of it.
-    async fn attend(&self, agenda: Agenda) -> Result<bool> {
+    async fn attend(&mut self, agenda: Agenda) -> Result<bool> {
         let Agenda { now, due, expired } = agenda;
         let mut moved = due.is_empty() && !expired;
         // Together, so that they are written together. They end with this if it is dropped.
@@ -144,9 +159,10 @@ impl Service {
         }
     }
 
-    fn note(&self, outcome: Outcome) -> bool {
+    fn note(&mut self, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Fired { schedule, due, tids, missed } => {
+                self.refused.remove(&schedule);
                 self.shown.send_modify(|shown| {
                     shown.fired += due.len() as u64;
                     shown.missed += missed;
@@ -163,13 +179,22 @@ impl Service {
                 self.shown.send_modify(|shown| shown.raced += 1);
                 true
             }
+            Outcome::Refused { schedule, error } => {
+                // It is tried several times a second: somebody may mend it, or remove it. That is said once.
+                let why = error.to_string();
+                if self.refused.get(&schedule) != Some(&why) {
+                    tracing::error!(schedule, why, "a schedule cannot be fired: write it anew, or remove it");
+                    self.refused.insert(schedule, why);
+                }
+                false
+            }
             Outcome::Unable => false,
         }
     }
 }
 
 /// Fires one schedule as it was seen.
-async fn fire(broker: Arc<dyn Broker>, zones: Arc<Zones>, view: ScheduleView, now: Timestamp) -> Result<Outcome> {
+async fn fire(broker: Arc<dyn Schedules>, zones: Arc<Zones>, view: ScheduleView, now: Timestamp) -> Result<Outcome> {
     let ScheduleView { version, entry, .. } = view;
     let schedule = &entry.schedule;
     let Some(zone) = zones.get(schedule.zone()) else {
@@ -189,7 +214,12 @@ async fn fire(broker: Arc<dyn Broker>, zones: Arc<Zones>, view: ScheduleView, no
         tasks: due.iter().map(|due| Submit::new(schedule.task_for(*due))).collect(),
         due: entry.due(),
     };
-    Ok(match broker.change_schedule(change).await? {
+    let changed = match broker.change_schedule(change).await {
+        // Its own fault, and nobody else's.
+        Err(error) if error.is_callers() => return Ok(Outcome::Refused { schedule: schedule.name.clone(), error }),
+        changed => changed?,
+    };
+    Ok(match changed {
         ScheduleChanged::Made { submitted, .. } => Outcome::Fired {
             schedule: schedule.name.clone(),
             due,
@@ -223,7 +253,7 @@ impl Running {
     pub fn start(broker: Arc<dyn Broker>) -> Self {
         Self(tokio::spawn(async move {
             if let Err(error) = Service::new(broker).run(Shutdown::new()).await {
-                // Whoever it belongs to finds out for itself whether that is the end.
+                // Whoever it belongs to finds out for itself that this is the end.
                 tracing::warn!(%error, "schedules are not fired from here any more");
             }
         }))
@@ -233,5 +263,78 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use raddle_broker::memory::Memory;
+    use raddle_core::{Spec, spec::InvalidSpec};
+    use tokio::time::timeout;
+
+    use super::{super::put, *};
+
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    /// A broker that never has what is submitted for the schedule `bad`, and fails for good with the first change that it could make.
+    struct Frail {
+        memory: Arc<Memory>,
+        failures: Mutex<Vec<Error>>,
+    }
+
+    #[async_trait]
+    impl Schedules for Frail {
+        async fn schedules(&self) -> Result<Vec<ScheduleView>> {
+            self.memory.schedules().await
+        }
+
+        async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
+            self.memory.schedule(name).await
+        }
+
+        async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {
+            if change.name == "bad" {
+                return Err(InvalidSpec { path: ".".into(), reason: "it is too large".into() }.into());
+            }
+            let failure = self.failures.lock().unwrap().pop();
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            self.memory.change_schedule(change).await
+        }
+
+        async fn agenda(&self, wait: Duration) -> Result<Agenda> {
+            self.memory.agenda(wait).await
+        }
+
+        async fn expire(&self) -> Result<u64> {
+            self.memory.expire().await
+        }
+    }
+
+    #[tokio::test]
+    async fn no_error_but_the_end_of_its_broker_is_the_end_of_scheduling() {
+        let memory = Arc::new(Memory::new());
+        for (name, millis) in [("bad", 10), ("good", 50)] {
+            let schedule = Schedule::every(name, Duration::from_millis(millis)).task(Spec::command(["true"])).unwrap();
+            put(&*memory, schedule, false).await.unwrap();
+        }
+        let corrupt = Error::Corrupt { path: "raddle.db".into(), found: "nonsense".into() };
+        assert!(!corrupt.is_retryable() && !corrupt.is_callers());
+        let frail = Arc::new(Frail { memory, failures: Mutex::new(vec![corrupt]) });
+        let (service, shutdown) = (Service::new(frail), Shutdown::new());
+        let mut handle = service.handle();
+        let running = tokio::spawn(service.run(shutdown.clone()));
+        let goes_on = async {
+            while handle.snapshot().fired < 2 {
+                assert!(handle.changed().await, "it has ended");
+            }
+        };
+        timeout(DEADLINE, goes_on).await.unwrap();
+        shutdown.request();
+        timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
     }
 }

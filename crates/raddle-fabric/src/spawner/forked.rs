@@ -117,10 +117,11 @@ impl Forks {
         self.wards.retain(|_, ward| ward.ended().is_none());
     }
 
-    fn speak_for(&mut self, id: u32, prefork: Prefork) {
+    fn speak_for(&mut self, id: u32, prefork: Prefork, spawner: Tid) {
         let shutdown = Shutdown::new();
         let (broker, say) = (Arc::clone(&self.broker), self.say.clone());
-        let options = (self.make)().map(|options| Options { prefork: Some(prefork.clone()), ..options });
+        let own = |options| Options { prefork: Some(prefork.clone()), parent: Some(spawner), ..options };
+        let options = (self.make)().map(own);
         self.wards.insert(id, Ward { shutdown: shutdown.clone(), prefork: Some(prefork), gone: None, over: None });
         // It ends with its worker, of which it says so.
         tokio::spawn(async move {
@@ -231,7 +232,7 @@ impl Launcher for Forks {
     async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
         while let Some(Seat { id, prefork, .. }) = self.seats.pop_back() {
             if prefork.is_waiting() {
-                self.speak_for(id, prefork);
+                self.speak_for(id, prefork, spawner);
                 return Ok(Id::process(id));
             }
         }
@@ -239,7 +240,7 @@ impl Launcher for Forks {
             match nursery.fork().await {
                 Ok(prefork) => {
                     let id = prefork.worker_pid().expect("a zygote forks wards");
-                    self.speak_for(id, prefork);
+                    self.speak_for(id, prefork, spawner);
                     return Ok(Id::process(id));
                 }
                 // The system gives no process now.

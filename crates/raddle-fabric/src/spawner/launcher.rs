@@ -5,10 +5,15 @@ use std::{fmt, io, sync::Arc};
 use async_trait::async_trait;
 use raddle_core::{Tid, WorkerEntry, worker::WorkerInfo};
 
+use crate::worker::is_local;
+
 /// A worker that was launched, as its launcher names it: a process by its number, what runs elsewhere by its name there. No two that live
 /// have the same.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(Arc<str>);
+
+/// Tells a worker that is another program which spawner keeps it. Commands never see variables that begin like this.
+pub const SPAWNER_VARIABLE: &str = "RADDLE_INTERNAL_SPAWNER";
 
 /// What a launcher tells of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,10 +144,10 @@ impl fmt::Display for Id {
     }
 }
 
-/// As the process of a worker on the machine `host`, if it is there. One that has its number, and was begun at another time, is somebody else.
-pub(super) fn process_on(host: &str, info: &WorkerInfo) -> Option<Id> {
+/// As the process of a worker of this machine, if it is one. One that has its number, and was begun at another time, is somebody else.
+pub(super) fn process_here(info: &WorkerInfo) -> Option<Id> {
     let is_another = || info.born.is_some_and(|then| raddle_exec::born(info.pid).is_some_and(|born| born != then));
-    (info.host == host && !is_another()).then(|| Id::process(info.pid))
+    (is_local(info) && !is_another()).then(|| Id::process(info.pid))
 }
 
 impl LaunchError {

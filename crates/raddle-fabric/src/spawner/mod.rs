@@ -22,7 +22,7 @@
 //!
 //! `config`, `plan`, `auto` and `roster` are pure, and so is what decides who of those that are wanted is started, held back and stopped: that is
 //! [`raddle_core::supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
-//! outlive it, and the next spawner counts those it finds as its own.
+//! outlive it, and other spawners count those as their own that it has left.
 
 mod allowance;
 mod auto;
@@ -51,7 +51,7 @@ pub use class::Class;
 pub use cluster::{Cluster, ClusterLayer};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
-pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, Tell};
+pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell};
 pub(crate) use life::KIND;
 pub use life::{Ended, Handle, Options, Snapshot, Spawner};
 pub use process::{Processes, Template};

@@ -21,10 +21,9 @@ use tokio::{
 };
 
 use super::{
-    launcher::{Gone, Id, LaunchError, Launcher, News, Tell, process_on},
+    launcher::{Gone, Id, LaunchError, Launcher, News, SPAWNER_VARIABLE, Tell, process_here},
     said::Said,
 };
-use crate::worker::this_host;
 
 /// What a process is started from: a program that says on its standard output first its worker's id and then, when it has its task, anything
 /// else, a line each.
@@ -75,7 +74,6 @@ impl Template {
 /// Starts processes.
 pub struct Processes {
     template: Template,
-    host: String,
     /// Those that are there, and the way to the task that owns each.
     orders: HashMap<Id, mpsc::UnboundedSender<Tell>>,
     news: mpsc::UnboundedReceiver<(Id, News)>,
@@ -87,21 +85,23 @@ impl Processes {
     pub fn new(template: Template) -> Self {
         // At most three for each process, so the channel needs no bound.
         let (tell, news) = mpsc::unbounded_channel();
-        Self { template, host: this_host(), orders: HashMap::new(), news, tell }
+        Self { template, orders: HashMap::new(), news, tell }
     }
 }
 
 #[async_trait]
 impl Launcher for Processes {
-    async fn launch(&mut self, _: Tid) -> Result<Id, LaunchError> {
-        let mut child = self.template.start(Stdio::null(), false)?;
+    async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
+        let mut template = self.template.clone();
+        template.env.push((SPAWNER_VARIABLE.into(), spawner.to_string().into()));
+        let mut child = template.start(Stdio::null(), false)?;
         let id = Id::process(child.pid);
         self.orders.insert(id.clone(), child.watch(id.clone(), self.tell.clone(), None));
         Ok(id)
     }
 
     fn recognise(&self, info: &WorkerInfo) -> Option<Id> {
-        process_on(&self.host, info)
+        process_here(info)
     }
 
     async fn next(&mut self) -> (Id, News) {

@@ -15,7 +15,7 @@ use crate::worker::ONE_SHOT;
 
 #[derive(Debug)]
 pub(super) struct Roster {
-    /// What our workers are like. Those of another spawner that was killed are just like them.
+    /// What our workers are like. Those of another spawner are just like them, and left to us when that is gone.
     like: WorkerInfo,
     /// Workers that the launcher tells of.
     own: HashMap<Id, Member>,
@@ -148,10 +148,11 @@ impl Roster {
         }
     }
 
-    /// Takes note of who is registered. `recognise` is the launcher's.
+    /// Takes note of who is registered. `alive` are the other spawners that are there, whose workers are theirs; `recognise` is the launcher's.
     pub(super) fn look_at(
         &mut self,
         registry: &[WorkerEntry],
+        alive: &[Tid],
         recognise: impl Fn(&WorkerInfo) -> Option<Id>,
         now: Duration,
     ) -> Look {
@@ -161,7 +162,9 @@ impl Roster {
         let known = registry.iter().filter_map(|entry| Some((recognise(&entry.info)?, entry)));
         let known: BTreeMap<Id, &WorkerEntry> = known.collect();
         let strays = self.look_after(&known, now);
-        let others = known.iter().filter(|(id, entry)| !self.own.contains_key(id) && self.is_like(&entry.info));
+        let is_kept = |info: &WorkerInfo| info.parent.is_some_and(|spawner| alive.contains(&spawner));
+        let is_left = |info: &WorkerInfo| self.is_like(info) && !is_kept(info);
+        let others = known.iter().filter(|(id, entry)| !self.own.contains_key(id) && is_left(&entry.info));
         self.adopted = others.map(|(_, entry)| (entry.tid, is_busy(entry))).collect();
         let found = self.adopted.keys().filter(|tid| !before.contains_key(tid)).copied().collect();
         Look { found, strays }
@@ -268,23 +271,19 @@ mod tests {
     use raddle_core::worker::WorkerStatus;
 
     use super::{
-        super::launcher::{LaunchError, Obstacle, process_on},
+        super::launcher::{LaunchError, Obstacle, process_here},
         *,
     };
+    use crate::worker::this_host;
 
     fn info(pid: u32) -> WorkerInfo {
         WorkerInfo {
-            name: "warm".into(),
-            kind: ONE_SHOT.into(),
             capabilities: "cpu".parse().unwrap(),
             queues: vec!["default".into()],
             concurrency: 1,
             pid,
-            born: None,
-            host: "here".into(),
-            callee: None,
-            max_workers: 0,
-            parent: None,
+            host: this_host(),
+            ..WorkerInfo::new("warm", ONE_SHOT)
         }
     }
 
@@ -306,10 +305,6 @@ mod tests {
 
     fn id(pid: u32) -> Id {
         Id::process(pid)
-    }
-
-    fn here(info: &WorkerInfo) -> Option<Id> {
-        process_on("here", info)
     }
 
     fn at(millis: u64) -> Duration {
@@ -361,7 +356,7 @@ mod tests {
         let adopted = |born| {
             let mut roster = Roster::new(info(0));
             let worker = entry(1, WorkerInfo { born, ..info(me) }, 0.0);
-            roster.look_at(&[worker], |info| process_on("here", info), Duration::ZERO).found.len()
+            roster.look_at(&[worker], &[], process_here, Duration::ZERO).found.len()
         };
         assert_eq!(
             (adopted(born), adopted(None)),
@@ -376,6 +371,7 @@ mod tests {
         let mut roster = Roster::new(info(0));
         roster.launched(id(7), ChildId(7), at(0));
         let elsewhere = WorkerInfo { host: "there".into(), ..info(9) };
+        let apart = WorkerInfo { place: Some("a container".into()), ..info(13) };
         let resident = WorkerInfo { kind: "resident".into(), ..info(10) };
         let other = WorkerInfo { capabilities: "gpu".parse().unwrap(), ..info(11) };
         let registry = [
@@ -386,14 +382,32 @@ mod tests {
             entry(4, elsewhere, 0.0),
             entry(5, resident, 0.0),
             entry(6, other, 0.0),
+            entry(7, apart, 0.0),
         ];
-        assert_eq!(roster.look_at(&registry, here, at(0)).found, [tid(2), tid(3)]);
+        assert_eq!(roster.look_at(&registry, &[], process_here, at(0)).found, [tid(2), tid(3)]);
         assert_eq!(roster.census(0), Census { starting: 1, idle: 1, busy: 1, pending: 0 });
-        assert_eq!(roster.look_at(&registry, here, at(0)), Look::default(), "they are known by now");
+        assert_eq!(roster.look_at(&registry, &[], process_here, at(0)), Look::default(), "they are known by now");
         roster.hear(&id(7), &News::Ready(tid(1)), at(1));
         assert_eq!(roster.tids().count(), 3);
-        roster.look_at(&[], here, at(0));
+        roster.look_at(&[], &[], process_here, at(0));
         assert_eq!(roster.census(0), Census { idle: 1, ..Census::default() });
+    }
+
+    #[test]
+    fn workers_of_a_spawner_that_is_there_are_its_own_until_it_is_gone() {
+        let (here_too, gone) = (tid(100), tid(101));
+        let of = |spawner, pid| WorkerInfo { parent: Some(spawner), ..info(pid) };
+        let registry = [entry(1, of(here_too, 7), 1.0), entry(2, of(gone, 8), 1.0), entry(3, info(9), 0.0)];
+        let mut roster = Roster::new(info(0));
+        assert_eq!(roster.look_at(&registry, &[here_too], process_here, at(0)).found, [tid(2), tid(3)]);
+        assert_eq!(
+            roster.census(0),
+            Census { idle: 1, busy: 1, ..Census::default() },
+            "they fill nobody's room but theirs"
+        );
+        assert_eq!(roster.tids().collect::<Vec<_>>(), [tid(2), tid(3)], "and are told nothing");
+        assert_eq!(roster.look_at(&registry, &[], process_here, at(1)).found, [tid(1)]);
+        assert_eq!(roster.census(0), Census { idle: 1, busy: 2, ..Census::default() });
     }
 
     #[test]
@@ -403,18 +417,22 @@ mod tests {
         roster.inherited(id(8), ChildId(8), at(0));
         assert_eq!(roster.census(0), Census { starting: 2, ..Census::default() });
         let registry = [entry(1, info(7), 0.0)];
-        assert_eq!(roster.look_at(&registry, here, at(1000)), Look::default(), "its launcher tells of it");
+        assert_eq!(roster.look_at(&registry, &[], process_here, at(1000)), Look::default(), "its launcher tells of it");
         assert_eq!(roster.census(0), Census { starting: 1, idle: 1, ..Census::default() });
         assert_eq!(roster.hear(&id(7), &News::Ready(tid(1)), at(1001)), Meaning::Nothing);
         assert_eq!(roster.hear(&id(7), &News::Begun, at(1002)), Meaning::Taken);
         assert_eq!(roster.census(0), Census { starting: 1, busy: 1, ..Census::default() });
-        assert_eq!(roster.look_at(&registry, here, at(14_999)).strays, []);
-        assert_eq!(roster.look_at(&registry, here, at(15_000)).strays, [id(8)], "it never was there");
+        assert_eq!(roster.look_at(&registry, &[], process_here, at(14_999)).strays, []);
+        assert_eq!(roster.look_at(&registry, &[], process_here, at(15_000)).strays, [id(8)], "it never was there");
         assert_eq!(roster.hear(&id(8), &News::Gone(Gone::Signal(9)), at(15_100)), left(Gone::Signal(9), false));
-        assert_eq!(roster.look_at(&[], here, at(16_000)).strays, []);
-        assert_eq!(roster.look_at(&[], here, at(30_999)).strays, []);
-        assert_eq!(roster.look_at(&[], here, at(31_000)).strays, [id(7)], "it is not there any more");
+        assert_eq!(roster.look_at(&[], &[], process_here, at(16_000)).strays, []);
+        assert_eq!(roster.look_at(&[], &[], process_here, at(30_999)).strays, []);
+        assert_eq!(roster.look_at(&[], &[], process_here, at(31_000)).strays, [id(7)], "it is not there any more");
         roster.launched(id(9), ChildId(9), at(31_000));
-        assert_eq!(roster.look_at(&[], here, at(99_000)).strays, [id(7)], "our own are watched by their launcher");
+        assert_eq!(
+            roster.look_at(&[], &[], process_here, at(99_000)).strays,
+            [id(7)],
+            "our own are watched by their launcher"
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! `poll` is only the longest pause between two looks, for what nobody tells: workers that others have launched, and those that were killed.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
@@ -13,7 +13,7 @@ use std::{
 
 use raddle_broker::{Broker, Delivery, Error, Result, WaitingRequest};
 use raddle_core::{
-    Control, Tid, WorkerEntry,
+    Control, Tid, Word, WorkerEntry,
     stop::{Stage, StopPolicy},
     supervisor::{self, Braking, Core, End, GroupId, Policy, Recycle, Restart},
     title,
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     Shutdown,
-    line::Line,
+    line::{Line, is_there},
     metrics::ExitReason,
     worker::{
         pace::Haste,
@@ -97,8 +97,8 @@ pub(super) struct Service {
     stillborn: u64,
     /// Tasks that its workers have taken.
     begun: u64,
-    /// Managers that were told to stop with it.
-    pub(super) stopped: BTreeSet<Tid>,
+    /// What managers were told last that stop with it.
+    pub(super) told: BTreeMap<Tid, Word>,
     /// How many of them were left when it last looked; nothing before it has.
     pub(super) managers_left: Option<usize>,
     pub(super) obstacles: Obstacles,
@@ -170,7 +170,7 @@ impl Service {
             last_task: Duration::ZERO,
             stillborn: 0,
             begun: 0,
-            stopped: BTreeSet::new(),
+            told: BTreeMap::new(),
             managers_left: None,
             obstacles: Obstacles::default(),
             errands: Errands::start(Arc::clone(&broker), haste.pace()),
@@ -362,12 +362,13 @@ impl Service {
         match registry {
             Ok(entries) => {
                 self.seen = true;
-                let spawners = entries.iter().filter(|entry| entry.info.launches() && entry.tid != self.line.tid);
+                let is_other = |entry: &&WorkerEntry| entry.info.launches() && entry.tid != self.line.tid;
+                let spawners = entries.iter().filter(is_other).filter(|entry| is_there(entry));
                 let others: Vec<Tid> = spawners.map(|entry| entry.tid).collect();
                 self.estate |= self.others.iter().any(|tid| !others.contains(tid));
                 self.others = others;
                 let recognise = |info: &WorkerInfo| self.launcher.recognise(info);
-                let Look { found, strays } = self.roster.look_at(&entries, recognise, now);
+                let Look { found, strays } = self.roster.look_at(&entries, &self.others, recognise, now);
                 for tid in found {
                     tracing::info!(worker = %tid, "found a worker that another spawner has launched");
                 }
@@ -448,7 +449,7 @@ impl Service {
         match self.stage() {
             Stage::Running if self.paused => "paused",
             Stage::Running if self.core.held_until(GROUP, self.now()).is_some() => "braking",
-            Stage::Running if self.roster.census(0).busy > 0 => "running",
+            Stage::Running if self.roster.census(0).busy > 0 => "busy",
             Stage::Running => "listening",
             Stage::Draining => "draining",
             Stage::Terminating | Stage::Killing => "stopping",

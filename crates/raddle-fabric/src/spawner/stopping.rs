@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     line::stays,
-    worker::{this_host, words::Errand},
+    worker::{is_local, words::Errand},
 };
 
 /// How long workers that are killed may take to be gone.
@@ -55,16 +55,15 @@ impl Service {
         entered.for_each(|stage| self.enter(stage, now));
     }
 
-    /// Those it has found, and has no process of, are told by the broker.
+    /// Those it has found, and has no process of, are told by the broker. So are managers that it has spawned: it looks who they are at once.
     fn enter(&mut self, stage: Stage, now: Duration) {
+        self.poll_at = now;
         match stage {
             Stage::Running => {}
             Stage::Draining => {
                 self.launcher.tell(Tell::Stop);
                 let found: Vec<Tid> = self.roster.adopted().collect();
                 self.say(found, Word::Stop);
-                // Managers that it has spawned end by themselves when they are told. It looks who they are at once.
-                self.poll_at = now;
             }
             Stage::Terminating => self.launcher.tell(Tell::Stop),
             Stage::Killing => {
@@ -78,7 +77,7 @@ impl Service {
     }
 
     /// A prime that stops takes the hierarchy below it along: the managers that its own workers run, and all of them if no other prime is left. They
-    /// are told once each, by what the registry shows; those that begin meanwhile are told when they are seen. It leaves after them.
+    /// are told each word once, by what the registry shows; those that begin meanwhile are told when they are seen. It leaves after them.
     pub(super) fn stop_managers(&mut self, registry: &[WorkerEntry], now: Duration) {
         let word = match self.stage() {
             Stage::Draining | Stage::Terminating => Word::Stop,
@@ -91,11 +90,10 @@ impl Service {
         let others = registry.iter().filter(|entry| entry.tid != self.line.tid && entry.info.requests().is_some());
         let (primes, managers): (Vec<_>, Vec<_>) = others.partition(|entry| entry.info.kind == PRIME);
         // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
-        let here = this_host();
-        let is_last = !primes.into_iter().any(|entry| stays(entry, &here));
+        let is_last = !primes.into_iter().any(stays);
         let is_mine = |entry: &WorkerEntry| {
             let worker = raddle_exec::parent_of(entry.info.pid).map(Id::process);
-            entry.info.host == here && worker.is_some_and(|worker| self.roster.has(&worker))
+            is_local(&entry.info) && worker.is_some_and(|worker| self.roster.has(&worker))
         };
         let meant: Vec<Tid> =
             managers.into_iter().filter(|entry| is_last || is_mine(entry)).map(|entry| entry.tid).collect();
@@ -103,8 +101,7 @@ impl Service {
         if !meant.is_empty() {
             self.poll_at = now + LOOK_AGAIN;
         }
-        let fresh: Vec<Tid> = meant.into_iter().filter(|tid| !self.stopped.contains(tid)).collect();
-        self.stopped.extend(&fresh);
+        let fresh: Vec<Tid> = meant.into_iter().filter(|tid| self.told.insert(*tid, word) != Some(word)).collect();
         self.say(fresh, word);
     }
 

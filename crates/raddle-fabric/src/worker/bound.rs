@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use raddle_core::Spec;
-use raddle_exec::{MarkPage, Request};
+use raddle_exec::{MarkPage, Order, Request};
 
 /// How long tasks may take.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Bound {
 }
 
 /// How much later than a runner ends what has taken too long its worker is taken for hung: the runner itself is then.
-const BEYOND: Duration = Duration::from_millis(400);
+pub(crate) const BEYOND: Duration = Duration::from_millis(400);
 
 impl Bound {
     /// How long an attempt of this task may take.
@@ -30,6 +30,13 @@ impl Bound {
         if let Some(marks) = &self.marks {
             let due = |timeout: Duration| MarkPage::clock_now() + timeout + request.overtime + BEYOND;
             marks.set_due(slot, request.timeout.map(|timeout| (request.tid, due(timeout))));
+        }
+    }
+
+    /// The attempt in a slot is told something: what stands still on request may do so for as long as it likes, and whatever else it is told has it go on.
+    pub(super) fn told(&self, slot: usize, order: Order) {
+        if let Some(marks) = &self.marks {
+            marks.hold(slot, order == Order::Pause, MarkPage::clock_now());
         }
     }
 

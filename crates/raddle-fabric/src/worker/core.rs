@@ -48,6 +48,8 @@ pub(super) struct Policy {
     /// When it begins nothing more.
     pub(super) retire_at: Option<Duration>,
     pub(super) grace: Duration,
+    /// Whether it begins paused.
+    pub(super) paused: bool,
     /// How long an agent may be away.
     pub(super) give_up_after: Duration,
 }
@@ -119,6 +121,7 @@ impl Policy {
             max_tasks: options.max_tasks.map(|max| max.saturating_sub(begun)),
             retire_at: options.max_uptime.map(|uptime| uptime.saturating_sub(age)),
             grace: options.grace,
+            paused: options.paused,
             give_up_after: options.give_up_after,
         }
     }
@@ -136,7 +139,7 @@ impl Core {
             heeded: 0,
             leave_by: None,
             failure: None,
-            paused: false,
+            paused: policy.paused,
             lease_lost: false,
             unsettled: HashSet::new(),
             begun: 0,
@@ -206,7 +209,8 @@ impl Core {
             Stage::Running if self.retired => "draining",
             Stage::Running if self.busy() == 0 && self.is_spent() => "draining",
             Stage::Running if self.busy() == 0 => "listening",
-            Stage::Running => "running",
+            // Not `running`: that is what tasks are, and whoever looks for those in `ps` wants no worker.
+            Stage::Running => "busy",
             Stage::Draining => "draining",
             Stage::Terminating | Stage::Killing => "stopping",
         }

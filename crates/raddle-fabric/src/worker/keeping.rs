@@ -18,8 +18,10 @@ const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
 
 /// Orders about an attempt, on their way to its runner.
-pub(super) struct Orders<'a> {
+pub(super) struct Orders<'a, N> {
     queue: &'a mut mpsc::UnboundedReceiver<Job>,
+    /// Takes note of each that is passed on.
+    note: N,
     killed: bool,
     /// The worker is gone without waiting for us: nobody wants to know how this ends.
     forsaken: bool,
@@ -27,9 +29,9 @@ pub(super) struct Orders<'a> {
     output_lost: bool,
 }
 
-impl<'a> Orders<'a> {
-    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<Job>) -> Self {
-        Self { queue, killed: false, forsaken: false, output_lost: false }
+impl<'a, N: Fn(Order)> Orders<'a, N> {
+    pub(super) fn new(queue: &'a mut mpsc::UnboundedReceiver<Job>, note: N) -> Self {
+        Self { queue, note, killed: false, forsaken: false, output_lost: false }
     }
 
     /// The next one. Dropping it in between loses nothing.
@@ -50,6 +52,7 @@ impl<'a> Orders<'a> {
             }
         };
         self.killed |= order == Order::Kill;
+        (self.note)(order);
         runner.send(order).await
     }
 

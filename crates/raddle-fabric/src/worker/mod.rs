@@ -40,10 +40,11 @@ mod stopping;
 pub(crate) mod words;
 
 pub use apart::{NoMinimum, minimum};
+pub(crate) use bound::BEYOND;
 pub use bound::Bound;
 pub use life::{EndReason, Ended, LastAttempt, Worker};
-pub use options::this_host;
 pub use options::{DOCKER, ONE_SHOT, Options, SANDBOX};
 pub(crate) use options::{RESIDENT, SCHEDULER};
+pub use options::{is_local, this_host};
 pub use shutdown::Shutdown;
 pub use standstill::Standstill;

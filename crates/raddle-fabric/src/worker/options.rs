@@ -60,6 +60,8 @@ pub struct Options {
     pub schedules: bool,
     /// The task that has started it, if one has.
     pub parent: Option<Tid>,
+    /// Whether it begins paused: then it takes nothing before it is told to go on.
+    pub paused: bool,
     /// A runner that is there already, for the first task. If it is a ward, that process is the worker, and this one only speaks for it.
     pub prefork: Option<Prefork>,
 }
@@ -119,6 +121,7 @@ impl Options {
             grouped: false,
             schedules: false,
             parent: None,
+            paused: false,
             prefork: None,
         }
     }
@@ -169,19 +172,22 @@ impl Options {
     pub(crate) fn info(&self) -> WorkerInfo {
         let pid = self.ward().unwrap_or_else(std::process::id);
         WorkerInfo {
-            name: self.name.clone(),
-            kind: self.kind().into(),
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,
             pid,
             born: raddle_exec::born(pid),
             host: this_host(),
-            callee: None,
-            max_workers: 0,
+            place: raddle_exec::place().map(Into::into),
             parent: self.parent,
+            ..WorkerInfo::new(&self.name, self.kind())
         }
     }
+}
+
+/// Whether the process of a worker can be looked at here, by its number.
+pub fn is_local(info: &WorkerInfo) -> bool {
+    info.is_at(&this_host(), raddle_exec::place())
 }
 
 /// The name of this machine, as workers on it give it.

@@ -98,8 +98,6 @@ pub(super) enum What {
 
 /// The worker's end of a slot.
 pub(super) struct Slot {
-    number: usize,
-    equipment: Arc<Equipment>,
     jobs: mpsc::UnboundedSender<Job>,
     task: JoinHandle<()>,
 }
@@ -113,7 +111,6 @@ pub(super) enum Job {
 impl Slot {
     pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
-        let (of_slot, equipment) = (Arc::clone(&equipment), equipment);
         let task = tokio::spawn(
             Occupant {
                 number,
@@ -128,7 +125,7 @@ impl Slot {
             }
             .run(queue),
         );
-        Self { number, equipment: of_slot, jobs, task }
+        Self { jobs, task }
     }
 
     /// Runs an attempt. The slot must be free.
@@ -138,10 +135,6 @@ impl Slot {
 
     /// Passes on an order about what runs; ignored when nothing does.
     pub(super) fn order(&self, order: Order) {
-        if order == Order::Pause {
-            // What stands still on request may do so for as long as it likes.
-            self.equipment.bound.over(self.number);
-        }
         let _ = self.jobs.send(Job::Order(order));
     }
 
@@ -158,7 +151,7 @@ struct Occupant {
     news: mpsc::UnboundedSender<News>,
     /// Started with the first task and kept for the next.
     runner: Option<Runner>,
-    /// It is a ward whose task was a function. The parent of a command is a worker that is gone with it.
+    /// It is a ward that can be another worker when its task is over.
     may_rest: bool,
     /// A runner on its way out.
     leaving: Option<JoinHandle<()>>,
@@ -204,8 +197,15 @@ impl Occupant {
         let heeded = self.equipment.resumed.unwrap_or_default();
         let may_chain = request.sandbox.is_none();
         let mut conversation = answers_on.zip(trace).map(|(on, trace)| Conversation::new(on, heeded, trace, may_chain));
-        let is_forked = matches!(request.program, Program::Function(_)) && request.sandbox.is_none();
-        self.may_rest = self.equipment.is_ward && is_forked && self.equipment.resumed.is_none();
+        let is_apart = match request.program {
+            Program::Function(_) => true,
+            // The parent of a command is the worker that is gone with it; but what a manager spawns is the manager's, who keeps its
+            // runners as a resident worker does.
+            Program::Command(_) => self.equipment.charter.is_some(),
+            _ => false,
+        };
+        self.may_rest =
+            self.equipment.is_ward && is_apart && request.sandbox.is_none() && self.equipment.resumed.is_none();
         let is_contained = matches!(request.program, Program::Keeper(_));
         let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
@@ -318,7 +318,7 @@ impl Occupant {
             // Nobody was told that it would last, and what becomes of it is written with the same care.
             hand::log!(warn, fence, %error, "a power cut would lose this task");
         }
-        let mut orders = Orders::new(queue);
+        let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
         let broker = &*self.equipment.broker;
         loop {
             tokio::select! {

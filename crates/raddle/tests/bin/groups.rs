@@ -40,6 +40,10 @@ async fn endless() -> Result<(), String> {
     Err("it was asked to end".into())
 }
 
+/// What is due every so often.
+#[raddle::routine(name = "tick")]
+async fn tick() {}
+
 fn builder() -> raddle::group::Builder {
     let work = |slug: &str| Work::routine(slug, slug).source(format!("{slug}s")).execution_timeout(PATIENCE);
     let process = |slug: &str| Process::new(slug).worker(work(slug)).shutdown_timeout(Duration::from_secs(10));
@@ -170,10 +174,32 @@ async fn without_runtime() -> Outcome {
     Ok(())
 }
 
+/// A worker has an event every so often, and nobody else sees to that.
+async fn every() -> Outcome {
+    let work = Work::routine("tick", "tick").every(Duration::from_millis(50));
+    let manager = Manager::builder().name("clock").process(Process::new("clock").worker(work)).register().await?;
+    let shutdown = Shutdown::new();
+    let keeping = tokio::spawn(manager.run(shutdown.clone()));
+    let broker = broker().await?;
+    let mut ticks = Vec::new();
+    until("it has ticked", async || {
+        let completed = TaskFilter { states: vec![State::Completed], ..TaskFilter::default() };
+        ticks = broker.tasks(completed).await?;
+        Ok(ticks.len() >= 3)
+    })
+    .await?;
+    shutdown.request();
+    keeping.await??;
+    let is_due = |task: &TaskView| task.spec.metadata.get("schedule").is_some_and(|of| of == "tick");
+    println!("ticked, by its trigger: {}", ticks.iter().all(is_due));
+    Ok(())
+}
+
 #[raddle::main]
 async fn main() -> Outcome {
     match std::env::args().nth(1).as_deref() {
         Some("run") => run().await,
+        Some("every") => every().await,
         Some("dropped") => dropped().await,
         Some("without-runtime") => without_runtime().await,
         other => Err(format!("{other:?} is none of its deeds").into()),

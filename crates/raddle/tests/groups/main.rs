@@ -44,6 +44,12 @@ fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
 }
 
 #[test]
+fn a_worker_is_due_every_so_often() {
+    let (said, _folder) = says("every");
+    assert_eq!(said, "ticked, by its trigger: true\n");
+}
+
+#[test]
 fn processes_of_a_manager_that_is_dropped_finish_and_leave() {
     let (said, _folder) = says("dropped");
     assert_eq!(said, "4 processes are gone, ended: true\n");

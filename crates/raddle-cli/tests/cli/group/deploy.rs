@@ -3,6 +3,7 @@
 use std::{os::unix::net::UnixDatagram, path::Path, process::Command};
 
 use super::*;
+use crate::world::skip;
 
 /// Units that tell systemd how they are, and what they say when they are ready.
 const NOTIFYING: [(&str, &str); 2] = [
@@ -62,8 +63,7 @@ fn units_are_understood_by_systemd() {
         let unit = deployed(&format!("systemd/{name}")).replace("/usr/local/bin/raddle", env!("CARGO_BIN_EXE_raddle"));
         let path = world.file(name, unit);
         let Ok(verified) = Command::new("systemd-analyze").arg("verify").arg(path).output() else {
-            eprintln!("skipped: no systemd-analyze");
-            return;
+            return skip("systemd-analyze");
         };
         let said = String::from_utf8_lossy(&verified.stderr);
         assert!(verified.status.success() && !said.contains(name), "{said}");
@@ -124,8 +124,8 @@ fn the_composition_is_started_and_stopped() {
         world.file(name, deployed(&format!("compose/{name}")));
     }
     let Ok(up) = compose(&world, &image, &["up", "--detach"]) else {
-        eprintln!("skipped: no docker-compose");
-        return;
+        docker(&["rmi", &image]);
+        return skip("docker-compose");
     };
     assert!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     let ask = |args: &[&str]| {

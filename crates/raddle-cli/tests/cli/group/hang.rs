@@ -19,6 +19,15 @@ fn replaced(world: &World, manager: &Started, hangs: i64, said: &str) {
     world.raddle(["wait", &tid]).ok();
 }
 
+/// The process with this in its title, and its parent: a runner, and the worker that it is of.
+fn runner(world: &World, title: &str) -> (i64, i64) {
+    let found = || world.processes().into_iter().find(|(_, line)| line.contains(title));
+    until("it runs", || found().is_some());
+    let (runner, _) = found().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
+    (runner.into(), stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap())
+}
+
 #[test]
 fn a_process_that_somebody_has_stopped_is_replaced() {
     let world = World::new();
@@ -92,12 +101,62 @@ fn a_process_whose_runner_hangs_is_replaced() {
     let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
     world.until_state(&tid, "running");
     let runs = format!("raddle-{}:sleep:running", &tid[9..]);
-    let (runner, _) = world.processes().into_iter().find(|(_, line)| line.contains(&runs)).unwrap();
-    let stat = fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
-    let worker: i64 = stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap();
-    signal(runner.into(), libc::SIGSTOP);
+    let (runner, worker) = runner(&world, &runs);
+    signal(runner, libc::SIGSTOP);
     replaced(&world, &manager, worker, "it has a task for longer than that may take");
     assert!(manager.stderr().contains(&runs), "what it was doing is said: {}", manager.stderr());
+    world.until_state(&tid, "timeout");
+    down(&world, manager);
+}
+
+#[test]
+fn what_hung_is_dead_before_it_is_tried_again() {
+    let world = World::new();
+    let command = "if test $RADDLE_ATTEMPT = 1; then echo $$ > first; exec sleep 1000; fi; \
+                   (cut -d\" \" -f3 /proc/$(cat first)/stat || echo gone) > second 2> /dev/null";
+    let file = format!(
+        "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nexecution_timeout = '2s'\n\
+         on_error = 'retry'\nretry = {{ attempts = 2, base = '1ms' }}\ncommand = ['sh', '-c', '''{command}''']\n"
+    );
+    let manager = up(&world, &file);
+    world.raddle(["queue", "write", "in", "x"]).ok();
+    until("it has begun", || !lines(&world, "first").is_empty());
+    signal(runner(&world, ":a:running").0, libc::SIGSTOP);
+    until("it has begun again", || !lines(&world, "second").is_empty());
+    let state = lines(&world, "second").concat();
+    assert!(["Z", "gone"].contains(&state.as_str()), "the first attempt was still there: {state}");
+    down(&world, manager);
+}
+
+#[test]
+fn a_process_whose_runner_hangs_before_it_has_begun_is_replaced() {
+    let world = World::new();
+    let manager = up(&world, &FILE.replace("replicas = 2", "replicas = 1"));
+    let first = world.submit(&["--queue", "a", "--", "sh", "-c", "echo $PPID > runner"]);
+    world.raddle(["wait", &first]).ok();
+    // It is kept for the next task, which it will not begin.
+    signal(lines(&world, "runner").concat().parse().unwrap(), libc::SIGSTOP);
+    let tid = world.submit(&["--queue", "a", "--", "touch", "ran"]);
+    until("it is over", || ["timeout", "completed"].iter().any(|state| world.task(&tid)["state"] == *state));
+    let task = world.task(&tid);
+    assert_eq!((&task["state"], &task["failures"], &task["losses"]), (&"timeout".into(), &1.into(), &0.into()));
+    assert!(!world.path().join("ran").exists(), "nothing has run again unasked");
+    down(&world, manager);
+}
+
+#[test]
+fn a_process_whose_runner_hangs_after_a_pause_is_replaced() {
+    let world = World::new();
+    let manager = up(&world, FILE);
+    let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
+    world.until_state(&tid, "running");
+    let title = |status: &str| format!("raddle-{}:sleep:{status}", &tid[9..]);
+    world.raddle(["task", "pause", &tid]).ok();
+    runner(&world, &title("paused"));
+    world.raddle(["task", "resume", &tid]).ok();
+    let (runner, worker) = runner(&world, &title("running"));
+    signal(runner, libc::SIGSTOP);
+    replaced(&world, &manager, worker, "it has a task for longer than that may take");
     world.until_state(&tid, "timeout");
     down(&world, manager);
 }

@@ -94,11 +94,26 @@ fn processes_whose_manager_is_killed_finish_and_leave() {
 }
 
 #[test]
+fn a_process_that_is_stopped_when_its_manager_is_killed_finishes_and_leaves() {
+    let world = World::new();
+    let command = "touch begun; while ! test -e go; do sleep 0.02; done; touch ended";
+    let (manager, tid) = busy(&world, &file(command, "30s", "5s"));
+    signal(*pids(&world, "a").first().unwrap(), libc::SIGSTOP);
+    until("it stands still", || manager.stderr().contains("a process was stopped"));
+    manager.signal(libc::SIGKILL);
+    manager.finish();
+    world.file("go", "");
+    until("what ran has ended", || world.task(&tid)["state"] == "completed");
+    assert_eq!(world.task(&tid)["attempt"], 1);
+    until("nobody is left", || world.processes().is_empty());
+}
+
+#[test]
 fn a_manager_is_a_task_that_heeds_words() {
     let world = World::new();
     let manager = up(&world, TWO_OF_ONE);
     let tid = manager.stdout().trim().to_owned();
-    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} running\n"));
+    assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
     until("the registry says what it has started", || {
         let entries = world.raddle(["worker", "list", "--json"]).ok().json();
         let entry = entries.as_array().unwrap().iter().find(|entry| entry["tid"] == tid.as_str()).cloned();
@@ -107,4 +122,48 @@ fn a_manager_is_a_task_that_heeds_words() {
     world.raddle(["task", "stop", &tid]).ok();
     manager.finish().ok();
     assert_eq!(world.processes(), []);
+}
+
+/// What the registry says that all workers are doing, managers among them.
+fn statuses(world: &World) -> Vec<String> {
+    let entries = world.raddle(["worker", "list", "--json"]).ok().json();
+    entries.as_array().unwrap().iter().map(|entry| entry["status"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_pause_of_a_manager_holds_for_those_who_come_later() {
+    let world = World::new();
+    let manager = up(&world, TWO_OF_ONE);
+    let tid = manager.stdout().trim().to_owned();
+    let says = |word: &str, state: &str| {
+        assert_eq!(world.raddle(["task", word, &tid]).ok().text(), format!("{tid} {state}\n"));
+        until("its title says so", || {
+            world.processes().iter().any(|(_, line)| line.contains(&format!("raddle-{}:group:{state}", &tid[9..])))
+        });
+    };
+    says("pause", "paused");
+    until("all of them are paused", || statuses(&world) == ["paused"; 3]);
+    let waits = world.submit(&["--queue", "mail", "--", "true"]);
+    let killed = *pids(&world, "mail").first().unwrap();
+    signal(killed, libc::SIGKILL);
+    until("another has taken its place", || {
+        let now = pids(&world, "mail");
+        now.len() == 2 && !now.contains(&killed)
+    });
+    world.raddle(["group", "scale", "mail", "3"]).ok();
+    until("those that have come are paused too", || statuses(&world) == ["paused"; 4]);
+    assert_eq!(world.task(&waits)["attempt"], 0, "nobody has taken it");
+    says("ping", "paused");
+    let groups = world.raddle(["group", "list", "--json"]).ok().json();
+    assert_eq!(groups[0]["managers"][0]["status"], "paused");
+    let (hears, answers) = (format!("T{tid}.ctrl_in"), format!("T{tid}.ctrl_out"));
+    world.raddle(["queue", "write", &hears, r#"{"command":"STATUS","request_id":"mine"}"#]).ok();
+    until("it says how it is", || {
+        let said = world.raddle(["queue", "peek", &answers, "--all"]).ok().text().to_owned();
+        said.lines().any(|line| line.contains("\"mine\"") && line.contains("\"paused\""))
+    });
+    says("resume", "listening");
+    world.raddle(["wait", &waits]).ok();
+    until("all of them go on", || statuses(&world) == ["active"; 4]);
+    down(&world, manager);
 }

@@ -108,6 +108,25 @@ async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
     assert_eq!(held(&broker, "mail.dead").await.len(), 1);
 }
 
+/// However often it is tried, and whoever is cut off meanwhile.
+#[tokio::test]
+async fn a_dead_letter_is_written_once() {
+    let mut calls = 0;
+    let fate = move |_: &[Message]| {
+        calls += 1;
+        // For all, for it alone, and then with its letter.
+        if calls == 3 { Err(Error::AgentGone { path: "a".into(), reason: "cut".into() }) } else { Ok(()) }
+    };
+    let broker = Frail { memory: Memory::new(), fate: Mutex::new(Box::new(fate)) };
+    declare(&broker.memory, &[work("mail")]).await.unwrap();
+    let large = "x".repeat(MAX_SPEC_BYTES + 1);
+    broker.put(&queue("orders"), vec![large.clone()]).await.unwrap();
+    let _ = Pump::new(&broker, queue("orders"), "orders".into()).turn().await;
+    assert_eq!((held(&broker, "orders").await.len(), held(&broker, "mail.dead").await.len()), (1, 0));
+    Pump::new(&broker, queue("orders"), "orders".into()).turn().await.unwrap();
+    assert_eq!((held(&broker, "orders").await.len(), held(&broker, "mail.dead").await), (0, vec![large]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_error_that_passes_passes_over_nothing() {
     let mut errors = [

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::spawner::{
     Allowance,
-    launcher::{Id, LaunchError, Launcher, News, Tell},
+    launcher::{Id, LaunchError, Launcher, News, SPAWNER_VARIABLE, Tell},
 };
 
 /// What containers are made from. Nothing secret is in any of it but in `env`.
@@ -83,12 +83,13 @@ impl Model {
         labels.insert(CLASS.into(), self.class.as_str().into());
         labels.insert(SPAWNER.into(), spawner.to_string());
         let (user, group) = self.user;
+        let env = self.env.iter().cloned().chain([(SPAWNER_VARIABLE.to_owned(), spawner.to_string())]);
         ContainerCreateBody {
             hostname: Some(name.into()),
             user: Some(format!("{user}:{group}")),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
-            env: Some(self.env.iter().map(|(key, value)| format!("{key}={value}")).collect()),
+            env: Some(env.map(|(key, value)| format!("{key}={value}")).collect()),
             cmd: Some(self.args.clone()),
             image: Some(self.image.clone()),
             working_dir: Some(FOLDER.into()),
@@ -254,7 +255,8 @@ mod tests {
     fn a_secret_is_in_the_environment_alone() {
         let spawner: Tid = "1794800817069096960".parse().unwrap();
         let body = model().body("raddle-x-1", spawner);
-        assert_eq!(body.env.as_deref(), Some(&["QUEUE_URL=redis://:hidden@broker".to_owned()][..]));
+        let env = ["QUEUE_URL=redis://:hidden@broker".to_owned(), format!("{SPAWNER_VARIABLE}={spawner}")];
+        assert_eq!(body.env.as_deref(), Some(&env[..]));
         assert_eq!((body.user.as_deref(), body.hostname.as_deref()), (Some("65532:65532"), Some("raddle-x-1")));
         assert_eq!(body.labels.as_ref().unwrap()[SPAWNER], spawner.to_string());
         assert!(!format!("{:?}", ContainerCreateBody { env: None, ..body }).contains("hidden"));

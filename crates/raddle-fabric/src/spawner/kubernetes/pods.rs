@@ -482,17 +482,12 @@ mod tests {
 
     fn entry(host: &str, load: f64) -> WorkerEntry {
         let info = WorkerInfo {
-            name: "worker".into(),
-            kind: "one-shot".into(),
             capabilities: "cpu".parse().unwrap(),
             queues: vec!["default".into()],
             concurrency: 1,
             pid: 1,
-            born: None,
             host: host.into(),
-            callee: None,
-            max_workers: 0,
-            parent: None,
+            ..WorkerInfo::new("worker", "one-shot")
         };
         let (status, started_at) = (WorkerStatus::Active, Timestamp::UNIX_EPOCH);
         WorkerEntry { tid: tid(7), info, status, load, spawned_count: 0, started_at, queue: String::new() }

@@ -6,7 +6,7 @@ use raddle_core::Tid;
 use serde_json::{Value, json};
 
 use super::{
-    super::{Allowance, Class, Gpus},
+    super::{Allowance, Class, Gpus, SPAWNER_VARIABLE},
     overlay::Overlay,
 };
 
@@ -63,7 +63,7 @@ const TMP: &str = "/tmp";
 impl Model {
     /// A pod of this name, for this spawner.
     pub(super) fn pod(&self, name: &str, spawner: Tid) -> Value {
-        let mut pod = self.ours();
+        let mut pod = self.ours(spawner);
         self.overlay.over(&mut pod);
         // Whatever is laid over it: by these it is found.
         let metadata = &mut pod["metadata"];
@@ -74,7 +74,7 @@ impl Model {
         pod
     }
 
-    fn ours(&self) -> Value {
+    fn ours(&self, spawner: Tid) -> Value {
         let annotations = self.annotations.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str())));
         let Allowance { tmp_mb, .. } = self.allowance;
         json!({
@@ -104,7 +104,7 @@ impl Model {
                     "name": WORKER,
                     "image": self.image,
                     "args": self.args,
-                    "env": self.env(),
+                    "env": self.env(spawner),
                     "workingDir": TMP,
                     "resources": { "limits": self.limits() },
                     "securityContext": {
@@ -124,7 +124,7 @@ impl Model {
         })
     }
 
-    fn env(&self) -> Vec<Value> {
+    fn env(&self, spawner: Tid) -> Vec<Value> {
         let queue = match &self.queue {
             Queue::Open(url) => json!({ "name": "QUEUE_URL", "value": url }),
             Queue::Secret { name, key } => {
@@ -132,7 +132,8 @@ impl Model {
             }
         };
         let others = self.env.iter().map(|(name, value)| json!({ "name": name, "value": value }));
-        std::iter::once(queue).chain(others).collect()
+        let spawner = json!({ "name": SPAWNER_VARIABLE, "value": spawner.to_string() });
+        std::iter::once(queue).chain(others).chain([spawner]).collect()
     }
 
     /// What it asks for is what it may use: a pod is promised all of it, and the last to be put out.

@@ -51,6 +51,7 @@ pub(super) fn policy() -> Policy {
         max_tasks: None,
         retire_at: None,
         grace: GRACE,
+        paused: false,
         give_up_after: GIVE_UP_AFTER,
     }
 }
@@ -114,7 +115,7 @@ fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 2");
     assert_eq!(core.status(), "listening");
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(1)), "run 10 in 0, claim 1");
-    assert_eq!(core.status(), "running");
+    assert_eq!(core.status(), "busy");
     let started = Event::Started(Started { fence: fence(10), pid: Some(7) });
     assert_eq!(does(&mut core, started, at(2)), "started 10");
     assert_eq!(ends(&mut core, 0, 10, OK, at(1000)), "finish 10");
@@ -213,7 +214,16 @@ fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses()
     assert_eq!(does(&mut core, told(tid(1), Word::Pause), at(10)), "release 12, release 13, reply paused");
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10", "nothing is begun");
     assert_eq!(does(&mut core, told(tid(1), Word::Status), at(30)), "reply paused");
-    assert_eq!(does(&mut core, told(tid(1), Word::Resume), at(40)), "reply running, claim 5");
+    assert_eq!(does(&mut core, told(tid(1), Word::Resume), at(40)), "reply busy, claim 5");
+}
+
+#[test]
+fn who_begins_paused_takes_nothing_before_it_is_told_to() {
+    let mut core = Core::new(Policy { paused: true, ..policy() }, Vec::new());
+    assert_eq!(does(&mut core, Event::Asked(0), at(0)), "");
+    assert_eq!((core.status(), core.registered_status()), ("paused", WorkerStatus::Paused));
+    let claims = does(&mut core, told(tid(1), Word::Resume), at(10));
+    assert!(claims.starts_with("reply listening, claim "), "{claims}");
 }
 
 #[test]
@@ -323,7 +333,7 @@ fn a_worker_that_takes_one_task_takes_one() {
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 1");
     assert_eq!(core.status(), "listening");
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(1)), "run 10 in 0");
-    assert_eq!((core.status(), core.registered_status()), ("running", WorkerStatus::Draining));
+    assert_eq!((core.status(), core.registered_status()), ("busy", WorkerStatus::Draining));
     assert_eq!(ends(&mut core, 0, 10, OK, at(10)), "finish 10");
     assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "left: Done", "another attempt is for another worker");
     // One that was taken back before it began was not its task.
