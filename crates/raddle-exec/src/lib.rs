@@ -52,8 +52,8 @@ pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use mark::MarkPage;
 pub use message::{Done, HANDLER, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
 pub use orphans::{
-    SUSPEND, become_subreaper, children, end_runners, end_what_runs, is_ignored, kill_group, reap_orphans, setsid_self, stop_self,
-    terminate,
+    SUSPEND, become_subreaper, children, end_runners, end_what_runs, is_ignored, kill_group, reap_orphans, setsid_self,
+    stop_self, terminate,
 };
 pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
