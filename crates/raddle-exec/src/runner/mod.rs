@@ -29,7 +29,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Limits, State};
+use raddle_core::Limits;
 
 use self::{
     attempt::Attempt,
@@ -212,10 +212,10 @@ impl Runner {
             Ok(attempt) => attempt.run(self)?,
             Err(exit) => Done::without_start(exit),
         };
-        self.show(start, final_state(&done.exit).as_str());
+        // Before the worker can know: a task that is over has no process, and whoever looks for one by its state must not find this.
+        title::set(&self.title_idle);
         frame::put_done(&mut self.control.outgoing, &done);
         self.control.flush();
-        title::set(&self.title_idle);
         self.buffers.clear();
         for mut used in [done.stdout, done.stderr, done.reply] {
             used.clear();
@@ -250,18 +250,6 @@ impl Runner {
 
     fn show(&self, start: &Start, status: &str) {
         title::set(&raddle_core::title::format(start.tid, &start.name, status));
-    }
-}
-
-/// The state that an attempt's task would take if it had no further attempt.
-fn final_state(exit: &raddle_core::Exit) -> State {
-    use raddle_core::Exit;
-    match exit {
-        Exit::Code { code: 0 } => State::Completed,
-        Exit::Timeout => State::Timeout,
-        Exit::Cancelled => State::Cancelled,
-        Exit::Killed => State::Killed,
-        _ => State::Failed,
     }
 }
 

@@ -30,7 +30,7 @@ async fn the_title_follows_the_task() {
     shows(&rig, "raddle-3456789012:nightly:stopping").await;
     rig.runner.send(Order::Kill).await.unwrap();
     rig.end().await;
-    shows(&rig, "raddle-test:idle").await;
+    assert_eq!(cmdline(&pid), "raddle-test:idle\0", "as soon as anybody can know that it is over");
 
     request.timeout = Some(Duration::from_millis(100));
     rig.start(&request).await;
