@@ -21,6 +21,11 @@ limits = { memory_mb = 64 }
 params = { text = "string" }
 "#;
 
+/// The same, but what holds is deaf to SIGTERM: it ends when it may go, or by SIGKILL.
+fn deaf() -> String {
+    TASKS.replace("echo begun", "trap '' TERM; echo begun")
+}
+
 /// A manager in the foreground.
 fn manager(world: &World, flags: &[&str]) -> Started {
     let manager = world.start([&["manager", "serve"], flags].concat());
@@ -82,6 +87,12 @@ fn notes(world: &World) -> Vec<String> {
         fs::read_to_string(world.path().join("notes")).unwrap_or_default().lines().map(str::to_owned).collect();
     notes.sort();
     notes
+}
+
+/// Waits until so many tasks that hold have begun to.
+fn until_held(world: &World, tasks: usize) {
+    let begun = || fs::read_to_string(world.path().join("held")).unwrap_or_default().lines().count();
+    until("it has begun", || begun() == tasks);
 }
 
 fn stop(manager: Started) {
@@ -241,7 +252,8 @@ fn two_primes_share_what_is_asked() {
     });
 }
 
-/// Has a manager finish, then give back what it runs, then kill that: each when it is known to have heard the word before.
+/// Has a manager finish, then give back what it runs, then kill that: each when it is known to have heard the word before. What it runs has to be
+/// deaf to SIGTERM, or all may be over before anybody has seen that it is stopping.
 fn kill_in_stages(world: &World, manager: &Started) {
     let tid = manager.stdout().trim().to_owned();
     for status in ["draining", "stopping"] {
@@ -255,18 +267,19 @@ fn kill_in_stages(world: &World, manager: &Started) {
 #[test]
 fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
     on_both(|world| {
-        world.file("tasks.toml", TASKS);
-        let hold = |text: &str| {
+        world.file("tasks.toml", deaf());
+        let hold = |text: &str, begun: usize| {
             let tid = prime(world, json!({ "task": "hold", "params": { "text": text } }));
             world.until_state(&tid, "running");
+            until_held(world, begun);
             tid
         };
         // One task is all that each has room for, so that the other is left to the second.
         let flags = ["--registry", "tasks.toml", "--warm-pool", "0", "--limits", "max_tasks=1"];
         let stays = manager(world, &flags);
-        let kept = hold("kept");
+        let kept = hold("kept", 1);
         let goes = manager(world, &flags);
-        let back = hold("back");
+        let back = hold("back", 2);
         let list = world.raddle(["worker", "list", "--json"]).ok().json();
         let parent_of = |tid: &str| {
             let worker = world.task(tid)["worker"].clone();
@@ -289,11 +302,12 @@ fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
 #[test]
 fn a_prime_that_is_hurried_hurries_its_managers() {
     let world = World::new();
-    world.file("tasks.toml", TASKS);
+    world.file("tasks.toml", deaf());
     let first = manager(&world, &[]);
     world.raddle(["worker", "spawn", "--type", "unix", "--registry", "tasks.toml"]).ok();
     let held = ask(&world, "worker.unix.requests", json!({ "task": "hold", "params": { "text": "x" } }));
     world.until_state(&held, "running");
+    until_held(&world, 1);
     // Nobody is the parent of the manager from now on: it hears words alone.
     first.signal(libc::SIGKILL);
     first.finish();
