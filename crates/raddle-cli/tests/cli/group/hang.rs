@@ -5,6 +5,11 @@ use super::*;
 const FILE: &str = "[process.a]\nreplicas = 2\nhang_timeout = '3s'\nshutdown_timeout = '5s'\n[[process.a.worker]]\nslug = 'a'\n\
                     execution_timeout = '2s'\n";
 
+/// The same, but with time for a few commands before a task has taken too long, also where all else is busy.
+fn patient() -> String {
+    FILE.replace("execution_timeout = '2s'", "execution_timeout = '8s'")
+}
+
 /// One process hangs because of `deed`. It is replaced, with this in the log, and its sibling stays.
 fn replaced(world: &World, manager: &Started, hangs: i64, said: &str) {
     let before = pids(world, "a");
@@ -115,7 +120,7 @@ fn what_hung_is_dead_before_it_is_tried_again() {
     let command = "if test $RADDLE_ATTEMPT = 1; then echo $$ > first; exec sleep 1000; fi; \
                    (cut -d\" \" -f3 /proc/$(cat first)/stat || echo gone) > second 2> /dev/null";
     let file = format!(
-        "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nexecution_timeout = '2s'\n\
+        "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nexecution_timeout = '8s'\n\
          on_error = 'retry'\nretry = {{ attempts = 2, base = '1ms' }}\ncommand = ['sh', '-c', '''{command}''']\n"
     );
     let manager = up(&world, &file);
@@ -147,7 +152,7 @@ fn a_process_whose_runner_hangs_before_it_has_begun_is_replaced() {
 #[test]
 fn a_process_whose_runner_hangs_after_a_pause_is_replaced() {
     let world = World::new();
-    let manager = up(&world, FILE);
+    let manager = up(&world, &patient());
     let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
     world.until_state(&tid, "running");
     let title = |status: &str| format!("raddle-{}:sleep:{status}", &tid[9..]);
