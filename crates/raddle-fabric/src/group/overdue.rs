@@ -8,8 +8,9 @@ use raddle_broker::{Broker, Fence, Finish, Result};
 use raddle_core::{Exit, Report, Tid};
 use tokio::time::timeout;
 
-/// How long the process may live on for it: by so much it is replaced later, if the broker is slow.
-const WITHIN: Duration = Duration::from_millis(200);
+/// How long the process may live on for it. What it ran is dead by then, so to wait costs nothing but time, and that only while the broker is slow: by so
+/// much the process is replaced later. To wait too short a time would cost more: the tasks would be taken back from a dead worker, and run again.
+const WITHIN: Duration = Duration::from_secs(2);
 /// How long it is tried. What is not written by then is taken back, as from any worker that has died.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
