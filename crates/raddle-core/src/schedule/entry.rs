@@ -27,7 +27,7 @@ pub struct Entry {
     pub last: Option<Timestamp>,
     /// How many due times tasks were submitted for.
     pub fired: u64,
-    /// How many due times were left out because nobody was there for them.
+    /// How many due times were left out because nobody was there for them, or because the broker would not have their tasks.
     pub missed: u64,
 }
 
@@ -94,6 +94,12 @@ impl Entry {
             ..self.clone()
         };
         Some(Firing { entry, due, missed })
+    }
+
+    /// What it becomes when the tasks of a firing were refused: their due times are left out as well, and it is due again when it would have been.
+    pub fn refused(&self, firing: &Firing) -> Self {
+        let missed = self.missed.saturating_add(firing.missed).saturating_add(firing.due.len() as u64);
+        Self { next: firing.entry.next, missed, ..self.clone() }
     }
 
     /// The next due times, as they would be fired.

@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Agenda, Broker, Error, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Submit};
-use raddle_core::{Schedule, Tid, schedule::Firing};
+use raddle_core::{
+    Schedule, Tid,
+    schedule::{Entry, Firing},
+};
 use tokio::{
     sync::watch,
     task::{JoinHandle, JoinSet},
@@ -43,7 +46,7 @@ pub struct Handle(watch::Receiver<Snapshot>);
 pub struct Snapshot {
     /// Due times that it has submitted a task for.
     pub fired: u64,
-    /// Those that it left out because nobody was there for them.
+    /// Those that it left out because nobody was there for them, or because the broker would not have their tasks.
     pub missed: u64,
     /// How often another was faster.
     pub raced: u64,
@@ -68,9 +71,20 @@ enum Outcome {
     Refused {
         schedule: String,
         error: Error,
+        left: Left,
     },
     /// Nothing can be made of it here.
     Unable,
+}
+
+/// What became of due times whose tasks were refused.
+enum Left {
+    /// So many are left out.
+    Out(u64),
+    /// Another was faster.
+    ToOthers,
+    /// Not even that is had: it stays due.
+    Due,
 }
 
 impl Service {
@@ -179,14 +193,17 @@ impl Service {
                 self.shown.send_modify(|shown| shown.raced += 1);
                 true
             }
-            Outcome::Refused { schedule, error } => {
-                // It is tried several times a second: somebody may mend it, or remove it. That is said once.
+            Outcome::Refused { schedule, error, left } => {
+                // It is tried each time that it is due: somebody may mend it, or remove it. That is said once.
                 let why = error.to_string();
                 if self.refused.get(&schedule) != Some(&why) {
                     tracing::error!(schedule, why, "a schedule cannot be fired: write it anew, or remove it");
                     self.refused.insert(schedule, why);
                 }
-                false
+                if let Left::Out(missed) = left {
+                    self.shown.send_modify(|shown| shown.missed += missed);
+                }
+                !matches!(left, Left::Due)
             }
             Outcome::Unable => false,
         }
@@ -206,19 +223,29 @@ async fn fire(broker: Arc<dyn Schedules>, zones: Arc<Zones>, view: ScheduleView,
         return Ok(Outcome::Unable);
     };
     let Some(firing) = entry.fire(&zone, now, portion(schedule)) else { return Ok(Outcome::Unable) };
-    let Firing { entry: next, due, missed } = firing;
-    let change = ScheduleChange {
+    let change = |next: &Entry, tasks| ScheduleChange {
         name: schedule.name.clone(),
         seen: Some(version),
-        entry: Some(next),
-        tasks: due.iter().map(|due| Submit::new(schedule.task_for(*due))).collect(),
+        entry: Some(next.clone()),
+        tasks,
         due: entry.due(),
     };
-    let changed = match broker.change_schedule(change).await {
-        // Its own fault, and nobody else's.
-        Err(error) if error.is_callers() => return Ok(Outcome::Refused { schedule: schedule.name.clone(), error }),
+    let tasks = firing.due.iter().map(|due| Submit::new(schedule.task_for(*due))).collect();
+    let changed = match broker.change_schedule(change(&firing.entry, tasks)).await {
+        // Its own fault, and nobody else's. If it stayed due, nobody could wait for the others any more.
+        Err(error) if error.is_callers() => {
+            let next = entry.refused(&firing);
+            let left = match broker.change_schedule(change(&next, Vec::new())).await {
+                Ok(ScheduleChanged::Made { .. }) => Left::Out(next.missed - entry.missed),
+                Ok(ScheduleChanged::Raced | ScheduleChanged::Early) => Left::ToOthers,
+                Err(again) if again.is_callers() => Left::Due,
+                Err(failure) => return Err(failure),
+            };
+            return Ok(Outcome::Refused { schedule: schedule.name.clone(), error, left });
+        }
         changed => changed?,
     };
+    let Firing { due, missed, .. } = firing;
     Ok(match changed {
         ScheduleChanged::Made { submitted, .. } => Outcome::Fired {
             schedule: schedule.name.clone(),
@@ -279,7 +306,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// A broker that never has what is submitted for the schedule `bad`, and fails for good with the first change that it could make.
+    /// A broker that never has what is submitted for the schedule `bad`, has no change at all of the schedule `worse`, and fails for good with the first
+    /// change that it could make.
     struct Frail {
         memory: Arc<Memory>,
         failures: Mutex<Vec<Error>>,
@@ -296,7 +324,7 @@ mod tests {
         }
 
         async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {
-            if change.name == "bad" {
+            if change.name == "worse" || change.name == "bad" && !change.tasks.is_empty() {
                 return Err(InvalidSpec { path: ".".into(), reason: "it is too large".into() }.into());
             }
             let failure = self.failures.lock().unwrap().pop();
@@ -315,26 +343,48 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn no_error_but_the_end_of_its_broker_is_the_end_of_scheduling() {
+    /// Adds schedules that are due so often.
+    async fn frail(schedules: &[(&str, Duration)], failures: Vec<Error>) -> Arc<Frail> {
         let memory = Arc::new(Memory::new());
-        for (name, millis) in [("bad", 10), ("good", 50)] {
-            let schedule = Schedule::every(name, Duration::from_millis(millis)).task(Spec::command(["true"])).unwrap();
+        for (name, every) in schedules {
+            let schedule = Schedule::every(*name, *every).task(Spec::command(["true"])).unwrap();
             put(&*memory, schedule, false).await.unwrap();
         }
-        let corrupt = Error::Corrupt { path: "raddle.db".into(), found: "nonsense".into() };
-        assert!(!corrupt.is_retryable() && !corrupt.is_callers());
-        let frail = Arc::new(Frail { memory, failures: Mutex::new(vec![corrupt]) });
-        let (service, shutdown) = (Service::new(frail), Shutdown::new());
+        Arc::new(Frail { memory, failures: Mutex::new(failures) })
+    }
+
+    /// Fires until this holds, and then stops.
+    async fn fire_until(frail: &Arc<Frail>, holds: impl Fn(Snapshot) -> bool) {
+        let (service, shutdown) = (Service::new(Arc::clone(frail) as Arc<dyn Schedules>), Shutdown::new());
         let mut handle = service.handle();
         let running = tokio::spawn(service.run(shutdown.clone()));
         let goes_on = async {
-            while handle.snapshot().fired < 2 {
+            while !holds(handle.snapshot()) {
                 assert!(handle.changed().await, "it has ended");
             }
         };
         timeout(DEADLINE, goes_on).await.unwrap();
         shutdown.request();
         timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn no_error_but_the_end_of_its_broker_is_the_end_of_scheduling() {
+        let corrupt = Error::Corrupt { path: "raddle.db".into(), found: "nonsense".into() };
+        assert!(!corrupt.is_retryable() && !corrupt.is_callers());
+        let often = [("bad", Duration::from_millis(10)), ("good", Duration::from_millis(50))];
+        let frail = frail(&[&often[..], &[("worse", Duration::from_millis(10))]].concat(), vec![corrupt]).await;
+        fire_until(&frail, |shown| shown.fired >= 2).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_is_left_out_and_due_again_at_its_next_time() {
+        let every = Duration::from_millis(100);
+        let frail = frail(&[("bad", every)], Vec::new()).await;
+        let first = frail.schedule("bad").await.unwrap().unwrap().entry;
+        fire_until(&frail, |shown| shown.missed >= 3).await;
+        let ScheduleView { entry, .. } = frail.schedule("bad").await.unwrap().unwrap();
+        assert_eq!((entry.fired, entry.last), (0, None));
+        assert!(entry.missed >= 3 && entry.next >= first.next.map(|next| next + 3 * every), "{entry:?}");
     }
 }

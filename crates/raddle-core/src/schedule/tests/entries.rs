@@ -40,6 +40,15 @@ fn firing_takes_a_due_time_and_stores_the_next() {
 }
 
 #[test]
+fn what_is_refused_is_left_out_and_keeps_step() {
+    let before = entry().fire(&TimeZone::UTC, at("2026-11-30T08:01:00.1Z"), 10).unwrap().entry;
+    let firing = before.fire(&TimeZone::UTC, at("2026-11-30T08:04:30Z"), 10).unwrap();
+    assert_eq!((firing.due.len(), firing.missed), (1, 2), "one stands for three");
+    let refused = before.refused(&firing);
+    assert_eq!(refused, Entry { next: Some(at("2026-11-30T08:05:00Z")), missed: 3, ..before });
+}
+
+#[test]
 fn a_pause_leaves_out_what_is_due_meanwhile_and_keeps_step() {
     let paused = entry().paused().unwrap();
     assert_eq!((paused.due(), paused.paused()), (None, None));
