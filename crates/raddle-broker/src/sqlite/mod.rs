@@ -79,7 +79,7 @@ struct Shared {
     unsynced: Mutex<Unsynced>,
     sweep: heart::Sweep,
     /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
-    outlet: Mutex<Option<Connection>>,
+    outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
 }
 
 /// What of a new database does not last yet.
@@ -191,7 +191,7 @@ impl Shared {
         let boot = clock::boot();
         let page = Arc::new(Page::open(&path, boot)?);
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
-        let (unsynced, sweep, outlet) = (Mutex::default(), heart::Sweep::default(), Mutex::default());
+        let (unsynced, sweep, outlet) = (Mutex::default(), heart::Sweep::default(), Arc::default());
         Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, sweep, outlet })
     }
 

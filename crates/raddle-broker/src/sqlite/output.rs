@@ -6,7 +6,7 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
 use super::{
-    Shared, Sqlite,
+    LOCK_PATIENCE, Shared, Sqlite,
     bell::Topic,
     log, open, private,
     tx::{Fail, find_active, find_done, find_waiting, tally},
@@ -66,15 +66,23 @@ impl Sqlite {
     ///
     /// The thread that has the database may stand still for the write lock, which a stopped process can hold for hours, and the command stands
     /// still with its output. So what has to be looked up for it is looked up elsewhere, where only the log is read and no lock is taken.
+    ///
+    /// The turn is waited for before there is a thread for it: where a file system stands still, one thread stands still with it, and not one for each
+    /// piece until there are no more. What has begun is waited for without an end, because nobody can say whether it will be written.
     pub(super) async fn in_turn<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Shared, &Connection) -> Result<T> + Send + 'static,
     {
         let shared = Arc::clone(&self.shared);
+        let turn = tokio::time::timeout(LOCK_PATIENCE, Arc::clone(&shared.outlet).lock_owned()).await;
+        let mut outlet = turn.map_err(|_| Error::Locked {
+            path: shared.output_folder(),
+            secs: LOCK_PATIENCE.as_secs(),
+            holder: " by output that is being written".into(),
+        })?;
         let (reply, answer) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
-            let mut outlet = shared.outlet.lock().unwrap_or_else(PoisonError::into_inner);
             if reply.is_closed() {
                 return;
             }
@@ -82,7 +90,10 @@ impl Sqlite {
                 Some(db) => Ok(db),
                 none => open::connection(&shared.path).map(|db| none.insert(db)),
             };
-            let _ = reply.send(connected.and_then(|db| work(&shared, db)));
+            let done = connected.and_then(|db| work(&shared, db));
+            // Whoever hears of it may have the next turn.
+            drop(outlet);
+            let _ = reply.send(done);
         });
         answer.await.unwrap_or(Err(Error::Closed))
     }
