@@ -235,11 +235,14 @@ pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(store: &dyn Fi
         (Reserved::Requeue, vec![stop], State::Created),
         (Reserved::Clear, vec![again, pause], State::Created),
     ];
-    // Long enough to be told all of it, also where a sync takes its time.
+    // Long enough for each of them, also where a sync takes its time.
     let lease = Duration::from_secs(4);
     let owner = broker.register(info("deaf"), lease).await?;
     let mut told = Vec::new();
     for (on_stop, words, end) in cases {
+        let mut heart = broker.heart(owner, lease);
+        let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
+        assert_eq!(pulse, Pulse::Alive(Vec::new()));
         let tid = submit(broker, Spec { on_stop, ..spec("task") }).await?;
         let fence = begin(broker, owner).await?;
         broker.chain(Chain { fence, tasks: vec![spec("never")], told: None }).await?;
