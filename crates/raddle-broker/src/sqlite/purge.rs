@@ -55,7 +55,18 @@ struct Expired {
 }
 
 impl Sqlite {
+    /// Goes on until something has gone, or the round is over: whoever is told that nothing has does not ask again for long.
     pub(super) async fn purge_expired(&self) -> Result<Purged> {
+        loop {
+            let (purged, is_over) = self.purge_next().await?;
+            if purged.tasks > 0 || is_over {
+                return Ok(purged);
+            }
+        }
+    }
+
+    /// Removes those that have expired among the next records. Also returns whether the round is over.
+    async fn purge_next(&self) -> Result<(Purged, bool)> {
         let folder = self.shared.output_folder();
         let mut look = self.read(look).await?;
         if look.as_ref().is_some_and(|look| !look.expired.is_empty()) {
@@ -66,10 +77,12 @@ impl Sqlite {
             })
             .await?;
         }
-        if look.as_ref().is_some_and(|look| look.to == 0) {
+        let is_over = look.as_ref().is_none_or(|look| look.to == 0);
+        if is_over && look.is_some() {
             self.remove_strays().await?;
         }
-        self.write(Durability::Process, move |tx| purge(tx, look.as_ref())).await
+        let purged = self.write(Durability::Process, move |tx| purge(tx, look.as_ref())).await?;
+        Ok((purged, is_over))
     }
 
     /// Removes files of tasks that are gone, among the next ones: a worker that was stopped while it wrote may have made one once more since. Once in a

@@ -115,6 +115,33 @@ async fn what_expires_together_goes_in_one_round() {
     assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
 }
 
+/// Adds records that are kept for good and older than any task, without the tasks.
+fn keep(path: &Path, records: u32) {
+    alter(
+        path,
+        &format!(
+            "WITH RECURSIVE n (tid) AS (SELECT 1700000000000000000 UNION ALL SELECT tid + 1 FROM n LIMIT {records})
+             INSERT INTO done (tid, state, dead, finished_at, expires_at, attempt, failures, losses, ended_at, peak_rss, user_us,
+                               system_us, stdout_bytes, stderr_bytes)
+             SELECT tid, 4, 0, 1, {max}, 1, 0, 0, 1, 0, 0, 0, 0, 0 FROM n",
+            max = i64::MAX
+        ),
+    );
+}
+
+/// Whoever is told that nothing has gone comes back a minute later.
+#[tokio::test]
+async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    keep(&path, 120_000);
+    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    run(&broker, owner, brief, 1).await;
+    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 1 });
+    assert_eq!(remembered(&path, "swept_done"), 0, "the round is over");
+}
+
 /// Whoever dies on the way has left either the record, which the next one finds, or nothing.
 #[tokio::test]
 async fn files_go_before_their_records() {
