@@ -40,6 +40,8 @@ const ROUND_EXPIRY: &str = "round_expiry";
 /// What was found among the next records.
 struct Look {
     from: i64,
+    /// What was remembered then of when the next one expires.
+    known: Option<i64>,
     /// The last that was looked at; 0 if there are no more.
     to: i64,
     /// Those to be removed. Once a task is among them it stays there until it is.
@@ -122,11 +124,11 @@ impl Sqlite {
 /// Looks at the next records, if one of them may have expired.
 fn look(db: &Connection) -> Result<Option<Look>, Fail> {
     let now = clock::wall() as i64;
-    let from = remembered(db, SWEPT_RECORDS)?.unwrap_or(0);
-    if from == 0 && remembered(db, NEXT_EXPIRY)?.is_some_and(|next| next > now) {
+    let (from, known) = (remembered(db, SWEPT_RECORDS)?.unwrap_or(0), remembered(db, NEXT_EXPIRY)?);
+    if from == 0 && known.is_some_and(|next| next > now) {
         return Ok(None);
     }
-    let mut look = Look { from, to: 0, expired: Vec::new(), next: i64::MAX };
+    let mut look = Look { from, known, to: 0, expired: Vec::new(), next: i64::MAX };
     let mut records =
         db.prepare_cached("SELECT tid, attempt, expires_at FROM done WHERE tid > ?1 ORDER BY tid LIMIT ?2")?;
     let mut records = records.query(params![from, RECORDS_LOOKED_AT])?;
@@ -191,8 +193,9 @@ fn go_on(tx: &Tx<'_>, look: &Look) -> rusqlite::Result<()> {
     }
     remember(db, SWEPT_RECORDS, look.to)?;
     if look.to == 0 {
-        // What is still to come was found by a round that has ended since this looked.
-        let known = remembered(db, NEXT_EXPIRY)?.filter(|next| *next > tx.now);
+        // What this round was begun for has gone with it. What is still to come was found by a round that has ended since this looked; and so was what
+        // has come, if it is not what this saw.
+        let known = remembered(db, NEXT_EXPIRY)?.filter(|next| *next > tx.now || Some(*next) != look.known);
         remember(db, NEXT_EXPIRY, known.map_or(round, |next| next.min(round)))?;
         remember(db, ROUND_EXPIRY, i64::MAX)?;
     }

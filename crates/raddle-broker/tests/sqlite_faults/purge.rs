@@ -142,6 +142,38 @@ async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
     assert_eq!(remembered(&path, "swept_done"), 0, "the round is over");
 }
 
+/// Of two who end a round at once, the second must not forget what the first has found since.
+#[tokio::test]
+async fn what_another_has_remembered_meanwhile_is_not_forgotten() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
+    submit(&broker, vec![brief]).await.unwrap();
+    let fence: Fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
+    broker.append_output(fence, Stream::Stdout, b"live".to_vec()).await.unwrap();
+    broker.finish(vec![success(fence)]).await.unwrap();
+    let folder = Path::new(&format!("{}-out", path.display())).to_owned();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let purge = tokio::spawn({
+        let broker = open(&path).await;
+        async move { broker.purge().await }
+    });
+    until("it has looked", async || (fs::read_dir(&folder).unwrap().count() == 0).then_some(())).await;
+    // As it is after a round of another, and an end that has expired since.
+    let meanwhile = format!(
+        "UPDATE meta SET value = 5 WHERE key = 'next_expiry'; UPDATE meta SET value = {} WHERE key = 'round_expiry'; COMMIT",
+        i64::MAX
+    );
+    other.execute_batch(&meanwhile).unwrap();
+    assert_eq!(purge.await.unwrap().unwrap(), Purged { tasks: 1 });
+    assert_eq!(remembered(&path, "next_expiry"), 5);
+    // The next round finds that there is nothing more to it.
+    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    assert_eq!(remembered(&path, "next_expiry"), i64::MAX);
+}
+
 /// Whoever dies on the way has left either the record, which the next one finds, or nothing.
 #[tokio::test]
 async fn files_go_before_their_records() {
