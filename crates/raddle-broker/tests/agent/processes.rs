@@ -75,9 +75,7 @@ async fn a_killed_server_is_replaced_and_its_clients_go_on() {
 #[tokio::test]
 async fn clients_of_other_users_are_refused() {
     if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("CI").is_none(), "only root can become another user: run the tests as root");
-        eprintln!("not run: only root can become another user");
-        return;
+        return skip("become another user");
     }
     let served = Served::start(Engine::Memory);
     fs::set_permissions(served.folder(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -21,8 +21,7 @@ impl SmallDisk {
             .status()
             .is_ok_and(|status| status.success());
         if !mounted {
-            assert!(std::env::var_os("CI").is_none(), "a small disk cannot be mounted: run the tests as root");
-            eprintln!("skipped: only root can mount a small disk");
+            skip("mount a small disk");
         }
         mounted.then_some(Self(folder))
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{
     shape::{shape, snapshot},
-    world::{World, until},
+    world::{World, is_root, until},
 };
 
 #[test]
@@ -286,10 +286,7 @@ fn a_task_does_not_follow_itself() {
 /// A program that is allowed to becomes another user, whose processes are not ours to kill.
 #[test]
 fn a_process_that_became_root_is_named() {
-    // SAFETY: geteuid has no effects.
-    if unsafe { libc::geteuid() } != 0 {
-        assert!(std::env::var_os("CI").is_none(), "only root can make a program by which others become root");
-        eprintln!("skipped: only root can make a program by which others become root");
+    if !is_root("make a program by which others become root") {
         return;
     }
     let world = World::new();

@@ -15,9 +15,7 @@ const NOBODY: u32 = 65534;
 /// The program of the tests as another user, which only root can start.
 #[expect(clippy::disallowed_methods, reason = "a test may take its time to fork")]
 fn as_nobody(arguments: [&str; 2]) -> Option<Command> {
-    // SAFETY: this cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        assert!(std::env::var_os("CI").is_none(), "only root can be another user: run the tests as root");
+    if !raddle_hosts::is_root("be another user") {
         println!("skipped: only root can be another user");
         return None;
     }
