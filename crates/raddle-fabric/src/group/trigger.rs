@@ -1,5 +1,6 @@
 //! Triggers: schedules that are in a file. Each is marked with the name of the manager that has the file, so that it goes when the file has it no
-//! longer, and so that no manager ever touches what a person has written.
+//! longer, and so that no manager touches what a person has written. One that nobody is marked for and that says what the file says cannot be told from
+//! what a version has stored that marked none: it is the manager's from then on, which is said, and goes with the file as well.
 
 use raddle_broker::{Broker, ScheduleView};
 use raddle_core::{Schedule, WorkerEntry};
