@@ -10,7 +10,7 @@ use raddle_core::{Tid, worker::WorkerInfo};
 use raddle_exec::FencePage;
 use tokio::sync::watch;
 
-use super::{Config, Launcher, Obstacles, service::Service};
+use super::{Config, Launcher, Obstacles, selves, service::Service};
 use crate::{
     Shutdown,
     line::{LEASE, Line, leave},
@@ -145,18 +145,23 @@ impl Spawner {
         // It ends with this spawner. Its workers are there for one task each, and fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(Arc::clone(&broker), options.clone(), launcher, line, shown, &shutdown);
+        let mut former = Vec::new();
         let end = loop {
             match service.run().await {
                 Ok(true) => break Ok(()),
                 // The lease was lost: others may take it for gone. Its workers have leases of their own.
-                Ok(false) => match Line::anew(&broker, &options.info(), options.lease, &shutdown).await {
-                    Ok(Some(line)) => {
-                        tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
-                        service.resume(line);
+                Ok(false) => {
+                    former.push(service.tid());
+                    let info = selves::continued(options.info(), &former);
+                    match Line::anew(&broker, &info, options.lease, &shutdown).await {
+                        Ok(Some(line)) => {
+                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
+                            service.resume(line);
+                        }
+                        Ok(None) => break Ok(()),
+                        Err(error) => break Err(error),
                     }
-                    Ok(None) => break Ok(()),
-                    Err(error) => break Err(error),
-                },
+                }
                 Err(error) => break Err(error),
             }
         };

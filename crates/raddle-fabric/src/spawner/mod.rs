@@ -18,9 +18,9 @@
 //! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
 //! | `said.rs` | what a worker says on its standard output |
 //! | `service.rs`, `launching.rs`, `stopping.rs` | the loop; having as many workers as are wanted; control words, and passing a stop on |
-//! | `life.rs` | registered, at work, gone |
+//! | `life.rs`, `selves.rs` | registered, at work, gone; the ids of one that had to register anew |
 //!
-//! `config`, `plan`, `auto` and `roster` are pure, and so is what decides who of those that are wanted is started, held back and stopped: that is
+//! `config`, `plan`, `auto`, `roster` and `selves` are pure, and so is what decides who of those that are wanted is started, held back and stopped: that is
 //! [`raddle_core::supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
 //! outlive it, and other spawners count those as their own that it has left.
 
@@ -42,6 +42,7 @@ mod plan;
 pub(crate) mod process;
 mod roster;
 mod said;
+mod selves;
 mod service;
 mod stopping;
 

@@ -30,6 +30,7 @@ use super::{
     launcher::{Gone, Id},
     launching::Grief,
     roster::{Look, Meaning, Roster},
+    selves,
 };
 use crate::{
     Shutdown,
@@ -87,7 +88,7 @@ pub(super) struct Service {
     registry: Option<Looking<Vec<WorkerEntry>>>,
     /// Whether the registry was seen: before that nobody knows who is there already.
     pub(super) seen: bool,
-    /// The other spawners that are alive.
+    /// The other spawners that are alive, under each id that they have had.
     pub(super) others: Vec<Tid>,
     /// Whether one that is gone may have left workers that the launcher is to take charge of.
     pub(super) estate: bool,
@@ -362,9 +363,7 @@ impl Service {
         match registry {
             Ok(entries) => {
                 self.seen = true;
-                let is_other = |entry: &&WorkerEntry| entry.info.launches() && entry.tid != self.line.tid;
-                let spawners = entries.iter().filter(is_other).filter(|entry| is_there(entry));
-                let others: Vec<Tid> = spawners.map(|entry| entry.tid).collect();
+                let others = selves::others(&entries, self.line.tid, is_there);
                 self.estate |= self.others.iter().any(|tid| !others.contains(tid));
                 self.others = others;
                 let recognise = |info: &WorkerInfo| self.launcher.recognise(info);
