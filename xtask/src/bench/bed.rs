@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use raddle_broker::{Broker, Url, connect, connect_here};
@@ -22,9 +22,7 @@ pub(crate) struct Bed {
 impl Bed {
     /// Below the build folder: `/tmp` may be in memory, where a sync costs nothing.
     pub(crate) fn new() -> Self {
-        let base = binary().parent().expect("the binary is in a folder").join("bench");
-        fs::create_dir_all(&base).expect("the build folder can be written");
-        let folder = TempDir::new_in(base).expect("the build folder can be written");
+        let folder = TempDir::new_in(base()).expect("the build folder can be written");
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
         Self { folder, runtime }
     }
@@ -116,7 +114,31 @@ impl Drop for Worker {
     }
 }
 
-/// The release binary, built by `cargo xtask bench` beside this one.
+/// Where beds are made, each in a part of the disk of its own. Where thousands of files have just been removed, as a build does, ext4 passes over them one by
+/// one whenever it makes another: that takes a quarter of a millisecond for each file, a minute long, and has nothing to do with what is measured.
+fn base() -> PathBuf {
+    let base = beside("bench");
+    fs::create_dir_all(&base).expect("the build folder can be written");
+    // Where that is no attribute of a folder, it is no trouble either.
+    let _ = Command::new("chattr").arg("+T").arg(&base).stderr(Stdio::null()).status();
+    base
+}
+
+/// What `cargo xtask bench` has built, or put, beside this program.
+pub(crate) fn beside(name: &str) -> PathBuf {
+    std::env::current_exe().expect("the system knows this program").with_file_name(name)
+}
+
+/// The release binary, installed: a copy of what was built. A linker writes a file page by page, and the system keeps it in memory like that; what is copied
+/// or unpacked, as every installed program was, is kept in larger pieces, and takes a third of the time to be mapped.
 pub(crate) fn binary() -> PathBuf {
-    std::env::current_exe().expect("the system knows this program").with_file_name("raddle")
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    let install = || {
+        let installed = base().join("raddle");
+        // Not written over: somebody may be running it.
+        let _ = fs::remove_file(&installed);
+        fs::copy(beside("raddle"), &installed).expect("the release binary can be copied");
+        installed
+    };
+    INSTALLED.get_or_init(install).clone()
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, process::Command};
 
 use crate::{
     Plan,
-    bed::binary,
+    bed::beside,
     floor,
     stats::{Verdict, median, micros, ratio, show},
 };
@@ -64,8 +64,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
 
 /// One round, in a process of its own.
 fn round(calls: usize) -> BTreeMap<String, f64> {
-    let output =
-        Command::new(binary().with_file_name("raddle-bench-calls")).args(["round", &calls.to_string()]).output();
+    let output = Command::new(beside("raddle-bench-calls")).args(["round", &calls.to_string()]).output();
     let output = output.expect("the program of the calls starts");
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "a round of calls failed: {words}");

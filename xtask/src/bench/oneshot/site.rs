@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{Engine, p50};
 use crate::{
-    bed::{Bed, Worker, binary},
+    bed::{Bed, Worker, beside},
     redis::Server,
 };
 
@@ -48,7 +48,7 @@ const KIND: &str = "one-shot";
 
 /// The program with routines, built beside this one.
 pub(super) fn app() -> PathBuf {
-    binary().with_file_name("raddle-bench-app")
+    beside("raddle-bench-app")
 }
 
 pub(super) fn call(routine: &str) -> Submit {
