@@ -16,7 +16,7 @@ use std::{
 
 use raddle_core::Tid;
 
-use crate::{Call, FencePage, frame, orphans, runner, sys};
+use crate::{Call, FencePage, frame, orphans, runner, sys, tree};
 
 /// A runner that waits to be used, by whoever asks first. Dropped unused, it ends.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ pub struct Prefork {
     waiting: Arc<Mutex<Option<Forked>>>,
     fence: Arc<FencePage>,
     strangers: Arc<[u32]>,
-    /// The process, if it is a ward.
-    ward: Option<u32>,
+    /// The process, if it is a ward, and when it began.
+    ward: Option<(u32, Option<u64>)>,
 }
 
 /// The runner itself, as its parent sees it.
@@ -65,11 +65,11 @@ impl Prefork {
     /// A ward, which is a child of its zygote.
     pub(crate) fn ward(pid: u32, socket: UnixStream, fence: Arc<FencePage>) -> Self {
         let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket, is_ward: true })));
-        Self { waiting, fence, strangers: Arc::default(), ward: Some(pid) }
+        Self { waiting, fence, strangers: Arc::default(), ward: Some((pid, tree::born(pid))) }
     }
 
-    /// The process that is the worker, if that is not this one: a runner that was forked to be one.
-    pub fn worker_pid(&self) -> Option<u32> {
+    /// The process that is the worker, if that is not this one: a runner that was forked to be one. And when it began, as [`born`](crate::born) tells.
+    pub fn worker_process(&self) -> Option<(u32, Option<u64>)> {
         self.ward
     }
 

@@ -27,6 +27,8 @@ use crate::{
 
 /// How long the news of a start waits for more to travel with it: a command that ends within this wakes its worker once.
 const STARTED_LINGER: Duration = Duration::from_millis(2);
+/// The same of a ward, who has no worker to itself: its keeper looks after dozens at a time, and most commands take that much longer then.
+const STARTED_LINGER_OF_WARD: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -167,7 +169,7 @@ impl<'a> Attempt<'a> {
             killing_since: None,
             gave_up: false,
             reap_again: false,
-            started_due: Some(now + STARTED_LINGER),
+            started_due: Some(now + if runner.is_ward() { STARTED_LINGER_OF_WARD } else { STARTED_LINGER }),
             captures,
             feed,
             watch,

@@ -425,7 +425,8 @@ impl Service {
     /// Begins a look at what waits, where the last one may be out of date and another number could matter.
     fn count(&mut self, now: Duration) {
         let census = self.roster.census(self.pending);
-        let nobody_waits = census.capacity() == 0 && self.pending == 0;
+        // Not before it is known who is there: whoever waits listens to all that happens from then on.
+        let nobody_waits = self.seen && census.capacity() == 0 && self.pending == 0;
         // Whether a few more or less wait than the most workers could take makes no difference.
         let matters = self.stale && self.pending <= self.options.config.max_workers.into();
         if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits) {

@@ -154,9 +154,9 @@ impl Options {
         self
     }
 
-    /// The process that is the worker, if it is not this one.
-    pub(crate) fn ward(&self) -> Option<u32> {
-        self.prefork.as_ref().and_then(Prefork::worker_pid)
+    /// The process that is the worker, if it is not this one, and when it began.
+    pub(crate) fn ward(&self) -> Option<(u32, Option<u64>)> {
+        self.prefork.as_ref().and_then(Prefork::worker_process)
     }
 
     fn kind(&self) -> &'static str {
@@ -170,13 +170,16 @@ impl Options {
     }
 
     pub(crate) fn info(&self) -> WorkerInfo {
-        let pid = self.ward().unwrap_or_else(std::process::id);
+        let (pid, born) = self.ward().unwrap_or_else(|| {
+            let own = std::process::id();
+            (own, raddle_exec::born(own))
+        });
         WorkerInfo {
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,
             pid,
-            born: raddle_exec::born(pid),
+            born,
             host: this_host(),
             place: raddle_exec::place().map(Into::into),
             parent: self.parent,

@@ -28,7 +28,7 @@ use super::{
     pulse::{Beats, Vitals},
     slot::{Equipment, News, Slot, What},
     standstill::Present,
-    words::{Errands, listen},
+    words::{Errands, LISTEN_AFTER, LISTEN_AFTER_OF_WARD, listen},
 };
 
 type Claiming = Pin<Box<dyn Future<Output = Result<Found>> + Send>>;
@@ -92,13 +92,15 @@ impl Service {
             vitals: Arc::clone(&vitals),
         });
         let pulse = Beats::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
+        let is_ward = options.ward().is_some();
+        let listen_after = if is_ward { LISTEN_AFTER_OF_WARD } else { LISTEN_AFTER };
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),
             fence,
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
             one_shot: options.only.is_some() || options.max_tasks == Some(1),
-            is_ward: options.ward().is_some(),
+            is_ward,
             resumed: *resumed,
             syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
@@ -125,13 +127,13 @@ impl Service {
         Ok(Self {
             core: Core::new(policy, claim.take().into_iter().collect()),
             slots: slots.collect(),
-            ledger: Ledger::start(Arc::clone(broker), write, haste.pace()),
+            ledger: Ledger::start(Arc::clone(broker), write, haste.pace(), is_ward),
             errands: Errands::start(Arc::clone(broker), haste.pace()),
             haste,
             news,
             written,
             words,
-            listener: tokio::spawn(listen(Arc::clone(broker), *tid, say)),
+            listener: tokio::spawn(listen(Arc::clone(broker), *tid, listen_after, say)),
             claiming: None,
             purging: None,
             #[cfg(feature = "docker")]
