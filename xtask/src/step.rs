@@ -24,9 +24,10 @@ pub(crate) struct Outcome {
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args);
-    // What is built once for a run, and not again after a change, need not be built for that.
+    // What is built once for a run, and not again after a change, need not be built for that; nor does anybody look at it with a debugger. A panic says
+    // where it is all the same.
     if install::is_ci() {
-        command.env("CARGO_INCREMENTAL", "0");
+        command.env("CARGO_INCREMENTAL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
     }
     // Its output goes through a pipe; where a person reads the far end, it may still have colours.
     if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
