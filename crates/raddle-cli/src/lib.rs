@@ -37,6 +37,8 @@ pub fn run(call: Option<raddle_exec::Call>) -> u8 {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {
         return raddle_fabric::contained::leash_main();
     }
+    // While there is one thread, and only then, a runner can be forked instead of started; and the sooner, the less there is that both have to copy.
+    let prefork = args::Cli::is_run().then(|| raddle_exec::Prefork::new(call).ok()).flatten();
     let cli = match args::Cli::read() {
         Ok(cli) => cli,
         Err(error) => {
@@ -45,7 +47,7 @@ pub fn run(call: Option<raddle_exec::Call>) -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(error::USAGE);
         }
     };
-    match commands::execute(cli, call) {
+    match commands::execute(cli, call, prefork) {
         Ok(code) => code,
         Err(failure) => {
             failure.print();

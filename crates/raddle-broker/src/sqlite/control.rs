@@ -118,5 +118,7 @@ pub(super) fn controls(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<Delivery>, Fai
 
 /// Whether any control message is stored at all: a cheap look before the costly one.
 pub(super) fn any_pending(db: &rusqlite::Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM messages WHERE queue >= '!' AND queue < '\"' LIMIT 1")?.exists([])
+    db.prepare_cached(ANY_PENDING)?.exists([])
 }
+
+pub(super) const ANY_PENDING: &str = "SELECT 1 FROM messages WHERE queue >= '!' AND queue < '\"' LIMIT 1";

@@ -32,6 +32,10 @@ pub(super) const CHECKPOINT_PAGES: i32 = 4000;
 /// from visit to visit.
 pub(super) const SHORT_CHECKPOINT_PAGES: i32 = 256;
 
+/// How large what SQLite keeps at hand for small things is, and how many there are: what it has by default.
+const SMALL_BYTES: i32 = 1200;
+const SMALL_THINGS: i32 = 40;
+
 /// A database that has been opened.
 pub(super) struct Opened {
     pub(super) shared: Shared,
@@ -304,6 +308,20 @@ fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(256);
     // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
     unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
+    if pages == CHECKPOINT_PAGES {
+        // Who stays has thousands of small things to keep, and who leaves at once touches twelve pages of memory for a few of them: see `.cargo/config.toml`.
+        // SAFETY: as above; SQLite takes the memory itself.
+        unsafe {
+            let nowhere = std::ptr::null_mut::<std::ffi::c_void>();
+            ffi::sqlite3_db_config(
+                connection.handle(),
+                ffi::SQLITE_DBCONFIG_LOOKASIDE,
+                nowhere,
+                SMALL_BYTES,
+                SMALL_THINGS,
+            );
+        }
+    }
     // A short-lived process would otherwise pay for moving the log into the database when it leaves.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())

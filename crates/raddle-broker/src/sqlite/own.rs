@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_core::{EventKind, State, Tally, worker::WorkerInfo};
+use raddle_core::{EventKind, State, Tally, WorkerEntry, worker::WorkerInfo};
 use rusqlite::params;
 
 use super::{
@@ -23,9 +23,12 @@ pub(super) fn submit_own(
     lease: Duration,
     yields: bool,
 ) -> Result<Own, Fail> {
-    // Where nobody stays, those that are gone have nobody else to find them.
-    reclaim(tx)?;
-    if yields && living(tx.db(), tx.leases)?.iter().any(|entry| entry.would_take(&task.spec)) {
+    if !tx.is_pristine() {
+        // Where nobody stays, those that are gone have nobody else to find them.
+        reclaim(tx)?;
+    }
+    let would_take = |entry: &WorkerEntry| entry.would_take(&task.spec);
+    if yields && !tx.is_pristine() && living(tx.db(), tx.leases)?.iter().any(would_take) {
         return Ok(Own { submitted: submit(tx, vec![task])?[0], worker: None, claim: None });
     }
     if let Some(tid) = key_holder(tx, &task)? {

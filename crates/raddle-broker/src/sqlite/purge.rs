@@ -151,14 +151,12 @@ fn look(db: &Connection) -> Result<Option<Look>, Fail> {
 
 /// Notes that a record will expire then.
 pub(super) fn note_expiry(tx: &Tx<'_>, at: i64) -> rusqlite::Result<()> {
-    tx.db()
-        .prepare_cached(
-            "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?3)
-             ON CONFLICT DO UPDATE SET value = excluded.value WHERE excluded.value < value",
-        )?
-        .execute(params![NEXT_EXPIRY, ROUND_EXPIRY, at])?;
+    tx.db().prepare_cached(NOTE_EXPIRY)?.execute(params![NEXT_EXPIRY, ROUND_EXPIRY, at])?;
     Ok(())
 }
+
+pub(super) const NOTE_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?3)
+    ON CONFLICT DO UPDATE SET value = excluded.value WHERE excluded.value < value";
 
 /// Removes expired tasks with their records. Their files are gone already: who found them without their record would not know whose they
 /// were.

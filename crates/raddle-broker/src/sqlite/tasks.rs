@@ -39,6 +39,10 @@ impl Tasks for Sqlite {
         self.answer(self.writer().sync()).await
     }
 
+    fn make_ready(&self) {
+        self.writer().make_ready();
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
         let mut wait = self.wait(Topic::Ready, request.wait);
         let request = Arc::new(request);

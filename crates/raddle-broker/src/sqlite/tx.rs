@@ -162,6 +162,11 @@ impl<'c> Tx<'c> {
         self.inner.0
     }
 
+    /// Whether no id was ever given before this transaction: then there is nobody, and nothing.
+    pub(super) fn is_pristine(&self) -> bool {
+        self.first_id == 0
+    }
+
     pub(super) fn next_id(&mut self) -> Tid {
         self.clock.next(self.now as u64)
     }
@@ -191,7 +196,7 @@ impl<'c> Tx<'c> {
 
     /// Takes a worker out of the registry.
     pub(super) fn depart(&mut self, worker: Tid) -> rusqlite::Result<()> {
-        self.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([worker.as_i64()])?;
+        self.db().prepare_cached(DEPART)?.execute([worker.as_i64()])?;
         self.departed.push(worker);
         Ok(())
     }
@@ -314,6 +319,8 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
     db.prepare_cached(&sql)?.query_row([tid.as_i64()], active_at).optional()
 }
 
+/// Takes a worker out of the registry.
+pub(super) const DEPART: &str = "DELETE FROM workers WHERE tid = ?1";
 /// What [`active_at`] reads, in its order.
 pub(super) const ACTIVE_COLUMNS: &str =
     "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     BLOCKED_PATIENCE, Shared,
     bell::Topics,
+    finish,
     open::{self, Opened},
     syncer::{Committed, Syncer},
     tx::{Cache, Fail, Tx},
@@ -203,6 +204,14 @@ impl Writer {
             }
         })));
         receiver
+    }
+
+    /// Makes ready for the end of an attempt, where the caller would have to wait for that. On a thread of its own it takes nobody's time.
+    pub(super) fn make_ready(&self) {
+        if let Self::Here(scribe) = self {
+            // What fails here fails again when it is needed, and is told then.
+            let _ = finish::make_ready(&scribe.lock().unwrap_or_else(PoisonError::into_inner).connection);
+        }
     }
 
     fn send(&self, work: Work) {

@@ -22,6 +22,8 @@ mod submit;
 mod task;
 mod worker;
 
+use std::ffi::OsString;
+
 use clap::{Args, Parser, Subcommand};
 use raddle_core::{Span, tid::TidArg};
 
@@ -84,22 +86,39 @@ enum RunCommand {
 }
 
 impl Cli {
+    /// Whether it is `run` that this process was asked for, as far as its first word tells.
+    pub(crate) fn is_run() -> bool {
+        std::env::args_os().nth(1).is_some_and(|word| word == "run")
+    }
+
     /// Reads the command line of this process.
     ///
     /// The parser of all commands takes as long to build as a process takes to start, and `run` is the command whose start people wait
     /// for: it has a parser of its own. What that does not understand is left to the other, which explains it.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        if std::env::args_os().nth(1).is_some_and(|word| word == "run")
+        if let Some(plain) = Self::plain(std::env::args_os().skip(1), std::env::var_os("QUEUE_URL").is_some()) {
+            return Ok(plain);
+        }
+        if Self::is_run()
             && let Ok(RunCli { global, command: RunCommand::Run(args) }) = RunCli::try_parse()
         {
             return Ok(Self { global, command: Command::Run(args) });
         }
         Self::try_parse()
     }
+
+    /// `run -- CMD ARGS…`, if it is that: the most common of all, and nothing in it has to be parsed. Where work is kept must not be said elsewhere.
+    fn plain(mut words: impl Iterator<Item = OsString>, is_url_given: bool) -> Option<Self> {
+        let is_plain = words.next()? == "run" && words.next()? == "--" && !is_url_given;
+        let command = words.map(|word| word.into_string().ok()).collect::<Option<Vec<String>>>()?;
+        let run = |command| RunArgs { command, ..RunArgs::default() };
+        (is_plain && !command.is_empty())
+            .then(|| Self { global: Global::default(), command: Command::Run(Box::new(run(command))) })
+    }
 }
 
 /// Flags that every command takes.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Global {
     /// Where the work is kept: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted), redis+sentinel://HOST:PORT/MASTER or
     /// redis+unix:PATH; unix:PATH, where a worker serves; or mem:// for this process alone. Else what raddle.toml in this or a parent
@@ -287,8 +306,29 @@ pub(crate) struct DoctorArgs {
 mod tests {
     use clap::CommandFactory;
 
+    use super::*;
+
     #[test]
     fn the_arguments_are_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_plain_is_read_as_the_parser_reads_it() {
+        let plain = |words: &[&str], is_url_given| Cli::plain(words.iter().map(OsString::from), is_url_given);
+        for words in [&["run", "--", "true"][..], &["run", "--", "sh", "-c", "--json", "--", "ü"]] {
+            let parsed = Cli::try_parse_from([&["raddle"], words].concat()).unwrap();
+            assert_eq!(format!("{:?}", plain(words, false)), format!("{:?}", Some(parsed)));
+            assert!(plain(words, true).is_none());
+        }
+        let others = [
+            &["run"][..],
+            &["run", "--"],
+            &["run", "true"],
+            &["run", "--json", "--", "true"],
+            &["submit", "--", "true"],
+            &[],
+        ];
+        assert!(others.into_iter().all(|words| plain(words, false).is_none()));
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use super::SpecArgs;
 
 /// Run a command as a task.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = "Examples:
   raddle run -- echo hello
   raddle run --timeout 30s --retry 2 -- ./flaky.sh

@@ -51,8 +51,8 @@ use tokio::runtime::Runtime;
 use crate::args::PoolCommand;
 use crate::{
     args::{
-        Cli, Command, Intake, LogArgs, LogFormat, ManagerCommand, MetricsCommand, ScheduleCommand, SpawnerCommand,
-        TaskCommand, WorkerCommand,
+        Cli, Command, Intake, LogArgs, LogFormat, ManagerCommand, MetricsCommand, RunArgs, ScheduleCommand,
+        SpawnerCommand, TaskCommand, WorkerCommand,
     },
     context::Context,
     error::{Failure, Outcome},
@@ -62,8 +62,11 @@ use crate::{
 /// What those log that go on for long, unless something else is asked for.
 const LEVEL: &str = "warn";
 
-/// Does what was asked for; returns the exit code.
-pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
+/// How many events are heard of at once: there are seldom more, and there is memory for all of them from the start.
+const EVENTS: usize = 64;
+
+/// Does what was asked for; returns the exit code. What it runs itself is run by the runner that was forked, if there is one.
+pub(crate) fn execute(cli: Cli, call: Option<Call>, prefork: Option<Prefork>) -> Outcome {
     let Cli { global, command } = cli;
     let (stays, log) = match &command {
         Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
@@ -116,17 +119,22 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     if let Command::Worker(WorkerCommand::Spawn(args)) = &command {
         return manager::spawn(&context, args, &global);
     }
-    // While there is one thread, and only then, a runner can be forked instead of started.
-    let prefork = match &command {
-        Command::Run(args) if !args.no_wait => Prefork::new(call).ok(),
-        Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => Prefork::new(call).ok(),
-        _ => None,
-    };
-    let is_once = matches!(&command, Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once));
+    match command {
+        Command::Run(args) => run_here(&context, &args, prefork),
+        Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => {
+            // There is one thread still.
+            let prefork = Prefork::new(call).ok();
+            start::or_uncaught(|| block_on(start::foreground(&context, &args, prefork)))
+        }
+        command => block_on(perform(&context, command)),
+    }
+}
+
+/// By itself: among all the others, it would begin with memory for the largest of them.
+#[inline(never)]
+fn run_here(context: &Context, args: &RunArgs, prefork: Option<Prefork>) -> Outcome {
     // A task that was waited for is over and shown, and the system takes down what is left faster than this would.
-    let after: fn(Runtime) = if matches!(command, Command::Run(_)) { mem::forget } else { drop };
-    let deed = || block_on_and(perform(&context, command, prefork), after);
-    if is_once { start::or_uncaught(deed) } else { deed() }
+    block_on_and(run::run(context, args, prefork), mem::forget)
 }
 
 /// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
@@ -141,6 +149,7 @@ fn block_on_and(deed: impl Future<Output = Outcome>, after: fn(Runtime)) -> Outc
     raddle_exec::survive_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .max_io_events_per_tick(EVENTS)
         .build()
         .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
     let outcome = runtime.block_on(Box::pin(deed));
@@ -159,9 +168,9 @@ fn is_self_contained(command: &Command) -> bool {
     }
 }
 
-async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) -> Outcome {
+async fn perform(context: &Context, command: Command) -> Outcome {
     match command {
-        Command::Run(args) => run::run(context, &args, prefork).await,
+        Command::Run(_) => unreachable!("done by itself"),
         Command::Submit(args) => submit::submit(context, &args).await,
         Command::Result(args) => result::result(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,
@@ -171,7 +180,7 @@ async fn perform(context: &Context, command: Command, prefork: Option<Prefork>) 
         Command::Task(command) => task(context, command).await,
         Command::Queue(command) => queue::queue(context, command).await,
         Command::Schedule(command) => schedule::schedule(context, command).await,
-        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, prefork).await,
+        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, None).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
         Command::Manager(ManagerCommand::Stop(args)) => manager::stop(context, &args).await,

@@ -12,6 +12,7 @@ mod ending;
 mod function;
 mod init;
 mod program;
+mod rehearsal;
 mod sandbox;
 mod settings;
 mod signals;
@@ -112,8 +113,11 @@ pub fn runner_main_if_asked(call: Option<Call>) {
 /// Returns the exit code.
 pub(crate) fn forked_main(call: Option<Call>) -> i32 {
     match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
-        // It leaves by itself: while its process is taken down, its worker writes what has become of the attempt.
-        Ok(runner) => runner.run(true),
+        Ok(runner) => {
+            rehearsal::hold(&runner.inherited);
+            // It leaves by itself: while its process is taken down, its worker writes what has become of the attempt.
+            runner.run(true)
+        }
         Err(error) => {
             complain(format_args!("the runner could not be set up: {error}"));
             settings::NOT_SET_UP

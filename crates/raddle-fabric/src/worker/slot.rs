@@ -312,11 +312,13 @@ impl Occupant {
         if self.equipment.resumed.is_none() {
             runner.start(request).await?;
         }
-        if self.equipment.syncs
-            && let Err(error) = self.equipment.broker.sync().await
-        {
-            // Nobody was told that it would last, and what becomes of it is written with the same care.
-            hand::log!(warn, fence, %error, "a power cut would lose this task");
+        if self.equipment.syncs {
+            // All the while the runner begins, and most commands are not over when this is done.
+            if let Err(error) = self.equipment.broker.sync().await {
+                // Nobody was told that it would last, and what becomes of it is written with the same care.
+                hand::log!(warn, fence, %error, "a power cut would lose this task");
+            }
+            self.equipment.broker.make_ready();
         }
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
         let broker = &*self.equipment.broker;
