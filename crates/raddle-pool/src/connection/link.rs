@@ -216,12 +216,13 @@ impl Shared {
 
     /// Nothing will be heard any more.
     fn lose(&self, reason: &str, how: How) {
-        let unsent = self.outbox.abandon();
+        // Before nothing more is taken: whoever finds that shall find out why, and may have to come again.
         let open = {
             let mut calls = self.calls();
             calls.lost.get_or_insert_with(|| Lost { reason: reason.to_owned(), how });
             std::mem::take(&mut calls.open)
         };
+        let unsent = self.outbox.abandon();
         for (id, slot) in open {
             // What was not even sent has not begun.
             let error = if how.is_in_good_order() || unsent.contains(&id) {
