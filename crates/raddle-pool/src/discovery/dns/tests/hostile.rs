@@ -1,13 +1,15 @@
 //! Servers that lie, that are slow, and that say nothing.
 
 use std::{
-    net::{TcpListener, UdpSocket},
+    net::UdpSocket,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
 };
+
+use tokio::net::TcpSocket;
 
 use super::{
     super::{
@@ -172,17 +174,28 @@ async fn an_alias_of_itself_and_addresses_of_nobody_are_no_workers() {
 /// One that sends its packets on to a stream that comes to nothing.
 #[tokio::test]
 async fn a_stream_that_comes_to_nothing_is_given_up() {
-    let liar = Liar::start(|query| {
-        let mut reply = Packet::to(query, 0).done();
-        reply[2] |= 0b10;
-        vec![(false, reply)]
-    });
+    let start = || {
+        Liar::start(|query| {
+            let mut reply = Packet::to(query, 0).done();
+            reply[2] |= 0b10;
+            vec![(false, reply)]
+        })
+    };
+    // A number that nobody else has for streams either, now or later.
+    let (liar, port) = std::iter::repeat_with(start)
+        .take(20)
+        .find_map(|liar| {
+            let port = TcpSocket::new_v4().unwrap();
+            port.bind(liar.place).ok().map(|()| (liar, port))
+        })
+        .unwrap();
     let conf = Conf { timeout: Duration::from_millis(200), attempts: 1, ..Conf::of_servers(vec![liar.place]) };
     let name = "w.test".parse().unwrap();
     let ask = || soon(lookup(&conf, &name, true, Kind::V4));
     // Nobody listens there.
     assert!(ask().await.unwrap_err().to_string().contains("does not answer for w.test A: "));
-    let listener = TcpListener::bind(liar.place).unwrap();
+    let listener = port.listen(128).unwrap().into_std().unwrap();
+    listener.set_nonblocking(false).unwrap();
     // Somebody does, and says nothing.
     let error = ask().await.unwrap_err().to_string();
     assert!(error.contains("timed out"), "{error}");
