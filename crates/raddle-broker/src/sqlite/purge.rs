@@ -4,7 +4,10 @@
 //! does, and nobody looks before. From then on all are looked at in turn, each once, however many calls that takes; such a round ends with the time of the
 //! next. An end that expires sooner than what is remembered says so.
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use raddle_core::Tid;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -20,6 +23,8 @@ use crate::{Purged, Result};
 const AT_ONCE: usize = 1000;
 /// How many records are looked at each time, for the same reason.
 const RECORDS_LOOKED_AT: u32 = 50_000;
+/// For how long one call goes on looking: others may wait for it.
+const LOOKS_FOR: Duration = Duration::from_millis(250);
 /// Of how many tasks files are looked at each time.
 const FILES_LOOKED_AT: usize = 1000;
 /// How many events are looked at each time, and for each task that goes: twice as many as most have. So those that are still to be
@@ -57,11 +62,13 @@ struct Expired {
 }
 
 impl Sqlite {
-    /// Goes on until something has gone, or the round is over: whoever is told that nothing has does not ask again for long.
+    /// Goes on until something has gone, the round is over, or others have waited for it long enough: whoever is told that nothing has gone does not ask again
+    /// for a while.
     pub(super) async fn purge_expired(&self) -> Result<Purged> {
+        let began = Instant::now();
         loop {
             let (purged, is_over) = self.purge_next().await?;
-            if purged.tasks > 0 || is_over {
+            if purged.tasks > 0 || is_over || began.elapsed() >= LOOKS_FOR {
                 return Ok(purged);
             }
         }

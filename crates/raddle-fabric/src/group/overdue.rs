@@ -9,8 +9,9 @@ use raddle_core::{Exit, Report, Tid};
 use tokio::time::timeout;
 
 /// How long the process may live on for it. What it ran is dead by then, so to wait costs nothing but time, and that only while the broker is slow: by so
-/// much the process is replaced later. To wait too short a time would cost more: the tasks would be taken back from a dead worker, and run again.
-const WITHIN: Duration = Duration::from_secs(2);
+/// much the process is replaced later. To wait too short a time would cost more: the tasks would be taken back from a dead worker, and run again. But a stop
+/// has to be over before whoever has asked for it loses patience: see [`MARGIN`](super::grace).
+const WITHIN: Duration = Duration::from_secs(1);
 /// How long it is tried. What is not written by then is taken back, as from any worker that has died.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 

@@ -183,9 +183,11 @@ impl Service {
         }
     }
 
-    /// Goes on under another id.
+    /// Goes on under another id. A look at the registry that was begun under the last one would take that for somebody else's.
     pub(super) fn resume(&mut self, line: Line) {
         self.line = line;
+        self.registry = None;
+        self.poll_at = Duration::ZERO;
     }
 
     pub(super) fn tid(&self) -> Tid {
