@@ -38,7 +38,7 @@ pub fn run(call: Option<raddle_exec::Call>) -> u8 {
         return raddle_fabric::contained::leash_main();
     }
     // While there is one thread, and only then, a runner can be forked instead of started; and the sooner, the less there is that both have to copy.
-    let prefork = args::Cli::is_run().then(|| raddle_exec::Prefork::new(call).ok()).flatten();
+    let prefork = args::Cli::may_run_here().then(|| raddle_exec::Prefork::new(call).ok()).flatten();
     let cli = match args::Cli::read() {
         Ok(cli) => cli,
         Err(error) => {

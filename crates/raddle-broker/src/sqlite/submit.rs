@@ -155,7 +155,7 @@ pub(super) fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
 
 /// Learns of the partitions that other processes have made. They are never removed, so the highest number tells.
 pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
-    if tx.is_pristine() {
+    if tx.was_pristine() {
         return Ok(());
     }
     let known = tx.cache.parts.last().map_or(0, |part| part.id);

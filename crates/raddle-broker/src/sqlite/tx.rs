@@ -162,8 +162,13 @@ impl<'c> Tx<'c> {
         self.inner.0
     }
 
-    /// Whether no id was ever given before this transaction: then there is nobody, and nothing.
+    /// Whether no id was ever given, in this transaction neither: then there is nobody, and nothing.
     pub(super) fn is_pristine(&self) -> bool {
+        self.clock.last() == 0
+    }
+
+    /// The same before this transaction.
+    pub(super) fn was_pristine(&self) -> bool {
         self.first_id == 0
     }
 

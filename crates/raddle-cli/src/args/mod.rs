@@ -87,8 +87,14 @@ enum RunCommand {
 
 impl Cli {
     /// Whether it is `run` that this process was asked for, as far as its first word tells.
-    pub(crate) fn is_run() -> bool {
+    fn is_run() -> bool {
         std::env::args_os().nth(1).is_some_and(|word| word == "run")
+    }
+
+    /// Whether a command is likely to be run here: `run`, and not just to submit it or to ask how that is done.
+    pub(crate) fn may_run_here() -> bool {
+        let flags = || std::env::args_os().skip(2).take_while(|word| word != "--");
+        Self::is_run() && !flags().any(|word| ["--no-wait", "--help", "-h"].iter().any(|other| word == *other))
     }
 
     /// Reads the command line of this process.
@@ -316,8 +322,17 @@ mod tests {
     #[test]
     fn what_is_plain_is_read_as_the_parser_reads_it() {
         let plain = |words: &[&str], is_url_given| Cli::plain(words.iter().map(OsString::from), is_url_given);
-        for words in [&["run", "--", "true"][..], &["run", "--", "sh", "-c", "--json", "--", "ü"]] {
-            let parsed = Cli::try_parse_from([&["raddle"], words].concat()).unwrap();
+        let all: [&[&str]; 5] = [
+            &["run", "--", "true"],
+            &["run", "--", "sh", "-c", "--json", "--", "ü"],
+            &["run", "--", "--", "true"],
+            &["run", "--", ""],
+            &["run", "--", "-x"],
+        ];
+        for words in all {
+            let mut parsed = Cli::try_parse_from([&["raddle"], words].concat()).unwrap();
+            // Whoever runs the tests may have said where.
+            parsed.global.queue_url = None;
             assert_eq!(format!("{:?}", plain(words, false)), format!("{:?}", Some(parsed)));
             assert!(plain(words, true).is_none());
         }

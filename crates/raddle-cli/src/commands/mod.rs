@@ -120,9 +120,12 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>, prefork: Option<Prefork>) ->
         return manager::spawn(&context, args, &global);
     }
     match command {
-        Command::Run(args) => run_here(&context, &args, prefork),
+        Command::Run(args) => {
+            // Where something stands before the word `run`, it was not known in time to fork one earlier. There is one thread still.
+            let prefork = prefork.or_else(|| (!args.no_wait).then(|| Prefork::new(call).ok()).flatten());
+            run_here(&context, &args, prefork)
+        }
         Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => {
-            // There is one thread still.
             let prefork = Prefork::new(call).ok();
             start::or_uncaught(|| block_on(start::foreground(&context, &args, prefork)))
         }
