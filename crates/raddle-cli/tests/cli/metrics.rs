@@ -107,6 +107,8 @@ fn a_worker_shows_what_it_has_done() {
     let late = world.submit(&["--timeout", "0.2", "--", "sleep", "60"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed, &late]).code(1);
+    // Whoever waits for a task hears of its end from the broker, at the same time as the worker, which counts it then.
+    until("the last one is counted", || scrape(&url).get("worker_runtime_seconds_count") == Some(6.0));
     let metrics = scrape(&url);
     metrics.passes();
     metrics.has(&OF_WORKERS);
