@@ -36,6 +36,9 @@ pub(crate) struct Forked {
     pub(crate) is_ward: bool,
 }
 
+/// No process has this number.
+const NOBODY: u32 = 0;
+
 /// A process of one thread has three links to its folder of threads: the folder, its own dot, and the thread.
 pub(crate) const LINKS_OF_ONE_THREAD: u64 = 3;
 
@@ -130,9 +133,9 @@ pub(crate) fn dismiss(socket: BorrowedFd<'_>) {
 }
 
 impl Forked {
-    /// Its socket has another owner, who lets go of it.
+    /// It has another owner, who lets go of it.
     pub(crate) fn forget(mut self) {
-        self.is_ward = false;
+        (self.is_ward, self.pid) = (false, NOBODY);
     }
 }
 
@@ -140,6 +143,11 @@ impl Drop for Forked {
     fn drop(&mut self) {
         if self.is_ward {
             dismiss(self.socket.as_fd());
+        } else if self.pid != NOBODY {
+            // It has nothing to run, and is ours to wait for: process 1 of a container may not do so.
+            sys::kill(self.pid, libc::SIGKILL);
+            // SAFETY: a child of this process that nobody has waited for; how it ended is not asked.
+            unsafe { libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0) };
         }
     }
 }
@@ -158,4 +166,22 @@ fn become_runner(socket: &UnixStream, fence: &FencePage, call: Option<Call>) -> 
     };
     // SAFETY: ends the process without running what the parent has registered for its own end.
     unsafe { libc::_exit(code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_not_needed_is_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id();
+        let (socket, _) = UnixStream::pair().unwrap();
+        drop(Forked { pid, socket, is_ward: false });
+        assert_eq!(tree::born(pid), None, "nothing of it is left");
+        assert!(child.try_wait().is_err(), "nor to be waited for");
+        let (socket, _) = UnixStream::pair().unwrap();
+        // Nobody is ended who has another owner.
+        Forked { pid: std::process::id(), socket, is_ward: false }.forget();
+    }
 }
