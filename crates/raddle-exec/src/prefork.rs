@@ -18,7 +18,7 @@ use raddle_core::Tid;
 
 use crate::{Call, FencePage, frame, orphans, runner, sys, tree};
 
-/// A runner that waits to be used, by whoever asks first. Dropped unused, it ends.
+/// A runner that waits to be used, by whoever asks first. Dropped unused, it is ended and waited for.
 #[derive(Clone, Debug)]
 pub struct Prefork {
     waiting: Arc<Mutex<Option<Forked>>>,
