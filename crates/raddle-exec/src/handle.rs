@@ -3,12 +3,7 @@
 use std::{ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
 use raddle_core::Exit;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::UnixStream,
-    process::Command,
-    time::timeout,
-};
+use tokio::{process::Command, time::timeout};
 
 use crate::{
     Done, FencePage, Heeded, Notice, Order, Prefork, Request,
@@ -16,7 +11,9 @@ use crate::{
     orphans,
     prefork::{self, Forked},
     process::Process,
-    runner, sys,
+    runner,
+    socket::Socket,
+    sys,
 };
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
@@ -42,7 +39,7 @@ pub struct RunnerOptions {
 pub struct Runner {
     process: Process,
     pid: u32,
-    socket: UnixStream,
+    socket: Socket,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     /// How much of `outgoing` was sent.
@@ -86,8 +83,7 @@ impl Runner {
     /// Starts a runner.
     pub async fn spawn(opts: &RunnerOptions) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
-        let socket = UnixStream::from_std(ours)?;
+        let socket = Socket::new(ours)?;
         let stdout = match &opts.fence {
             Some(page) => Stdio::from(page.as_fd().try_clone_to_owned()?),
             None => Stdio::null(),
@@ -115,9 +111,7 @@ impl Runner {
         let forked = prefork.take()?;
         let Forked { pid, ref socket, is_ward } = forked;
         let adopt = || {
-            let socket = socket.try_clone()?;
-            socket.set_nonblocking(true)?;
-            let socket = UnixStream::from_std(socket)?;
+            let socket = Socket::new(socket.try_clone()?)?;
             if is_ward {
                 return Ok(Self::new(Process::Ward { pid }, pid, socket));
             }
@@ -131,7 +125,7 @@ impl Runner {
         Some(adopted)
     }
 
-    fn new(process: Process, pid: u32, socket: UnixStream) -> Self {
+    fn new(process: Process, pid: u32, socket: Socket) -> Self {
         let (incoming, outgoing) = (Vec::new(), Vec::new());
         Self {
             process,
@@ -197,8 +191,7 @@ impl Runner {
                     return Err(self.ended(Some(io::Error::other(error))).await);
                 }
             }
-            self.incoming.reserve(READ);
-            match self.socket.read_buf(&mut self.incoming).await {
+            match self.socket.read(&mut self.incoming, READ).await {
                 Ok(0) => return Err(self.ended(None).await),
                 Ok(_) => {}
                 Err(error) => return Err(self.ended(Some(error)).await),
@@ -220,7 +213,7 @@ impl Runner {
         if self.process.is_ward() {
             return;
         }
-        let _ = self.socket.shutdown().await;
+        self.socket.shutdown();
         self.ended(None).await;
     }
 
@@ -237,14 +230,7 @@ impl Runner {
     /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
     async fn flush(&mut self) -> Result<(), RunnerGone> {
         while self.sent < self.outgoing.len() {
-            // Tried before the runtime knows that there is room, which it would learn only in its next turn: there nearly always is.
-            let sent = match sys::send(self.socket.as_fd(), &self.outgoing[self.sent..]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.socket.write(&self.outgoing[self.sent..]).await
-                }
-                sent => sent,
-            };
-            match sent {
+            match self.socket.write(&self.outgoing[self.sent..]).await {
                 Ok(n) => self.sent += n,
                 // It has left, and nobody needs the rest. That shows when the socket is read, behind what it has said before.
                 Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {

@@ -41,6 +41,7 @@ mod prefork;
 pub mod probe;
 mod process;
 mod runner;
+mod socket;
 mod sys;
 mod terminated;
 pub mod title;
