@@ -40,6 +40,7 @@ mod page;
 mod prefork;
 pub mod probe;
 mod process;
+mod processors;
 mod runner;
 mod socket;
 mod sys;

@@ -16,7 +16,7 @@ use std::{
 
 use raddle_core::Tid;
 
-use crate::{Call, FencePage, frame, orphans, runner, sys, tree};
+use crate::{Call, FencePage, frame, orphans, processors::Processors, runner, sys, tree};
 
 /// A runner that waits to be used, by whoever asks first. Dropped unused, it is ended and waited for.
 #[derive(Clone, Debug)]
@@ -51,14 +51,20 @@ impl Prefork {
         let strangers = orphans::children().into();
         let fence = Arc::new(FencePage::new()?);
         let (ours, theirs) = UnixStream::pair()?;
+        // One with functions forks more while it is set up, who would be confined with it.
+        let allowed = Processors::allowed().filter(|_| call.is_none());
         // SAFETY: there is one thread, so the child is a whole process. It goes on in a function that never returns.
         match sys::check(unsafe { libc::fork() })? {
             0 => {
                 drop(ours);
-                become_runner(&theirs, &fence, call)
+                become_runner(&theirs, &fence, call, allowed)
             }
             pid => {
                 let pid = pid as u32;
+                // Many systems begin a fork where its parent runs, which has much to do, and let the other processors idle.
+                if let Some(others) = allowed.as_ref().and_then(Processors::others) {
+                    others.confine(pid);
+                }
                 let waiting = Arc::new(Mutex::new(Some(Forked { pid, socket: ours, is_ward: false })));
                 Ok(Self { waiting, fence, strangers, ward: None })
             }
@@ -153,7 +159,7 @@ impl Drop for Forked {
 }
 
 /// The child's part: from here on it is a runner like any other.
-fn become_runner(socket: &UnixStream, fence: &FencePage, call: Option<Call>) -> ! {
+fn become_runner(socket: &UnixStream, fence: &FencePage, call: Option<Call>, allowed: Option<Processors>) -> ! {
     let set_up = || -> io::Result<()> {
         // SAFETY: plain integers. A group of its own: a Ctrl-C at the terminal is for the parent, who passes it on.
         sys::check(unsafe { libc::setpgid(0, 0) })?;
@@ -161,7 +167,7 @@ fn become_runner(socket: &UnixStream, fence: &FencePage, call: Option<Call>) -> 
         sys::dup_onto(fence.as_fd(), 1)
     };
     let code = match set_up() {
-        Ok(()) => runner::forked_main(call),
+        Ok(()) => runner::forked_main(call, allowed),
         Err(_) => 125,
     };
     // SAFETY: ends the process without running what the parent has registered for its own end.

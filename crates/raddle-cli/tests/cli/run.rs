@@ -34,6 +34,17 @@ fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
 }
 
 #[test]
+fn a_task_may_run_wherever_its_submitter_may() {
+    let allowed = |status: &str| {
+        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
+        line.expect("the kernel says where a process may run").to_owned()
+    };
+    let own = allowed(&std::fs::read_to_string("/proc/self/status").unwrap());
+    let ran = World::new().raddle(["run", "--", "cat", "/proc/self/status"]).ok();
+    assert_eq!(allowed(ran.text()), own, "though its runner began where its parent was not");
+}
+
+#[test]
 fn output_comes_as_it_is_written() {
     let world = World::new();
     let started = world.start(["run", "--", "sh", "-c", "echo first; sleep 600"]);

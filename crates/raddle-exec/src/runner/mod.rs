@@ -48,6 +48,7 @@ use crate::{
     fence::FencePage,
     frame::{self, MAX_STDIN, Start, ToRunner},
     message::{Done, Program},
+    processors::Processors,
     sys, title,
 };
 
@@ -76,6 +77,8 @@ pub(crate) struct Runner {
     delegation: Option<Option<Delegation>>,
     /// What there is to know if this is a worker.
     ward: Option<Ward>,
+    /// The processors that what it runs may run on, if it is confined to some of them itself.
+    allowed: Option<Processors>,
 }
 
 /// An attempt to run, and its input.
@@ -110,10 +113,11 @@ pub fn runner_main_if_asked(call: Option<Call>) {
 }
 
 /// Runs a runner in a process that was forked for it and for one attempt, with its socket and its fence where a new process has them.
-/// Returns the exit code.
-pub(crate) fn forked_main(call: Option<Call>) -> i32 {
+/// Returns the exit code. Its parent may have confined it to some of the processors that are `allowed`, and has done so when it says what to run.
+pub(crate) fn forked_main(call: Option<Call>, allowed: Option<Processors>) -> i32 {
     match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
-        Ok(runner) => {
+        Ok(mut runner) => {
+            runner.allowed = allowed;
             rehearsal::hold(&runner.inherited);
             // It leaves by itself: while its process is taken down, its worker writes what has become of the attempt.
             runner.run(true)
@@ -152,6 +156,7 @@ impl Runner {
             title_idle,
             delegation: None,
             ward: None,
+            allowed: None,
         })
     }
 
@@ -163,6 +168,9 @@ impl Runner {
                 Ok(None) | Err(Hangup::Closed | Hangup::Left | Hangup::Broken) => return 0,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             };
+            if let Some(allowed) = self.allowed.take() {
+                allowed.confine(0);
+            }
             match self.attempt(&start, stdin) {
                 // Where the socket did not take it all, the worker closes it when it has.
                 Ok(()) if once && !self.control.has_outgoing() => return 0,

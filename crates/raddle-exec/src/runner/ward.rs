@@ -120,6 +120,7 @@ impl Newborn {
                     heir: None,
                     is_asked: false,
                 }),
+                allowed: None,
             })
         };
         let code = match set_up() {
