@@ -66,7 +66,7 @@ impl Doubts {
 }
 
 /// Whether what was asked for may have been done.
-fn leaves_doubt(error: &Error) -> bool {
+pub(crate) fn leaves_doubt(error: &Error) -> bool {
     matches!(error, Error::AgentGone { .. } | Error::Unreachable { .. } | Error::Unconfirmed { .. })
 }
 

@@ -12,6 +12,7 @@ use super::{
     change::Draft,
     fault::Fault,
     finish::release,
+    group::{Group, Shared},
     hand::Seat,
     keys::Part,
     link::{Backoff, Sure},
@@ -50,6 +51,10 @@ struct Stay {
     max: u32,
 }
 
+/// How many tasks one script gives to several workers at most: nobody else is served meanwhile.
+const TAKEN_AT_ONCE: usize = 64;
+/// Who looks for more than this makes up for a script by itself.
+const FEW: u32 = 32;
 /// The channel of a worker that waits and has none.
 const UNREACHABLE: &str = "-";
 
@@ -225,7 +230,7 @@ impl Core {
 
     /// Claims one task, whatever its queue and needs.
     async fn claim_only(
-        &self,
+        self: &Arc<Self>,
         request: &ClaimRequest,
         deadline: Instant,
         caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
@@ -253,20 +258,14 @@ impl Core {
     }
 
     /// Takes what is there now.
-    async fn look(&self, request: &ClaimRequest, stay: &Stay) -> Result<Look> {
-        let answer = self.link.change(&script::CLAIM, Vec::new(), self.claim_args(request, stay), Sure::Done).await?;
+    async fn look(self: &Arc<Self>, request: &ClaimRequest, stay: &Stay) -> Result<Look> {
+        let ask = Ask::new(request, stay, self.hand.open_channel());
+        let answer = if ask.is_shared() {
+            Group::ask(self, ask).await?
+        } else {
+            Ask::send(self, &[&ask]).await?.pop().ok_or(Error::Closed)?
+        };
         self.read_look(request, answer).await
-    }
-
-    /// A request, written out as the script takes it.
-    fn claim_args(&self, request: &ClaimRequest, stay: &Stay) -> Vec<Vec<u8>> {
-        let known = self.parts.lock().expect("no holder panics").len();
-        let only = request.only.map_or(Vec::new(), arg);
-        let queues = lines(request.queues.iter().map(String::as_str));
-        let since = stay.since.map_or(Vec::new(), arg);
-        let caps = lines(request.caps.iter());
-        let channel = if stay.waits { self.hand.open_channel().unwrap_or(UNREACHABLE) } else { "" };
-        vec![arg(request.owner), arg(stay.max), arg(known), only, queues, caps, arg(channel), since]
     }
 
     async fn read_look(&self, request: &ClaimRequest, answer: Value) -> Result<Look> {
@@ -411,6 +410,67 @@ impl Core {
         parts.sort_by_key(|part| Reverse(part.priority));
         *self.parts.lock().expect("no holder panics") = Arc::new(parts);
         Ok(())
+    }
+}
+
+/// A look for tasks, as the script takes it.
+pub(super) struct Ask {
+    owner: Tid,
+    max: u32,
+    like: Like,
+}
+
+/// What looks have to have in common that go together.
+#[derive(PartialEq, Eq)]
+struct Like {
+    queues: Vec<u8>,
+    caps: Vec<u8>,
+    channel: String,
+    only: Option<Tid>,
+    since: Option<Tid>,
+}
+
+impl Ask {
+    /// `channel` is where the worker is reached.
+    fn new(request: &ClaimRequest, stay: &Stay, channel: Option<&str>) -> Self {
+        let queues = lines(request.queues.iter().map(String::as_str));
+        let caps = lines(request.caps.iter());
+        let channel = if stay.waits { channel.unwrap_or(UNREACHABLE) } else { "" }.to_owned();
+        let like = Like { queues, caps, channel, only: request.only, since: stay.since };
+        Self { owner: request.owner, max: stay.max, like }
+    }
+
+    /// Whether others may be served with it. What one worker alone is meant by goes by itself, and so does a look for many tasks, which waits for nobody.
+    fn is_shared(&self) -> bool {
+        self.like.only.is_none() && self.like.since.is_none() && (1..=FEW).contains(&self.max)
+    }
+}
+
+impl Shared for Ask {
+    type Answer = Value;
+
+    const MOST: usize = TAKEN_AT_ONCE;
+
+    fn weight(&self) -> usize {
+        self.max as usize
+    }
+
+    fn goes_with(&self, other: &Self) -> bool {
+        self.max == other.max && self.like == other.like
+    }
+
+    fn group(core: &Core) -> &Group<Self> {
+        &core.claiming
+    }
+
+    async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Value>> {
+        let Some(Self { max, like, .. }) = parts.first() else { return Ok(Vec::new()) };
+        let known = core.parts.lock().expect("no holder panics").len();
+        let id = |tid: Option<Tid>| tid.map_or(Vec::new(), arg);
+        let mut args = vec![arg(max), arg(known), id(like.only), like.queues.clone(), like.caps.clone()];
+        args.extend([arg(&like.channel), id(like.since)]);
+        args.extend(parts.iter().map(|part| arg(part.owner)));
+        Ok(list(core.link.change(&script::CLAIM, Vec::new(), args, Sure::Done).await?))
     }
 }
 

@@ -1,14 +1,19 @@
 //! The end of an attempt: finished, or given back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use raddle_core::{EventKind, State, Tid};
 
 use super::{
-    Redis,
+    Core, Redis,
     apply::{Applied, apply, snapshots},
     chain::Chained,
     change::{Draft, Snapshot, Tail},
+    group::{Group, Shared},
+    keys::Keys,
     link::{Link, Sure},
     output::{MAX_KEPT, WHOLE_BYTES},
     record::Place,
@@ -19,6 +24,10 @@ use crate::{Error, Fence, Finish, Release, Result, Started, Stream, Verdict};
 
 /// How many attempts one script ends at most: nobody else is served meanwhile.
 const AT_ONCE: usize = 500;
+/// More attempts than this make up for a script by themselves: they wait for nobody else's.
+const FEW: usize = 32;
+/// So much output weighs as much as an attempt: what callers have to say goes together as long as it is short.
+const BYTES_OF_ONE: usize = 2048;
 /// How often what attempts have chained is read anew before it must have been lost.
 const TRIES: u32 = 100;
 /// How many tasks one script submits that follow attempts, unless a single attempt has chained more.
@@ -63,12 +72,26 @@ impl Redis {
         for (index, finish) in batch.into_iter().enumerate() {
             if finish.report.exit.is_success() { run.push((index, finish)) } else { others.push((index, finish)) }
         }
+        let (mut run, mut parts) = (run.into_iter(), Vec::new());
+        loop {
+            let (indexes, part): (Vec<usize>, Vec<Finish>) = run.by_ref().take(AT_ONCE).unzip();
+            if part.is_empty() {
+                break;
+            }
+            let part: Arc<[Finish]> = part.into();
+            let successes = Successes(Arc::clone(&part));
+            let answers = if part.len() > FEW {
+                Successes::send(&self.core, &[&successes]).await?.pop().unwrap_or_default()
+            } else {
+                Group::ask(&self.core, successes).await?
+            };
+            parts.push((indexes, part, answers));
+        }
         let mut chained = Vec::new();
-        for part in run.chunks(AT_ONCE) {
-            let answers = self.complete_all(part.iter().map(|(_, finish)| finish)).await?;
-            for ((index, finish), answer) in part.iter().zip(answers) {
+        for (indexes, part, answers) in &parts {
+            for ((index, finish), answer) in indexes.iter().zip(&**part).zip(answers) {
                 match answer {
-                    Completed::Verdict(verdict) => verdicts[*index] = verdict,
+                    Completed::Verdict(verdict) => verdicts[*index] = *verdict,
                     Completed::Chained => chained.push((*index, finish)),
                 }
             }
@@ -87,20 +110,6 @@ impl Redis {
             verdicts[index] = verdict;
         }
         Ok(verdicts)
-    }
-
-    async fn complete_all<'f>(&self, batch: impl Iterator<Item = &'f Finish> + Clone) -> Result<Vec<Completed>> {
-        // Most have nothing more to say at their end.
-        let is_silent = batch.clone().all(|finish| finish.stdout.is_empty() && finish.stderr.is_empty());
-        let (mut keys, mut args) = (Vec::new(), vec![arg(MAX_KEPT), arg(if is_silent { 3 } else { 7 })]);
-        for finish in batch {
-            args.extend(head(finish));
-            if !is_silent {
-                args.extend(self.ends(finish, &mut keys));
-            }
-        }
-        let answers = list(self.link().change(&script::FINISH, keys, args, Sure::Durable).await?);
-        Ok(answers.into_iter().map(completed).collect())
     }
 
     /// Ends attempts that went well and have chained something, with what follows them. What that is may grow until the script looks.
@@ -124,7 +133,7 @@ impl Redis {
                 tasks += chained.tasks();
                 parts.extend(chained.parts);
                 args.extend(head(finish));
-                args.extend(self.ends(finish, &mut keys));
+                args.extend(ends(&self.core.keys, finish, &mut keys));
                 args.push(text.into_bytes());
                 ended.push(finish.fence);
             }
@@ -143,28 +152,10 @@ impl Redis {
         }
         Ok(())
     }
-
-    /// What is added to the output of an attempt at its end, as the script takes it. Keys that it names by number are added to `keys`.
-    fn ends(&self, finish: &Finish, keys: &mut Vec<String>) -> Vec<Vec<u8>> {
-        let mut tails: HashMap<Stream, Tail> = tails(finish).into_iter().collect();
-        let mut args = Vec::with_capacity(4);
-        for stream in Stream::BOTH {
-            let (kind, bytes) = match tails.remove(&stream) {
-                None => (Vec::new(), Vec::new()),
-                Some(Tail::Whole(bytes)) => (arg("h"), bytes),
-                Some(Tail::Rest(bytes)) => {
-                    keys.push(self.core.keys.output(finish.fence, stream));
-                    (arg(keys.len()), bytes)
-                }
-            };
-            args.extend([kind, bytes]);
-        }
-        args
-    }
 }
 
 /// What the script says of an attempt that went well.
-enum Completed {
+pub(super) enum Completed {
     Verdict(Verdict),
     /// It has chained something, and is as it was.
     Chained,
@@ -178,10 +169,63 @@ fn completed(answer: redis::Value) -> Completed {
     }
 }
 
+/// Attempts that went well, of one caller.
+pub(super) struct Successes(Arc<[Finish]>);
+
+impl Shared for Successes {
+    type Answer = Vec<Completed>;
+
+    const MOST: usize = AT_ONCE;
+
+    fn weight(&self) -> usize {
+        let bytes: usize = self.0.iter().map(|finish| finish.stdout.len() + finish.stderr.len()).sum();
+        self.0.len() + bytes / BYTES_OF_ONE
+    }
+
+    fn group(core: &Core) -> &Group<Self> {
+        &core.finishing
+    }
+
+    /// They are one script, so that all are ended or none. One that chained something is left as it is.
+    async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Vec<Completed>>> {
+        let batch = parts.iter().flat_map(|part| &*part.0);
+        // Most have nothing more to say at their end.
+        let is_silent = batch.clone().all(|finish| finish.stdout.is_empty() && finish.stderr.is_empty());
+        let (mut keys, mut args) = (Vec::new(), vec![arg(MAX_KEPT), arg(if is_silent { 3 } else { 7 })]);
+        for finish in batch {
+            args.extend(head(finish));
+            if !is_silent {
+                args.extend(ends(&core.keys, finish, &mut keys));
+            }
+        }
+        let answers = list(core.link.change(&script::FINISH, keys, args, Sure::Durable).await?);
+        let mut answers = answers.into_iter().map(completed);
+        Ok(parts.iter().map(|part| answers.by_ref().take(part.0.len()).collect()).collect())
+    }
+}
+
 /// Task, attempt and report, as the script takes them.
 fn head(finish: &Finish) -> [Vec<u8>; 3] {
     let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
     [arg(finish.fence.tid), arg(finish.fence.attempt), report]
+}
+
+/// What is added to the output of an attempt at its end, as the script takes it. Keys that it names by number are added to `keys`.
+fn ends(names: &Keys, finish: &Finish, keys: &mut Vec<String>) -> Vec<Vec<u8>> {
+    let mut tails: HashMap<Stream, Tail> = tails(finish).into_iter().collect();
+    let mut args = Vec::with_capacity(4);
+    for stream in Stream::BOTH {
+        let (kind, bytes) = match tails.remove(&stream) {
+            None => (Vec::new(), Vec::new()),
+            Some(Tail::Whole(bytes)) => (arg("h"), bytes),
+            Some(Tail::Rest(bytes)) => {
+                keys.push(names.output(finish.fence, stream));
+                (arg(keys.len()), bytes)
+            }
+        };
+        args.extend([kind, bytes]);
+    }
+    args
 }
 
 /// Gives tasks back to their queue as if they had not been claimed.

@@ -19,6 +19,7 @@ mod control;
 mod demand;
 mod fault;
 mod finish;
+mod group;
 mod hand;
 mod health;
 mod keys;
@@ -54,10 +55,14 @@ use crate::{
     wait::{FOR_EVER, SAFETY_INTERVAL},
 };
 use bell::{Bell, Wait};
+use claim::Ask;
+use finish::Successes;
+use group::Group;
 use hand::Hand;
 use keys::{Keys, Part, Topic};
 use link::{Link, random};
 use reader::Readers;
+use registry::Entrant;
 use target::Target;
 
 pub use url::Address;
@@ -78,6 +83,10 @@ struct Core {
     hand: Hand,
     readers: Readers,
     doubts: Doubts,
+    /// Looks for tasks, workers that come, and ends of attempts, on their way.
+    claiming: Group<Ask>,
+    entering: Group<Entrant>,
+    finishing: Group<Successes>,
     /// The partitions there are, as far as this handle knows.
     parts: Mutex<Arc<Vec<Part>>>,
 }
@@ -110,7 +119,17 @@ impl Core {
     fn new(link: Link, keys: Arc<Keys>) -> Self {
         let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
         let hand = Hand::new(&keys);
-        let (readers, doubts, parts) = (Readers::default(), Doubts::default(), Mutex::default());
-        Self { link, keys, bell, hand, readers, doubts, parts }
+        Self {
+            link,
+            keys,
+            bell,
+            hand,
+            readers: Readers::default(),
+            doubts: Doubts::default(),
+            claiming: Group::default(),
+            entering: Group::default(),
+            finishing: Group::default(),
+            parts: Mutex::default(),
+        }
     }
 }

@@ -13,7 +13,8 @@ use raddle_core::{
 };
 
 use super::{
-    Redis,
+    Core, Redis,
+    group::{Group, Shared},
     keys::Keys,
     link::{Link, Sure},
     reclaim::{Leaving, TAKEOVER_MARGIN, reclaim, take_from},
@@ -27,6 +28,9 @@ use crate::{Error, Heart, Pulse, Registry, Result};
 
 /// How long what operators see of a worker outlives its last beat.
 const SHOWN_SECONDS: u64 = 15;
+
+/// How many workers one script enters at most.
+const ENTERED_AT_ONCE: usize = 64;
 
 /// Keeps one worker alive, on a connection of its own.
 struct Pacemaker {
@@ -56,10 +60,7 @@ impl Registry for Redis {
     }
 
     async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
-        let args = own_args(&info, ttl).to_vec();
-        let answer = self.link().change(&script::REGISTER_OWN, Vec::new(), args, Sure::Done).await?;
-        let worker = list(answer).into_iter().next().and_then(tid).ok_or(Error::Closed)?;
-        Ok(worker)
+        Group::ask(&self.core, Entrant(own_args(&info, ttl))).await?.ok_or(Error::Closed)
     }
 
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
@@ -94,6 +95,29 @@ impl Registry for Redis {
         alive
             .filter_map(|(tid, _)| infos.get(tid).map(|info| entry(*tid, info, beats.get(tid).map(String::as_str))))
             .collect()
+    }
+}
+
+/// A worker that is there for one task alone, as the script takes it.
+pub(super) struct Entrant([Vec<u8>; 2]);
+
+impl Shared for Entrant {
+    type Answer = Option<Tid>;
+
+    const MOST: usize = ENTERED_AT_ONCE;
+
+    fn weight(&self) -> usize {
+        1
+    }
+
+    fn group(core: &Core) -> &Group<Self> {
+        &core.entering
+    }
+
+    async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Option<Tid>>> {
+        let args = parts.iter().flat_map(|part| part.0.clone()).collect();
+        let answer = core.link.change(&script::REGISTER_OWN, Vec::new(), args, Sure::Done).await?;
+        Ok(list(answer).into_iter().map(tid).collect())
     }
 }
 

@@ -5,6 +5,7 @@
 mod away;
 mod chain;
 mod cluster;
+mod company;
 mod doctor;
 mod forms;
 mod hand;

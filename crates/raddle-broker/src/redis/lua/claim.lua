@@ -1,24 +1,34 @@
--- Gives tasks to a worker: the most urgent, then the oldest, over the partitions it may take from.
--- ARGV: owner, how many at most, how many partitions the caller knows of, the one task that is asked for or '', the queues that the
--- worker serves and the capabilities it has, each between line ends; the channel by which it is reached if it waits when there is nothing,
--- '-' if it can only be woken, '' if it does not wait; and the last id that there was when it began to wait, or ''.
--- Answers a word, the partitions that others are to be woken for, and what belongs to the word.
-local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
-local queues, caps, channel, since = ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6], ARGV[FIRST + 7]
+-- Gives tasks to workers: the most urgent, then the oldest, over the partitions they may take from.
+-- ARGV: how many at most for each, how many partitions the caller knows of, the one task that is asked for or '', the queues that the
+-- workers serve and the capabilities they have, each between line ends; the channel by which they are reached if they wait when there is nothing,
+-- '-' if they can only be woken, '' if they do not wait; the last id that there was when the worker began to wait, or ''; and the workers. For
+-- one task, or since an id, there is one worker alone.
+-- Answers for each worker a word, the partitions that others are to be woken for, and what belongs to the word.
+local each, known, only = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1]), ARGV[FIRST + 2]
+local queues, caps, channel, since = ARGV[FIRST + 3], ARGV[FIRST + 4], ARGV[FIRST + 5], ARGV[FIRST + 6]
 -- How many overdue tasks one claim moves: the rest follows with the next.
 local PROMOTED = 256
 -- How many runs are looked at first, then in one go, and in all before those that the worker may take are looked for by partition.
 local FRONT, PAGE, SCANNED = 16, 100, 300
 
 -- Whose lease has run out gets nothing: its runners have given up, and others take over what it has.
-if not has_lease(owner) then
-  return answer({ 'gone', {} })
+local replies, owners, place = {}, {}, {}
+for i = FIRST + 7, #ARGV do
+  local at = i - FIRST - 6
+  if has_lease(ARGV[i]) then
+    owners[#owners + 1], place[#place + 1] = ARGV[i], at
+  else
+    replies[at] = { 'gone', {} }
+  end
 end
+if #owners == 0 then return answer(replies) end
+local max = each * #owners
 
-if channel == '' then call('HDEL', IDLE, owner) end
+if channel == '' then call('HDEL', IDLE, unpack(owners)) end
 
 -- What was handed to the worker while it waited, and may not have reached it.
 if since ~= '' then
+  local owner = owners[1]
   local given = { 'given', {}, digits(slot, counter) }
   for _, held in ipairs(call('ZRANGEBYLEX', OWNED, '(' .. owner .. ':' .. since, '(' .. owner .. ';')) do
     local tid = string.sub(held, #owner + 2)
@@ -28,7 +38,7 @@ if since ~= '' then
       given[n + 1], given[n + 2], given[n + 3] = tid, f[2], call('HGET', SPEC, tid)
     end
   end
-  if #given > 3 then return answer(given) end
+  if #given > 3 then return answer({ given }) end
 end
 
 -- Delayed tasks whose time has come, whoever may take them.
@@ -175,46 +185,63 @@ end
 for _, part in ipairs(promoted) do
   if call('ZLEXCOUNT', LINE, '[' .. part .. ' ', '(' .. part .. '!') > 0 then rings[#rings + 1] = part end
 end
-if #tids == 0 then
-  if only == '' and call('SCARD', PARTS) ~= known then
-    return answer({ 'parts', rings })
-  end
+-- Whoever is at work does not look again in time for what is due soon: another has to know of it.
+if #tids > 0 and next_due[1] and tonumber(next_due[2]) - now_us < LOOKS then rings[#rings + 1] = string.sub(next_due[1], 21) end
+
+-- What a worker is told for whom nothing is left, and when it is to look again without being woken.
+local function nothing(owner, wakes)
+  if only == '' and call('SCARD', PARTS) ~= known then return { 'parts', wakes } end
   if channel ~= '' then
     local waiting = channel .. ' ' .. queues .. ' ' .. caps
     if call('HGET', IDLE, owner) ~= waiting then call('HSET', IDLE, owner, waiting) end
   end
-  -- When to look again without being woken.
-  return answer({ 'none', rings, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '', digits(slot, counter) })
+  return { 'none', wakes, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '', digits(slot, counter) }
 end
-if channel ~= '' then call('HDEL', IDLE, owner) end
 
 local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
-local reply, kept, changed, owned, told = { 'ok', rings, more }, { 'again', rings, more }, {}, {}, {}
-local claimed_at, n = int(now_us), 0
-for i = 1, #tids do
-  local tid, spec, rec = tids[i], specs[i], records[i]
-  if spec then
-    local attempt, now_is = '1', nil
-    if rec then
-      local f = fields(rec)
-      attempt = int(tonumber(f[2]) + 1)
-      f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
-      now_is = record(f)
-    else
-      now_is = first_record(spec, owner, claimed_at, '-')
-    end
-    n = n + 1
-    changed[2 * n - 1], changed[2 * n] = tid, now_is
-    owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
-    told[n] = tid .. ':' .. attempt
-    reply[3 * n + 1], reply[3 * n + 2], reply[3 * n + 3] = tid, attempt, spec
-    kept[2 * n + 2], kept[2 * n + 3] = tid, attempt
+local claimed_at, changed, owned, busy, kept = int(now_us), {}, {}, {}, {}
+local from, k = 0, 0
+for w = 1, #owners do
+  local owner, told, n = owners[w], {}, 0
+  -- One of them wakes others for all.
+  local wakes = w == 1 and rings or {}
+  local reply, again
+  if from < #tids then
+    -- Specs are not remembered with the answer: they are where they are, and many.
+    reply, again = { 'ok', wakes, more }, { 'again', wakes, more }
+    busy[#busy + 1] = owner
+  else
+    reply = nothing(owner, wakes)
+    again = reply
   end
+  for i = from + 1, math.min(from + each, #tids) do
+    local tid, spec, rec = tids[i], specs[i], records[i]
+    if spec then
+      local attempt, now_is = '1', nil
+      if rec then
+        local f = fields(rec)
+        attempt = int(tonumber(f[2]) + 1)
+        f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
+        now_is = record(f)
+      else
+        now_is = first_record(spec, owner, claimed_at, '-')
+      end
+      n, k = n + 1, k + 1
+      changed[2 * k - 1], changed[2 * k] = tid, now_is
+      owned[2 * k - 1], owned[2 * k] = '0', owner .. ':' .. tid
+      told[n] = tid .. ':' .. attempt
+      reply[3 * n + 1], reply[3 * n + 2], reply[3 * n + 3] = tid, attempt, spec
+      again[2 * n + 2], again[2 * n + 3] = tid, attempt
+    end
+  end
+  from = from + each
+  event(SPAWNING, owner, table.concat(told, ' '), n)
+  replies[place[w]], kept[place[w]] = reply, again
 end
+if channel ~= '' and #busy > 0 then call('HDEL', IDLE, unpack(busy)) end
 call_many('HSET', TASK, changed)
 call_many('ZADD', OWNED, owned)
-event(SPAWNING, owner, table.concat(told, ' '), n)
--- Whoever is at work does not look again in time for what is due soon: another has to know of it.
-if next_due[1] and tonumber(next_due[2]) - now_us < LOOKS then rings[#rings + 1] = string.sub(next_due[1], 21) end
--- Specs are not remembered with the answer: they are where they are, and many.
-return answer(reply, kept)
+for i = 1, #replies do
+  kept[i] = kept[i] or replies[i]
+end
+return answer(replies, kept)
