@@ -238,7 +238,7 @@ async fn send_to_workers(
 
 /// Whether a worker is a manager of this type.
 fn is_manager(entry: &WorkerEntry, kind: &str) -> bool {
-    entry.info.requests().is_some() && entry.info.kind == kind
+    entry.info.is_manager() && entry.info.kind == kind
 }
 
 /// Whether the queue shows records and nothing else.

@@ -9,6 +9,7 @@ use crate::{
 };
 
 mod callee;
+pub mod kind;
 
 pub use callee::Callee;
 
@@ -17,7 +18,7 @@ pub use callee::Callee;
 pub struct WorkerInfo {
     /// Its name, as in its title.
     pub name: String,
-    /// What sort of worker it is: `resident`, `inline`, …
+    /// What sort of worker it is: one of [`kind`], or the type of a manager.
     #[serde(rename = "type")]
     pub kind: String,
     /// What it offers.
@@ -152,6 +153,11 @@ impl WorkerInfo {
             queue.is_ok_and(|queue| matches!(queue.desk(), Some((kind, Desk::Requests)) if kind == self.kind))
         };
         self.queues.iter().find(is_asked).filter(|_| self.launches()).map(String::as_str)
+    }
+
+    /// Whether it is a manager, which is asked for tasks.
+    pub fn is_manager(&self) -> bool {
+        self.requests().is_some()
     }
 
     /// Whether its process can be looked at by its number on this host and in this place. Of one that does not say its place, the host has to do.

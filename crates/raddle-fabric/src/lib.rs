@@ -18,4 +18,4 @@ pub mod spawner;
 pub mod wait;
 pub mod worker;
 
-pub use worker::{DOCKER, Ended, LastAttempt, Options, SANDBOX, Shutdown, Standstill, Worker};
+pub use worker::{Ended, LastAttempt, Options, Shutdown, Standstill, Worker};

@@ -12,7 +12,7 @@ use std::{
 
 use raddle_core::{
     CapSet, QueueName, TaskView, Tid,
-    worker::{WorkerEntry, WorkerInfo},
+    worker::{WorkerEntry, WorkerInfo, kind},
 };
 
 use super::{
@@ -42,8 +42,6 @@ pub(super) struct Guest {
     worker: Mutex<Option<Tid>>,
 }
 
-/// What a worker for one task says that it is.
-const ONE_SHOT: &str = "one-shot";
 /// What is leased for longer would stay with a worker that is gone. Workers ask for seconds.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
@@ -76,7 +74,7 @@ impl Guests {
 
     /// What a worker may register as.
     fn register(&self, info: WorkerInfo) -> Result<WorkerInfo> {
-        if info.kind != ONE_SHOT || info.concurrency != 1 {
+        if info.kind != kind::ONE_SHOT || info.concurrency != 1 {
             return Err(refused("workers there are for one task each"));
         }
         if info.takes_calls() {
@@ -87,7 +85,7 @@ impl Guests {
     }
 
     fn may_be(&self, worker: &WorkerEntry) -> bool {
-        worker.info.kind == ONE_SHOT && self.serve(&worker.info.queues).is_ok()
+        worker.info.kind == kind::ONE_SHOT && self.serve(&worker.info.queues).is_ok()
     }
 
     fn may_see(&self, task: &TaskView) -> bool {

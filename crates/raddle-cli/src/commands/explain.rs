@@ -5,10 +5,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use raddle_broker::Broker;
 use raddle_core::{
-    EventKind, QueueName, State, TaskView, Tid, WorkerEntry, manager::PRIME, queue_name::Desk, tid::TidArg,
+    EventKind, QueueName, State, TaskView, Tid, WorkerEntry,
+    manager::PRIME,
+    queue_name::Desk,
+    spec::{DOCKER, SANDBOX},
+    tid::TidArg,
     worker::WorkerStatus,
 };
-use raddle_fabric::{DOCKER, SANDBOX};
 use serde::Serialize;
 use serde_json::json;
 
@@ -129,7 +132,7 @@ impl Reason {
         let needs = task.spec.needs();
         if let Ok(queue) = task.spec.queue.parse::<QueueName>()
             && let Some((kind, Desk::Requests)) = queue.desk()
-            && !workers.iter().any(|worker| worker.info.requests().is_some() && worker.info.can_take(&task.spec))
+            && !workers.iter().any(|worker| worker.info.is_manager() && worker.info.can_take(&task.spec))
         {
             return Self::NoManager { kind: kind.into() };
         }

@@ -239,7 +239,7 @@ fn gone() -> Failure {
 
 /// The managers among those that are alive.
 fn managers(workers: &[WorkerEntry]) -> impl Iterator<Item = &WorkerEntry> {
-    workers.iter().filter(|entry| entry.info.requests().is_some())
+    workers.iter().filter(|entry| entry.info.is_manager())
 }
 
 /// Stops managers.

@@ -179,6 +179,19 @@ fn a_spawner_fires_as_well() {
 }
 
 #[test]
+fn a_manager_fires_as_well_and_nobody_says_otherwise() {
+    let world = World::new();
+    let prime = world.start(["manager", "serve"]);
+    until("it is there", || prime.stdout().trim().len() == 19);
+    let added = world.raddle(["schedule", "add", "beat", "--every", "200ms", "--", "true"]).ok();
+    assert!(!added.stderr.contains("nobody is there"), "{}", added.stderr);
+    until("it has fired", || view(&world, "beat")["fired"].as_u64().unwrap() >= 1);
+    world.raddle(["schedule", "remove", "beat"]).ok();
+    prime.signal(libc::SIGTERM);
+    prime.finish().ok();
+}
+
+#[test]
 fn a_task_that_nobody_takes_in_time_expires() {
     let world = World::new();
     let scheduler = world.start(["schedule", "run"]);

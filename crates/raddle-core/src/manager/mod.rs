@@ -21,6 +21,8 @@ pub use request::{Request, Wish};
 pub use route::{Errand, admit, managers};
 pub use template::{Misfit, Template};
 
+use crate::worker::kind;
+
 /// The type of the manager that is asked for everything: the first, which spawns the others.
 pub const PRIME: &str = "prime";
 /// The task that is a manager: only the prime has it.
@@ -29,8 +31,6 @@ pub const WORKER: &str = "worker";
 pub const REQUEST: &str = "@request";
 /// The longest name of a type: what is made of it has to be the name of a queue.
 const LONGEST_TYPE: usize = 48;
-/// Types that workers of other kinds have in the registry.
-const TAKEN: [&str; 6] = ["spawner", "resident", "inline", "one-shot", "scheduler", "group"];
 
 /// The text cannot be the type of a manager.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,7 @@ pub fn parse_type(text: &str) -> Result<String, InvalidType> {
     if !(1..=LONGEST_TYPE).contains(&text.len()) || !text.bytes().all(is_plain) {
         return Err(InvalidType::Malformed(text.into()));
     }
-    if TAKEN.contains(&text) {
+    if kind::ALL.contains(&text) {
         return Err(InvalidType::Taken(text.into()));
     }
     Ok(text.into())

@@ -22,8 +22,7 @@ const LONGEST_PAUSE: Span = Span::secs(30);
 
 /// The managers among those that are alive, the least loaded first. Those that take nothing at present are left out.
 pub fn managers(workers: &[WorkerEntry]) -> Vec<&WorkerEntry> {
-    let mut managers: Vec<_> =
-        workers.iter().filter(|entry| entry.info.requests().is_some() && entry.status.takes()).collect();
+    let mut managers: Vec<_> = workers.iter().filter(|entry| entry.info.is_manager() && entry.status.takes()).collect();
     managers.sort_by(|a, b| a.load.total_cmp(&b.load).then(a.tid.cmp(&b.tid)));
     managers
 }

@@ -158,7 +158,9 @@ fn the_prime_makes_managers_within_its_own_limits() {
     assert_eq!(spec.unwrap().target, Target::Command(words));
     let wrong = |params: &str| refused("prime", &format!(r#"{{"task": "worker", "params": {params}}}"#));
     assert!(wrong(r#"{"type": "ai", "registry": "/r", "limits": {"memory_mb": 129}}"#).contains("memory_mb 129"));
-    assert!(wrong(r#"{"type": "one-shot", "registry": "/r"}"#).starts_with("at 'params.type'"));
+    for kind in kind::ALL {
+        assert!(wrong(&format!(r#"{{"type": "{kind}", "registry": "/r"}}"#)).starts_with("at 'params.type'"), "{kind}");
+    }
     assert!(wrong(r#"{"type": "a b", "registry": "/r"}"#).contains("lower-case"));
     assert!(wrong(r#"{"type": "ai", "registry": "r"}"#).starts_with("at 'params.registry'"));
     assert!(wrong(r#"{"type": "ai"}"#).contains("is missing"));

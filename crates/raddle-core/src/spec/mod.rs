@@ -26,6 +26,10 @@ pub use validate::{InvalidSpec, MAX_SPEC_BYTES, is_label};
 pub const DEFAULT_QUEUE: &str = "default";
 /// The handler of tasks that leave the choice to the worker: the first that provides what they require.
 pub const ANY_HANDLER: &str = "any";
+/// What a task needs that is to run in a sandbox.
+pub const SANDBOX: &str = "@sandbox";
+/// What a task needs that is to run in a container.
+pub const DOCKER: &str = "@docker";
 /// The priority of tasks that name none: in the middle, so that others can stand on either side.
 pub const DEFAULT_PRIORITY: u8 = 5;
 /// How long the record of a finished task is kept when it does not say.
@@ -247,8 +251,8 @@ impl Spec {
         }
         match self.isolation {
             Isolation::Process => {}
-            Isolation::Sandbox => imply("@sandbox"),
-            Isolation::Docker => imply("@docker"),
+            Isolation::Sandbox => imply(SANDBOX),
+            Isolation::Docker => imply(DOCKER),
         }
         needs
     }

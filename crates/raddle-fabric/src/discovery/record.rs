@@ -4,14 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use raddle_core::{
     WorkerEntry,
-    worker::{Callee, WorkerInfo},
+    worker::{Callee, WorkerInfo, kind},
 };
 use raddle_pool::{Uid, WorkerMetadata, connection::Address};
 
 use crate::worker::this_host;
 
-/// What sort of worker it is, for those who look at the registry.
-const KIND: &str = "pool";
 /// More workers of one name are not taken: those that came first are.
 const MOST: usize = 4096;
 /// More names of routines are not said.
@@ -43,7 +41,7 @@ pub(super) fn write(
         encodings: encodings.iter().map(|encoding| encoding.name().to_owned()).collect(),
         routines: routines.collect(),
     };
-    Ok(WorkerInfo { pid, host: this_host(), callee: Some(Box::new(callee)), ..WorkerInfo::new(namespace, KIND) })
+    Ok(WorkerInfo { pid, host: this_host(), callee: Some(Box::new(callee)), ..WorkerInfo::new(namespace, kind::POOL) })
 }
 
 /// The workers of this name that a registry shows, for somebody on this machine. What cannot be one is passed over.

@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Url, connect};
-use raddle_core::{CapSet, Tid, supervisor::Census, worker::WorkerInfo};
+use raddle_core::{
+    CapSet, Tid,
+    supervisor::Census,
+    worker::{WorkerInfo, kind},
+};
 use raddle_exec::FencePage;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -19,8 +23,6 @@ use crate::{
     worker::this_host,
 };
 
-/// The kind of a manager of groups in the registry.
-pub(crate) const KIND: &str = "group";
 /// This very program.
 const PROGRAM: &str = "/proc/self/exe";
 
@@ -118,7 +120,7 @@ impl Options {
     /// A manager of these processes, each of which is this program.
     pub fn new(url: Url, processes: Vec<Process>) -> Self {
         let program = Template { program: PROGRAM.into(), args: vec!["raddle".into()], env: Vec::new() };
-        Self { name: KIND.into(), processes, url, program, words: Vec::new(), lease: LEASE }
+        Self { name: kind::GROUP.into(), processes, url, program, words: Vec::new(), lease: LEASE }
     }
 
     fn info(&self) -> WorkerInfo {
@@ -136,7 +138,7 @@ impl Options {
             born: raddle_exec::born(std::process::id()),
             host: this_host(),
             place: raddle_exec::place().map(Into::into),
-            ..WorkerInfo::new(&self.name, KIND)
+            ..WorkerInfo::new(&self.name, kind::GROUP)
         }
     }
 }
@@ -144,7 +146,7 @@ impl Options {
 impl Manager {
     /// Begins to describe one.
     pub fn builder() -> Builder {
-        Builder { name: KIND.into(), processes: Vec::new(), url: None }
+        Builder { name: kind::GROUP.into(), processes: Vec::new(), url: None }
     }
 
     /// Enters a manager into the broker's registry.

@@ -47,7 +47,6 @@ mod view;
 
 pub use check::Mistake;
 pub use file::{FileMistake, read};
-pub(crate) use life::KIND;
 pub use life::{Builder, Ended, Handle, Manager, ManagerError, Options, Snapshot};
 pub use member::{Member, MemberError};
 pub use process::{OnError, Process, Reconnect, Trigger, Work};

@@ -3,9 +3,9 @@
 //! what a version has stored that marked none: it is the manager's from then on, which is said, and goes with the file as well.
 
 use raddle_broker::{Broker, ScheduleView};
-use raddle_core::{Schedule, WorkerEntry};
+use raddle_core::{Schedule, WorkerEntry, worker::kind};
 
-use super::{ManagerError, Process, Work, life::KIND, standing::Standings};
+use super::{ManagerError, Process, Work, standing::Standings};
 use crate::{line::stays, schedule};
 
 /// What a manager says that it has, besides its workers, where one has a trigger.
@@ -40,7 +40,8 @@ pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process
     for slug in former {
         // Another of this name has it in another file.
         let tag = tag(&slug);
-        let has = |entry: &WorkerEntry| entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == tag);
+        let has =
+            |entry: &WorkerEntry| entry.info.kind == kind::GROUP && entry.info.capabilities.iter().any(|of| of == tag);
         if registry.iter().any(|entry| has(entry) && stays(entry)) {
             continue;
         }

@@ -1,12 +1,14 @@
 //! What people see of groups, and do to them.
 
 use raddle_broker::Broker;
-use raddle_core::{Tid, WorkerEntry, worker::WorkerStatus};
+use raddle_core::{
+    Tid, WorkerEntry,
+    worker::{WorkerStatus, kind},
+};
 use serde::Serialize;
 
 use super::{
     Standing,
-    life::KIND,
     standing::{change, remove, standings},
 };
 use crate::{line::is_there, schedule};
@@ -121,7 +123,7 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
 /// The managers that keep a worker, also while it is off.
 fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<Keeper> {
     let keeps = |entry: &&WorkerEntry| {
-        entry.info.kind == KIND && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry)
+        entry.info.kind == kind::GROUP && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry)
     };
     let keeper = |entry: &WorkerEntry| Keeper { tid: entry.tid, name: entry.info.name.clone(), status: entry.status };
     workers.iter().filter(keeps).map(keeper).collect()

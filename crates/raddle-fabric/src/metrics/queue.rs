@@ -11,7 +11,10 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, Demand, Result};
-use raddle_core::{WorkerEntry, worker::WorkerStatus};
+use raddle_core::{
+    WorkerEntry,
+    worker::{WorkerStatus, kind},
+};
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -57,8 +60,7 @@ const REST: Duration = Duration::from_secs(1);
 const SHARE: u32 = 50;
 /// How long somebody who looks waits for the broker.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The kinds of workers that are told apart: what others call themselves must not become a label.
-const TYPES: [&str; 5] = ["resident", "one-shot", "inline", "spawner", "pool"];
+/// Managers: what people call those must not become a label.
 const OTHER: &str = "other";
 
 impl Exporter {
@@ -180,12 +182,12 @@ fn show_demand(page: &mut Page, demand: &Demand, now: Timestamp) {
 
 fn show_workers(page: &mut Page, workers: &[WorkerEntry]) {
     let mut counts = BTreeMap::<(&str, &str), u64>::new();
-    for kind in TYPES {
+    for kind in kind::ALL {
         counts.insert((kind, WorkerStatus::Active.as_str()), 0);
     }
     let (mut slots, mut busy) = (0.0, 0.0);
     for worker in workers {
-        let kind = TYPES.into_iter().find(|kind| *kind == worker.info.kind).unwrap_or(OTHER);
+        let kind = kind::ALL.into_iter().find(|kind| *kind == worker.info.kind).unwrap_or(OTHER);
         *counts.entry((kind, worker.status.as_str())).or_default() += 1;
         let concurrency = f64::from(worker.info.concurrency);
         slots += concurrency;
@@ -198,4 +200,32 @@ fn show_workers(page: &mut Page, workers: &[WorkerEntry]) {
     }
     page.single("raddle_worker_slots", Kind::Gauge, "How many tasks all workers can run at once.", slots);
     page.single("raddle_worker_slots_busy", Kind::Gauge, "How many of these slots are in use.", busy.round());
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::{
+        Tid,
+        worker::{Beat, WorkerInfo},
+    };
+
+    use super::*;
+
+    #[test]
+    fn every_kind_of_worker_is_told_apart_and_managers_are_not() {
+        let entry = |(number, kind): (usize, &str)| {
+            let tid = Tid::from_u64(1_700_000_000_000_000_000 + number as u64).unwrap();
+            WorkerEntry::new(tid, WorkerInfo::new("w", kind), Beat::default(), Timestamp::UNIX_EPOCH)
+        };
+        let workers: Vec<_> = kind::ALL.into_iter().chain(["prime", "unix"]).enumerate().map(entry).collect();
+        let mut page = Page::default();
+        show_workers(&mut page, &workers);
+        let text = page.into_text();
+        let count = |kind: &str, count: u32| {
+            let sample = format!("raddle_workers{{type=\"{kind}\",status=\"active\"}} {count}\n");
+            assert!(text.contains(&sample), "{sample}{text}");
+        };
+        kind::ALL.into_iter().for_each(|kind| count(kind, 1));
+        count(OTHER, 2);
+    }
 }

@@ -1,8 +1,8 @@
 //! Schedules: who fires them, and what people do to them.
 //!
 //! Which due times there are, and what is made of them, is said in [`raddle_core::schedule`]. A [`Service`] waits for the broker's agenda, takes what is due,
-//! and ends tasks that have expired. Any number may do so at once: each due time is fired by who changes the schedule first. Residents, spawners and
-//! schedulers have one; where none of them lives nothing is fired, and what was due meanwhile is missed.
+//! and ends tasks that have expired. Any number may do so at once: each due time is fired by who changes the schedule first. Residents, spawners, managers
+//! and schedulers have one; where none of them lives nothing is fired, and what was due meanwhile is missed.
 
 mod book;
 mod service;
@@ -13,11 +13,30 @@ pub(crate) use book::{put_of, remove_of};
 pub use service::{Handle, Running, Service, Snapshot};
 pub use zone::zone;
 
-use raddle_core::worker::WorkerInfo;
-
-use crate::{group, spawner, worker};
+use raddle_core::worker::{WorkerInfo, kind};
 
 /// Whether a worker like this fires schedules.
 pub fn fires(worker: &WorkerInfo) -> bool {
-    [worker::RESIDENT, worker::SCHEDULER, spawner::KIND, group::KIND].contains(&worker.kind.as_str())
+    [kind::RESIDENT, kind::SCHEDULER, kind::SPAWNER, kind::GROUP].contains(&worker.kind.as_str()) || worker.is_manager()
+}
+
+#[cfg(test)]
+mod tests {
+    use raddle_core::{manager::PRIME, queue_name::requests};
+
+    use super::*;
+
+    #[test]
+    fn managers_fire_and_who_is_there_for_one_task_does_not() {
+        for kind in kind::ALL {
+            let is_one = !matches!(kind, kind::ONE_SHOT | kind::INLINE | kind::POOL);
+            assert_eq!(fires(&WorkerInfo::new("w", kind)), is_one, "{kind}");
+        }
+        for kind in [PRIME, "unix"] {
+            let manager = WorkerInfo { queues: vec![requests(kind)], ..WorkerInfo::new("m", kind) };
+            assert!(fires(&manager), "{kind}");
+            let ward = WorkerInfo { kind: kind::ONE_SHOT.into(), concurrency: 1, ..manager };
+            assert!(!fires(&ward), "a worker of the manager '{kind}'");
+        }
+    }
 }

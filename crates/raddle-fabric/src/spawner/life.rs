@@ -6,7 +6,10 @@ use raddle_broker::{
     Broker, Result,
     agent::{self, Guests, Serving},
 };
-use raddle_core::{Tid, worker::WorkerInfo};
+use raddle_core::{
+    Tid,
+    worker::{WorkerInfo, kind},
+};
 use raddle_exec::FencePage;
 use tokio::sync::watch;
 
@@ -89,13 +92,10 @@ pub struct Ended {
     pub launched: u64,
 }
 
-/// The kind of a spawner in the registry.
-pub(crate) const KIND: &str = "spawner";
-
 impl Options {
     /// A spawner like this, which serves nobody yet.
     pub fn new(config: Config, worker: worker::Options) -> Self {
-        let (name, kind) = (KIND.into(), KIND.into());
+        let (name, kind) = (kind::SPAWNER.into(), kind::SPAWNER.into());
         Self { name, kind, parent: None, config, worker, socket: None, guests: None, book: None, lease: LEASE }
     }
 

@@ -53,6 +53,5 @@ pub use cluster::{Cluster, ClusterLayer};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
 pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell};
-pub(crate) use life::KIND;
 pub use life::{Ended, Handle, Options, Snapshot, Spawner};
 pub use process::{Processes, Template};

@@ -5,13 +5,16 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, WorkerEntry, supervisor::ChildId, worker::WorkerInfo};
+use raddle_core::{
+    Tid, WorkerEntry,
+    supervisor::ChildId,
+    worker::{WorkerInfo, kind},
+};
 
 use super::{
     launcher::{Gone, Id, News},
     plan::Census,
 };
-use crate::worker::ONE_SHOT;
 
 #[derive(Debug)]
 pub(super) struct Roster {
@@ -172,7 +175,7 @@ impl Roster {
 
     fn is_like(&self, info: &WorkerInfo) -> bool {
         let like = &self.like;
-        info.kind == ONE_SHOT && info.queues == like.queues && info.capabilities == like.capabilities
+        info.kind == kind::ONE_SHOT && info.queues == like.queues && info.capabilities == like.capabilities
     }
 
     /// Takes note of those that another spawner has left, and returns who of them has been missing for too long.
@@ -283,7 +286,7 @@ mod tests {
             concurrency: 1,
             pid,
             host: this_host(),
-            ..WorkerInfo::new("warm", ONE_SHOT)
+            ..WorkerInfo::new("warm", kind::ONE_SHOT)
         }
     }
 

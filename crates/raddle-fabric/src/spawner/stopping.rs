@@ -87,7 +87,7 @@ impl Service {
         if self.options.kind != PRIME {
             return;
         }
-        let others = registry.iter().filter(|entry| entry.tid != self.line.tid && entry.info.requests().is_some());
+        let others = registry.iter().filter(|entry| entry.tid != self.line.tid && entry.info.is_manager());
         let (primes, managers): (Vec<_>, Vec<_>) = others.partition(|entry| entry.info.kind == PRIME);
         // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
         let is_last = !primes.into_iter().any(stays);

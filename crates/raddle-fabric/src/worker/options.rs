@@ -6,8 +6,8 @@ use raddle_core::{
     CapSet, Tid,
     manager::{Charter, REQUEST},
     queue_name::{WAITING, requests},
-    spec::{DEFAULT_QUEUE, Isolation, routine_tag},
-    worker::WorkerInfo,
+    spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, routine_tag},
+    worker::{WorkerInfo, kind},
 };
 use raddle_exec::Prefork;
 
@@ -68,19 +68,7 @@ pub struct Options {
 
 /// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
 const LEASE: Duration = Duration::from_secs(3);
-/// The name and kind of a worker for one task that it was given.
-const INLINE: &str = "inline";
-/// The kind of a worker that takes tasks as they come.
-pub(crate) const RESIDENT: &str = "resident";
-/// The name and kind of a worker that fires schedules, and takes no tasks.
-pub(crate) const SCHEDULER: &str = "scheduler";
-/// The kind of a worker that takes one task, and leaves after it.
-pub const ONE_SHOT: &str = "one-shot";
 const GRACE: Duration = Duration::from_secs(5);
-/// What a task needs that is to run in a sandbox.
-pub const SANDBOX: &str = "@sandbox";
-/// What a task needs that is to run in a container.
-pub const DOCKER: &str = "@docker";
 /// As long as a server on another machine may be away: whoever started the one started the other.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
@@ -100,7 +88,7 @@ impl Options {
     /// A worker for one task, in the process that submitted it.
     pub fn inline(tid: Option<Tid>) -> Self {
         Self {
-            name: INLINE.into(),
+            name: kind::INLINE.into(),
             caps: CapSet::new(),
             queues: Vec::new(),
             concurrency: 1,
@@ -128,7 +116,7 @@ impl Options {
 
     /// A worker that takes no tasks, and fires schedules alone.
     pub fn scheduler() -> Self {
-        Self { name: SCHEDULER.into(), schedules: true, ..Self::inline(None) }
+        Self { name: kind::SCHEDULER.into(), schedules: true, ..Self::inline(None) }
     }
 
     /// Offers these routines and handlers to tasks; a sandbox, which every worker has; and containers, if there is an image for them.
@@ -161,11 +149,11 @@ impl Options {
 
     fn kind(&self) -> &'static str {
         match self.max_tasks {
-            _ if self.queues.is_empty() && self.schedules => SCHEDULER,
+            _ if self.queues.is_empty() && self.schedules => kind::SCHEDULER,
             // One that serves no queue is there for a task that it was given.
-            _ if self.queues.is_empty() => INLINE,
-            Some(1) => ONE_SHOT,
-            _ => RESIDENT,
+            _ if self.queues.is_empty() => kind::INLINE,
+            Some(1) => kind::ONE_SHOT,
+            _ => kind::RESIDENT,
         }
     }
 

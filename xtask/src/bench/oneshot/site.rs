@@ -10,7 +10,7 @@ use std::{
 };
 
 use raddle_broker::{Broker, Cursor, Submit, Summary, connect};
-use raddle_core::{EventKind, Spec, State, Target, TaskView, Tid};
+use raddle_core::{EventKind, Spec, State, Target, TaskView, Tid, worker::kind};
 use serde_json::Value;
 
 use super::{Engine, p50};
@@ -44,7 +44,6 @@ const EVENTS: u32 = 1000;
 /// How long anything may take.
 const DEADLINE: Duration = Duration::from_secs(180);
 const GROUP: usize = 100;
-const KIND: &str = "one-shot";
 
 /// The program with routines, built beside this one.
 pub(super) fn app() -> PathBuf {
@@ -85,7 +84,7 @@ impl Site {
     /// The processes of the workers that wait or run.
     pub(super) fn workers(&self) -> Vec<u32> {
         let workers = self.bed.wait(self.broker.workers()).expect("the broker answers");
-        workers.iter().filter(|entry| entry.info.kind == KIND).map(|entry| entry.info.pid).collect()
+        workers.iter().filter(|entry| entry.info.kind == kind::ONE_SHOT).map(|entry| entry.info.pid).collect()
     }
 
     pub(super) fn until_warm(&self, workers: usize) {
