@@ -8,8 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CapSet(BTreeSet<String>);
 
-/// What the tags that targets and isolation imply begin with. Whoever could claim one by hand would be given tasks to run that it
-/// cannot run as they ask.
+/// What the tags begin with that Raddle itself gives: those that targets and isolation imply ([`Spec::needs`](crate::Spec::needs)), and those by which managers
+/// tell each other who they are (`@former/TID` of a spawner, `@trigger/SLUG` of a group), which no task needs. Whoever could claim one by hand would be given
+/// tasks to run that it cannot run as they ask, or be taken for another.
 const IMPLIED: char = '@';
 
 /// Why a text is not a capability tag, or not one that can be asked for.
@@ -45,7 +46,7 @@ impl CapSet {
         Ok(set)
     }
 
-    /// The tags that Raddle itself gives: those that targets and isolation imply.
+    /// The tags that Raddle itself gives. Of what a task needs, those are what its target and isolation imply.
     pub fn implied(&self) -> impl Iterator<Item = &str> {
         self.iter().filter(|tag| tag.starts_with(IMPLIED))
     }
