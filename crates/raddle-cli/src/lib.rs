@@ -17,7 +17,6 @@ mod progress;
 mod project;
 mod result;
 mod spec;
-#[cfg(feature = "pool")]
 mod systemd;
 mod table;
 mod tid;
