@@ -168,7 +168,7 @@ fn become_runner(socket: &UnixStream, fence: &FencePage, call: Option<Call>, all
     };
     let code = match set_up() {
         Ok(()) => runner::forked_main(call, allowed),
-        Err(_) => 125,
+        Err(_) => runner::NOT_SET_UP,
     };
     // SAFETY: ends the process without running what the parent has registered for its own end.
     unsafe { libc::_exit(code) }
@@ -189,5 +189,25 @@ mod tests {
         let (socket, _) = UnixStream::pair().unwrap();
         // Nobody is ended who has another owner.
         Forked { pid: std::process::id(), socket, is_ward: false }.forget();
+    }
+
+    #[test]
+    fn who_cannot_be_set_up_says_that_nothing_was_begun() {
+        let (socket, _ours) = UnixStream::pair().unwrap();
+        let fence = FencePage::new().unwrap();
+        // SAFETY: between fork and exit the child makes system calls alone, because it may have no descriptors.
+        let pid = match sys::check(unsafe { libc::fork() }).unwrap() {
+            0 => {
+                let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                // SAFETY: the limits are only read.
+                unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
+                become_runner(&socket, &fence, None, None)
+            }
+            pid => pid,
+        };
+        let mut status = 0;
+        // SAFETY: a child of this process that nobody has waited for.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)), Some(runner::NOT_SET_UP));
     }
 }

@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     FencePage, Newborn, Prefork, heap, orphans,
     prefork::LINKS_OF_ONE_THREAD,
-    runner::Nest,
+    runner::{FAULT, Nest},
     sys::{self, Wait},
     title,
 };
@@ -108,7 +108,7 @@ impl Zygote {
                     Ok(()) => 0,
                     Err(error) => {
                         eprintln!("raddle: the zygote ends: {error}");
-                        125
+                        FAULT
                     }
                 };
                 // SAFETY: ends the process without running what the parent has registered for its own end.

@@ -22,8 +22,9 @@ use std::{
 };
 
 use super::{
+    FAULT,
     child::{Plan, Resource, Step, set_up},
-    function::{self, Call, NOT_SET_UP},
+    function::{self, Call},
 };
 use crate::{sys, title};
 
@@ -52,7 +53,7 @@ impl Cradle {
         // SAFETY: a runner has one thread, so the child is a whole process. It never returns from here.
         match unsafe { sys::fork_with(ENDED) }? {
             None => {
-                let code = serve(&theirs, call, runner).map_or(NOT_SET_UP, |()| 0);
+                let code = serve(&theirs, call, runner).map_or(FAULT, |()| 0);
                 // SAFETY: ends the process without running what its ancestors have registered for their own end.
                 unsafe { libc::_exit(code) }
             }
@@ -143,12 +144,12 @@ fn serve(socket: &OwnedFd, call: Call, runner: libc::pid_t) -> io::Result<()> {
 
 /// The part of the process that was forked: becomes what its charge says. Returns the exit code.
 fn be_born(passed: &[OwnedFd], length: usize, outputs: usize, call: Call, runner: libc::pid_t) -> i32 {
-    let [memory, stdin, rest @ ..] = passed else { return NOT_SET_UP };
+    let [memory, stdin, rest @ ..] = passed else { return FAULT };
     let mut bytes = vec![0; length];
     let read = memory.try_clone().map(File::from).and_then(|file| file.read_exact_at(&mut bytes, 0));
-    let (Ok(()), Some((outputs, rest))) = (read, rest.split_at_checked(outputs)) else { return NOT_SET_UP };
+    let (Ok(()), Some((outputs, rest))) = (read, rest.split_at_checked(outputs)) else { return FAULT };
     // It is needed until the process ends.
-    let Some(charge) = Charge::read(bytes.leak()) else { return NOT_SET_UP };
+    let Some(charge) = Charge::read(bytes.leak()) else { return FAULT };
     let outputs: Vec<RawFd> = outputs.iter().map(AsRawFd::as_raw_fd).collect();
     let plan = Plan {
         envp: &charge.envp,
@@ -165,7 +166,7 @@ fn be_born(passed: &[OwnedFd], length: usize, outputs: usize, call: Call, runner
         Err(step) => {
             let error = io::Error::last_os_error();
             let _ = writeln!(io::stderr(), "raddle: the process could not be set up ({step:?}): {error}");
-            NOT_SET_UP
+            FAULT
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd, FromRawFd, OwnedFd},
 };
 
-use super::child::Plan;
+use super::{FAULT, child::Plan};
 use crate::{frame::MAX_STDIN, sys, title};
 
 /// Calls the function of this name with an input. What it answers goes to the file, what it prints to standard output and error as always.
@@ -17,8 +17,6 @@ pub type Call = fn(name: &str, input: Vec<u8>, reply: File) -> i32;
 
 /// The descriptor of the answer, in the function's process.
 const REPLY: i32 = 3;
-/// The exit code of a process that could not become what it was forked for.
-pub(super) const NOT_SET_UP: i32 = 125;
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
@@ -31,11 +29,11 @@ pub(super) fn main(call: Option<Call>, name: &str) -> i32 {
         (Some(call), Ok((input, reply))) => call(name, input, reply),
         (None, _) => {
             super::complain(format_args!("this program has no functions that tasks could run"));
-            NOT_SET_UP
+            FAULT
         }
         (_, Err(error)) => {
             super::complain(format_args!("cannot run a function, which only a sandbox can start: {error}"));
-            NOT_SET_UP
+            FAULT
         }
     }
 }

@@ -55,7 +55,7 @@ use crate::{
 pub use self::function::Call;
 pub use self::sandbox::capped;
 pub(crate) use self::sandbox::sweep_scratch;
-pub(crate) use self::settings::{ARGUMENT, NOT_SET_UP, arguments};
+pub(crate) use self::settings::{ARGUMENT, FAULT, NOT_SET_UP, arguments};
 pub(crate) use self::ward::Nest;
 pub use self::ward::{Legacy, Newborn, Succession};
 
@@ -107,7 +107,7 @@ pub fn runner_main_if_asked(call: Option<Call>) {
         Ok(runner) => process::exit(runner.run(false)),
         Err(error) => {
             complain(format_args!("cannot run as a runner, which only a worker can start: {error}"));
-            process::exit(settings::NOT_SET_UP);
+            process::exit(NOT_SET_UP);
         }
     }
 }
@@ -124,7 +124,7 @@ pub(crate) fn forked_main(call: Option<Call>, allowed: Option<Processors>) -> i3
         }
         Err(error) => {
             complain(format_args!("the runner could not be set up: {error}"));
-            settings::NOT_SET_UP
+            NOT_SET_UP
         }
     }
 }
@@ -267,7 +267,7 @@ impl Runner {
 
 fn malformed(error: &frame::Malformed) -> i32 {
     complain(format_args!("a runner ends because of what its worker sent: {error}"));
-    125
+    FAULT
 }
 
 /// Says something to whoever reads the worker's stderr, if anybody does: `eprintln!` would panic where nobody can.

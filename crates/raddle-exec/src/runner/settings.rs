@@ -21,5 +21,7 @@ pub(crate) fn arguments(fenced: bool) -> [&'static OsStr; 3] {
 }
 /// The exit code of a runner that can fork no functions: who sees it looks for what one may have left.
 pub(super) const BROKEN: i32 = 1;
-/// The exit code of a runner that has not become one, for want of what the system gives.
+/// The exit code of a process of ours that fails by itself and not by what it runs, as of the command line.
+pub(crate) const FAULT: i32 = 125;
+/// The exit code of a runner that has not become one, for want of what the system gives: its worker knows by it that nothing was begun.
 pub(crate) const NOT_SET_UP: i32 = 71;

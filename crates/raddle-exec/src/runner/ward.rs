@@ -19,7 +19,7 @@ use std::{
 use raddle_core::Tid;
 
 use super::{
-    Call, Runner,
+    Call, FAULT, Runner,
     child::Stack,
     control::{Control, Hangup},
     cradle::Cradle,
@@ -127,7 +127,7 @@ impl Newborn {
             Ok(runner) => runner.live(),
             Err(error) => {
                 eprintln!("raddle: the worker could not be set up: {error}");
-                125
+                FAULT
             }
         };
         code as u8

@@ -13,6 +13,7 @@ use std::{
 use raddle_core::{Exit, Limits, Tid, Usage};
 
 use super::{
+    FAULT,
     capture::Capture,
     child::{self, Plan, Stack},
     open_null,
@@ -42,7 +43,6 @@ const LAST_TO_GO: &str = "0";
 /// The exit codes of process 1, which nobody relies on: what there is to say was said.
 const DONE: i32 = 0;
 const LEFT: i32 = 1;
-const NOT_SET_UP: i32 = 125;
 
 struct Init {
     input: OwnedFd,
@@ -84,7 +84,7 @@ pub(super) fn main() -> i32 {
         Ok(init) => init,
         Err(error) => {
             super::complain(format_args!("cannot be process 1 of a container, which only a worker can start: {error}"));
-            return NOT_SET_UP;
+            return FAULT;
         }
     };
     match init.live() {
