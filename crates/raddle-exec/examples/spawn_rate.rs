@@ -9,10 +9,10 @@ use std::{
 };
 
 use raddle_core::{
-    Limits, Tid,
+    Tid,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
 };
-use raddle_exec::{Notice, Program, Request, Runner, RunnerOptions};
+use raddle_exec::{Notice, Request, Runner, RunnerOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     raddle_exec::runner_main_if_asked(None);
@@ -65,19 +65,13 @@ fn bare(tasks: u32) -> std::io::Result<Duration> {
 }
 
 async fn through(runner: &mut Runner, tasks: u32) -> Result<Duration, Box<dyn std::error::Error>> {
+    let tid = Tid::from_u64(1_700_000_000_000_000_000).ok_or("no tid")?;
     let mut request = Request {
-        tid: Tid::from_u64(1_700_000_000_000_000_000).ok_or("no tid")?,
-        attempt: 1,
-        name: "true".into(),
-        program: Program::Command(vec!["/bin/true".into()]),
         env: vec![(TID_VARIABLE.into(), "1700000000000000000".into()), (ATTEMPT_VARIABLE.into(), "1".into())],
-        cwd: None,
-        stdin: None,
         timeout: Some(Duration::from_secs(60)),
-        limits: Limits::default(),
         grace: Duration::from_secs(5),
         overtime: Duration::from_secs(5),
-        sandbox: None,
+        ..Request::command(tid, "true", ["/bin/true"])
     };
     let begin = Instant::now();
     for n in 0..tasks {

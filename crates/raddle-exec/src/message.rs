@@ -36,6 +36,26 @@ pub struct Request {
     pub sandbox: Option<Sandbox>,
 }
 
+impl Request {
+    /// The first attempt to run a command: where its worker is, with nothing to read and no bounds, and killed at once when it is to end.
+    pub fn command(tid: Tid, name: impl Into<String>, argv: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            tid,
+            attempt: 1,
+            name: name.into(),
+            program: Program::Command(argv.into_iter().map(Into::into).collect()),
+            env: Vec::new(),
+            cwd: None,
+            stdin: None,
+            timeout: None,
+            limits: Limits::default(),
+            grace: Duration::ZERO,
+            overtime: Duration::ZERO,
+            sandbox: None,
+        }
+    }
+}
+
 /// What a sandbox is like.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {

@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use raddle_core::{Exit, Limits, Tid};
+use raddle_core::{Exit, Tid};
 
 use crate::{
-    Notice, Program, Request, Runner, RunnerOptions, Sandbox, Stream,
+    Notice, Request, Runner, RunnerOptions, Sandbox, Stream,
     cgroup::{self, Controllers, Delegation},
 };
 
@@ -36,19 +36,11 @@ pub async fn sandbox(options: &RunnerOptions) -> Probe {
     let name = "sandbox";
     let attempt = async {
         let mut runner = Runner::spawn(options).await.map_err(|error| error.to_string())?;
+        let tid = Tid::from_u64(PROBE_TID).expect("it has as many digits as an id");
         let request = Request {
-            tid: Tid::from_u64(PROBE_TID).expect("it has as many digits as an id"),
-            attempt: 1,
-            name: "probe".into(),
-            program: Program::Command(vec!["true".into()]),
-            env: Vec::new(),
-            cwd: None,
-            stdin: None,
             timeout: Some(PROBE_TIMEOUT),
-            limits: Limits::default(),
-            grace: Duration::ZERO,
-            overtime: Duration::ZERO,
             sandbox: Some(Sandbox { fallback: true, ..Sandbox::default() }),
+            ..Request::command(tid, "probe", ["true"])
         };
         runner.start(&request).await.map_err(|error| error.to_string())?;
         let mut said = Vec::new();

@@ -1,9 +1,9 @@
 //! A command in a sandbox, against a bare spawn.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use raddle::exec::{Notice, Program, Request, Runner, RunnerOptions, Sandbox};
-use raddle_core::{Exit, Limits, Tid};
+use raddle::exec::{Notice, Request, Runner, RunnerOptions, Sandbox};
+use raddle_core::{Exit, Tid};
 
 use crate::{
     Plan,
@@ -32,20 +32,8 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
 async fn attempts(times: usize, sandboxed: bool) -> f64 {
     let options = RunnerOptions { program: binary(), ..RunnerOptions::default() };
     let mut runner = Runner::spawn(&options).await.expect("the release binary is a runner");
-    let request = Request {
-        tid: Tid::from_u64(1_763_000_123_456_789_012).expect("an id"),
-        attempt: 1,
-        name: "true".into(),
-        program: Program::Command(vec!["/bin/true".into()]),
-        env: Vec::new(),
-        cwd: None,
-        stdin: None,
-        timeout: None,
-        limits: Limits::default(),
-        grace: Duration::ZERO,
-        overtime: Duration::ZERO,
-        sandbox: sandboxed.then(Sandbox::default),
-    };
+    let tid = Tid::from_u64(1_763_000_123_456_789_012).expect("an id");
+    let request = Request { sandbox: sandboxed.then(Sandbox::default), ..Request::command(tid, "true", ["/bin/true"]) };
     let mut took = Vec::with_capacity(times);
     for _ in 0..times {
         let began = Instant::now();

@@ -1,34 +1,21 @@
 //! The motions of an attempt, for nothing. What a process uses for the first time it has to find, page by page; a runner that was just forked has the time for
 //! it, for its worker is still busy with its own beginning, and nobody waits yet.
 
-use std::{ffi::CString, time::Duration};
+use std::ffi::CString;
 
 use jiff::Timestamp;
-use raddle_core::{Exit, Limits, Tid, title};
+use raddle_core::{Exit, Tid, title};
 
 use super::{capture::Capture, program::Prepared};
 use crate::{
     frame::{self, ToRunner},
-    message::{Done, Program, Request, Stream},
+    message::{Done, Request, Stream},
 };
 
 /// Reads a request for a file that is there everywhere and cannot be run, gets ready for it, and writes an account of it that nobody reads.
 pub(super) fn hold(inherited: &[CString]) {
     let Some(tid) = Tid::from_u64(SOME_TASK) else { return };
-    let request = Request {
-        tid,
-        attempt: 1,
-        name: String::new(),
-        program: Program::Command(vec!["/dev/null".into()]),
-        env: Vec::new(),
-        cwd: None,
-        stdin: None,
-        timeout: None,
-        limits: Limits::default(),
-        grace: Duration::ZERO,
-        overtime: Duration::ZERO,
-        sandbox: None,
-    };
+    let request = Request::command(tid, "", ["/dev/null"]);
     let mut frames = Vec::new();
     if frame::put_request(&mut frames, &request).is_ok()
         && let Ok(Some(ToRunner::Start(start))) = frame::take_to_runner(&mut frames)

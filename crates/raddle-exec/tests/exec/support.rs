@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_core::{Exit, Limits, Tid};
+use raddle_core::{Exit, Tid};
 use raddle_exec::{Done, Notice, Program, Request, Runner, RunnerGone, RunnerOptions, Stream};
 
 /// No test takes longer than this for any one step.
@@ -72,18 +72,10 @@ impl Rig {
 
     pub(crate) fn command(&self, argv: &[&str]) -> Request {
         Request {
-            tid: Tid::from_u64(1_763_000_123_456_789_012).unwrap(),
-            attempt: 1,
-            name: "test".into(),
-            program: Program::Command(argv.iter().map(ToString::to_string).collect()),
             env: vec![(MARK.into(), self.mark.clone())],
-            cwd: None,
-            stdin: None,
-            timeout: None,
-            limits: Limits::default(),
             grace: Duration::from_secs(20),
             overtime: Duration::from_secs(20),
-            sandbox: None,
+            ..Request::command(Tid::from_u64(1_763_000_123_456_789_012).unwrap(), "test", argv.iter().copied())
         }
     }
 

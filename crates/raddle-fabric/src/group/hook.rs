@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Exit, Limits, Tid};
-use raddle_exec::{Done, Notice, Program, Request, Runner, RunnerGone, RunnerOptions};
+use raddle_core::{Exit, Tid};
+use raddle_exec::{Done, Notice, Request, Runner, RunnerGone, RunnerOptions};
 
 use super::MemberError;
 
@@ -42,18 +42,10 @@ impl Hook<'_> {
 
     async fn attend(&self, runner: &mut Runner) -> Result<Box<Done>, RunnerGone> {
         let request = Request {
-            tid: self.of,
-            attempt: 1,
-            name: self.name.into(),
-            program: Program::Command(self.argv.to_vec()),
-            env: Vec::new(),
-            cwd: None,
-            stdin: None,
             timeout: self.within,
-            limits: Limits::default(),
             grace: OVERTIME,
             overtime: OVERTIME,
-            sandbox: None,
+            ..Request::command(self.of, self.name, self.argv)
         };
         runner.start(&request).await?;
         loop {
