@@ -21,8 +21,8 @@ use super::{
     conversation::{Conversation, Heard},
     hand,
     keeping::{Orders, store},
-    order,
     reporter::Reporter,
+    request,
 };
 use crate::{contained, handler::Plugins};
 
@@ -190,7 +190,7 @@ impl Occupant {
         let Claim { fence, spec } = claim;
         // What it chains is of its trace, unless that says otherwise. Commands do not answer.
         let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
-        let (request, answers_on) = match order::of(&self.equipment, fence, spec) {
+        let (request, answers_on) = match request::of(&self.equipment, fence, spec) {
             Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };
