@@ -75,8 +75,8 @@ pub const HANDLER: &str = "/handler";
 pub enum Program {
     /// A program and its arguments. One without a slash is searched in the `PATH` of the attempt's environment.
     Command(Vec<String>),
-    /// A function of the runner's own program, by the name that its [`crate::Call`] knows. It runs in a process forked from the runner,
-    /// which has nothing in it but what every run begins with.
+    /// A function of the runner's own program, by the name that its [`crate::Call`] knows. It runs in a process that is forked for it from one that has
+    /// never heard of a task, and so has nothing in it but what every run begins with.
     Function(String),
     /// The runner's own program with these arguments, which keeps the command somewhere else. It answers with how that ended
     /// ([`Stream::Reply`]), and is paused by SIGTSTP, so that it can pause what it keeps.
