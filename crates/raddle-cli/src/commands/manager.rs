@@ -16,8 +16,9 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     block_on,
+    detach::{self, Invocation, PROGRAM},
     spawner::{self, Post},
-    start::{self, Invocation, PROGRAM, QUEUE_URL},
+    start::{self, QUEUE_URL},
     stop::stop_these,
 };
 use crate::{
@@ -115,8 +116,8 @@ fn spawner_args(args: &ManagerArgs, max_workers: u32) -> SpawnerArgs {
 pub(super) fn start(context: &Context, args: &ManagerArgs, global: &Global) -> Outcome {
     // Said here, where somebody reads it at once.
     registry(args)?;
-    let (tid, pid) = start::detach(invocation(context, args, global)?, "manager")?;
-    start::tell_of(context, tid, pid, &None)
+    let (tid, pid) = detach::detach(invocation(context, args, global)?, "manager")?;
+    detach::tell_of(context, tid, pid, &None)
 }
 
 /// How this program is told to be a manager in the foreground.

@@ -8,6 +8,7 @@ mod completions;
 #[cfg(feature = "docker")]
 mod contained;
 mod control;
+mod detach;
 mod doctor;
 mod explain;
 mod group;

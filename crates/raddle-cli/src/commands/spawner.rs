@@ -23,8 +23,9 @@ use super::clustered::Clustered;
 use super::contained::{Contained, Hatch};
 use super::{
     block_on,
+    detach::{self, Invocation, PROGRAM},
     interrupt::Interrupts,
-    start::{self, Invocation, PROGRAM, WARM},
+    start::{self, WARM},
 };
 use crate::{
     args::{Global, MetricsArgs, SpawnerArgs, StartArgs},
@@ -198,7 +199,7 @@ pub(super) async fn keep(
     launching: Launching,
     post: Post,
 ) -> Outcome {
-    let is_detached = start::leave_session();
+    let is_detached = detach::leave_session();
     let Launching { model, socket, means } = launching;
     let worker = start::options(context, &model.start, None, None)?;
     #[cfg(feature = "docker")]
@@ -249,7 +250,7 @@ pub(super) async fn keep(
     let handle = spawner.handle();
     watched.show(|book| Arc::new(SpawnerPage { spawner: handle, book, queue: Exporter::new(broker) }));
     if post.kind.is_some() {
-        start::announce(context, tid, is_detached, &None, metrics_url.as_deref())?;
+        detach::announce(context, tid, is_detached, &None, metrics_url.as_deref())?;
     } else if context.json {
         let url = socket.map(|path| Url::Unix(path).to_string());
         output::json(&json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }))?;
