@@ -9,6 +9,7 @@ mod context;
 mod error;
 mod follow;
 mod format;
+mod interrupt;
 mod logging;
 mod metrics;
 mod output;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use raddle_fabric::metrics::Exporter;
 use serde_json::json;
 
-use super::interrupt::Interrupts;
 use crate::{
     args::ServeArgs,
     context::Context,
     error::{Failure, Outcome},
+    interrupt::Interrupts,
     metrics::{self, QueuePage},
     output,
 };

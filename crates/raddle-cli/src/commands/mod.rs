@@ -1,25 +1,19 @@
-//! One file per command. Each asks the libraries and shows what they say.
+//! A file for each command, with a folder where that has parts. Each asks the libraries and shows what they say. `detach.rs` is what those share that
+//! can start in the background.
 
 #[cfg(feature = "tls")]
 mod cert;
-#[cfg(feature = "kubernetes")]
-mod clustered;
 mod completions;
-#[cfg(feature = "docker")]
-mod contained;
 mod control;
 mod detach;
 mod doctor;
 mod explain;
 mod group;
 mod inspect;
-mod interrupt;
 mod list;
 mod logs;
 mod manager;
 mod metrics;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod one_shot;
 mod orphans;
 #[cfg(feature = "pool")]
 mod pool;
@@ -29,8 +23,6 @@ mod result;
 mod retry;
 mod run;
 mod schedule;
-#[cfg(feature = "docker")]
-mod seccomp;
 mod spawner;
 mod start;
 mod status;

@@ -14,15 +14,13 @@ use raddle_fabric::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    interrupt::{Interrupts, Suspensions},
-    submit,
-};
+use super::submit;
 use crate::{
     args::RunArgs,
     context::Context,
     error::{Failure, INTERRUPTED, KILLED, Outcome},
     follow::{self, Follower, LONG},
+    interrupt::{Interrupts, Suspensions},
     output,
     progress::TaskProgress,
     result, spec, tid,

@@ -1,4 +1,13 @@
-//! `raddle spawner run`: a spawner in the foreground, whose workers are this program again.
+//! `raddle spawner run`: a spawner in the foreground, whose workers are this program again: forked or started here, or elsewhere (`docker.rs`, `kubernetes.rs`).
+
+#[cfg(feature = "docker")]
+mod docker;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod one_shot;
+#[cfg(feature = "docker")]
+mod seccomp;
 
 use std::{
     fs,
@@ -17,14 +26,9 @@ use raddle_fabric::{
 };
 use serde_json::json;
 
-#[cfg(feature = "kubernetes")]
-use super::clustered::Clustered;
-#[cfg(feature = "docker")]
-use super::contained::{Contained, Hatch};
 use super::{
     block_on,
     detach::{self, Invocation, PROGRAM},
-    interrupt::Interrupts,
     start::{self, WARM},
 };
 use crate::{
@@ -32,6 +36,7 @@ use crate::{
     context::{AGENT, Context},
     error::{Failure, Outcome},
     format::count,
+    interrupt::Interrupts,
     metrics::{SpawnerPage, Watched},
     output,
     project::Project,
@@ -56,9 +61,9 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
         Launch::Docker => containers(global, args, &context, &config, start, &base)?,
         #[cfg(feature = "kubernetes")]
         Launch::Kubernetes => {
-            let clustered = Clustered::plan(global, args, &context.project, &config, &start, &base)?;
+            let plan = kubernetes::Plan::new(global, args, &context.project, &config, &start, &base)?;
             let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
-            Launching { model, socket: None, means: Means::Pods(Box::new(clustered)) }
+            Launching { model, socket: None, means: Means::Pods(Box::new(plan)) }
         }
         other => return Err(Failure::Usage(format!("this program was built without the launcher '{other}'"))),
     };
@@ -88,9 +93,9 @@ enum Means {
     Zygote(Zygote, Template),
     Template(Template),
     #[cfg(feature = "docker")]
-    Containers(Box<Contained>),
+    Containers(Box<docker::Plan>),
     #[cfg(feature = "kubernetes")]
-    Pods(Box<Clustered>),
+    Pods(Box<kubernetes::Plan>),
 }
 
 /// What its workers are like.
@@ -141,10 +146,10 @@ fn containers(
         let reason = "--serve is not for containers: they see the folder of the socket, which is one of its own";
         return Err(Failure::Usage(reason.into()));
     }
-    let contained = Contained::plan(global, &context.project, config, &start, base)?;
-    let socket = contained.hatch.as_ref().map(Hatch::socket);
+    let plan = docker::Plan::new(global, &context.project, config, &start, base)?;
+    let socket = plan.hatch.as_ref().map(docker::Hatch::socket);
     let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
-    Ok(Launching { model, socket, means: Means::Containers(Box::new(contained)) })
+    Ok(Launching { model, socket, means: Means::Containers(Box::new(plan)) })
 }
 
 /// The broker as its workers name it.
@@ -218,15 +223,15 @@ pub(super) async fn keep(
         },
         Means::Template(template) => Box::new(Processes::new(template)),
         #[cfg(feature = "docker")]
-        Means::Containers(mut contained) => {
-            hatch = contained.hatch.take();
+        Means::Containers(mut plan) => {
+            hatch = plan.hatch.take();
             if let Some(hatch) = &hatch {
                 hatch.open()?;
             }
-            Box::new(contained.launcher())
+            Box::new(plan.launcher())
         }
         #[cfg(feature = "kubernetes")]
-        Means::Pods(clustered) => Box::new(clustered.launcher()),
+        Means::Pods(plan) => Box::new(plan.launcher()),
     };
     let parent = match post.parent {
         Some(arg) => Some(crate::tid::find(&*broker, arg).await?.tid),

@@ -18,14 +18,12 @@ use raddle_fabric::{
     worker::EndReason,
 };
 
-use super::{
-    detach::{Invocation, PROGRAM, announce, detach, leave_session, tell_of},
-    interrupt::Interrupts,
-};
+use super::detach::{Invocation, PROGRAM, announce, detach, leave_session, tell_of};
 use crate::{
     args::{Global, Intake, StartArgs},
     context::Context,
     error::{Failure, Outcome},
+    interrupt::Interrupts,
     metrics::{Watched, WorkerPage},
     output,
 };

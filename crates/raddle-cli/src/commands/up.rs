@@ -10,12 +10,13 @@ use raddle_fabric::{
 };
 use serde_json::json;
 
-use super::{block_on, interrupt::Interrupts};
+use super::block_on;
 use crate::{
     args::{Global, UpArgs},
     context::Context,
     error::{Failure, Outcome},
     format::count,
+    interrupt::Interrupts,
     output,
     project::{FILE, Project},
     systemd, trust,

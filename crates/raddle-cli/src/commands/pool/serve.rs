@@ -15,12 +15,10 @@ use serde_json::json;
 use super::{credentials, metrics::PoolPage, note, ways};
 use crate::{
     args::{Global, PoolServeArgs},
-    commands::{
-        LEVEL,
-        interrupt::{Interrupts, Word},
-    },
+    commands::LEVEL,
     error::{Failure, Outcome},
     format::count,
+    interrupt::{Interrupts, Word},
     logging, metrics, output, systemd,
 };
 

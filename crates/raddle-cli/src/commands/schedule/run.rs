@@ -3,8 +3,7 @@
 use raddle_fabric::{Options, Shutdown, Worker};
 use serde_json::json;
 
-use super::super::interrupt::Interrupts;
-use crate::{args::ScheduleRunArgs, context::Context, error::Outcome, output};
+use crate::{args::ScheduleRunArgs, context::Context, error::Outcome, interrupt::Interrupts, output};
 
 pub(super) async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
     let broker = context.broker_of_worker().await?;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What it takes to start workers in pods.
-pub(super) struct Clustered {
+pub(super) struct Plan {
     access: Access,
     model: Model,
 }
@@ -23,9 +23,9 @@ pub(super) struct Clustered {
 /// No template is nearly as long.
 const LONGEST_TEMPLATE: u64 = 1 << 20;
 
-impl Clustered {
+impl Plan {
     /// For workers like these on this broker. `base` is where paths in the file count from.
-    pub(super) fn plan(
+    pub(super) fn new(
         global: &Global,
         args: &SpawnerArgs,
         project: &Project,

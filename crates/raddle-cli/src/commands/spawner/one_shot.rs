@@ -2,8 +2,10 @@
 
 use raddle_fabric::spawner::Config;
 
-use super::start::WARM;
-use crate::args::{Global, StartArgs};
+use crate::{
+    args::{Global, StartArgs},
+    commands::start::WARM,
+};
 
 /// That its spawner listens to its standard output.
 #[cfg(feature = "docker")]

@@ -25,16 +25,16 @@ use rustix::{
 use super::{
     one_shot::{self, TO_STDOUT},
     seccomp::profile,
-    start::QUEUE_URL,
 };
 use crate::{
     args::{Global, StartArgs},
+    commands::start::QUEUE_URL,
     error::{Failure, Outcome},
     project::Project,
 };
 
 /// What it takes to start workers in containers.
-pub(super) struct Contained {
+pub(super) struct Plan {
     engine: Engine,
     model: Model,
     /// Where the broker is served to them, unless they reach it themselves.
@@ -60,9 +60,9 @@ const LONGEST_SOCKET: usize = 107;
 const FOLDER_MODE: u32 = 0o700;
 const TAKEN: &str = "something else is there, or it is another user's: move it away";
 
-impl Contained {
+impl Plan {
     /// For workers like these on this broker. `base` is where paths in the file count from.
-    pub(super) fn plan(
+    pub(super) fn new(
         global: &Global,
         project: &Project,
         config: &Config,
