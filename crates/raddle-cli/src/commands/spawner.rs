@@ -22,14 +22,14 @@ use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
     metrics::Exporter,
-    spawner::{Config, Forks, Launch, Launcher, Layer, Make, Options, Processes, Spawner, Template},
+    spawner::{Config, Forks, Launch, Launcher, Layer, Make, Options, Processes, Spawner, Template, WARM_VARIABLE},
 };
 use serde_json::json;
 
 use super::{
     block_on,
     detach::{self, Invocation, PROGRAM},
-    start::{self, WARM},
+    start,
 };
 use crate::{
     args::{Global, MetricsArgs, SpawnerArgs, StartArgs},
@@ -327,7 +327,7 @@ fn template(global: &Global, project: &Project, start: &StartArgs, socket: Optio
         // That each has run one task and left is no news.
         args.push("--quiet".into());
     }
-    env.push((WARM.into(), "1".into()));
+    env.push((WARM_VARIABLE.into(), "1".into()));
     if let Some(path) = socket.filter(|path| project.url != Url::Unix(path.into())) {
         env.push((AGENT.into(), path.into()));
     }

@@ -14,7 +14,11 @@ use raddle_broker::{Url, agent::Serving, connect};
 use raddle_core::{manager::Charter, spec::Isolation};
 use raddle_exec::{Legacy, Prefork};
 use raddle_fabric::{
-    Options, Shutdown, Worker, group::Member, handler::Plugins, routine::Routines, spawner::SPAWNER_VARIABLE,
+    Options, Shutdown, Worker,
+    group::Member,
+    handler::Plugins,
+    routine::Routines,
+    spawner::{SPAWNER_VARIABLE, WARM_VARIABLE, worker_words},
     worker::EndReason,
 };
 
@@ -30,9 +34,6 @@ use crate::{
 
 /// How long after its beginning a worker has started, with all that it starts itself.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Tells a worker that a spawner listens, on its standard output or, if this is the path of a file, there: for its id, and for the word that it
-/// has its task.
-pub(super) const WARM: &str = "RADDLE_INTERNAL_WARM";
 /// What the manager may spawn whose worker this is, as JSON.
 const CHARTER: &str = "RADDLE_INTERNAL_CHARTER";
 /// Where tasks look for their broker.
@@ -55,9 +56,8 @@ pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> 
 }
 
 pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Invocation> {
-    let (mut words, mut env): (Vec<OsString>, _) = (Vec::new(), Vec::new());
+    let (mut words, mut env) = (worker_words(&args.name, &args.queues).map(OsString::from).to_vec(), Vec::new());
     let mut say = |more: &[&str]| words.extend(more.iter().map(OsString::from));
-    say(&["worker", "start", "--no-detach", "--name", &args.name, "--queues", &args.queues.join(",")]);
     let (words_of_url, secret) = url_words(context);
     words_of_url.iter().for_each(|word| say(&[word]));
     env.extend(secret.map(|url| (QUEUE_URL.into(), url.into())));
@@ -125,7 +125,7 @@ enum Listener {
 
 impl Listener {
     fn of_environment() -> Self {
-        match std::env::var_os(WARM).map(PathBuf::from) {
+        match std::env::var_os(WARM_VARIABLE).map(PathBuf::from) {
             None => Self::Starter,
             Some(path) if path.is_absolute() => Self::Reader(path),
             Some(_) => Self::Spawner,

@@ -9,10 +9,8 @@ use super::{
     Options, Process, Reconnect,
     member::{Charge, VARIABLE},
 };
-use crate::spawner::Template;
+use crate::spawner::{Template, WARM_VARIABLE, worker_words};
 
-/// Tells a worker that somebody listens for its id on its standard output.
-const WARM: &str = "RADDLE_INTERNAL_WARM";
 const QUEUE_URL: &str = "QUEUE_URL";
 /// How many marks there are in the time after which a process counts as hung.
 const MARKS: u32 = 5;
@@ -30,13 +28,12 @@ pub(super) fn template(
     let Template { program, mut args, mut env } = options.program.clone();
     let on = process.workers.iter().filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
+    args.extend(worker_words(&process.name, &slugs).map(OsString::from));
     let mut say = |words: &[&str]| args.extend(words.iter().map(OsString::from));
-    say(&["worker", "start", "--no-detach"]);
     if !options.words.iter().any(|word| word == "--verbose") {
         // That one was told to stop, and left, is no news.
         say(&["--quiet"]);
     }
-    say(&["--name", &process.name, "--queues", &slugs.join(",")]);
     say(&["--concurrency", &process.concurrency.to_string()]);
     if !process.caps.is_empty() {
         say(&["--caps", &process.caps.join(",")]);
@@ -58,7 +55,7 @@ pub(super) fn template(
         shutdown: process.shutdown.clone(),
     };
     let charge = serde_json::to_string(&charge).expect("a charge has only string keys");
-    env.extend([(WARM.into(), "1".into()), (VARIABLE.into(), charge.into())]);
+    env.extend([(WARM_VARIABLE.into(), "1".into()), (VARIABLE.into(), charge.into())]);
     Template { program, args, env }
 }
 

@@ -1,6 +1,6 @@
 //! Starting workers somewhere, and hearing of them.
 
-use std::{fmt, io, sync::Arc};
+use std::{borrow::Borrow, fmt, io, sync::Arc};
 
 use async_trait::async_trait;
 use raddle_core::{Tid, WorkerEntry, worker::WorkerInfo};
@@ -14,6 +14,14 @@ pub struct Id(Arc<str>);
 
 /// Tells a worker that is another program which spawner keeps it. Commands never see variables that begin like this.
 pub const SPAWNER_VARIABLE: &str = "RADDLE_INTERNAL_SPAWNER";
+
+/// Tells a worker that somebody listens, on its standard output or, if this is the path of a file, there: for its id, and for the word that it has its task.
+pub const WARM_VARIABLE: &str = "RADDLE_INTERNAL_WARM";
+
+/// How this program is told to be a worker in the foreground, of this name and for these queues. More may be said after it.
+pub fn worker_words(name: &str, queues: &[impl Borrow<str>]) -> [String; 7] {
+    ["worker", "start", "--no-detach", "--name", name, "--queues", &queues.join(",")].map(String::from)
+}
 
 /// What a launcher tells of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]

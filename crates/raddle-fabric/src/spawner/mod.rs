@@ -52,6 +52,8 @@ pub use class::Class;
 pub use cluster::{Cluster, ClusterLayer};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
 pub use forked::{Forks, Make};
-pub use launcher::{Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell};
+pub use launcher::{
+    Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell, WARM_VARIABLE, worker_words,
+};
 pub use life::{Ended, Handle, Options, Snapshot, Spawner};
 pub use process::{Processes, Template};

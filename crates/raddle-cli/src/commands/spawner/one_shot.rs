@@ -1,11 +1,8 @@
 //! What a one-shot worker that is started elsewhere is told.
 
-use raddle_fabric::spawner::Config;
+use raddle_fabric::spawner::{Config, WARM_VARIABLE, worker_words};
 
-use crate::{
-    args::{Global, StartArgs},
-    commands::start::WARM,
-};
+use crate::args::{Global, StartArgs};
 
 /// That its spawner listens to its standard output.
 #[cfg(feature = "docker")]
@@ -14,9 +11,8 @@ const LOG: &str = "RADDLE_LOG";
 
 /// What the program in the image is told. Nothing in it is secret: everybody on the machine can read it.
 pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
-    let mut words: Vec<String> = Vec::new();
+    let mut words = worker_words(&start.name, &start.queues).to_vec();
     let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
-    say(&["worker", "start", "--no-detach", "--name", &start.name, "--queues", &start.queues.join(",")]);
     say(&["--log-format", start.log.log_format.as_str()]);
     if let Some(folder) = &start.handlers {
         say(&["--handlers", &folder.to_string_lossy()]);
@@ -34,7 +30,7 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
     let mut env = vec![
         ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
         ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.as_secs_f64().to_string()),
-        (WARM.to_owned(), listener.to_owned()),
+        (WARM_VARIABLE.to_owned(), listener.to_owned()),
     ];
     if !config.caps.is_empty() {
         env.push(("WORKER_CAPS".to_owned(), config.caps.to_string()));
