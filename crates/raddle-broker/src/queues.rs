@@ -23,6 +23,7 @@ use crate::{
     request::{Delivered, Message, QueueDepth, TaskFilter, matches_pattern},
 };
 
+pub use requests::ask;
 pub use watch::Watch;
 
 /// How many messages are looked at in one go where all of a queue is looked at.
@@ -86,7 +87,10 @@ pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) 
                 written.extend(send_to_workers(broker, &message, |_| true).await?);
             }
         }
-        (_, Some((kind, Desk::Requests))) => return requests::ask(broker, kind, bodies).await,
+        (_, Some((kind, Desk::Requests))) => {
+            let asked = ask(broker, kind, bodies, None).await?;
+            return Ok(asked.into_iter().map(Written::Stored).collect());
+        }
         (_, Some((kind, Desk::Control))) => {
             for body in bodies {
                 let message: Control = body.parse()?;

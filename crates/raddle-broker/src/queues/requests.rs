@@ -13,7 +13,6 @@ use raddle_core::{
 };
 use serde_json::{Value, json};
 
-use super::Written;
 use crate::{
     Broker, Result,
     request::{Message, Submit, TaskFilter},
@@ -24,15 +23,16 @@ const PAGE: u32 = 1000;
 /// With more tasks than this in a page of the log, all are read at once rather than one by one.
 const FEW: usize = 100;
 
-/// Submits what is asked of the managers of a type, all or none.
-pub(super) async fn ask(broker: &dyn Broker, kind: &str, bodies: Vec<String>) -> Result<Vec<Written>> {
+/// Submits what is asked of the managers of a type, all or none, and returns the ids of the requests. They are children of `parent`, or else of those that they
+/// are left to.
+pub async fn ask(broker: &dyn Broker, kind: &str, bodies: Vec<String>, parent: Option<Tid>) -> Result<Vec<Tid>> {
     let workers = broker.workers().await?;
     let submit = |body| {
-        let Errand { spec, parent } = admit(kind, body, &workers);
-        Submit { spec, parent }
+        let Errand { spec, parent: left_to } = admit(kind, body, &workers);
+        Submit { spec, parent: parent.or(left_to) }
     };
     let submitted = broker.submit(bodies.into_iter().map(submit).collect()).await?;
-    Ok(submitted.into_iter().map(|one| Written::Stored(one.tid())).collect())
+    Ok(submitted.into_iter().map(|one| one.tid()).collect())
 }
 
 /// What waits for the managers of a type.

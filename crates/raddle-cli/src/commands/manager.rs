@@ -3,10 +3,10 @@
 use std::{fs, path::Path, sync::Arc, thread, time::Duration};
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Submit, Url};
+use raddle_broker::{Broker, Url, queues};
 use raddle_core::{
     Tid, WorkerEntry,
-    manager::{Charter, Errand, Herald, PRIME, Registry, admit, name_of},
+    manager::{Charter, Herald, PRIME, Registry, name_of},
     tid::TidArg,
 };
 use raddle_exec::Call;
@@ -202,9 +202,7 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
         params["name"] = name.as_str().into();
     }
     let request = json!({ "task": "worker", "params": params }).to_string();
-    let Errand { spec, parent: least_loaded } = admit(PRIME, request, &workers);
-    let submit = Submit { spec, parent: parent.or(least_loaded) };
-    let request = broker.submit(vec![submit]).await?.first().map(|one| one.tid()).ok_or_else(gone)?;
+    let request = *queues::ask(&*broker, PRIME, vec![request], parent).await?.first().ok_or_else(gone)?;
     let deadline = Instant::now() + args.timeout.0;
     loop {
         let workers = broker.workers().await?;
