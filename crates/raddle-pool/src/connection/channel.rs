@@ -72,7 +72,7 @@ pub(crate) struct Channel {
     target: Target,
     grpc: WorkerClient<transport::Channel>,
     permits: Arc<Semaphore>,
-    way: RwLock<Manner>,
+    manner: RwLock<Manner>,
     /// The machine of a worker without links was found to be gone.
     is_cut: Arc<AtomicBool>,
     reach: Reach,
@@ -97,7 +97,7 @@ enum Manner {
     Unknown,
     Link(Arc<Link>),
     /// The worker has no links.
-    Plain,
+    Grpc,
 }
 
 impl Channel {
@@ -130,8 +130,8 @@ impl Channel {
         let is_cut = Arc::default();
         let grpc = target.client(&is_cut);
         let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        let (way, reach) = (RwLock::new(Manner::Unknown), Reach::default());
-        Self { target, grpc, permits, way, is_cut, reach, encoding: OnceLock::new() }
+        let (manner, reach) = (RwLock::new(Manner::Unknown), Reach::default());
+        Self { target, grpc, permits, manner, is_cut, reach, encoding: OnceLock::new() }
     }
 
     /// What the worker reads, if it has refused something else.
@@ -160,7 +160,7 @@ impl Channel {
         wait: Wait,
     ) -> Result<Replies, RpcError> {
         for _ in 0..AGAIN_AT_MOST {
-            let Some(link) = self.link(wait).await? else { return self.dispatch_plainly(call, encoding, turn).await };
+            let Some(link) = self.link(wait).await? else { return self.dispatch_by_grpc(call, encoding, turn).await };
             let refused = match link.call(call.clone()) {
                 Ok(sent) => match Replies::new(From::Link(sent), encoding, turn).once_taken().await {
                     Ok(replies) => return Ok(replies),
@@ -177,10 +177,10 @@ impl Channel {
         Err(RpcError::refused(Code::Unavailable, "the worker has too many callers"))
     }
 
-    async fn dispatch_plainly(&self, call: &v1::Call, encoding: Encoding, turn: Turn) -> Result<Replies, RpcError> {
+    async fn dispatch_by_grpc(&self, call: &v1::Call, encoding: Encoding, turn: Turn) -> Result<Replies, RpcError> {
         let replies = self.grpc.clone().dispatch(call.clone()).await;
         let replies = replies.inspect_err(|status| self.doubt(status));
-        let from = From::Plain(replies.map_err(|status| refusal(&status))?.into_inner());
+        let from = From::Grpc(replies.map_err(|status| refusal(&status))?.into_inner());
         Replies::new(from, encoding, turn).once_taken().await
     }
 
@@ -210,26 +210,26 @@ impl Channel {
         self.known().ok_or_else(|| failed.unwrap_or_else(lost))
     }
 
-    /// The way, if it is known and still there.
+    /// How calls go, if that is known and the way is still there.
     fn known(&self) -> Option<Option<Arc<Link>>> {
-        match &*self.way.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.manner.read().unwrap_or_else(PoisonError::into_inner) {
             Manner::Link(link) if link.is_open() => Some(Some(Arc::clone(link))),
-            Manner::Plain if !self.is_cut.load(Ordering::Relaxed) => Some(None),
-            Manner::Link(_) | Manner::Plain | Manner::Unknown => None,
+            Manner::Grpc if !self.is_cut.load(Ordering::Relaxed) => Some(None),
+            Manner::Link(_) | Manner::Grpc | Manner::Unknown => None,
         }
     }
 
     /// If the way to a worker without links broke, it is greeted anew: that finds out whether it can be reached, and nobody has to wait for it.
     fn doubt(&self, status: &Status) {
         if std::error::Error::source(status).is_some() {
-            *self.way.write().unwrap_or_else(PoisonError::into_inner) = Manner::Unknown;
+            *self.manner.write().unwrap_or_else(PoisonError::into_inner) = Manner::Unknown;
         }
     }
 
     /// Whether the way there was is gone because nothing was heard any more.
     fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::Relaxed)
-            || matches!(&*self.way.read().unwrap_or_else(PoisonError::into_inner), Manner::Link(link) if link.is_cut())
+            || matches!(&*self.manner.read().unwrap_or_else(PoisonError::into_inner), Manner::Link(link) if link.is_cut())
     }
 }
 
@@ -249,9 +249,9 @@ async fn open(channel: Weak<Channel>, target: Target) {
         let Some(channel) = channel.upgrade() else { return };
         // Nothing was sent but a greeting.
         match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(way) => {
+            Ok(manner) => {
                 channel.is_cut.store(false, Ordering::Relaxed);
-                *channel.way.write().unwrap_or_else(PoisonError::into_inner) = way;
+                *channel.manner.write().unwrap_or_else(PoisonError::into_inner) = manner;
                 return channel.reach.reached();
             }
             Err(error) if !channel.reach.failed(&error, unreached(&error)) => return,
@@ -266,14 +266,14 @@ async fn open(channel: Weak<Channel>, target: Target) {
 async fn greet(target: &Target) -> io::Result<Manner> {
     let mut stream = target.connect(&[LINK, GRPC]).await?;
     if stream.is_grpc() {
-        return Ok(Manner::Plain);
+        return Ok(Manner::Grpc);
     }
     stream.write_all(&GREETING).await?;
     let mut greeting = [0; GREETING.len()];
     // A gRPC server begins to speak by itself. One that hangs up without a word was just ending, and has taken nothing.
     stream.read_exact(&mut greeting).await?;
     if greeting != GREETING {
-        return Ok(Manner::Plain);
+        return Ok(Manner::Grpc);
     }
     Link::new(stream.into_socket()?).map(Arc::new).map(Manner::Link)
 }
@@ -345,7 +345,7 @@ mod tests {
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let first = Arc::new(Link::new(Socket::new(Raw::Unix(ours), None)).unwrap());
-        *channel.way.write().unwrap() = Manner::Link(Arc::clone(&first));
+        *channel.manner.write().unwrap() = Manner::Link(Arc::clone(&first));
         let link = timeout(CONNECT, channel.ask_for_link(Wait::ForIt)).await.expect("nobody is waited for");
         assert!(link.unwrap().is_some_and(|link| Arc::ptr_eq(&link, &first)));
         listener.set_nonblocking(true).unwrap();

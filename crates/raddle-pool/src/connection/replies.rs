@@ -54,7 +54,7 @@ pub(crate) struct Turn {
 
 pub(super) enum From {
     Link(LinkCall),
-    Plain(Streaming<v1::Reply>),
+    Grpc(Streaming<v1::Reply>),
 }
 
 /// One thing that is heard of a call.
@@ -123,7 +123,7 @@ impl Replies {
         }
         let step = ready!(match &mut self.from {
             From::Link(call) => call.poll_step(cx),
-            From::Plain(replies) => poll_plain(replies, cx),
+            From::Grpc(replies) => poll_grpc(replies, cx),
         });
         if step.is_last() {
             self.turn = None;
@@ -146,7 +146,7 @@ impl Replies {
     }
 }
 
-fn poll_plain(replies: &mut Streaming<v1::Reply>, cx: &mut Context<'_>) -> Poll<Step> {
+fn poll_grpc(replies: &mut Streaming<v1::Reply>, cx: &mut Context<'_>) -> Poll<Step> {
     loop {
         let step = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
             Some(Ok(v1::Reply { what: Some(what) })) => match what {

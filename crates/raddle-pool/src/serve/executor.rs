@@ -319,7 +319,7 @@ mod tests {
         let call = || v1::Call { protocol: PROTOCOL, routine: "endless".into(), ..v1::Call::default() };
         for _ in 0..200 {
             let executor = Executor::new(routines.clone(), Crew::new().unwrap(), Some(1));
-            let (threads, sink) = (4, Sink::plain(mpsc::unbounded_channel().0));
+            let (threads, sink) = (4, Sink::of_grpc(mpsc::unbounded_channel().0));
             let at_once = Barrier::new(threads);
             let begin = &|link| {
                 at_once.wait();
@@ -341,7 +341,7 @@ mod tests {
         let call = || v1::Call { protocol: PROTOCOL, routine: "endless".into(), ..v1::Call::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let executor = Executor::new(routines, Crew::new().unwrap(), None);
-        let (sink, at_once) = (Sink::plain(mpsc::unbounded_channel().0), Barrier::new(2));
+        let (sink, at_once) = (Sink::of_grpc(mpsc::unbounded_channel().0), Barrier::new(2));
         for round in 0..2_000 {
             thread::scope(|scope| {
                 scope.spawn(|| {

@@ -58,13 +58,20 @@ impl Worker for Service {
         let visitor = self.check(&request, Action::Call(&request.get_ref().routine))?;
         let (send, answers) = mpsc::unbounded_channel();
         let number = Number { link: self.executor.new_link(), id: 0 };
-        let sink = Sink::plain(send);
+        let sink = Sink::of_grpc(send);
         let routing = self.gate.routing(&visitor.caller);
         let begun = self.executor.begin(number, request.into_inner(), routing, &sink);
         let declined = begun.inspect_err(|error| self.gate.decline(error, visitor.caller.from));
         declined.map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
-        Ok(Response::new(Box::pin(Plain { executor, number, sink, answers, _waits: visitor.waits(), is_over: false })))
+        Ok(Response::new(Box::pin(Dispatched {
+            executor,
+            number,
+            sink,
+            answers,
+            _waits: visitor.waits(),
+            is_over: false,
+        })))
     }
 
     async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopReply>, Status> {
@@ -112,7 +119,7 @@ fn status(error: &RpcError) -> Status {
 }
 
 /// The answers of one call, as `Dispatch` gives them. What bounds them is how fast they are taken.
-struct Plain {
+struct Dispatched {
     executor: Arc<Executor>,
     number: Number,
     sink: Sink,
@@ -121,7 +128,7 @@ struct Plain {
     is_over: bool,
 }
 
-impl Stream for Plain {
+impl Stream for Dispatched {
     type Item = Result<v1::Reply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -148,7 +155,7 @@ impl Stream for Plain {
     }
 }
 
-impl Drop for Plain {
+impl Drop for Dispatched {
     fn drop(&mut self) {
         if !self.is_over {
             self.executor.cancel(self.number);

@@ -33,7 +33,7 @@ struct Inner {
 enum To {
     Link(OfLink),
     /// Who called by `Dispatch`. What bounds it is the credit, which is given back as it is read.
-    Plain(UnboundedSender<(What, Bytes)>),
+    Grpc(UnboundedSender<(What, Bytes)>),
 }
 
 /// The call of this number of a link, which has so many in flight.
@@ -50,9 +50,9 @@ impl Sink {
         Self::new(To::Link(OfLink { id, outbox: Arc::clone(outbox), in_flight: Arc::clone(in_flight) }))
     }
 
-    /// For a call that has its own stream.
-    pub(super) fn plain(to: UnboundedSender<(What, Bytes)>) -> Self {
-        Self::new(To::Plain(to))
+    /// For a call by gRPC, which has its own stream.
+    pub(super) fn of_grpc(to: UnboundedSender<(What, Bytes)>) -> Self {
+        Self::new(To::Grpc(to))
     }
 
     fn new(to: To) -> Self {
@@ -146,7 +146,7 @@ impl Sink {
         match &self.0.to {
             To::Link(link) => link.send(haste, what, body),
             // A client that is gone needs no answer.
-            To::Plain(to) => drop(to.send((what, body))),
+            To::Grpc(to) => drop(to.send((what, body))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Workers that do as they are told, served in this process. They have no links, so that they are spoken to in plain calls.
+//! Workers that do as they are told, served in this process. They have no links, so that they are spoken to by gRPC.
 
 use std::{
     pin::Pin,
