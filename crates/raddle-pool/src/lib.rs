@@ -19,6 +19,7 @@ mod proxy;
 mod scope;
 pub mod serve;
 mod stamp;
+mod stream;
 #[cfg(test)]
 mod testing;
 pub mod worker;

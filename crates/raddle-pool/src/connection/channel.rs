@@ -26,12 +26,12 @@ use super::{
     reach::{AGAIN, Reach, SLOW, Wait},
     replies::{self, From, Replies, Turn, distrusted, refusal},
     resource::ResourcePool,
-    stream::{GRPC, LINK},
     target::{CONNECT, Target},
 };
 use crate::{
     Encoding, RpcError,
     credentials::{Refusal, WorkerCredentials},
+    stream::{GRPC, LINK},
 };
 
 /// How long a channel is kept that nobody uses.
@@ -40,15 +40,6 @@ const TTL: Duration = Duration::from_secs(60);
 const AGAIN_AT_MOST: usize = 3;
 /// How many are kept: twice as many as a discovery tells of. Who tells of others again and again has those let go of that nobody uses.
 const MOST: usize = 8192;
-/// How much may be on its way before the other side has taken it.
-pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
-pub(crate) const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
-/// The largest message. What is larger belongs into a file.
-pub(crate) const MAX_MESSAGE: usize = 256 * 1024 * 1024;
-/// The largest value in one, which leaves room for what comes with it.
-pub(crate) const MAX_VALUE: usize = raddle_wire::frame::MAX_BODY;
-/// A worker that says nothing for so long when it is asked whether it is there is not.
-pub(crate) const ALIVE: Duration = Duration::from_secs(10);
 
 /// All channels of this process. Tasks of a runtime cannot serve another, so that is part of the key.
 static CHANNELS: LazyLock<ResourcePool<Key, Channel>> = LazyLock::new(|| ResourcePool::new(TTL, MOST));

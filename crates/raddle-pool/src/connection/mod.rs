@@ -12,9 +12,7 @@ mod pulse;
 mod reach;
 mod replies;
 pub(crate) mod resource;
-mod stream;
 mod target;
-mod through;
 mod watched;
 
 use std::{sync::Arc, time::Duration};
@@ -26,11 +24,9 @@ pub use self::{
     replies::Replies,
 };
 pub(crate) use self::{
-    channel::{CONNECTION_WINDOW, Channel, MAX_MESSAGE, MAX_VALUE, STREAM_WINDOW, Way},
+    channel::{Channel, Way},
     reach::Wait,
     replies::{Account, Step},
-    stream::{GRPC, LINK, Peer, Stream},
-    through::written_through,
 };
 use crate::{
     RpcError,

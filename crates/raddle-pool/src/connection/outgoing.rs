@@ -10,11 +10,11 @@ use raddle_core::routine::{Encoding, Rewrite};
 use raddle_wire::v1;
 use tonic::Code;
 
-use super::MAX_VALUE;
 use crate::{
     RpcError,
     context::{self, Values},
     encoding,
+    stream::MAX_VALUE,
 };
 
 /// A call on its way to a worker. Cheap to clone: it may have to be offered to several.

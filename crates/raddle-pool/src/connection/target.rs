@@ -15,13 +15,12 @@ use tonic::{
 };
 use tower::service_fn;
 
-use super::{
-    Address, Stream,
-    channel::{ALIVE, CONNECTION_WINDOW, MAX_MESSAGE, STREAM_WINDOW},
-    stream::GRPC,
-    watched::Watched,
+use super::{Address, watched::Watched};
+use crate::{
+    RpcError,
+    credentials::WorkerCredentials,
+    stream::{ALIVE, CONNECTION_WINDOW, GRPC, MAX_MESSAGE, STREAM_WINDOW, Stream},
 };
-use crate::{RpcError, credentials::WorkerCredentials};
 
 /// How long it may take to connect. A worker that listens accepts at once.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);

@@ -21,12 +21,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{
-    Stream,
-    pulse::{FAR, Unacknowledged},
-    written_through,
+use super::pulse::{FAR, Unacknowledged};
+use crate::{
+    link::{Raw, Socket},
+    stream::{Stream, written_through},
 };
-use crate::link::{Raw, Socket};
 
 /// A connection that is ended when the machine at its other end is gone.
 pub(super) struct Watched {

@@ -14,7 +14,7 @@ use http_body::Frame;
 use tonic::{Status, body::Body};
 
 use super::gate::Gate;
-use crate::connection::MAX_MESSAGE;
+use crate::stream::MAX_MESSAGE;
 
 /// What comes before a message: whether it is compressed, and its length.
 const HEADER: usize = 5;

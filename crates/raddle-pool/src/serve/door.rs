@@ -20,7 +20,7 @@ use super::{
     listener::Listener,
     visit::Visit,
 };
-use crate::connection::Stream;
+use crate::stream::Stream;
 
 /// How long somebody who has come may take to prove who it is, and to say a first word.
 const FIRST_WORD: Duration = Duration::from_secs(10);

@@ -16,9 +16,9 @@ use tracing::warn;
 
 use crate::{
     RpcError,
-    connection::Peer,
     credentials::{Action, Allow, Identity, Refusal},
     proxy::Routing,
+    stream::Peer,
 };
 
 /// How often the log tells of those who were refused for the same reason: of the first at once, and of those who follow so soon in one line.

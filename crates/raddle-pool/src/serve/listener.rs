@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use tokio::net::{TcpListener, UnixListener, lookup_host};
 
-use crate::connection::{Address, Stream};
+use crate::{connection::Address, stream::Stream};
 
 /// A socket that listens.
 pub(super) enum Listener {

@@ -40,9 +40,10 @@ use super::{
 };
 use crate::{
     Encoding, WorkerMetadata,
-    connection::{Address, CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
+    connection::Address,
     credentials::Recipe,
     proxy,
+    stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
     worker::Tally,
 };
 

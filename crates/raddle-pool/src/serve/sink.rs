@@ -12,10 +12,9 @@ use tokio::sync::{Semaphore, mpsc::UnboundedSender};
 use tonic::Code;
 
 use crate::{
-    RpcError,
-    connection::MAX_VALUE,
-    encoding,
+    RpcError, encoding,
     link::{FEW, Haste, MOST_CREDIT, Outbox, WINDOW, cost},
+    stream::MAX_VALUE,
 };
 
 /// The longest message of an error that is sent.

@@ -22,7 +22,7 @@ use super::{
     gate::{Caller, Gate, Origin},
     guests::{Clock, Guest},
 };
-use crate::connection::{Stream, written_through};
+use crate::stream::{Stream, written_through};
 
 /// What every client of HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

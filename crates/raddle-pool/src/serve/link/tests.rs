@@ -6,7 +6,7 @@ use raddle_core::routine::Routines;
 use raddle_wire::frame::Decoder;
 
 use super::{super::crew::Crew, *};
-use crate::{connection::Peer, link::Raw};
+use crate::{link::Raw, stream::Peer};
 
 #[tokio::test]
 async fn who_comes_when_the_worker_leaves_is_told_so() {

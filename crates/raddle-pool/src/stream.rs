@@ -1,4 +1,6 @@
-//! A connection, of whatever kind, for those who read and write it by a runtime.
+//! A connection, of whatever kind, for those who read and write it by a runtime: callers and workers, by links or gRPC. And what both sides have to agree on.
+
+mod through;
 
 use std::{
     io,
@@ -19,8 +21,9 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::{Address, channel::ALIVE};
+pub(crate) use self::through::written_through;
 use crate::{
+    connection::Address,
     credentials::{Identity, IdentityError, WorkerCredentials},
     link::{Raw, Socket, is_here},
 };
@@ -28,6 +31,15 @@ use crate::{
 /// What speaks over TLS can be either of these.
 pub(crate) const LINK: &[u8] = b"raddle/1";
 pub(crate) const GRPC: &[u8] = b"h2";
+/// How much may be on its way before the other side has taken it.
+pub(crate) const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
+pub(crate) const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// The largest message. What is larger belongs into a file.
+pub(crate) const MAX_MESSAGE: usize = 256 * 1024 * 1024;
+/// The largest value in one, which leaves room for what comes with it.
+pub(crate) const MAX_VALUE: usize = raddle_wire::frame::MAX_BODY;
+/// A worker that says nothing for so long when it is asked whether it is there is not.
+pub(crate) const ALIVE: Duration = Duration::from_secs(10);
 
 /// A machine that does not acknowledge for so long what it is sent, or takes none of it, is gone. Longer than a worker waits for a caller who is there
 /// and reads nothing, of whom it says so.
