@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::redis_server::Server;
 
-pub(crate) use crate::common::{SOON, TTL, request, skip, until};
+pub(crate) use crate::common::{SOON, TTL, request, until};
 
 /// What is behind the socket.
 #[derive(Clone, Copy, Debug)]

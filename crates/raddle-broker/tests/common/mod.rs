@@ -15,14 +15,6 @@ pub(crate) fn request(owner: Tid, wait: Duration) -> ClaimRequest {
     ClaimRequest { owner, caps: CapSet::new(), queues: vec!["default".into()], only: None, max: 1, wait }
 }
 
-/// Says that a test is left out because this is not root. In continuous integration it is.
-#[track_caller]
-pub(crate) fn skip(what: &str) {
-    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1");
-    assert!(!is_ci, "only root can {what}: run the tests as root");
-    eprintln!("skipped: only root can {what}");
-}
-
 /// Tries again until `found` gives something.
 pub(crate) async fn until<T>(what: &str, mut found: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;

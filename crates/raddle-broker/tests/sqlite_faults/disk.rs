@@ -21,7 +21,7 @@ impl SmallDisk {
             .status()
             .is_ok_and(|status| status.success());
         if !mounted {
-            skip("mount a small disk");
+            raddle_hosts::skip("only root can mount a small disk: run the tests as root");
         }
         mounted.then_some(Self(folder))
     }

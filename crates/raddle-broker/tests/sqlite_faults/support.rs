@@ -8,7 +8,7 @@ use std::{
 use raddle_broker::{Finish, Registry, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
 use raddle_core::{Exit, Spec, Tid};
 
-pub(crate) use crate::common::{SOON, TTL, request, skip, until};
+pub(crate) use crate::common::{SOON, TTL, request, until};
 
 /// A folder of its own for each test, and the place of a database in it.
 pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {

@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path};
 
-use crate::world::{Ran, World, is_root};
+use raddle_hosts::is_root;
+
+use crate::world::{Ran, World};
 
 /// Every command that opens the database leaves with 125, names it, and leaves it as it is.
 fn refused(world: &World, path: &Path, says: &str) {

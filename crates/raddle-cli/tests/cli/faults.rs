@@ -1,6 +1,8 @@
 //! Words, stops and deaths that cross each other.
 
-use crate::world::{World, is_root, until};
+use raddle_hosts::is_root;
+
+use crate::world::{World, until};
 
 fn signal(pid: i32, signal: i32) {
     // SAFETY: the pid is of a process of this test that nobody has waited for.

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use raddle_hosts::is_root;
+
 use crate::{
     shape::{shape, snapshot},
-    world::{World, is_root, until},
+    world::{World, until},
 };
 
 #[test]

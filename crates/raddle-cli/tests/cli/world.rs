@@ -265,24 +265,7 @@ impl Ran {
 /// Says that a test is left out because something is missing here. In continuous integration nothing is.
 #[track_caller]
 pub(crate) fn skip(what: &str) {
-    assert!(!is_ci(), "there is no {what}: 'cargo xtask test' installs what tests need");
-    eprintln!("skipped: no {what}");
-}
-
-/// Whether the test may act as root, who alone can do this. If not, it is left out, and that is said; in continuous integration all are root.
-#[track_caller]
-pub(crate) fn is_root(what: &str) -> bool {
-    // SAFETY: geteuid has no effects.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    assert!(is_root || !is_ci(), "only root can {what}: run the tests as root");
-    if !is_root {
-        eprintln!("skipped: only root can {what}");
-    }
-    is_root
-}
-
-fn is_ci() -> bool {
-    std::env::var("CI").is_ok_and(|ci| ci == "true" || ci == "1")
+    raddle_hosts::skip(&format!("there is no {what}: 'cargo xtask test' installs what tests need"));
 }
 
 /// Waits until something holds.
