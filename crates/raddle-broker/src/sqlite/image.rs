@@ -2,7 +2,8 @@
 //!
 //! Compiling and running the statements takes longer than starting a process, and `raddle run` in a new folder would wait for it. The
 //! format is documented (<https://www.sqlite.org/fileformat2.html>) and will not change: a first page with a header and the
-//! schema, then one empty page for each table and index. A test holds it against what SQLite makes of the same statements.
+//! schema, then one page for each table and index, which is empty or holds the few rows that a database begins with. Tests hold it against what SQLite
+//! makes of the same statements.
 
 use std::{
     io::{self, IoSlice, Write},
@@ -21,20 +22,45 @@ const WRITTEN_BY: u32 = 3_037_000;
 
 pub(super) type Page = [u8; PAGE_BYTES];
 
-/// The whole file. All its pages but the first are one of two, so that it takes the memory of three.
+/// The longest record that stands on a page as a whole, in a tree of rows and in one of keys.
+const LONGEST_ROW: usize = PAGE_BYTES - 35;
+const LONGEST_KEY: usize = (PAGE_BYTES - 12) * 64 / 255 - 23;
+
+/// The whole file. Most of its pages are one of two, so that it takes little more memory than three.
 pub(super) struct Image {
     first: Page,
     /// A tree without rows, and one without keys.
     leaves: [Page; 2],
     /// Which of them each page after the first is.
     which: [usize; STATEMENTS.len()],
+    /// Those that are neither.
+    filled: Vec<(usize, Box<Page>)>,
+}
+
+/// The only row of a table, or the only key of an index.
+pub(super) struct Row<'a> {
+    /// The table or index.
+    pub(super) of: &'static str,
+    /// Its number, in a table that has one; there the column that shows it is [`Value::Null`].
+    pub(super) number: Option<i64>,
+    /// All its columns, in their order.
+    pub(super) values: &'a [Value<'a>],
+}
+
+/// What a column holds.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
+    Null,
+    Number(i64),
+    Text(&'a str),
 }
 
 impl Image {
     pub(super) const PAGES: usize = 1 + STATEMENTS.len();
 
     pub(super) fn new() -> Self {
-        let mut image = Self { first: [0; PAGE_BYTES], leaves: [[0; PAGE_BYTES]; 2], which: [0; STATEMENTS.len()] };
+        let (leaves, which) = ([[0; PAGE_BYTES]; 2], [0; STATEMENTS.len()]);
+        let mut image = Self { first: [0; PAGE_BYTES], leaves, which, filled: Vec::new() };
         for (page, kind) in image.leaves.iter_mut().zip([ROW_LEAF, KEY_LEAF]) {
             leaf(page, 0, kind, &[]);
         }
@@ -50,8 +76,34 @@ impl Image {
         image
     }
 
+    /// As [`new`](Self::new), with rows. `None` if one of them does not fit on a page.
+    pub(super) fn with(rows: &[Row<'_>]) -> Option<Self> {
+        let mut image = Self::new();
+        for row in rows {
+            let at = STATEMENTS.iter().position(|statement| Entry::parse(statement).name == row.of);
+            let at = at.expect("rows are of tables that there are");
+            let (kind, longest) = if image.which[at] == 0 { (ROW_LEAF, LONGEST_ROW) } else { (KEY_LEAF, LONGEST_KEY) };
+            let record = record(row.values);
+            if record.len() > longest {
+                return None;
+            }
+            let mut cell = Vec::with_capacity(record.len() + 2 * LONGEST_VARINT);
+            varint(&mut cell, record.len() as u64);
+            row.number.into_iter().for_each(|number| varint(&mut cell, number as u64));
+            cell.extend(record);
+            let mut page = Box::new([0; PAGE_BYTES]);
+            leaf(&mut *page, 0, kind, &[cell]);
+            image.filled.push((at, page));
+        }
+        Some(image)
+    }
+
     pub(super) fn pages(&self) -> impl Iterator<Item = &Page> {
-        iter::once(&self.first).chain(self.which.iter().map(|which| &self.leaves[*which]))
+        let page = |(at, which): (usize, &usize)| {
+            let filled = self.filled.iter().find(|(filled, _)| *filled == at);
+            filled.map_or(&self.leaves[*which], |(_, page)| page)
+        };
+        iter::once(&self.first).chain(self.which.iter().enumerate().map(page))
     }
 
     pub(super) fn write(&self, file: &mut impl Write) -> io::Result<()> {
@@ -100,7 +152,7 @@ fn leaf(page: &mut [u8], at: usize, kind: u8, cells: &[Vec<u8>]) {
         page[place..place + 2].copy_from_slice(&(start as u16).to_be_bytes());
         place += 2;
     }
-    assert!(place <= start, "the schema fits into the first page");
+    assert!(place <= start, "what stands on a page fits there");
     page[at] = kind;
     page[at + 3..at + 5].copy_from_slice(&(cells.len() as u16).to_be_bytes());
     page[at + 5..at + 7].copy_from_slice(&(start as u16).to_be_bytes());
@@ -131,19 +183,8 @@ impl<'a> Entry<'a> {
 
     /// The row of the schema, as it stands on a page.
     fn cell(&self, row: u8, root_page: u8) -> Vec<u8> {
-        // Text of n bytes is of type 13 + 2n, a number of one byte of type 1.
-        let text = |text: &str| 13 + 2 * text.len() as u64;
-        let types = [text(self.kind), text(self.name), text(self.table), 1, text(self.sql)];
-        let mut record = Vec::with_capacity(self.sql.len() + 64);
-        // The length of this head comes first in it, and is one byte long.
-        record.push(0);
-        types.into_iter().for_each(|kind| varint(&mut record, kind));
-        record[0] = record.len() as u8;
-        for text in [self.kind, self.name, self.table] {
-            record.extend_from_slice(text.as_bytes());
-        }
-        record.push(root_page);
-        record.extend_from_slice(self.sql.as_bytes());
+        let [kind, name, table, sql] = [self.kind, self.name, self.table, self.sql].map(Value::Text);
+        let record = record(&[kind, name, table, Value::Number(root_page.into()), sql]);
         let mut cell = Vec::with_capacity(record.len() + 4);
         varint(&mut cell, record.len() as u64);
         varint(&mut cell, u64::from(row));
@@ -152,13 +193,58 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Writes a number of up to two bytes' worth in SQLite's way: seven bits a byte, the highest first.
-fn varint(into: &mut Vec<u8>, number: u64) {
-    debug_assert!(number < 1 << 14, "no statement is that long");
-    if number >= 1 << 7 {
-        into.push((number >> 7) as u8 | 0x80);
+/// A row as it is stored: the length of its head, which is one byte, the types of its columns, and what is in them.
+fn record(values: &[Value<'_>]) -> Vec<u8> {
+    let text = |value: &Value<'_>| if let Value::Text(text) = value { text.len() } else { 8 };
+    let mut record = Vec::with_capacity(1 + values.iter().map(|value| text(value) + 3).sum::<usize>());
+    record.push(0);
+    values.iter().for_each(|value| varint(&mut record, value.kind()));
+    record[0] = u8::try_from(record.len()).ok().filter(|len| *len < 0x80).expect("no table has that many columns");
+    values.iter().for_each(|value| value.write(&mut record));
+    record
+}
+
+impl Value<'_> {
+    /// How many bytes a number takes that is neither 0 nor 1.
+    fn width(number: i64) -> usize {
+        let bits = 65 - (if number < 0 { !number } else { number }).leading_zeros() as usize;
+        [1, 2, 3, 4, 6].into_iter().find(|bytes| bits <= bytes * 8).unwrap_or(8)
     }
-    into.push((number & 0x7f) as u8);
+
+    /// The type of a column that holds it.
+    fn kind(&self) -> u64 {
+        match self {
+            Self::Null => 0,
+            Self::Number(number @ (0 | 1)) => 8 + *number as u64,
+            Self::Number(number) => match Self::width(*number) {
+                8 => 6,
+                6 => 5,
+                bytes => bytes as u64,
+            },
+            Self::Text(text) => 13 + 2 * text.len() as u64,
+        }
+    }
+
+    fn write(&self, into: &mut Vec<u8>) {
+        match self {
+            Self::Null | Self::Number(0 | 1) => {}
+            Self::Number(number) => into.extend_from_slice(&number.to_be_bytes()[8 - Self::width(*number)..]),
+            Self::Text(text) => into.extend_from_slice(text.as_bytes()),
+        }
+    }
+}
+
+const LONGEST_VARINT: usize = 9;
+
+/// Writes a number in SQLite's way: seven bits a byte, the highest first; where that makes nine, the last has all its eight.
+fn varint(into: &mut Vec<u8>, number: u64) {
+    let (rest, last) = if number >> 56 != 0 { (number >> 8, Some(number as u8)) } else { (number, None) };
+    let bytes = if last.is_some() { 8 } else { (64 - rest.leading_zeros()).div_ceil(7).max(1) };
+    for at in (0..bytes).rev() {
+        let goes_on = at > 0 || last.is_some();
+        into.push((rest >> (7 * at)) as u8 & 0x7f | if goes_on { 0x80 } else { 0 });
+    }
+    into.extend(last);
 }
 
 #[cfg(test)]
@@ -193,5 +279,42 @@ mod tests {
         assert_eq!(number("user_version"), i64::from(VERSION));
         assert_eq!(number("application_id"), i64::from(APPLICATION_ID));
         assert_eq!(number("page_count"), Image::PAGES as i64);
+    }
+
+    #[test]
+    fn rows_are_read_as_they_were_meant() {
+        let numbers =
+            [0, 1, -1, 2, 127, 128, -128, -129, 32_767, -32_769, 1 << 23, -(1 << 31), 1 << 31, 1 << 47, i64::MIN];
+        for number in numbers.into_iter().chain([i64::MAX, 1_794_927_185_214_395_111]) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("image.db");
+            let (long, none) = ("x".repeat(3000), Value::Number(0));
+            let rows = [
+                Row { of: "meta", number: None, values: &[Value::Text("key"), Value::Number(number)] },
+                Row { of: "uniques", number: Some(number), values: &[Value::Null, Value::Text(&long)] },
+                Row { of: "delayed_by_time", number: None, values: &[Value::Number(number), Value::Number(7)] },
+                Row { of: "delayed", number: Some(7), values: &[Value::Null, Value::Number(number), none, none, none] },
+            ];
+            Image::with(&rows).unwrap().write(&mut std::fs::File::create(&path).unwrap()).unwrap();
+            let image = Connection::open(&path).unwrap();
+            let found: (i64, i64, String, i64) = image
+                .query_row("SELECT value, uniques.tid, uniques.key, run_at FROM meta, uniques, delayed", [], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+                })
+                .unwrap();
+            assert_eq!(found, (number, number, long, number));
+            let found: i64 =
+                image.query_row("SELECT tid FROM delayed WHERE run_at = ?1", [number], |row| row.get(0)).unwrap();
+            assert_eq!(found, 7, "the index leads to the row");
+        }
+    }
+
+    #[test]
+    fn what_needs_more_than_a_page_is_left_to_sqlite() {
+        let (row, key) = ("x".repeat(LONGEST_ROW), "x".repeat(LONGEST_KEY));
+        assert!(
+            Image::with(&[Row { of: "uniques", number: Some(1), values: &[Value::Null, Value::Text(&row)] }]).is_none()
+        );
+        assert!(Image::with(&[Row { of: "meta", number: None, values: &[Value::Text(&key), Value::Null] }]).is_none());
     }
 }

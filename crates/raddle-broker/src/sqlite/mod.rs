@@ -43,7 +43,7 @@ mod writer;
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::JoinHandle,
     time::Duration,
 };
@@ -77,6 +77,9 @@ struct Shared {
     /// How long to wait for other processes, where the wait cannot be given up from outside.
     patience: Option<Duration>,
     unsynced: Mutex<Unsynced>,
+    /// A database that this process has made with something in it, as it wrote it. It is open as long as anybody has the database: closing it would let go of
+    /// every lock that this process has on the file.
+    first: OnceLock<File>,
     sweep: heart::Sweep,
     /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
     outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
@@ -105,7 +108,7 @@ impl Sqlite {
 
     /// As [`open`](Self::open), for a process that does one thing after another: each call is done on the caller's thread, which blocks
     /// for it, but not while it waits for other processes: there a call can be given up. That saves short commands two switches of thread a
-    /// call.
+    /// call. A database that is not there is made by the first call.
     pub async fn open_here(path: &Path) -> Result<Self> {
         let (writer, shared) = Writer::here(path).await?;
         Ok(Self { shared, writer: Some(writer), thread: None })
@@ -131,6 +134,7 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
     {
+        self.writer().until_open().await?;
         self.answer(self.writer().read(query)).await
     }
 
@@ -191,8 +195,9 @@ impl Shared {
         let boot = clock::boot();
         let page = Arc::new(Page::open(&path, boot)?);
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
-        let (unsynced, sweep, outlet) = (Mutex::default(), heart::Sweep::default(), Arc::default());
-        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, sweep, outlet })
+        let (unsynced, first, sweep, outlet) =
+            (Mutex::default(), OnceLock::new(), heart::Sweep::default(), Arc::default());
+        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, first, sweep, outlet })
     }
 
     fn unsynced(&self) -> MutexGuard<'_, Unsynced> {
@@ -207,6 +212,18 @@ impl Shared {
             unsynced.draft = false;
         }
         Ok(())
+    }
+
+    /// Makes a database last that was made with something in it, and its name.
+    fn sync_first(&self) -> Result<()> {
+        if let Some(file) = self.first.get() {
+            let mut unsynced = self.unsynced();
+            if unsynced.draft {
+                open::complete_first(&self.path, file)?;
+                unsynced.draft = false;
+            }
+        }
+        self.sync_folder()
     }
 
     /// Makes the name of a new folder last.

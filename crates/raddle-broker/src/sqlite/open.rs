@@ -5,10 +5,14 @@
 //! A new database is written beside its place, as a draft, and linked there whole: no process ever sees a half of it. It is not synced
 //! at once, because it need not be: what it holds is known (`image`), and what is committed to it stands in the log. As long as it has its
 //! second name, whoever opens it puts back the pages that a power cut has lost, then syncs it and takes the name away ([`complete`]). Its
-//! maker does so too, unless it leaves before its third transaction, as `raddle run` does.
+//! maker does so too, unless it leaves before its third transaction.
+//!
+//! `raddle run` does not even open it before its task begins: it makes the database with the task in it ([`Unmade::make_with`]), and opens it while the task
+//! runs. What is in it then stands in no log, so its second name is another: as long as it has that, nobody was told that any of it lasts, and where a power
+//! cut has lost a page all of it goes.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
     os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
@@ -38,10 +42,31 @@ const SMALL_THINGS: i32 = 40;
 
 /// A database that has been opened.
 pub(super) struct Opened {
-    pub(super) shared: Shared,
     pub(super) connection: Connection,
-    /// Whether it was not there before.
+    /// Whether there was none before. Then there is no log either.
     pub(super) is_new: bool,
+}
+
+/// The place of a database, or what stands there.
+pub(super) enum Place {
+    Opened(Opened),
+    Unmade(Unmade),
+}
+
+/// A place where there was no database when it was looked at, in a folder that there is.
+pub(super) struct Unmade {
+    /// The folder above, if that has to be synced for the name of the folder to last.
+    above: Option<PathBuf>,
+    pages: i32,
+}
+
+/// What a database was written as, and by which name that is known as long as it has not been synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draft {
+    /// All that it held is known.
+    Empty,
+    /// It held something that is nowhere else.
+    Filled,
 }
 
 /// What is at the place of a database.
@@ -52,14 +77,25 @@ enum Found {
     /// A link to something else.
     Link,
     /// One that may not have been synced.
-    Draft,
+    Draft(Draft),
     /// Something that is to be looked at.
     Database,
 }
 
 /// Opens the database at `path`, making it if it is not there. What it commits by itself is moved from the log into the database after
-/// so many `pages`. Where there is a limit to `patience` others are not waited for in here: the caller can do that without blocking.
-pub(super) fn open(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<Opened> {
+/// so many `pages`.
+pub(super) fn open(path: PathBuf, pages: i32) -> Result<(Shared, Opened)> {
+    let (shared, place) = look(path, None, pages)?;
+    let opened = match place {
+        Place::Opened(opened) => opened,
+        Place::Unmade(unmade) => unmade.open(&shared)?,
+    };
+    Ok((shared, opened))
+}
+
+/// As [`open`], without making one. Where there is a limit to `patience` others are not waited for in here, nor when it is made: the caller can do that
+/// without blocking.
+pub(super) fn look(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<(Shared, Place)> {
     let (path, found) = match find(&path)? {
         Found::Link => {
             let path = resolve(&path)?;
@@ -74,14 +110,32 @@ pub(super) fn open(path: PathBuf, patience: Option<Duration>, pages: i32) -> Res
         let shared = Shared::new(path, patience)?;
         set_up(&connection, pages).map_err(|e| shared.error(&e))?;
         check_version(&shared.path, &connection)?;
-        return Ok(Opened { shared, connection, is_new: false });
+        return Ok((shared, Place::Opened(Opened { connection, is_new: false })));
     }
     let above = make_folder(&path)?;
     let shared = Shared::new(path, patience)?;
-    let is_new = make(&shared, above)?;
-    let connection = checked(&shared.path)?;
-    set_up(&connection, pages).map_err(|e| shared.error(&e))?;
-    Ok(Opened { shared, connection, is_new })
+    let unmade = Unmade { above, pages };
+    match found {
+        Found::Nothing => Ok((shared, Place::Unmade(unmade))),
+        _ => unmade.open(&shared).map(|opened| (shared, Place::Opened(opened))),
+    }
+}
+
+impl Unmade {
+    /// Opens it, and makes it if nobody has.
+    pub(super) fn open(&self, shared: &Shared) -> Result<Opened> {
+        let is_made_here = shared.first.get().is_some();
+        let is_new = is_made_here || make(shared, self.above.clone(), Draft::Empty, Image::new)?.is_some();
+        let connection = checked(&shared.path)?;
+        set_up(&connection, self.pages).map_err(|e| shared.error(&e))?;
+        Ok(Opened { connection, is_new })
+    }
+
+    /// Makes it with what `image` gives, unless it is there. Says whether it did.
+    pub(super) fn make_with(&self, shared: &Shared, image: impl FnOnce() -> Image) -> Result<bool> {
+        let made = make(shared, self.above.clone(), Draft::Filled, image)?;
+        Ok(made.is_some_and(|file| shared.first.set(file).is_ok()))
+    }
 }
 
 /// A connection to a file that is ours by its first bytes.
@@ -106,8 +160,9 @@ fn find(path: &Path) -> Result<Found> {
         Ok(found) if found.len() == 0 => Ok(Found::Nothing),
         Ok(found) => {
             let is_same = |draft: fs::Metadata| (draft.dev(), draft.ino()) == (found.dev(), found.ino());
-            let is_draft = found.nlink() > 1 && draft_of(path).symlink_metadata().is_ok_and(is_same);
-            Ok(if is_draft { Found::Draft } else { Found::Database })
+            let is_found = |draft: &Draft| draft.of(path).symlink_metadata().is_ok_and(is_same);
+            let draft = if found.nlink() > 1 { Draft::BOTH.into_iter().find(is_found) } else { None };
+            Ok(draft.map_or(Found::Database, Found::Draft))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
         Err(error) => Err(unusable(path, &error)),
@@ -133,9 +188,9 @@ fn resolve(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Makes a new database, and says whether it did: of several processes that come at once, the first does. The name of the folder, in
+/// Makes a new database, and returns it if it did: of several processes that come at once, the first does. The name of the folder, in
 /// the one `above`, has to be made to last by each.
-fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
+fn make(shared: &Shared, above: Option<PathBuf>, draft: Draft, image: impl FnOnce() -> Image) -> Result<Option<File>> {
     let path = &shared.path;
     if shared.patience.is_some() && !shared.reserve()? {
         return Err(shared.locked(Duration::ZERO));
@@ -143,31 +198,34 @@ fn make(shared: &Shared, above: Option<PathBuf>) -> Result<bool> {
     let _lock = shared.lock()?;
     shared.unsynced().above = above;
     match find(path)? {
-        Found::Database => return Ok(false),
-        Found::Draft => {
+        Found::Database => return Ok(None),
+        Found::Draft(found) => {
             let connection = raw(path).map_err(|e| explain(path, &e))?;
-            restore(path, &connection)?;
+            restore(path, found, &connection)?;
             complete(path, &connection).map_err(|e| explain(path, &e))?;
-            return Ok(false);
+            return Ok(None);
         }
         Found::Link => {
             let found = "a link has just taken its place".into();
             return Err(Error::Foreign { path: path.clone(), found });
         }
+        // Of one that held something not even the length is left, and what is in the log was written to that.
+        Found::Nothing if fs::remove_file(Draft::Filled.of(path)).is_ok() => remove_log(path)?,
         Found::Nothing => {}
     }
-    write(path).inspect_err(|_| drop(fs::remove_file(draft_of(path)))).map_err(|e| unusable(path, &e))?;
+    let made = write(path, draft, &image()).inspect_err(|_| drop(fs::remove_file(draft.of(path))));
+    let made = made.map_err(|e| unusable(path, &e))?;
     shared.unsynced().draft = true;
-    Ok(true)
+    Ok(Some(made))
 }
 
-fn write(path: &Path) -> io::Result<()> {
-    let draft = draft_of(path);
+fn write(path: &Path, draft: Draft, image: &Image) -> io::Result<File> {
+    let draft = draft.of(path);
     // Whatever has this name is nobody's, and if it is a link it must not be followed.
     let _ = fs::remove_file(&draft);
     let mut file = private::options().write(true).create_new(true).open(&draft)?;
     private::keep(&file, &file.metadata()?)?;
-    Image::new().write(&mut file)?;
+    image.write(&mut file)?;
     if path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
         // An empty file.
         fs::remove_file(path)?;
@@ -176,21 +234,27 @@ fn write(path: &Path) -> io::Result<()> {
         // Some file systems have no second names.
         Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
             file.sync_all()?;
-            fs::rename(&draft, path)
+            fs::rename(&draft, path)?;
         }
-        linked => linked,
+        linked => linked?,
     }
+    Ok(file)
 }
 
-/// Puts the pages of a draft back that a power cut has lost: those that are missing or hold nothing but zeros, which no page in use does.
-fn restore(path: &Path, connection: &Connection) -> Result<()> {
+/// Puts the pages of a draft back that a power cut has lost: those that are missing or hold nothing but zeros, which no page in use does. All of them, if
+/// it held something that nobody was told of, and without what has been written since.
+fn restore(path: &Path, draft: Draft, connection: &Connection) -> Result<()> {
     let image = Image::new();
     let mut found = vec![0; Image::PAGES * image::PAGE_BYTES];
     read(connection, &mut found).map_err(|e| explain(path, &e))?;
     let pages = found.chunks_exact(image::PAGE_BYTES).zip(image.pages()).enumerate();
-    let lost: Vec<_> = pages.filter(|(_, (page, _))| page.iter().all(|byte| *byte == 0)).collect();
+    let (mut lost, kept): (Vec<_>, Vec<_>) = pages.partition(|(_, (page, _))| page.iter().all(|byte| *byte == 0));
     if lost.is_empty() {
         return Ok(());
+    }
+    if draft == Draft::Filled {
+        lost.extend(kept);
+        remove_log(path)?;
     }
     tracing::warn!(path = %path.display(), pages = lost.len(), "a power cut has left a new database in pieces: it is put together");
     let write = || -> io::Result<()> {
@@ -200,16 +264,45 @@ fn restore(path: &Path, connection: &Connection) -> Result<()> {
     write().map_err(|e| unusable(path, &e))
 }
 
+fn remove_log(path: &Path) -> Result<()> {
+    match fs::remove_file(with_suffix(path, "-wal")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(path, &error)),
+        _ => Ok(()),
+    }
+}
+
 /// Syncs a new database and takes its second name away.
 pub(super) fn complete(path: &Path, connection: &Connection) -> rusqlite::Result<()> {
     sync(connection)?;
-    // Another process may have done it.
-    let _ = fs::remove_file(draft_of(path));
+    forget_draft(path);
     Ok(())
 }
 
-fn draft_of(path: &Path) -> PathBuf {
-    with_suffix(path, "-new")
+/// As [`complete`], of one that this process has made and has a handle on.
+pub(super) fn complete_first(path: &Path, file: &File) -> Result<()> {
+    file.sync_all().map_err(|e| unusable(path, &e))?;
+    forget_draft(path);
+    Ok(())
+}
+
+/// Takes the second name away, whichever it is. Another process may have done it.
+fn forget_draft(path: &Path) {
+    Draft::BOTH.iter().for_each(|draft| drop(fs::remove_file(draft.of(path))));
+}
+
+impl Draft {
+    const BOTH: [Self; 2] = [Self::Empty, Self::Filled];
+
+    /// Its name beside the database.
+    fn of(self, path: &Path) -> PathBuf {
+        with_suffix(
+            path,
+            match self {
+                Self::Empty => "-new",
+                Self::Filled => "-first",
+            },
+        )
+    }
 }
 
 /// What the first bytes of a database say.

@@ -95,12 +95,17 @@ pub(super) struct Row<'a> {
 static INSERT_TASKS: LazyLock<Bulk> =
     LazyLock::new(|| Bulk::insert("tasks (tid, part, rank, service, parent, ttl, keyed, spec)", 8));
 
+/// Where a task stands among those that wait: the lowest come first.
+pub(super) fn rank(spec: &Spec) -> i64 {
+    i64::from(9 - spec.priority.min(9))
+}
+
 pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
     INSERT_TASKS.write(tx.db(), rows, |values, row| {
         let Prepared { spec, text, parent } = row.task;
         values.bind(row.tid.as_i64())?;
         values.bind(row.part)?;
-        values.bind(9 - spec.priority.min(9))?;
+        values.bind(rank(spec))?;
         values.bind(row.service)?;
         values.bind(parent.map(Tid::as_i64))?;
         values.bind(row.task.ttl())?;

@@ -10,6 +10,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use tokio::sync::oneshot;
+
 use super::{Shared, bell::Topics, open, writer::Job};
 use crate::{Error, Result};
 
@@ -63,7 +65,7 @@ impl Log {
         };
         file.sync_data().map_err(|e| open::unusable(&path(), &e))?;
         self.file = Some(file);
-        self.shared.sync_folder()
+        self.shared.sync_first()
     }
 
     fn settle(&mut self, groups: Vec<Committed>) {
@@ -76,6 +78,18 @@ impl Log {
             let groups = std::iter::once(first).chain(queue.try_iter()).collect();
             self.settle(groups);
         }
+    }
+}
+
+/// Makes a database last that was made with something in it, beside whatever else there is to do.
+pub(super) async fn sync_first(shared: &Arc<Shared>) -> Result<()> {
+    let (tell, synced) = oneshot::channel();
+    let beside = Arc::clone(shared);
+    let sync = move || drop(tell.send(beside.sync_first()));
+    match thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(sync) {
+        Ok(_) => synced.await.unwrap_or(Err(Error::Closed)),
+        // Without a thread for it everything else waits, and no more.
+        Err(_) => shared.sync_first(),
     }
 }
 

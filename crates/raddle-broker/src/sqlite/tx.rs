@@ -13,6 +13,9 @@ use super::{
 };
 use crate::Error;
 
+/// Where the last id is kept that was given.
+pub(super) const LAST_ID: &str = "last_id";
+
 /// Why a part of a transaction did not happen.
 pub(super) enum Fail {
     /// The database failed: the whole transaction is undone.
@@ -127,8 +130,8 @@ impl<'c> Tx<'c> {
         let inner = Open(connection);
         let last: Option<i64> = inner
             .0
-            .prepare_cached("SELECT value FROM meta WHERE key = 'last_id'")?
-            .query_row([], |row| row.get(0))
+            .prepare_cached("SELECT value FROM meta WHERE key = ?1")?
+            .query_row([LAST_ID], |row| row.get(0))
             .optional()?;
         let last = last.unwrap_or(0) as u64;
         Ok(Self {
@@ -150,8 +153,8 @@ impl<'c> Tx<'c> {
         self.write_events()?;
         if self.clock.last() != self.first_id {
             self.db()
-                .prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES ('last_id', ?1)")?
-                .execute([self.clock.last() as i64])?;
+                .prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)")?
+                .execute(params![LAST_ID, self.clock.last() as i64])?;
         }
         self.db().prepare_cached("COMMIT")?.execute([])?;
         self.departed.iter().for_each(|worker| self.leases.leave(*worker));

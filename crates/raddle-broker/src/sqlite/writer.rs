@@ -9,7 +9,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -19,9 +19,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     BLOCKED_PATIENCE, Shared,
-    bell::Topics,
+    bell::{Topic, Topics},
     finish,
-    open::{self, Opened},
+    image::Image,
+    leases::Leases,
+    open::{self, Opened, Place, Unmade},
     syncer::{Committed, Syncer},
     tx::{Cache, Fail, Tx},
 };
@@ -42,7 +44,18 @@ pub(super) enum Writer {
     /// On a thread of its own.
     Thread(mpsc::UnboundedSender<Work>),
     /// On the thread of whoever asks.
-    Here(Arc<Mutex<Scribe>>),
+    Here(Arc<Mutex<Here>>),
+}
+
+/// The owner, where calls are done on the thread of whoever asks. It is there when something is first asked of it.
+pub(super) struct Here {
+    shared: Arc<Shared>,
+    state: State,
+}
+
+enum State {
+    Unmade(Unmade),
+    Open(Scribe),
 }
 
 /// What the owner is asked to do.
@@ -92,10 +105,11 @@ impl Writer {
         let thread = thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
-            .spawn(move || match open::open(path, None, open::CHECKPOINT_PAGES) {
-                Ok(database) => {
-                    let scribe = Scribe::new(database);
-                    let _ = opened.send(Ok(Arc::clone(&scribe.shared)));
+            .spawn(move || match open::open(path, open::CHECKPOINT_PAGES) {
+                Ok((shared, database)) => {
+                    let shared = Arc::new(shared);
+                    let scribe = Scribe::new(Arc::clone(&shared), database);
+                    let _ = opened.send(Ok(shared));
                     scribe.run(queue);
                 }
                 Err(error) => drop(opened.send(Err(error))),
@@ -105,32 +119,44 @@ impl Writer {
         Ok((Self::Thread(work), shared, thread))
     }
 
-    /// Opens the database for a process that waits for each call.
+    /// Opens the database for a process that waits for each call, if there is one.
     pub(super) async fn here(path: &Path) -> Result<(Self, Arc<Shared>)> {
-        let mut waiting = Waiting::new();
-        let database = loop {
-            match open::open(path.into(), Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES) {
-                Err(Error::Locked { path, holder, .. }) => {
-                    let locked = |waited: Duration| Error::Locked { path, secs: waited.as_secs(), holder };
-                    waiting.pause().await.map_err(locked)?;
-                }
-                opened => break opened?,
-            }
+        let look = || open::look(path.into(), Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES);
+        let (shared, place) = patiently(look).await?;
+        let shared = Arc::new(shared);
+        let state = match place {
+            Place::Opened(database) => State::Open(Scribe::new(Arc::clone(&shared), database)),
+            Place::Unmade(unmade) => State::Unmade(unmade),
         };
-        let scribe = Scribe::new(database);
-        let shared = Arc::clone(&scribe.shared);
-        Ok((Self::Here(Arc::new(Mutex::new(scribe))), shared))
+        Ok((Self::Here(Arc::new(Mutex::new(Here { shared: Arc::clone(&shared), state }))), shared))
+    }
+
+    /// Has the database there, in a process that makes it when it is first needed.
+    pub(super) async fn until_open(&self) -> Result<()> {
+        let Self::Here(here) = self else { return Ok(()) };
+        patiently(|| lock(here).open().map(drop)).await
     }
 
     /// Waits for others to let go of the database, in a process whose calls block: once begun, they cannot be interrupted.
     pub(super) async fn until_free(&self) -> Result<()> {
-        let Self::Here(scribe) = self else { return Ok(()) };
-        let shared = Arc::clone(&scribe.lock().unwrap_or_else(PoisonError::into_inner).shared);
-        let mut waiting = Waiting::new();
-        while !shared.reserve()? {
-            waiting.pause().await.map_err(|waited| shared.locked(waited))?;
-        }
-        Ok(())
+        let Self::Here(here) = self else { return Ok(()) };
+        self.until_open().await?;
+        let shared = Arc::clone(&lock(here).shared);
+        until_free(&shared).await
+    }
+
+    /// Makes the database with something in it, which `first` gives. Nothing, where there is one, or `first` has nothing to give.
+    pub(super) async fn begin_with<T>(
+        &self,
+        first: impl FnOnce(&Leases) -> Result<Option<(T, Image)>>,
+    ) -> Result<Option<T>> {
+        let Self::Here(here) = self else { return Ok(None) };
+        let shared = match &*lock(here) {
+            Here { shared, state: State::Unmade(_) } => Arc::clone(shared),
+            _ => return Ok(None),
+        };
+        until_free(&shared).await?;
+        lock(here).begin_with(first)
     }
 
     /// Has `job` done in the next group of writes.
@@ -169,7 +195,7 @@ impl Writer {
         match self {
             Self::Thread(_) => self.send(work),
             // Whoever holds it may be the one that asks. What is left undone is made good when its worker leaves.
-            Self::Here(scribe) => drop(scribe.try_lock().map(|mut scribe| scribe.perform(work, None))),
+            Self::Here(here) => drop(here.try_lock().map(|mut here| here.perform(work))),
         }
     }
 
@@ -194,6 +220,13 @@ impl Writer {
     /// Has everything made durable that was written before.
     pub(super) fn sync(&self) -> oneshot::Receiver<Result<()>> {
         let (reply, receiver) = oneshot::channel();
+        if let Self::Here(here) = self
+            && matches!(lock(here).state, State::Unmade(_))
+        {
+            // What it was made with is synced by whoever asks.
+            drop(reply.send(Ok(())));
+            return receiver;
+        }
         self.send(Work::Other(Box::new(move |scribe| {
             if scribe.is_unsynced {
                 let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
@@ -208,9 +241,11 @@ impl Writer {
 
     /// Makes ready for the end of an attempt, where the caller would have to wait for that. On a thread of its own it takes nobody's time.
     pub(super) fn make_ready(&self) {
-        if let Self::Here(scribe) = self {
+        if let Self::Here(here) = self
+            && let Ok(scribe) = lock(here).open()
+        {
             // What fails here fails again when it is needed, and is told then.
-            let _ = finish::make_ready(&scribe.lock().unwrap_or_else(PoisonError::into_inner).connection);
+            let _ = finish::make_ready(&scribe.connection);
         }
     }
 
@@ -218,9 +253,65 @@ impl Writer {
         match self {
             // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
             Self::Thread(queue) => drop(queue.send(work)),
-            // A panic in a job leaves nothing half-done: its transaction was undone on the way out.
-            Self::Here(scribe) => scribe.lock().unwrap_or_else(PoisonError::into_inner).perform(work, None),
+            Self::Here(here) => lock(here).perform(work),
         }
+    }
+}
+
+/// A panic in a job leaves nothing half-done: its transaction was undone on the way out.
+fn lock(here: &Mutex<Here>) -> MutexGuard<'_, Here> {
+    here.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Does what fails as long as others have the database, when they have let go of it.
+async fn patiently<T>(mut deed: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut waiting = Waiting::new();
+    loop {
+        match deed() {
+            Err(Error::Locked { path, holder, .. }) => {
+                let locked = |waited: Duration| Error::Locked { path, secs: waited.as_secs(), holder };
+                waiting.pause().await.map_err(locked)?;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn until_free(shared: &Shared) -> Result<()> {
+    let mut waiting = Waiting::new();
+    while !shared.reserve()? {
+        waiting.pause().await.map_err(|waited| shared.locked(waited))?;
+    }
+    Ok(())
+}
+
+impl Here {
+    fn open(&mut self) -> Result<&mut Scribe> {
+        if let State::Unmade(unmade) = &self.state {
+            let database = unmade.open(&self.shared)?;
+            self.state = State::Open(Scribe::new(Arc::clone(&self.shared), database));
+        }
+        match &mut self.state {
+            State::Open(scribe) => Ok(scribe),
+            State::Unmade(_) => Err(Error::Closed),
+        }
+    }
+
+    /// Who asks has seen to it that it is open. If it is not, the work is dropped with its sender, which the receiver reports as closed.
+    fn perform(&mut self, work: Work) {
+        if let Ok(scribe) = self.open() {
+            scribe.perform(work, None);
+        }
+    }
+
+    fn begin_with<T>(&mut self, first: impl FnOnce(&Leases) -> Result<Option<(T, Image)>>) -> Result<Option<T>> {
+        let State::Unmade(unmade) = &self.state else { return Ok(None) };
+        let Some((what, image)) = first(&self.shared.leases)? else { return Ok(None) };
+        if !unmade.make_with(&self.shared, || image)? {
+            return Ok(None);
+        }
+        self.shared.bell.ring(Topic::Log.into());
+        Ok(Some(what))
     }
 }
 
@@ -339,8 +430,9 @@ where
 pub(super) struct Scribe {
     /// First, so that it is the first to end: those who wait are told while all else is there.
     syncer: Syncer,
-    shared: Arc<Shared>,
+    /// Before what is shared, which may hold the file open.
     connection: Connection,
+    shared: Arc<Shared>,
     cache: Cache,
     /// What the connection is set to.
     synchronous: Option<Synchronous>,
@@ -362,9 +454,8 @@ enum Synchronous {
 }
 
 impl Scribe {
-    fn new(database: Opened) -> Self {
-        let Opened { shared, connection, is_new } = database;
-        let shared = Arc::new(shared);
+    fn new(shared: Arc<Shared>, database: Opened) -> Self {
+        let Opened { connection, is_new } = database;
         let syncer = Syncer::new(Arc::clone(&shared));
         let (cache, synchronous) = (Cache::default(), None);
         Self { shared, connection, cache, synchronous, syncer, is_new, commits: 0, is_unsynced: false }

@@ -350,12 +350,6 @@ async fn leaving_does_not_wait_for_readers() {
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
 fn files_beside(path: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(path.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|found| found != path).collect()

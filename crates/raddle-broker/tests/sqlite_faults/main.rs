@@ -5,6 +5,7 @@
 mod clock;
 mod disk;
 mod files;
+mod first;
 mod helper;
 mod leases;
 mod output;

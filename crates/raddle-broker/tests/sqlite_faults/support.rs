@@ -57,3 +57,10 @@ pub(crate) async fn assert_sound(broker: &Sqlite) {
         .collect();
     assert!(bad.is_empty(), "{bad:?}");
 }
+
+/// A file beside a database.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

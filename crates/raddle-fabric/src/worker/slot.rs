@@ -314,11 +314,12 @@ impl Occupant {
         }
         if self.equipment.syncs {
             // All the while the runner begins, and most commands are not over when this is done.
-            if let Err(error) = self.equipment.broker.sync().await {
+            let broker = &self.equipment.broker;
+            let (synced, ()) = tokio::join!(broker.sync(), async { broker.make_ready() });
+            if let Err(error) = synced {
                 // Nobody was told that it would last, and what becomes of it is written with the same care.
                 hand::log!(warn, fence, %error, "a power cut would lose this task");
             }
-            self.equipment.broker.make_ready();
         }
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
         let broker = &*self.equipment.broker;
