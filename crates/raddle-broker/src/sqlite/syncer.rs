@@ -87,7 +87,11 @@ pub(super) async fn sync_first(shared: &Arc<Shared>) -> Result<()> {
     let beside = Arc::clone(shared);
     let sync = move || drop(tell.send(beside.sync_first()));
     match thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(sync) {
-        Ok(_) => synced.await.unwrap_or(Err(Error::Closed)),
+        Ok(_) => {
+            // It hardly needs a processor, but where it begins on this one it would wait until this thread has nothing to do.
+            thread::yield_now();
+            synced.await.unwrap_or(Err(Error::Closed))
+        }
         // Without a thread for it everything else waits, and no more.
         Err(_) => shared.sync_first(),
     }

@@ -312,19 +312,22 @@ impl Occupant {
         if self.equipment.resumed.is_none() {
             runner.start(request).await?;
         }
-        if self.equipment.syncs {
-            // All the while the runner begins, and most commands are not over when this is done.
-            let broker = &self.equipment.broker;
-            let (synced, ()) = tokio::join!(broker.sync(), async { broker.make_ready() });
-            if let Err(error) = synced {
-                // Nobody was told that it would last, and what becomes of it is written with the same care.
-                hand::log!(warn, fence, %error, "a power cut would lose this task");
+        let broker = &*self.equipment.broker;
+        let mut syncing = broker.sync();
+        let mut is_syncing = self.equipment.syncs;
+        if is_syncing {
+            // All the while the runner begins; and whatever else there is to be done, while that is under way.
+            tokio::select! {
+                biased;
+                synced = &mut syncing => is_syncing = was_synced(fence, synced),
+                () = std::future::ready(()) => {}
             }
+            broker.make_ready();
         }
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
-        let broker = &*self.equipment.broker;
         loop {
             tokio::select! {
+                synced = &mut syncing, if is_syncing => is_syncing = was_synced(fence, synced),
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
                     Notice::Asked => self.tell(fence, What::Asked),
@@ -398,6 +401,15 @@ impl Occupant {
     fn tell(&self, fence: Fence, what: What) {
         let _ = self.news.send(News { slot: self.number, fence, what });
     }
+}
+
+/// A task that was stored by this process lasts, or does not: either way nobody has to wait for it any longer.
+fn was_synced(fence: Fence, synced: raddle_broker::Result<()>) -> bool {
+    if let Err(error) = synced {
+        // Nobody was told that it would last, and what becomes of it is written with the same care.
+        hand::log!(warn, fence, %error, "a power cut would lose this task");
+    }
+    false
 }
 
 /// The end of an attempt that has nothing else to tell.
