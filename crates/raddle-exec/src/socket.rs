@@ -10,11 +10,18 @@ use std::{
         fd::{AsFd, BorrowedFd},
         unix::net::UnixStream,
     },
+    time::Duration,
 };
 
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::sleep,
+};
 
 use crate::sys;
+
+/// Between two looks for room, where nobody tells of it.
+const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct Socket(AsyncFd<UnixStream>);
@@ -51,11 +58,20 @@ impl Socket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return sent,
         }
-        let room = watch(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
+        let room = self.0.get_ref().try_clone().and_then(|stream| watch(stream, Interest::WRITABLE));
         loop {
-            let mut ready = room.writable().await?;
-            match sys::send(room.as_fd(), bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+            let ready = match &room {
+                Ok(room) => Some(room.writable().await?),
+                // There is no descriptor left, which is no fault of the runner's.
+                Err(_) => {
+                    sleep(PAUSE).await;
+                    None
+                }
+            };
+            match sys::send(self.0.as_fd(), bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready.into_iter().for_each(|mut ready| ready.clear_ready());
+                }
                 sent => return sent,
             }
         }
@@ -82,7 +98,7 @@ fn watch(stream: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStrea
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, io::Read, os::fd::AsRawFd, path::Path, time::Duration};
+    use std::{fs, io::Read, os::fd::AsRawFd, path::Path};
 
     use tokio::time::timeout;
 

@@ -1,5 +1,6 @@
 //! Several hosts on one machine, for tests: each is a network namespace with a cable to a switch, which is a bridge in a namespace of its
-//! own. Nothing of it is seen by the machine or by other tests, so that all may use the same names and addresses.
+//! own. Nothing of it is seen by the machine or by other tests, so that all may use the same names and addresses. Also the one rule for tests that are left
+//! out: [`is_root`], [`skip`].
 //!
 //! ```no_run
 //! let lan = raddle_hosts::Lan::new();

@@ -1,4 +1,4 @@
-//! Group commit: what several callers ask of one script while it is on its way goes with the next one together.
+//! Group commit: what callers ask for while a script is on its way goes together in the next one.
 //!
 //! A script costs the server as much for its beginning and its end as for what it does in between, and a caller that waits loses nothing when others
 //! are served with it. There is no timer on the way: who comes alone is sent at once. Each caller has its own answer, as if it had been alone.

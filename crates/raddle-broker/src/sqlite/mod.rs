@@ -17,6 +17,7 @@ mod demand;
 mod finish;
 mod health;
 mod heart;
+mod here;
 mod image;
 mod leases;
 mod log;
@@ -42,6 +43,7 @@ mod writer;
 
 use std::{
     fs::File,
+    mem::ManuallyDrop,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     thread::JoinHandle,
@@ -77,9 +79,9 @@ struct Shared {
     /// How long to wait for other processes, where the wait cannot be given up from outside.
     patience: Option<Duration>,
     unsynced: Mutex<Unsynced>,
-    /// A database that this process has made with something in it, as it wrote it. It is open as long as anybody has the database: closing it would let go of
-    /// every lock that this process has on the file.
-    first: OnceLock<File>,
+    /// A database that this process has made with something in it, as it wrote it. It is never closed: that would let go of every lock that this process has on
+    /// the file.
+    first: OnceLock<ManuallyDrop<File>>,
     sweep: heart::Sweep,
     /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
     outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
@@ -90,6 +92,8 @@ struct Shared {
 struct Unsynced {
     /// The file itself.
     draft: bool,
+    /// Why the file could not be synced.
+    failure: Option<Error>,
     /// The name of its folder, in this one.
     above: Option<PathBuf>,
 }
@@ -218,8 +222,12 @@ impl Shared {
     fn sync_first(&self) -> Result<()> {
         if let Some(file) = self.first.get() {
             let mut unsynced = self.unsynced();
+            if let Some(error) = &unsynced.failure {
+                return Err(error.clone());
+            }
             if unsynced.draft {
-                open::complete_first(&self.path, file)?;
+                // The system tells of it once, and has forgotten what it could not write.
+                open::complete_first(&self.path, file).inspect_err(|error| unsynced.failure = Some(error.clone()))?;
                 unsynced.draft = false;
             }
         }

@@ -14,6 +14,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    mem::ManuallyDrop,
     os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
@@ -43,8 +44,10 @@ const SMALL_THINGS: i32 = 40;
 /// A database that has been opened.
 pub(super) struct Opened {
     pub(super) connection: Connection,
-    /// Whether there was none before. Then there is no log either.
+    /// Whether there was none before.
     pub(super) is_new: bool,
+    /// How long the log gets before it is moved into the database.
+    pub(super) pages: i32,
 }
 
 /// The place of a database, or what stands there.
@@ -110,7 +113,7 @@ pub(super) fn look(path: PathBuf, patience: Option<Duration>, pages: i32) -> Res
         let shared = Shared::new(path, patience)?;
         set_up(&connection, pages).map_err(|e| shared.error(&e))?;
         check_version(&shared.path, &connection)?;
-        return Ok((shared, Place::Opened(Opened { connection, is_new: false })));
+        return Ok((shared, Place::Opened(Opened { connection, is_new: false, pages })));
     }
     let above = make_folder(&path)?;
     let shared = Shared::new(path, patience)?;
@@ -125,16 +128,15 @@ impl Unmade {
     /// Opens it, and makes it if nobody has.
     pub(super) fn open(&self, shared: &Shared) -> Result<Opened> {
         let is_made_here = shared.first.get().is_some();
-        let is_new = is_made_here || make(shared, self.above.clone(), Draft::Empty, Image::new)?.is_some();
+        let is_new = is_made_here || make(shared, self.above.clone(), Draft::Empty, Image::new, drop)?;
         let connection = checked(&shared.path)?;
         set_up(&connection, self.pages).map_err(|e| shared.error(&e))?;
-        Ok(Opened { connection, is_new })
+        Ok(Opened { connection, is_new, pages: self.pages })
     }
 
     /// Makes it with what `image` gives, unless it is there. Says whether it did.
     pub(super) fn make_with(&self, shared: &Shared, image: impl FnOnce() -> Image) -> Result<bool> {
-        let made = make(shared, self.above.clone(), Draft::Filled, image)?;
-        Ok(made.is_some_and(|file| shared.first.set(file).is_ok()))
+        make(shared, self.above.clone(), Draft::Filled, image, |file| drop(shared.first.set(ManuallyDrop::new(file))))
     }
 }
 
@@ -188,9 +190,15 @@ fn resolve(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Makes a new database, and returns it if it did: of several processes that come at once, the first does. The name of the folder, in
-/// the one `above`, has to be made to last by each.
-fn make(shared: &Shared, above: Option<PathBuf>, draft: Draft, image: impl FnOnce() -> Image) -> Result<Option<File>> {
+/// Makes a new database, and says whether it did: of several processes that come at once, the first does. The name of the folder, in
+/// the one `above`, has to be made to last by each. What becomes of the handle is decided under the lock: nobody has another yet, whose locks would go with it.
+fn make(
+    shared: &Shared,
+    above: Option<PathBuf>,
+    draft: Draft,
+    image: impl FnOnce() -> Image,
+    keep: impl FnOnce(File),
+) -> Result<bool> {
     let path = &shared.path;
     if shared.patience.is_some() && !shared.reserve()? {
         return Err(shared.locked(Duration::ZERO));
@@ -198,25 +206,31 @@ fn make(shared: &Shared, above: Option<PathBuf>, draft: Draft, image: impl FnOnc
     let _lock = shared.lock()?;
     shared.unsynced().above = above;
     match find(path)? {
-        Found::Database => return Ok(None),
+        Found::Database => return Ok(false),
         Found::Draft(found) => {
             let connection = raw(path).map_err(|e| explain(path, &e))?;
             restore(path, found, &connection)?;
             complete(path, &connection).map_err(|e| explain(path, &e))?;
-            return Ok(None);
+            return Ok(false);
         }
         Found::Link => {
             let found = "a link has just taken its place".into();
             return Err(Error::Foreign { path: path.clone(), found });
         }
-        // Of one that held something not even the length is left, and what is in the log was written to that.
-        Found::Nothing if fs::remove_file(Draft::Filled.of(path)).is_ok() => remove_log(path)?,
+        // Of one that held something not even the length is left, and what is in the log was written to that. The name goes last: it is what tells.
+        Found::Nothing if Draft::Filled.of(path).symlink_metadata().is_ok() => {
+            remove_log(path)?;
+            let _ = fs::remove_file(Draft::Filled.of(path));
+        }
+        // What is in the log was written to one that held nothing, and would be laid over what this one holds.
+        Found::Nothing if draft == Draft::Filled && has_log(path) => return Ok(false),
         Found::Nothing => {}
     }
     let made = write(path, draft, &image()).inspect_err(|_| drop(fs::remove_file(draft.of(path))));
     let made = made.map_err(|e| unusable(path, &e))?;
     shared.unsynced().draft = true;
-    Ok(Some(made))
+    keep(made);
+    Ok(true)
 }
 
 fn write(path: &Path, draft: Draft, image: &Image) -> io::Result<File> {
@@ -264,6 +278,11 @@ fn restore(path: &Path, draft: Draft, connection: &Connection) -> Result<()> {
     write().map_err(|e| unusable(path, &e))
 }
 
+/// Whether anything was written to the log.
+pub(super) fn has_log(path: &Path) -> bool {
+    fs::metadata(with_suffix(path, "-wal")).is_ok_and(|log| log.len() > 0)
+}
+
 fn remove_log(path: &Path) -> Result<()> {
     match fs::remove_file(with_suffix(path, "-wal")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(path, &error)),
@@ -280,7 +299,8 @@ pub(super) fn complete(path: &Path, connection: &Connection) -> rusqlite::Result
 
 /// As [`complete`], of one that this process has made and has a handle on.
 pub(super) fn complete_first(path: &Path, file: &File) -> Result<()> {
-    file.sync_all().map_err(|e| unusable(path, &e))?;
+    let unsynced = |error| Error::Io { path: path.into(), reason: format!("cannot sync it: {error}") };
+    file.sync_all().map_err(unsynced)?;
     forget_draft(path);
     Ok(())
 }
@@ -399,8 +419,7 @@ pub(super) fn connection(path: &Path) -> Result<Connection> {
 fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_PATIENCE)?;
     connection.set_prepared_statement_cache_capacity(256);
-    // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
-    unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
+    checkpoint_after(connection, pages);
     if pages == CHECKPOINT_PAGES {
         // Who stays has thousands of small things to keep, and who leaves at once touches twelve pages of memory for a few of them: see `.cargo/config.toml`.
         // SAFETY: as above; SQLite takes the memory itself.
@@ -418,6 +437,12 @@ fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
     // A short-lived process would otherwise pay for moving the log into the database when it leaves.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())
+}
+
+/// Has what it commits moved from the log into the database after so many pages; never, after 0.
+pub(super) fn checkpoint_after(connection: &Connection, pages: i32) {
+    // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
+    unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
 }
 
 /// Refuses what a later version has made. The header may be older than the log, which a connection reads too.

@@ -9,7 +9,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -18,12 +18,13 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    BLOCKED_PATIENCE, Shared,
-    bell::{Topic, Topics},
+    Shared,
+    bell::Topics,
     finish,
+    here::Here,
     image::Image,
     leases::Leases,
-    open::{self, Opened, Place, Unmade},
+    open::{self, Opened},
     syncer::{Committed, Syncer},
     tx::{Cache, Fail, Tx},
 };
@@ -44,18 +45,7 @@ pub(super) enum Writer {
     /// On a thread of its own.
     Thread(mpsc::UnboundedSender<Work>),
     /// On the thread of whoever asks.
-    Here(Arc<Mutex<Here>>),
-}
-
-/// The owner, where calls are done on the thread of whoever asks. It is there when something is first asked of it.
-pub(super) struct Here {
-    shared: Arc<Shared>,
-    state: State,
-}
-
-enum State {
-    Unmade(Unmade),
-    Open(Scribe),
+    Here(Here),
 }
 
 /// What the owner is asked to do.
@@ -94,8 +84,6 @@ const LONG_LOG_BYTES: u64 = 1024 * 1024;
 /// A process that makes a database and no more transactions than these leaves it to the next to sync it.
 const LEFT_UNSYNCED: u64 = 2;
 const STACK: usize = 512 * 1024;
-/// Between two looks at a lock that others have.
-const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
 impl Writer {
     /// Starts the thread, which opens the database. It ends when every clone of the writer is gone.
@@ -121,42 +109,25 @@ impl Writer {
 
     /// Opens the database for a process that waits for each call, if there is one.
     pub(super) async fn here(path: &Path) -> Result<(Self, Arc<Shared>)> {
-        let look = || open::look(path.into(), Some(BLOCKED_PATIENCE), open::SHORT_CHECKPOINT_PAGES);
-        let (shared, place) = patiently(look).await?;
-        let shared = Arc::new(shared);
-        let state = match place {
-            Place::Opened(database) => State::Open(Scribe::new(Arc::clone(&shared), database)),
-            Place::Unmade(unmade) => State::Unmade(unmade),
-        };
-        Ok((Self::Here(Arc::new(Mutex::new(Here { shared: Arc::clone(&shared), state }))), shared))
+        Here::look(path).await.map(|(here, shared)| (Self::Here(here), shared))
     }
 
     /// Has the database there, in a process that makes it when it is first needed.
     pub(super) async fn until_open(&self) -> Result<()> {
-        let Self::Here(here) = self else { return Ok(()) };
-        patiently(|| lock(here).open().map(drop)).await
+        if let Self::Here(here) = self { here.until_open().await } else { Ok(()) }
     }
 
     /// Waits for others to let go of the database, in a process whose calls block: once begun, they cannot be interrupted.
     pub(super) async fn until_free(&self) -> Result<()> {
-        let Self::Here(here) = self else { return Ok(()) };
-        self.until_open().await?;
-        let shared = Arc::clone(&lock(here).shared);
-        until_free(&shared).await
+        if let Self::Here(here) = self { here.until_free().await } else { Ok(()) }
     }
 
-    /// Makes the database with something in it, which `first` gives. Nothing, where there is one, or `first` has nothing to give.
+    /// Makes the database with something in it, which `first` gives, in a process that has found none. Nothing elsewhere.
     pub(super) async fn begin_with<T>(
         &self,
         first: impl FnOnce(&Leases) -> Result<Option<(T, Image)>>,
     ) -> Result<Option<T>> {
-        let Self::Here(here) = self else { return Ok(None) };
-        let shared = match &*lock(here) {
-            Here { shared, state: State::Unmade(_) } => Arc::clone(shared),
-            _ => return Ok(None),
-        };
-        until_free(&shared).await?;
-        lock(here).begin_with(first)
+        if let Self::Here(here) = self { here.begin_with(first).await } else { Ok(None) }
     }
 
     /// Has `job` done in the next group of writes.
@@ -195,7 +166,7 @@ impl Writer {
         match self {
             Self::Thread(_) => self.send(work),
             // Whoever holds it may be the one that asks. What is left undone is made good when its worker leaves.
-            Self::Here(here) => drop(here.try_lock().map(|mut here| here.perform(work))),
+            Self::Here(here) => here.perform_if_free(work),
         }
     }
 
@@ -221,7 +192,7 @@ impl Writer {
     pub(super) fn sync(&self) -> oneshot::Receiver<Result<()>> {
         let (reply, receiver) = oneshot::channel();
         if let Self::Here(here) = self
-            && matches!(lock(here).state, State::Unmade(_))
+            && here.is_unopened()
         {
             // What it was made with is synced by whoever asks.
             drop(reply.send(Ok(())));
@@ -241,11 +212,8 @@ impl Writer {
 
     /// Makes ready for the end of an attempt, where the caller would have to wait for that. On a thread of its own it takes nobody's time.
     pub(super) fn make_ready(&self) {
-        if let Self::Here(here) = self
-            && let Ok(scribe) = lock(here).open()
-        {
-            // What fails here fails again when it is needed, and is told then.
-            let _ = finish::make_ready(&scribe.connection);
+        if let Self::Here(here) = self {
+            here.make_ready();
         }
     }
 
@@ -253,87 +221,8 @@ impl Writer {
         match self {
             // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
             Self::Thread(queue) => drop(queue.send(work)),
-            Self::Here(here) => lock(here).perform(work),
+            Self::Here(here) => here.perform(work),
         }
-    }
-}
-
-/// A panic in a job leaves nothing half-done: its transaction was undone on the way out.
-fn lock(here: &Mutex<Here>) -> MutexGuard<'_, Here> {
-    here.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Does what fails as long as others have the database, when they have let go of it.
-async fn patiently<T>(mut deed: impl FnMut() -> Result<T>) -> Result<T> {
-    let mut waiting = Waiting::new();
-    loop {
-        match deed() {
-            Err(Error::Locked { path, holder, .. }) => {
-                let locked = |waited: Duration| Error::Locked { path, secs: waited.as_secs(), holder };
-                waiting.pause().await.map_err(locked)?;
-            }
-            done => return done,
-        }
-    }
-}
-
-async fn until_free(shared: &Shared) -> Result<()> {
-    let mut waiting = Waiting::new();
-    while !shared.reserve()? {
-        waiting.pause().await.map_err(|waited| shared.locked(waited))?;
-    }
-    Ok(())
-}
-
-impl Here {
-    fn open(&mut self) -> Result<&mut Scribe> {
-        if let State::Unmade(unmade) = &self.state {
-            let database = unmade.open(&self.shared)?;
-            self.state = State::Open(Scribe::new(Arc::clone(&self.shared), database));
-        }
-        match &mut self.state {
-            State::Open(scribe) => Ok(scribe),
-            State::Unmade(_) => Err(Error::Closed),
-        }
-    }
-
-    /// Who asks has seen to it that it is open. If it is not, the work is dropped with its sender, which the receiver reports as closed.
-    fn perform(&mut self, work: Work) {
-        if let Ok(scribe) = self.open() {
-            scribe.perform(work, None);
-        }
-    }
-
-    fn begin_with<T>(&mut self, first: impl FnOnce(&Leases) -> Result<Option<(T, Image)>>) -> Result<Option<T>> {
-        let State::Unmade(unmade) = &self.state else { return Ok(None) };
-        let Some((what, image)) = first(&self.shared.leases)? else { return Ok(None) };
-        if !unmade.make_with(&self.shared, || image)? {
-            return Ok(None);
-        }
-        self.shared.bell.ring(Topic::Log.into());
-        Ok(Some(what))
-    }
-}
-
-/// A wait for a lock that the kernel tells nothing of: it looks again and again. Only short commands do, and seldom have to.
-struct Waiting {
-    began: Instant,
-    pause: Duration,
-}
-
-impl Waiting {
-    fn new() -> Self {
-        Self { began: Instant::now(), pause: Duration::from_micros(100) }
-    }
-
-    /// Pauses before the next look. The error says for how long it has looked in vain.
-    async fn pause(&mut self) -> Result<(), Duration> {
-        if self.began.elapsed() >= BLOCKED_PATIENCE {
-            return Err(BLOCKED_PATIENCE);
-        }
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        Ok(())
     }
 }
 
@@ -436,6 +325,8 @@ pub(super) struct Scribe {
     cache: Cache,
     /// What the connection is set to.
     synchronous: Option<Synchronous>,
+    /// How long the log gets before it is moved into the database.
+    pages: i32,
     /// Whether it has made the database.
     is_new: bool,
     /// How many transactions it has made.
@@ -454,11 +345,11 @@ enum Synchronous {
 }
 
 impl Scribe {
-    fn new(shared: Arc<Shared>, database: Opened) -> Self {
-        let Opened { connection, is_new } = database;
+    pub(super) fn new(shared: Arc<Shared>, database: Opened) -> Self {
+        let Opened { connection, is_new, pages } = database;
         let syncer = Syncer::new(Arc::clone(&shared));
         let (cache, synchronous) = (Cache::default(), None);
-        Self { shared, connection, cache, synchronous, syncer, is_new, commits: 0, is_unsynced: false }
+        Self { shared, connection, cache, synchronous, pages, syncer, is_new, commits: 0, is_unsynced: false }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
@@ -469,8 +360,13 @@ impl Scribe {
         }
     }
 
+    /// Compiles what the end of an attempt asks of the database.
+    pub(super) fn make_ready(&self) {
+        let _ = finish::make_ready(&self.connection);
+    }
+
     /// Does one piece of work; writes take along what else waits in the queue.
-    fn perform(&mut self, work: Work, queue: Option<&mut mpsc::UnboundedReceiver<Work>>) {
+    pub(super) fn perform(&mut self, work: Work, queue: Option<&mut mpsc::UnboundedReceiver<Work>>) {
         let mut others: Vec<Other> = Vec::new();
         match work {
             Work::Other(other) => others.push(other),
@@ -542,7 +438,8 @@ impl Scribe {
         if self.commits >= LEFT_UNSYNCED {
             self.shared.complete(&self.connection)?;
         }
-        let is_first = self.is_new && self.commits == 0;
+        // Others may have been there meanwhile.
+        let is_first = self.is_new && self.commits == 0 && !open::has_log(&self.shared.path);
         self.set_synchronous(if is_first { Synchronous::Off } else { Synchronous::Normal })?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         let began = Instant::now();
@@ -566,6 +463,8 @@ impl Scribe {
                 Synchronous::Off => "PRAGMA synchronous = OFF",
                 Synchronous::Normal => "PRAGMA synchronous = NORMAL",
             })?;
+            // What is moved into the database without a sync is not in the log any more.
+            open::checkpoint_after(&self.connection, if wanted == Synchronous::Off { 0 } else { self.pages });
             self.synchronous = Some(wanted);
         }
         Ok(())
@@ -576,7 +475,10 @@ impl Scribe {
 /// grows from visit to visit would make each dearer than the last.
 impl Drop for Scribe {
     fn drop(&mut self) {
-        if std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(|log| log.len() > LONG_LOG_BYTES) {
+        let is_long = |log: std::fs::Metadata| log.len() > LONG_LOG_BYTES;
+        if self.synchronous != Some(Synchronous::Off)
+            && std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(is_long)
+        {
             // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
             let _ = self.connection.busy_timeout(Duration::ZERO);
             let _ = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));

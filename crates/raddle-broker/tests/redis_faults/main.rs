@@ -5,9 +5,9 @@
 mod away;
 mod chain;
 mod cluster;
-mod company;
 mod doctor;
 mod forms;
+mod group;
 mod hand;
 mod proxy;
 mod refusals;

@@ -2,7 +2,9 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    future::Future,
     path::PathBuf,
+    pin::Pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -313,21 +315,23 @@ impl Occupant {
             runner.start(request).await?;
         }
         let broker = &*self.equipment.broker;
-        let mut syncing = broker.sync();
-        let mut is_syncing = self.equipment.syncs;
-        if is_syncing {
+        let mut syncing = self.equipment.syncs.then(|| sync(broker, fence));
+        if let Some(sync) = &mut syncing {
             // All the while the runner begins; and whatever else there is to be done, while that is under way.
-            tokio::select! {
+            let is_over = tokio::select! {
                 biased;
-                synced = &mut syncing => is_syncing = was_synced(fence, synced),
-                () = std::future::ready(()) => {}
-            }
+                () = sync => true,
+                () = std::future::ready(()) => false,
+            };
+            syncing = syncing.filter(|_| !is_over);
             broker.make_ready();
         }
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
         loop {
             tokio::select! {
-                synced = &mut syncing, if is_syncing => is_syncing = was_synced(fence, synced),
+                () = async { syncing.as_mut().expect("polled only when there is one").await }, if syncing.is_some() => {
+                    syncing = None;
+                }
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
                     Notice::Asked => self.tell(fence, What::Asked),
@@ -403,13 +407,14 @@ impl Occupant {
     }
 }
 
-/// A task that was stored by this process lasts, or does not: either way nobody has to wait for it any longer.
-fn was_synced(fence: Fence, synced: raddle_broker::Result<()>) -> bool {
-    if let Err(error) = synced {
-        // Nobody was told that it would last, and what becomes of it is written with the same care.
-        hand::log!(warn, fence, %error, "a power cut would lose this task");
-    }
-    false
+/// Makes a task last that was stored by this process.
+fn sync(broker: &dyn Broker, fence: Fence) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    Box::pin(async move {
+        if let Err(error) = broker.sync().await {
+            // Nobody was told that it would last, and what becomes of it is written with the same care.
+            hand::log!(warn, fence, %error, "a power cut would lose this task");
+        }
+    })
 }
 
 /// The end of an attempt that has nothing else to tell.
