@@ -122,6 +122,23 @@ async fn an_end_that_cannot_be_written_fails_no_other() {
     assert_eq!(broker.summary().await.unwrap().stale_writes, 0, "none was sent twice");
 }
 
+/// One that cannot be read keeps those from being claimed that stand in line with it, and takes none of them away.
+#[tokio::test]
+async fn a_task_that_cannot_be_read_takes_no_other_out_of_its_line() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), LEASE).await.unwrap();
+    let stored = broker.submit((0..3).map(|_| task("one")).collect()).await.unwrap();
+    let tid = stored[1].tid().to_string();
+    server.ask(&["HSET", "raddle:{x}:task", &tid, "nonsense"]);
+    let error = broker.claim(request(worker, 3)).await.unwrap_err();
+    assert!(error.to_string().contains("cannot be read"), "{error}");
+    server.ask(&["HDEL", "raddle:{x}:task", &tid]);
+    let claims = broker.claim(request(worker, 3)).await.unwrap();
+    let claimed: Vec<Tid> = claims.iter().map(|claim| claim.fence.tid).collect();
+    assert_eq!(claimed, stored.iter().map(|stored| stored.tid()).collect::<Vec<_>>());
+}
+
 /// Whose connection is lost hears what was recorded, whether the call is made again or was given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_is_found_by_each_who_waited_for_it() {

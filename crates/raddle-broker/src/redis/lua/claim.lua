@@ -169,16 +169,24 @@ end
 
 if only == '' then
   take_in_order()
-  call_many('ZREM', ORDER, from_order)
-  call_many('ZREM', LINE, from_line)
-  if remainder then line_up(remainder.part, remainder.tid, remainder.n) end
 else
   -- Only the caller's own look said that it is there: the record has the last word.
   local spec, rec = call('HGET', SPEC, only), call('HGET', TASK, only)
   if max > 0 and spec and call('HEXISTS', DONE, only) == 0 and (not rec or fields(rec)[1] == 'r') then
     tids[1] = only
-    leave_line(head(spec), only)
   end
+end
+-- Before any of them leaves its line: one that cannot be read must not take the others with it.
+local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
+for i = 1, #tids do
+  records[i] = records[i] and fields(records[i])
+end
+if only == '' then
+  call_many('ZREM', ORDER, from_order)
+  call_many('ZREM', LINE, from_line)
+  if remainder then line_up(remainder.part, remainder.tid, remainder.n) end
+elseif #tids > 0 then
+  leave_line(head(specs[1]), only)
 end
 
 -- Others are told of what became ready and is still there.
@@ -198,7 +206,6 @@ local function nothing(owner, wakes)
   return { 'none', wakes, next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '', digits(slot, counter) }
 end
 
-local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
 local claimed_at, changed, owned, busy, kept = int(now_us), {}, {}, {}, {}
 local from, k = 0, 0
 for w = 1, #owners do
@@ -215,11 +222,10 @@ for w = 1, #owners do
     again = reply
   end
   for i = from + 1, math.min(from + each, #tids) do
-    local tid, spec, rec = tids[i], specs[i], records[i]
+    local tid, spec, f = tids[i], specs[i], records[i]
     if spec then
       local attempt, now_is = '1', nil
-      if rec then
-        local f = fields(rec)
+      if f then
         attempt = int(tonumber(f[2]) + 1)
         f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
         now_is = record(f)

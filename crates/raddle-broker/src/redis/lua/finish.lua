@@ -13,6 +13,10 @@ end
 local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) %S+ %S+ (%S+) %S+ (%S+) (.*)$'
 local finished_at = int(now_us)
 local records = call_many('HMGET', TASK, tids)
+-- Before anything is written: who asks is then told that nothing was, and asks again for each alone.
+for i = 1, n do
+  if records[i] and not string.match(records[i], OF_RECORD) then error('RADDLE a record cannot be read: ' .. records[i]) end
+end
 local reply, done, gone, owned, expiry, kept, keys = {}, {}, {}, {}, {}, {}, {}
 local began, ended, order = {}, {}, {}
 local any_words = call('ZCARD', WORDS) > 0
@@ -24,7 +28,6 @@ for i = 1, n do
   local place, latest, tally, part, owner, flags, ttl, key
   if records[i] and not seen[tid] then
     place, latest, tally, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
-    if not place then error('RADDLE a record cannot be read: ' .. records[i]) end
   end
   local is_latest = latest == attempt and (place == 's' or place == 'x') and part ~= '-'
   if is_latest and flags >= '2' and not (follow and follow(tid, ARGV[a + 7])) then
