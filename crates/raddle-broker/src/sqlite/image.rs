@@ -10,6 +10,8 @@ use std::{
     iter,
 };
 
+use raddle_core::Tid;
+
 use super::schema::{APPLICATION_ID, STATEMENTS, VERSION};
 
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -53,6 +55,18 @@ pub(super) enum Value<'a> {
     Null,
     Number(i64),
     Text(&'a str),
+}
+
+impl From<i64> for Value<'_> {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<Tid> for Value<'_> {
+    fn from(tid: Tid) -> Self {
+        Self::Number(tid.as_i64())
+    }
 }
 
 impl Image {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_core::{
-    EventKind, State, Tally, Tid, TidClock, WorkerEntry,
+    EventKind, State, Tally, TidClock, WorkerEntry,
     worker::{Beat, WorkerInfo},
 };
 use rusqlite::params;
@@ -77,6 +77,10 @@ pub(super) fn submit_own(
     Ok(Own { claim: Some(Claim { fence: Fence { tid, attempt: 1 }, spec: task.spec }), ..own })
 }
 
+const IS_NO_SERVICE: Value<'_> = Value::Number(0);
+/// What a worker says of itself later is elsewhere.
+const UNSAID: Value<'_> = Value::Number(0);
+
 /// What [`submit_own`] writes to a database in which there is nothing, as that database. `None` for a task that takes more than a row of some tables.
 pub(super) fn first(
     task: &Prepared,
@@ -90,29 +94,33 @@ pub(super) fn first(
     if spec.unique_key.is_some() || spec.start().is_some() || spec.expires_at(tid).is_some() {
         return Ok(None);
     }
-    let number = |tid: Tid| Value::Number(tid.as_i64());
     let (needs, info) = (spec.needs().to_string(), registry::written(worker));
     let until = end_of(clock::machine(), lease);
-    let (part, attempt, none) = (Value::Number(1), Value::Number(1), Value::Number(0));
-    let (queue, needs, ttl) = (Value::Text(&spec.queue), Value::Text(&needs), Value::Number(task.ttl()));
-    let parent = task.parent.map_or(Value::Null, number);
-    let (rank, is_own) = (Value::Number(rank(spec)), Value::Number(1));
-    let (spawning, told) = (Value::Number(State::Spawning as i64), Value::Number(EventKind::Spawning as i64));
-    let of_task = [Value::Null, part, rank, none, parent, ttl, none, Value::Text(&task.text)];
-    let claimed =
-        [Value::Null, number(owner), spawning, Value::Number(now as i64), Value::Null, ttl, none, none, is_own];
-    let tally = [attempt, none, none, Value::Null, Value::Null, Value::Null];
-    let of_event = [Value::Null, number(tid), told, attempt, number(owner), Value::Null];
-    let (boot, until_value) = (Value::Number(leases.boot), Value::Number(until));
-    let of_worker = [Value::Null, Value::Text(&info), boot, until_value, is_own, none, none, none];
+    let (queue, needs, part) = (Value::Text(&spec.queue), Value::Text(&needs), 1);
+    let (null, ttl, is_keyed, is_paused, is_own) = (Value::Null, task.ttl().into(), 0.into(), 0.into(), 1.into());
+    // Of an attempt: its number, and what went wrong before it.
+    let [attempt, failures, losses] = [1, 0, 0].map(Value::Number);
+    let parent = task.parent.map_or(null, Value::from);
+    let claimed_at = Value::Number(now as i64);
+    let (spawning, told) = (State::Spawning as i64, EventKind::Spawning as i64);
+    #[rustfmt::skip]
     let rows = [
-        Row { of: "meta", number: None, values: &[Value::Text(LAST_ID), number(event)] },
-        Row { of: "parts", number: Some(1), values: &[Value::Null, queue, needs] },
-        Row { of: "parts_by_name", number: None, values: &[queue, needs, part] },
-        Row { of: "tasks", number: Some(tid.as_i64()), values: &of_task },
-        Row { of: "active", number: Some(tid.as_i64()), values: &[&claimed[..], &tally].concat() },
-        Row { of: "events", number: Some(event.as_i64()), values: &of_event },
-        Row { of: "workers", number: Some(owner.as_i64()), values: &of_worker },
+        Row { of: "meta", number: None, values: &[Value::Text(LAST_ID), event.into()] },
+        Row { of: "parts", number: Some(part), values: &[null, queue, needs] },
+        Row { of: "parts_by_name", number: None, values: &[queue, needs, part.into()] },
+        Row { of: "tasks", number: Some(tid.as_i64()), values: &[
+            null, part.into(), rank(spec).into(), IS_NO_SERVICE, parent, ttl, is_keyed, Value::Text(&task.text),
+        ] },
+        Row { of: "active", number: Some(tid.as_i64()), values: &[
+            null, owner.into(), spawning.into(), claimed_at, null, ttl, is_keyed, is_paused, is_own,
+            attempt, failures, losses, null, null, null,
+        ] },
+        Row { of: "events", number: Some(event.as_i64()), values: &[
+            null, tid.into(), told.into(), attempt, owner.into(), null,
+        ] },
+        Row { of: "workers", number: Some(owner.as_i64()), values: &[
+            null, Value::Text(&info), leases.boot.into(), until.into(), is_own, UNSAID, UNSAID, UNSAID,
+        ] },
     ];
     let Some(image) = Image::with(&rows) else { return Ok(None) };
     leases.enter(owner, until, Beat::default())?;

@@ -323,7 +323,9 @@ impl Occupant {
                 () = sync => true,
                 () = std::future::ready(()) => false,
             };
-            syncing = syncing.filter(|_| !is_over);
+            if is_over {
+                syncing = None;
+            }
             broker.make_ready();
         }
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
