@@ -25,21 +25,19 @@ fn folders() -> [PathBuf; 2] {
     [ours.clone(), target.join(profile).join("deps")]
 }
 
-/// The library of this name that was built last, which is the one that this test was just built with.
+/// The library of this name that was built last before this test was: the one that it was built with. Others may have come since.
 fn library(folder: &Path, name: &str) -> PathBuf {
+    let built = |path: &Path| path.metadata().and_then(|found| found.modified()).expect("the build is where it was");
+    let own = built(&env::current_exe().expect("the build is where it was"));
     let begins = format!("lib{name}-");
     let found = fs::read_dir(folder)
         .expect("the build is where it was")
         .map(|entry| entry.expect("the build is where it was").path());
     let libraries = found.filter(|path| {
         let file = path.file_name().expect("the build is where it was").to_string_lossy();
-        file.starts_with(&begins) && file.ends_with(".rlib")
+        file.starts_with(&begins) && file.ends_with(".rlib") && built(path) <= own
     });
-    libraries
-        .max_by_key(|path| {
-            path.metadata().expect("the build is where it was").modified().expect("the build is where it was")
-        })
-        .expect("it was built for this test")
+    libraries.max_by_key(|path| built(path)).expect("it was built for this test")
 }
 
 /// What the compiler says to a case.
