@@ -188,6 +188,10 @@ pub trait Messages: Send + Sync + 'static {
 pub trait Log: Send + Sync + 'static {
     /// Events after the id `after`, the oldest first; waits for the first. With `tid`, those of one task.
     async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>>;
+
+    /// The id of the last event there is, or 0, without going through the others. For who looks at something and wants to know when it changes: asked
+    /// before the look, and given to [`events`](Self::events) after it, it leaves no change out.
+    async fn last_event(&self) -> Result<u64>;
 }
 
 /// What attempts wrote to their standard output and error.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Broker, Error, Result};
+use raddle_broker::{Broker, Error, Log, Result};
 use raddle_core::{TaskView, Tid};
 
 /// How often to look whether the worker that has a task is still there. Delays only what a dead worker has left behind.
@@ -10,15 +10,14 @@ pub const WATCH_WORKERS: Duration = Duration::from_secs(1);
 
 /// Waits until a task is finished, and returns what became of it.
 pub async fn until_finished(broker: &dyn Broker, tid: Tid) -> Result<TaskView> {
-    let mut seen = 0;
+    let mut news = News::of(broker, tid).await?;
     loop {
         let view = broker.task(tid).await?.ok_or(Error::NotFound(tid))?;
         if view.state.is_terminal() {
             return Ok(view);
         }
-        match broker.events(seen, Some(tid), 1000, WATCH_WORKERS).await?.last() {
-            Some(last) => seen = last.id.as_u64(),
-            None => take_from_the_dead(broker, &view).await?,
+        if !news.next(broker, WATCH_WORKERS).await? {
+            take_from_the_dead(broker, &view).await?;
         }
     }
 }
@@ -29,4 +28,85 @@ pub async fn take_from_the_dead(broker: &dyn Broker, task: &TaskView) -> Result<
         broker.reclaim().await?;
     }
     Ok(())
+}
+
+/// News of one task, from the log of all.
+///
+/// A look for them goes through what has happened to others as well. One that found nothing is followed by one from the end of the log, and not
+/// from the last event that was about the task: otherwise each would go through all that has happened since.
+#[derive(Clone, Copy, Debug)]
+pub struct News {
+    tid: Tid,
+    seen: u64,
+}
+
+impl News {
+    /// From now on. What the task is now is to be asked after this, so that nothing falls in between.
+    pub async fn of(log: &(impl Log + ?Sized), tid: Tid) -> Result<Self> {
+        Ok(Self { tid, seen: log.last_event().await? })
+    }
+
+    /// Waits for something to happen to the task, and returns whether it has. Nothing is lost when the future is dropped.
+    ///
+    /// What came after the wait was over is passed over, so the task is to be looked at again in either case.
+    pub async fn next(&mut self, log: &(impl Log + ?Sized), wait: Duration) -> Result<bool> {
+        let events = log.events(self.seen, Some(self.tid), 1000, wait).await?;
+        self.seen = match events.last() {
+            Some(last) => last.id.as_u64(),
+            None => log.last_event().await?,
+        };
+        Ok(!events.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use raddle_broker::{Submit, Tasks, memory::Memory};
+    use raddle_core::{Control, Event, Spec, Word};
+
+    use super::*;
+
+    /// A log that notes from where it is looked at.
+    #[derive(Default)]
+    struct Noting {
+        memory: Memory,
+        looks: Mutex<Vec<u64>>,
+    }
+
+    #[async_trait]
+    impl Log for Noting {
+        async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
+            self.looks.lock().unwrap().push(after);
+            self.memory.events(after, tid, max, wait).await
+        }
+
+        async fn last_event(&self) -> Result<u64> {
+            self.memory.last_event().await
+        }
+    }
+
+    impl Noting {
+        async fn submit(&self) -> Tid {
+            self.memory.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap()[0].tid()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_others_do_is_gone_through_once() {
+        let log = Noting::default();
+        let (tid, mut before) = (log.submit().await, log.submit().await);
+        let mut news = News::of(&log, tid).await.unwrap();
+        for _ in 0..3 {
+            let other = log.submit().await;
+            assert!(!news.next(&log, Duration::ZERO).await.unwrap());
+            assert_eq!(log.looks.lock().unwrap().last(), Some(&before.as_u64()));
+            before = other;
+        }
+        log.memory.control(tid, Control::new(Word::Kill)).await.unwrap();
+        assert!(news.next(&log, Duration::ZERO).await.unwrap());
+        assert!(!news.next(&log, Duration::ZERO).await.unwrap(), "it is told of once");
+    }
 }

@@ -317,6 +317,10 @@ impl Log for Remote {
     async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
         self.ask(Call::Events { after, tid, max, wait }).await
     }
+
+    async fn last_event(&self) -> Result<u64> {
+        self.ask(Call::LastEvent).await
+    }
 }
 
 #[async_trait]

@@ -100,6 +100,7 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
         Call::Depths => answer(id, &broker.depths().await),
         Call::Clear(queue) => answer(id, &broker.clear(&queue).await),
         Call::Events { after, tid, max, wait } => answer(id, &broker.events(after, tid, max, wait).await),
+        Call::LastEvent => answer(id, &broker.last_event().await),
         Call::AppendOutput { fence, stream, bytes: Bytes(bytes) } => {
             answer(id, &broker.append_output(fence, stream, bytes).await)
         }

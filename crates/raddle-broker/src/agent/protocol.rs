@@ -29,7 +29,7 @@ use crate::{
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 7;
+pub(super) const VERSION: u8 = 8;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -172,6 +172,7 @@ pub(super) enum Call {
         max: u32,
         wait: Duration,
     },
+    LastEvent,
     AppendOutput {
         fence: Fence,
         stream: Stream,
@@ -261,6 +262,7 @@ impl Call {
             | Self::Depths
             | Self::Clear(_)
             | Self::Events { .. }
+            | Self::LastEvent
             | Self::ReadOutput { .. }
             | Self::Follow { .. }
             | Self::Schedules
@@ -432,7 +434,7 @@ mod tests {
     #[test]
     fn greetings_of_others_are_told_apart() {
         assert!(check_greeting(&GREETING).is_ok());
-        assert!(matches!(check_greeting(b"raddle\n\x09"), Err(Malformed::Version(9))));
+        assert!(matches!(check_greeting(b"raddle\n\xff"), Err(Malformed::Version(0xff))));
         assert!(matches!(check_greeting(b"GET / HT"), Err(Malformed::Foreign)));
     }
 
@@ -473,6 +475,7 @@ mod tests {
             Call::Depths,
             Call::Clear("jobs".parse().unwrap()),
             Call::Events { after: 0, tid: None, max: 1, wait },
+            Call::LastEvent,
             Call::ReadOutput { fence, stream: Stream::Stdout, offset: 0, max: 1 },
             put("jobs"),
             put(&format!("T{worker}.ctrl_in")),

@@ -117,3 +117,25 @@ pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixtu
     assert_eq!(steps, [EventKind::Spawning, EventKind::Running, EventKind::Completed]);
     Ok(())
 }
+
+/// Whatever it is about, and whatever else has an id.
+pub async fn the_last_event_is_known(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    assert_eq!(broker.last_event().await?, 0);
+    let owner = worker(broker).await?;
+    let last = async || -> Result<u64> {
+        let events = broker.events(0, None, 1000, AT_ONCE).await?;
+        Ok(events.last().map_or(0, |event| event.id.as_u64()))
+    };
+    assert_eq!(broker.last_event().await?, last().await?);
+    let tids = submit_all(broker, vec![spec("task"); 3]).await?;
+    assert_eq!(broker.last_event().await?, tids[2].as_u64());
+    let claims = broker.claim(ClaimRequest { max: 3, ..request(owner) }).await?;
+    assert_eq!(broker.last_event().await?, last().await?);
+    broker.put(&free("jobs"), vec!["x".into()]).await?;
+    assert_eq!(broker.last_event().await?, last().await?, "a message is no event");
+    broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
+    assert_eq!(store.reopen().await.last_event().await?, last().await?);
+    assert!(broker.events(broker.last_event().await?, None, 1, AT_ONCE).await?.is_empty());
+    Ok(())
+}

@@ -287,6 +287,7 @@ macro_rules! conformance {
                 at_most_as_many_as_asked_for
                 an_unknown_task_has_no_events
                 events_of_one_task_are_found_behind_those_of_many
+                the_last_event_is_known
             }
             output {
                 output_is_read_from_any_place

@@ -25,6 +25,10 @@ impl Log for Memory {
             .await?;
         Ok(found.unwrap_or_default())
     }
+
+    async fn last_event(&self) -> Result<u64> {
+        Ok(self.shared.change(|state, _| state.last_event()))
+    }
 }
 
 impl State {
@@ -49,6 +53,11 @@ impl State {
             _ => logged.next(),
         };
         std::iter::from_fn(next).take(max).collect()
+    }
+
+    fn last_event(&self) -> u64 {
+        let ends = [self.tasks.last_key_value().map(|(tid, _)| tid), self.events.last_key_value().map(|(id, _)| id)];
+        ends.into_iter().flatten().max().map_or(0, |id| id.as_u64())
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{PAGE, views};
 use crate::{
     Broker, Result,
-    request::{Message, Peek, TaskFilter},
+    request::{Message, Peek},
 };
 
 /// Beyond this nobody waits, and a clock could overflow.
@@ -27,8 +27,6 @@ pub struct Watch {
     after: u64,
     /// Records that have been shown, as long as they are there, with the attempt they belonged to. `None` before the first look.
     shown: Option<HashSet<(Tid, u32)>>,
-    /// The last event of the log that has been looked at.
-    event: u64,
 }
 
 impl Watch {
@@ -36,7 +34,7 @@ impl Watch {
     ///
     /// A record with an earlier id is passed over if the first look finds it, and shown if it comes later.
     pub fn new(queue: QueueName, after: u64) -> Self {
-        Self { queue, after, shown: None, event: 0 }
+        Self { queue, after, shown: None }
     }
 
     /// What has come since the last call; waits for the first.
@@ -65,23 +63,19 @@ impl Watch {
         Ok(new)
     }
 
-    /// Of all events, few may be about requests.
+    /// Of all events, few may be about requests. Those that are not are gone through once.
     async fn next_results(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
         let deadline = Instant::now() + wait.min(LONGEST_WAIT);
         loop {
+            let end = broker.last_event().await?;
             let new = views::look(broker, &self.queue, self.after, PAGE).await?;
             self.pass(&new);
             let left = deadline.saturating_duration_since(Instant::now());
             if !new.is_empty() || left.is_zero() {
                 return Ok(new);
             }
-            self.event = self.event.max(self.after);
-            self.catch_up(broker, None).await?;
-            // What came between the look and the catching up is found by another look.
-            let missed = views::look(broker, &self.queue, self.after, PAGE).await?;
-            if missed.is_empty() {
-                broker.events(self.event, None, 1, left).await?;
-            }
+            self.after = self.after.max(end);
+            broker.events(self.after, None, 1, left).await?;
         }
     }
 
@@ -95,7 +89,8 @@ impl Watch {
     async fn next_records(&mut self, broker: &dyn Broker, tid: Option<Tid>, wait: Duration) -> Result<Vec<Message>> {
         let deadline = Instant::now() + wait.min(LONGEST_WAIT);
         loop {
-            self.catch_up(broker, tid).await?;
+            // Asked for before records are looked at, so that no change falls in between.
+            let end = broker.last_event().await?;
             let mut new = self.new_records(broker).await?;
             let stored = views::stored(broker, &self.queue, self.after, PAGE).await?;
             self.pass(&stored);
@@ -104,24 +99,11 @@ impl Watch {
             if !new.is_empty() || left.is_zero() {
                 return Ok(new);
             }
-            either(async { broker.events(self.event, tid, 1, left).await.map(drop) }, async {
+            either(async { broker.events(end, tid, 1, left).await.map(drop) }, async {
                 broker.look(self.peek(left)).await.map(drop)
             })
             .await?;
         }
-    }
-
-    /// Brings the place in the log up to date. Done before records are looked at, so that no change falls in between.
-    async fn catch_up(&mut self, broker: &dyn Broker, tid: Option<Tid>) -> Result<()> {
-        if self.event == 0 && tid.is_none() {
-            // A long log need not be gone through: nothing before the newest task can be news.
-            let newest = broker.tasks(TaskFilter { services: true, limit: 1, ..TaskFilter::default() }).await?;
-            self.event = newest.first().map_or(0, |task| task.tid.as_u64());
-        }
-        while let Some(last) = broker.events(self.event, tid, PAGE, Duration::ZERO).await?.last() {
-            self.event = last.id.as_u64();
-        }
-        Ok(())
     }
 
     async fn new_records(&mut self, broker: &dyn Broker) -> Result<Vec<Message>> {

@@ -37,6 +37,16 @@ impl Log for Redis {
             }
         }
     }
+
+    async fn last_event(&self) -> Result<u64> {
+        let keys = &self.core.keys;
+        let mut pipe = redis::pipe();
+        pipe.cmd("XREVRANGE").arg(keys.of("born")).arg("+").arg("-").arg("COUNT").arg(1);
+        pipe.cmd("XREVRANGE").arg(keys.of("log")).arg("+").arg("-").arg("COUNT").arg(1);
+        let [born, log] = <[Value; 2]>::try_from(self.link().pipe(pipe).await?).unwrap_or_default();
+        let last = created(born).into_iter().chain(logged(log)).map(|event| event.id.as_u64());
+        Ok(last.max().unwrap_or(0))
+    }
 }
 
 /// Events after `after`, of all tasks. Those of tasks that have been purged are passed over.

@@ -51,6 +51,12 @@ pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Resu
     Ok(Stretch { events, scanned, more: looked_at == SCAN })
 }
 
+/// The id of the last event. Both are looks at the end of a key.
+fn last(db: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT max(ifnull((SELECT max(id) FROM events), 0), ifnull((SELECT max(tid) FROM tasks), 0))";
+    db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)).map(|id| id as u64)
+}
+
 fn created(tid: Tid) -> Event {
     Event {
         id: tid,
@@ -101,5 +107,9 @@ impl Log for Sqlite {
                 return Ok(stretch.first(max));
             }
         }
+    }
+
+    async fn last_event(&self) -> Result<u64> {
+        self.read(|db| Ok(last(db)?)).await
     }
 }

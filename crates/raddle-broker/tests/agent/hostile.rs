@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::support::*;
 
-const GREETING: &[u8] = b"raddle\n\x07";
+const GREETING: &[u8] = b"raddle\n\x08";
 
 fn frame(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind];
@@ -71,7 +71,7 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     let hostile: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0; 100_000],
-        b"raddle\n\x09".to_vec(),
+        b"raddle\n\xff".to_vec(),
         with_greeting(&[0xff; 64]),
         // A frame that says it is 4 GiB long, and one that is a byte longer than allowed.
         with_greeting(&[&[1][..], &[0; 8], &[0xff; 4]].concat()),
@@ -195,9 +195,9 @@ async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\x08", "version 8 is spoken there, and 7 here"),
+        ("later", b"raddle\n\xff", "version 255 is spoken there, and 8 here"),
         ("silent", b"", "has closed the connection"),
-        ("half", b"raddle\n\x07\x13\x00", "has closed the connection"),
+        ("half", b"raddle\n\x08\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
         let path = folder.path().join(name);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use raddle_broker::{Broker, Delivered, Peek};
 use raddle_core::{Control, QueueName, State, TaskView, Tid, Word, control::Reply, queue_name::Port};
-use raddle_fabric::wait::{WATCH_WORKERS, take_from_the_dead};
+use raddle_fabric::wait::{News, WATCH_WORKERS, take_from_the_dead};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -123,7 +123,7 @@ pub(super) async fn ask(broker: &dyn Broker, tid: Tid, mut message: Control, pat
     }
     let ends = matches!(message.command, Word::Stop | Word::Kill);
     let replies = QueueName::Task(tid, Port::CtrlOut);
-    let (mut seen, mut heard) = (0, 0);
+    let (mut news, mut heard) = (News::of(broker, tid).await?, 0);
     loop {
         let now = tid::view(broker, tid).await?;
         let another_attempt = now.state == State::Created || now.attempt != before.attempt;
@@ -137,9 +137,8 @@ pub(super) async fn ask(broker: &dyn Broker, tid: Tid, mut message: Control, pat
         let slice = left.min(WATCH_WORKERS);
         let peek = Peek { queue: replies.clone(), after: heard, max: 1000, wait: slice };
         tokio::select! {
-            events = broker.events(seen, Some(tid), 1000, slice) => match events?.last() {
-                Some(last) => seen = last.id.as_u64(),
-                None => take_from_the_dead(broker, &now).await?,
+            changed = news.next(broker, slice) => if !changed? {
+                take_from_the_dead(broker, &now).await?;
             },
             messages = broker.look(peek), if !ends => {
                 let messages = messages?;

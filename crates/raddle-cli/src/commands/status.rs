@@ -33,7 +33,8 @@ pub(super) async fn status(context: &Context, args: &StatusArgs) -> Outcome {
     let broker = context.watcher().await?;
     let in_place = !context.json && io::stdout().is_terminal();
     loop {
-        let seen = newest(&*broker).await?;
+        // Asked for before the rest is looked at, so that no change falls in between.
+        let seen = broker.last_event().await?;
         let shows_progress = show(context, &*broker, in_place).await?;
         sleep(BREATHE).await;
         // Progress is no event.
@@ -110,15 +111,4 @@ fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: 
 
 fn of(summary: &Summary, state: State) -> u64 {
     summary.states.get(&state).copied().unwrap_or(0)
-}
-
-/// The last event there is. Taken before the rest is looked at, so that no change falls in between.
-async fn newest(broker: &dyn Broker) -> Outcome<u64> {
-    const PAGE: u32 = 10_000;
-    let task = TaskFilter { services: true, limit: 1, ..Default::default() };
-    let mut seen = broker.tasks(task).await?.first().map_or(0, |task| task.tid.as_u64());
-    while let Some(last) = broker.events(seen, None, PAGE, Duration::ZERO).await?.last() {
-        seen = last.id.as_u64();
-    }
-    Ok(seen)
 }

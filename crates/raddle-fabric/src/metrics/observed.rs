@@ -222,6 +222,10 @@ impl Log for Observed {
     async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
         self.broker.events(after, tid, max, wait).await
     }
+
+    async fn last_event(&self) -> Result<u64> {
+        self.broker.last_event().await
+    }
 }
 
 #[async_trait]
