@@ -44,7 +44,7 @@ pub enum System {
     Registry,
     /// Control words to all workers.
     Control,
-    /// Their replies.
+    /// What they are doing.
     Status,
     /// Requests to the prime.
     SpawnRequests,
@@ -124,7 +124,7 @@ impl System {
 
     /// Whether the queue shows records the broker keeps anyway, and so cannot be written to.
     pub fn is_view(self) -> bool {
-        matches!(self, Self::Log | Self::TidMappings | Self::Registry | Self::SpawnResults | Self::Dead)
+        !matches!(self, Self::Control | Self::SpawnRequests)
     }
 }
 

@@ -217,6 +217,8 @@ pub async fn views_show_records(store: &dyn Fixture) -> Result<()> {
     assert_eq!((&ids[1]["name"], &ids[1]["pid"]), (&"waiting".into(), &Value::Null));
     let registry = peek(broker, QueueName::System(System::Registry)).await?;
     assert_eq!((registry.len(), &registry[0]["tid"]), (1, &owner.to_string().into()));
+    let doing = peek(broker, QueueName::System(System::Status)).await?;
+    assert_eq!((doing.len(), &doing[0]["tid"], &doing[0]["status"]), (1, &owner.to_string().into(), &"active".into()));
     let exhausted = peek(broker, QueueName::System(System::Dead)).await?;
     assert_eq!((exhausted.len(), &exhausted[0]["tid"]), (1, &dead.to_string().into()));
     Ok(())

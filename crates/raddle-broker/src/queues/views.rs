@@ -103,7 +103,10 @@ async fn system_view(broker: &dyn Broker, system: System, after: u64, max: u32) 
             dead.iter().map(|task| message(task.tid, task)).collect()
         }
         System::SpawnResults => return requests::results(broker, PRIME, after, max).await,
-        System::Registry => broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect(),
+        // Who is there says what it is doing: it is one record.
+        System::Registry | System::Status => {
+            broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect()
+        }
         _ => Vec::new(),
     };
     shown.retain(|message| message.id.as_u64() > after);
