@@ -5,6 +5,7 @@
 //! a manager is a task from then on.
 //! Records can be looked at, not taken: a view that could be consumed would be a second way to lose a task.
 
+mod pages;
 mod requests;
 mod views;
 mod watch;
@@ -13,7 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
-    Control, QueueName, State, Tid, WorkerEntry,
+    Control, QueueName, State, TaskView, Tid, WorkerEntry,
     queue_name::{Desk, Port, System},
 };
 use serde::Serialize;
@@ -52,6 +53,16 @@ pub struct Stats {
     pub oldest: Option<Timestamp>,
     /// When the last of them was written.
     pub newest: Option<Timestamp>,
+}
+
+impl Stats {
+    fn add(&mut self, message: &Message) {
+        let written = time_of(message.id);
+        self.messages += 1;
+        self.bytes += message.body.len() as u64;
+        self.oldest = self.oldest.into_iter().chain(written).min();
+        self.newest = self.newest.max(written);
+    }
 }
 
 /// Takes up to `max` messages, the oldest first; waits for the first.
@@ -118,15 +129,20 @@ pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u
 
 /// The queues whose name is like `pattern` that hold something, in the order of their names.
 pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>> {
+    let summary = broker.summary().await?;
     let mut depths: BTreeMap<QueueName, u64> =
         broker.depths().await?.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
     for system in System::ALL.into_iter().filter(|system| system.is_view()) {
         let queue = QueueName::System(system);
         if matches_pattern(pattern, &queue.to_string()) {
-            depths.insert(queue.clone(), stats(broker, &queue).await?.messages);
+            let messages = match system {
+                System::Dead => summary.dead,
+                _ => stats(broker, &queue).await?.messages,
+            };
+            depths.insert(queue, messages);
         }
     }
-    for (queue, ready) in broker.summary().await?.ready {
+    for (queue, ready) in summary.ready {
         if let Ok(queue) = queue.parse::<QueueName>()
             && matches!(queue.desk(), Some((_, Desk::Requests)))
         {
@@ -134,11 +150,13 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>>
         }
     }
     if may_name_tasks(pattern) {
-        for task in broker.tasks(TaskFilter { services: true, ..TaskFilter::default() }).await? {
-            for port in views::ports_of(&task) {
-                *depths.entry(QueueName::Task(task.tid, port)).or_default() += 1;
+        let count = |task: TaskView| {
+            let queues = views::ports_of(&task).map(|port| QueueName::Task(task.tid, port));
+            for queue in queues.filter(|queue| matches_pattern(pattern, &queue.to_string())) {
+                *depths.entry(queue).or_default() += 1;
             }
-        }
+        };
+        pages::each(broker, TaskFilter { services: true, ..TaskFilter::default() }, count).await?;
     }
     let mut named: Vec<_> = depths.into_iter().map(|(queue, messages)| (queue.to_string(), queue, messages)).collect();
     named.retain(|(name, _, messages)| *messages > 0 && matches_pattern(pattern, name));
@@ -149,21 +167,23 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>>
 /// How much a queue holds, and since when.
 pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
     let mut stats = Stats { queue: queue.clone(), messages: 0, bytes: 0, oldest: None, newest: None };
-    // A view of tasks or workers is made anew for each look, so it is looked at once.
-    let at_once = match queue {
-        QueueName::System(System::Log) => PAGE,
-        _ if is_view(queue) || matches!(queue.desk(), Some((_, Desk::Requests))) => u32::MAX,
-        _ => PAGE,
-    };
+    let shown = views::tasks_in(queue);
+    let shows_tasks = !shown.is_empty();
+    for views::Shown { filter, message } in shown {
+        pages::each(broker, filter, |task| stats.add(&message(&task))).await?;
+    }
+    // A view of workers is made anew for each look, so it is looked at once.
+    let shows_log = *queue == QueueName::System(System::Log) || matches!(queue.desk(), Some((_, Desk::Results)));
+    let at_once = if is_view(queue) && !shows_log { u32::MAX } else { PAGE };
     let mut after = 0;
     loop {
-        let page = views::look(broker, queue, after, at_once).await?;
+        let page = match shows_tasks {
+            true => views::stored(broker, queue, after, at_once).await?,
+            false => views::look(broker, queue, after, at_once).await?,
+        };
         let Some(last) = page.last() else { return Ok(stats) };
         after = last.id.as_u64();
-        stats.oldest = stats.oldest.or_else(|| page.first().and_then(|first| time_of(first.id)));
-        stats.newest = time_of(last.id);
-        stats.messages += page.len() as u64;
-        stats.bytes += page.iter().map(|message| message.body.len() as u64).sum::<u64>();
+        page.iter().for_each(|message| stats.add(message));
     }
 }
 
@@ -185,9 +205,9 @@ pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result
     let mut queues: Vec<QueueName> = list(broker, pattern).await?.into_iter().map(|depth| depth.queue).collect();
     queues.retain(|queue| !is_view(queue) && !is_control(queue));
     if pattern.ends_with(".ctrl_in") {
-        let unfinished = broker.tasks(views::unfinished()).await?;
-        let control = unfinished.into_iter().rev().map(|task| QueueName::Task(task.tid, Port::CtrlIn));
-        queues.extend(control.filter(|queue| matches_pattern(pattern, &queue.to_string())));
+        let mut control = Vec::new();
+        pages::each(broker, views::unfinished(), |task| control.push(QueueName::Task(task.tid, Port::CtrlIn))).await?;
+        queues.extend(control.into_iter().rev().filter(|queue| matches_pattern(pattern, &queue.to_string())));
     }
     let workers = QueueName::System(System::Control);
     if pattern == workers.to_string() {

@@ -211,6 +211,10 @@ pub struct TaskFilter {
     pub dead: bool,
     /// Whether to show Raddle's own services too.
     pub services: bool,
+    /// One of these; `None` for any.
+    pub among: Option<Vec<Tid>>,
+    /// Older than this one: behind the last task of one list the next begins.
+    pub before: Option<Tid>,
     /// How many at most.
     pub limit: u32,
 }
@@ -435,12 +439,35 @@ impl Stream {
 
 impl Default for TaskFilter {
     fn default() -> Self {
-        Self { states: Vec::new(), name: None, queue: None, dead: false, services: false, limit: u32::MAX }
+        Self {
+            states: Vec::new(),
+            name: None,
+            queue: None,
+            dead: false,
+            services: false,
+            among: None,
+            before: None,
+            limit: u32::MAX,
+        }
     }
 }
 
 impl TaskFilter {
-    /// Whether a task fits all but its state, which engines look at first.
+    /// The ids that are asked for, the newest first, if they are.
+    pub(crate) fn chosen(&self) -> Option<Vec<Tid>> {
+        let mut chosen = self.among.clone()?;
+        chosen.retain(|tid| self.reaches(*tid));
+        chosen.sort_unstable_by(|a, b| b.cmp(a));
+        chosen.dedup();
+        Some(chosen)
+    }
+
+    /// Whether a task is old enough.
+    pub(crate) fn reaches(&self, tid: Tid) -> bool {
+        self.before.is_none_or(|before| tid < before)
+    }
+
+    /// Whether a task fits all but its id and its state, which engines look at first.
     pub(crate) fn admits(&self, task: &TaskView) -> bool {
         (self.services || !task.spec.is_service())
             && (!self.dead || task.dead)

@@ -29,7 +29,7 @@ use crate::{
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 8;
+pub(super) const VERSION: u8 = 9;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];

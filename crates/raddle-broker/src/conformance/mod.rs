@@ -305,6 +305,8 @@ macro_rules! conformance {
             }
             tasks {
                 the_newest_come_first
+                tasks_are_listed_in_pages
+                tasks_are_found_by_id
                 tasks_are_found_by_state
                 tasks_are_found_by_name_and_queue
                 services_are_shown_on_request
@@ -384,6 +386,7 @@ macro_rules! conformance {
                 words_are_not_moved
                 views_show_records
                 queues_are_listed_by_name
+                the_queues_of_many_tasks_are_listed
                 stats_count_messages_and_bytes
                 a_broadcast_reaches_queues_that_hold_something
                 a_broadcast_reaches_control_queues_only_by_name

@@ -242,6 +242,32 @@ pub async fn queues_are_listed_by_name(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
+/// However many there are.
+pub async fn the_queues_of_many_tasks_are_listed(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tids = submit_all(broker, vec![spec("task"); 2100]).await?;
+    for _ in 0..2 {
+        end(broker, begin(broker, owner).await?, failure()).await?;
+    }
+    let inboxes = queues::list(&**broker, "T*.inbox").await?;
+    assert_eq!(inboxes.len(), 2098);
+    assert!(inboxes.iter().zip(&tids[2..]).all(|(depth, tid)| depth.queue == QueueName::Task(*tid, Port::Inbox)));
+    assert_eq!(queues::list(&**broker, "T*").await?.len(), 2098 + 2 * 2 + 1);
+    let depth = |system, messages| QueueDepth { queue: QueueName::System(system), messages };
+    let views = queues::list(&**broker, "raddle.*").await?;
+    for expected in [depth(System::Dead, 2), depth(System::TidMappings, 2099), depth(System::Log, 2 + 2100 + 2 * 3)] {
+        assert!(views.contains(&expected), "{expected:?} in {views:?}");
+    }
+    let ids = queues::stats(&**broker, &QueueName::System(System::TidMappings)).await?;
+    let shown = queues::peek(&**broker, &ids.queue, u32::MAX).await?;
+    assert_eq!(shown.len(), 2099);
+    assert!(shown.is_sorted_by(|a, b| a.id < b.id));
+    assert_eq!(ids.bytes, shown.iter().map(|message| message.body.len() as u64).sum::<u64>());
+    assert!(ids.oldest < ids.newest);
+    Ok(())
+}
+
 /// And when they were written.
 pub async fn stats_count_messages_and_bytes(store: &dyn Fixture) -> Result<()> {
     let broker = &**store.broker();

@@ -32,6 +32,58 @@ pub async fn the_newest_come_first(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
+/// Each begins behind the last task of the one before, whatever is asked for.
+pub async fn tasks_are_listed_in_pages(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    // A batch may be stored as one, and a page may end within it.
+    let mut tids = submit_all(broker, vec![spec("task"); 5]).await?;
+    tids.push(submit(broker, spec("task")).await?);
+    for _ in 0..3 {
+        end(broker, begin(broker, owner).await?, failure()).await?;
+    }
+    begin(broker, owner).await?;
+    begin(broker, owner).await?;
+    let filters = [
+        any(),
+        TaskFilter { services: true, ..any() },
+        TaskFilter { dead: true, ..any() },
+        TaskFilter { states: vec![State::Failed], ..any() },
+        TaskFilter { states: vec![State::Running], ..any() },
+        TaskFilter { states: vec![State::Created, State::Running], services: true, ..any() },
+        TaskFilter { among: Some(tids.clone()), ..any() },
+    ];
+    for filter in filters {
+        let all = found(broker, filter.clone()).await?;
+        assert!(all.len() > 1, "{filter:?}");
+        let (mut listed, mut page) = (Vec::new(), TaskFilter { limit: 2, ..filter });
+        while let Some(last) = listed.last().copied().or(Tid::from_u64(i64::MAX as u64)) {
+            page.before = Some(last);
+            let next = found(broker, page.clone()).await?;
+            if next.is_empty() {
+                break;
+            }
+            listed.extend(next);
+        }
+        assert_eq!(listed, all, "{page:?}");
+    }
+    Ok(())
+}
+
+/// The newest first, each once, and none that is not there.
+pub async fn tasks_are_found_by_id(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let tids = submit_all(broker, vec![spec("a"), spec("b"), spec("c")]).await?;
+    let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    let among = |tids: Vec<Tid>| TaskFilter { among: Some(tids), ..any() };
+    let asked = vec![tids[0], unknown, tids[2], tids[0]];
+    assert_eq!(found(broker, among(asked.clone())).await?, [tids[2], tids[0]]);
+    assert_eq!(found(broker, TaskFilter { limit: 1, ..among(asked.clone()) }).await?, [tids[2]]);
+    assert_eq!(found(broker, TaskFilter { name: Some("a".into()), ..among(asked) }).await?, [tids[0]]);
+    assert!(found(broker, among(vec![])).await?.is_empty());
+    Ok(())
+}
+
 /// In one of several.
 pub async fn tasks_are_found_by_state(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();

@@ -44,4 +44,10 @@ impl Memory {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// The most tasks that anybody was given at once.
+    #[cfg(test)]
+    pub(crate) fn longest_list(&self) -> usize {
+        self.shared.longest_list.load(std::sync::atomic::Ordering::Relaxed)
+    }
 }

@@ -39,6 +39,9 @@ pub(super) struct Shared {
     messages: Notify,
     progress: Notify,
     agenda: Notify,
+    /// The most tasks that anybody was given at once.
+    #[cfg(test)]
+    pub(super) longest_list: std::sync::atomic::AtomicUsize,
 }
 
 impl Shared {

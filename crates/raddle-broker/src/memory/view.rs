@@ -1,5 +1,7 @@
 //! Tasks as others see them.
 
+use std::ops::Bound;
+
 use raddle_core::{TaskView, Tid, tid::ShortTid};
 
 use super::state::{Now, Place, State, Task};
@@ -16,8 +18,15 @@ impl State {
 
     /// The tasks that fit, the newest first.
     pub(super) fn list(&self, filter: &TaskFilter) -> Vec<TaskView> {
-        let fitting = self.tasks.iter().rev().filter(|(_, task)| task.fits(filter));
-        fitting.take(filter.limit as usize).map(|(tid, task)| task.view(*tid)).collect()
+        let show = |tasks: &mut dyn Iterator<Item = (&Tid, &Task)>| {
+            let fitting = tasks.filter(|(_, task)| task.fits(filter)).take(filter.limit as usize);
+            fitting.map(|(tid, task)| task.view(*tid)).collect()
+        };
+        if let Some(chosen) = filter.chosen() {
+            return show(&mut chosen.iter().filter_map(|tid| self.tasks.get_key_value(tid)));
+        }
+        let older = (Bound::Unbounded, filter.before.map_or(Bound::Unbounded, Bound::Excluded));
+        show(&mut self.tasks.range(older).rev())
     }
 
     /// The ids that end in these digits.

@@ -1,10 +1,7 @@
 //! The queues of managers. A request that is written is a task from then on, under the id that its writer is told; what waits, and what became of it,
 //! is what the broker knows of such tasks.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use raddle_core::{
     Event, EventKind, Exit, QueueName, State, Target, TaskView, Tid,
@@ -13,6 +10,7 @@ use raddle_core::{
 };
 use serde_json::{Value, json};
 
+use super::views::Shown;
 use crate::{
     Broker, Result,
     request::{Message, Submit, TaskFilter},
@@ -20,8 +18,6 @@ use crate::{
 
 /// How many events of the log are looked at in one go.
 const PAGE: u32 = 1000;
-/// With more tasks than this in a page of the log, all are read at once rather than one by one.
-const FEW: usize = 100;
 
 /// Submits what is asked of the managers of a type, all or none, and returns the ids of the requests. They are children of `parent`, or else of those that they
 /// are left to.
@@ -36,21 +32,22 @@ pub async fn ask(broker: &dyn Broker, kind: &str, bodies: Vec<String>, parent: O
 }
 
 /// What waits for the managers of a type.
-pub(super) async fn waiting(broker: &dyn Broker, kind: &str) -> Result<Vec<Message>> {
+pub(super) fn waiting(kind: &str) -> Vec<Shown> {
     let mut queues = vec![requests(kind)];
     if kind == PRIME {
         queues.push(WAITING.into());
     }
-    let mut waiting = Vec::new();
-    for queue in queues {
-        let filter = TaskFilter { states: vec![State::Created], queue: Some(queue), ..TaskFilter::default() };
-        waiting.extend(broker.tasks(filter).await?);
-    }
-    let body = |task: &TaskView| match &task.spec.target {
+    let filter = |queue| TaskFilter { states: vec![State::Created], queue: Some(queue), ..TaskFilter::default() };
+    queues.into_iter().map(|queue| Shown { filter: filter(queue), message: request }).collect()
+}
+
+/// A request as it was written.
+fn request(task: &TaskView) -> Message {
+    let body = match &task.spec.target {
         Target::Request(text) => text.clone(),
         _ => json!({ "spec": task.spec }).to_string(),
     };
-    Ok(waiting.iter().map(|task| Message { id: task.tid, body: body(task) }).collect())
+    Message { id: task.tid, body }
 }
 
 /// What became of requests after the id `after`: those to the managers of a type, or all of them for the prime, which is above all others.
@@ -61,7 +58,9 @@ pub(super) async fn results(broker: &dyn Broker, kind: &str, after: u64, max: u3
         let Some(last) = events.last() else { break };
         after = last.id.as_u64();
         let telling: Vec<&Event> = events.iter().filter(|event| tells(event.event)).collect();
-        let tasks = tasks_of(broker, telling.iter().map(|event| event.tid).collect()).await?;
+        let among = Some(telling.iter().map(|event| event.tid).collect());
+        let tasks = broker.tasks(TaskFilter { among, services: true, ..TaskFilter::default() }).await?;
+        let tasks: HashMap<Tid, TaskView> = tasks.into_iter().map(|task| (task.tid, task)).collect();
         let told = telling.iter().filter_map(|event| {
             let task = tasks.get(&event.tid).filter(|task| is_asked_of(task, kind))?;
             Some(Message { id: event.id, body: result(task, event).to_string() })
@@ -75,19 +74,6 @@ pub(super) async fn results(broker: &dyn Broker, kind: &str, after: u64, max: u3
 /// Whether a requester is told of it.
 fn tells(event: EventKind) -> bool {
     event == EventKind::Running || event.is_terminal()
-}
-
-async fn tasks_of(broker: &dyn Broker, tids: BTreeSet<Tid>) -> Result<HashMap<Tid, TaskView>> {
-    let mut tasks = HashMap::new();
-    if tids.len() > FEW {
-        let all = broker.tasks(TaskFilter::default()).await?;
-        tasks.extend(all.into_iter().filter(|task| tids.contains(&task.tid)).map(|task| (task.tid, task)));
-        return Ok(tasks);
-    }
-    for tid in tids {
-        tasks.extend(broker.task(tid).await?.map(|task| (tid, task)));
-    }
-    Ok(tasks)
 }
 
 fn is_asked_of(task: &TaskView, kind: &str) -> bool {

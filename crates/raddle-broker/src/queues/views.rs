@@ -11,7 +11,7 @@ use raddle_core::{
 use serde::Serialize;
 use serde_json::json;
 
-use super::requests;
+use super::{pages, requests};
 use crate::{
     Broker, Result,
     request::{Fence, Message, Peek, Stream, TaskFilter},
@@ -20,13 +20,34 @@ use crate::{
 /// How much of a task's standard output its result shows. `read_output` has all of it.
 const MAX_STDOUT: u32 = 1024 * 1024;
 
+/// Tasks that a queue shows, each as one message.
+pub(super) struct Shown {
+    pub(super) filter: TaskFilter,
+    pub(super) message: fn(&TaskView) -> Message,
+}
+
+/// The tasks that a queue shows, if it is one that shows tasks.
+pub(super) fn tasks_in(queue: &QueueName) -> Vec<Shown> {
+    match queue {
+        QueueName::System(System::TidMappings) => vec![Shown { filter: unfinished(), message: mapping }],
+        QueueName::System(System::Dead) => {
+            let filter = TaskFilter { dead: true, ..TaskFilter::default() };
+            vec![Shown { filter, message: |task| message(task.tid, task) }]
+        }
+        queue => match queue.desk() {
+            Some((kind, Desk::Requests)) => requests::waiting(kind),
+            _ => Vec::new(),
+        },
+    }
+}
+
 /// What a queue shows after the id `after`: records and stored messages, in the order of their ids.
 pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max: u32) -> Result<Vec<Message>> {
     let mut seen = match queue {
         QueueName::System(system) if system.is_view() => return system_view(broker, *system, after, max).await,
         QueueName::Task(tid, port) => own(broker, *tid, *port).await?.into_iter().collect(),
         queue => match queue.desk() {
-            Some((kind, Desk::Requests)) => requests::waiting(broker, kind).await?,
+            Some((_, Desk::Requests)) => tasks(broker, queue).await?,
             Some((kind, Desk::Results)) => return requests::results(broker, kind, after, max).await,
             Some((kind, Desk::Status)) => {
                 let workers = broker.workers().await?;
@@ -97,11 +118,7 @@ async fn system_view(broker: &dyn Broker, system: System, after: u64, max: u32) 
             let events = broker.events(after, None, max, Duration::ZERO).await?;
             events.iter().map(|event| message(event.id, event)).collect()
         }
-        System::TidMappings => broker.tasks(unfinished()).await?.iter().map(mapping).collect(),
-        System::Dead => {
-            let dead = broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?;
-            dead.iter().map(|task| message(task.tid, task)).collect()
-        }
+        System::TidMappings | System::Dead => tasks(broker, &QueueName::System(system)).await?,
         System::SpawnResults => return requests::results(broker, PRIME, after, max).await,
         // Who is there says what it is doing: it is one record.
         System::Registry | System::Status => {
@@ -113,6 +130,15 @@ async fn system_view(broker: &dyn Broker, system: System, after: u64, max: u32) 
     shown.sort_by_key(|message| message.id);
     shown.truncate(max as usize);
     Ok(shown)
+}
+
+/// The tasks that a queue shows, as it shows them.
+async fn tasks(broker: &dyn Broker, queue: &QueueName) -> Result<Vec<Message>> {
+    let mut seen = Vec::new();
+    for Shown { filter, message } in tasks_in(queue) {
+        pages::each(broker, filter, |task| seen.push(message(&task))).await?;
+    }
+    Ok(seen)
 }
 
 fn mapping(task: &TaskView) -> Message {

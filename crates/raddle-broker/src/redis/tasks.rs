@@ -208,7 +208,9 @@ impl Redis {
     /// reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
         let are_all = |is: fn(&State) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
-        let few = if filter.dead {
+        let few = if let Some(chosen) = filter.chosen() {
+            Some(chosen)
+        } else if filter.dead {
             Some(self.dead().await?)
         } else if are_all(|state| state.is_active()) {
             Some(self.active().await?)
@@ -216,20 +218,23 @@ impl Redis {
             None
         };
         let mut found = Vec::new();
-        if let Some(tids) = few {
+        if let Some(mut tids) = few {
+            tids.retain(|tid| filter.reaches(*tid));
             for page in tids.chunks(PAGE) {
                 self.add_fitting(&mut found, page, filter).await?;
             }
             return Ok(found);
         }
-        let mut before = "+".to_owned();
+        // The entry before an id may stand for tasks beyond it.
+        let mut before = filter.before.map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
         while found.len() < filter.limit as usize {
             let mut pipe = redis::pipe();
             pipe.cmd("XREVRANGE").arg(self.core.keys.of("born")).arg(&before).arg("-").arg("COUNT").arg(PAGE);
             let entries = entries(self.link().pipe(pipe).await?.pop().unwrap_or_default());
             let Some((last, _)) = entries.last() else { break };
             before = format!("({last}");
-            let tids: Vec<Tid> = entries.iter().flat_map(|(id, fields)| born(id, fields).into_iter().rev()).collect();
+            let tids = entries.iter().flat_map(|(id, fields)| born(id, fields).into_iter().rev());
+            let tids: Vec<Tid> = tids.filter(|tid| filter.reaches(*tid)).collect();
             for page in tids.chunks(PAGE) {
                 self.add_fitting(&mut found, page, filter).await?;
             }

@@ -327,40 +327,52 @@ fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally,
 /// The newest tasks that fit. Which table is walked depends on the states asked for, so that a few running tasks are found without
 /// reading a million finished ones.
 fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
-    let wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
+    let limit = filter.limit as usize;
+    let mut found = Vec::new();
+    if let Some(chosen) = filter.chosen() {
+        let mut chosen = chosen.into_iter();
+        while found.len() < limit
+            && let Some(tid) = chosen.next()
+        {
+            found.extend(fitting(db, filter, tid)?);
+        }
+        return Ok(found);
+    }
     let only_active = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
     let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
     let sql = if filter.dead {
-        "SELECT tid, NULL FROM done WHERE dead = 1 ORDER BY tid DESC"
+        "SELECT tid, NULL FROM done WHERE dead = 1 AND tid <= ?1 ORDER BY tid DESC"
     } else if only_active {
-        "SELECT tid, NULL FROM active ORDER BY tid DESC"
+        "SELECT tid, NULL FROM active WHERE tid <= ?1 ORDER BY tid DESC"
     } else if only_done {
-        "SELECT tid, state FROM done ORDER BY tid DESC"
+        "SELECT tid, state FROM done WHERE tid <= ?1 ORDER BY tid DESC"
     } else {
-        "SELECT tid, NULL FROM tasks ORDER BY tid DESC"
+        "SELECT tid, NULL FROM tasks WHERE tid <= ?1 ORDER BY tid DESC"
     };
     let mut query = db.prepare_cached(sql)?;
-    let mut rows = query.query([])?;
-    let mut found = Vec::new();
-    while found.len() < filter.limit as usize
+    let mut rows = query.query([filter.before.map_or(i64::MAX, |before| before.as_i64() - 1)])?;
+    while found.len() < limit
         && let Some(row) = rows.next()?
     {
         if let Some(state) = row.get::<_, Option<u8>>(1)?.and_then(State::from_u8)
-            && !wanted(&state)
+            && !filter.states.contains(&state)
         {
             continue;
         }
-        let task = match view(db, tid_at(row, 0)?) {
-            Ok(Some(task)) => task,
-            // One record that cannot be read must not hide the others.
-            Ok(None) | Err(Fail::Caller(Error::Record { .. })) => continue,
-            Err(fail) => return Err(fail),
-        };
-        if wanted(&task.state) && filter.admits(&task) {
-            found.push(task);
-        }
+        found.extend(fitting(db, filter, tid_at(row, 0)?)?);
     }
     Ok(found)
+}
+
+/// One task, if it fits.
+fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, Fail> {
+    let wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
+    match view(db, tid) {
+        Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.admits(task))),
+        // One record that cannot be read must not hide the others.
+        Err(Fail::Caller(Error::Record { .. })) => Ok(None),
+        Err(fail) => Err(fail),
+    }
 }
 
 /// Ids with the same last digits lie at fixed distances, so each is one look at the key, and no index is needed for them. Each look goes

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::support::*;
 
-const GREETING: &[u8] = b"raddle\n\x08";
+const GREETING: &[u8] = b"raddle\n\x09";
 
 fn frame(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind];
@@ -195,9 +195,9 @@ async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\xff", "version 255 is spoken there, and 8 here"),
+        ("later", b"raddle\n\xff", "version 255 is spoken there, and 9 here"),
         ("silent", b"", "has closed the connection"),
-        ("half", b"raddle\n\x08\x13\x00", "has closed the connection"),
+        ("half", b"raddle\n\x09\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
         let path = folder.path().join(name);

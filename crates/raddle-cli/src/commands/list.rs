@@ -16,6 +16,7 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
         services: args.all,
         // One more than is shown tells whether there are more.
         limit: args.limit.saturating_add(1),
+        ..TaskFilter::default()
     };
     let mut tasks = broker.tasks(filter).await?;
     let more = tasks.len() as u64 > u64::from(args.limit);

@@ -1,0 +1,57 @@
+//! Going through tasks, however many there are.
+
+use raddle_core::TaskView;
+
+use crate::{Broker, Result, request::TaskFilter};
+
+/// How many tasks are held at a time. Their specs can be long, and over a socket they are one answer.
+pub(super) const AT_ONCE: u32 = 1000;
+
+/// Shows `see` each task that fits, the newest first. What is submitted meanwhile is not among them.
+pub(super) async fn each(broker: &dyn Broker, filter: TaskFilter, mut see: impl FnMut(TaskView) + Send) -> Result<()> {
+    let mut filter = TaskFilter { limit: AT_ONCE, ..filter };
+    loop {
+        let page = broker.tasks(filter.clone()).await?;
+        let last = page.last().filter(|_| page.len() as u64 >= u64::from(AT_ONCE)).map(|task| task.tid);
+        page.into_iter().for_each(&mut see);
+        if last.is_none() {
+            return Ok(());
+        }
+        filter.before = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use raddle_core::{CapSet, Exit, QueueName, Report, Spec, queue_name::System, worker::WorkerInfo};
+
+    use super::*;
+    use crate::{ClaimRequest, Finish, Registry, Submit, Tasks, memory::Memory, queues};
+
+    #[tokio::test]
+    async fn no_more_tasks_are_held_than_one_page_of_them() {
+        let (broker, waiting, dead) = (Memory::new(), AT_ONCE + 1, AT_ONCE + 2);
+        let tasks = vec![Submit::new(Spec::command(["false"])); (waiting + dead) as usize];
+        broker.submit(tasks).await.unwrap();
+        let (queues, wait) = (vec!["default".into()], Duration::ZERO);
+        let info = WorkerInfo { queues: queues.clone(), ..WorkerInfo::new("worker", "resident") };
+        let owner = broker.register(info, Duration::from_secs(60)).await.unwrap();
+        let claim = ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max: dead, wait };
+        let report = Report::bare(Exit::Code { code: 1 }, jiff::Timestamp::now());
+        let end = |fence| Finish { fence, report: report.clone(), stdout: Vec::new(), stderr: Vec::new() };
+        let claims = broker.claim(claim).await.unwrap();
+        broker.finish(claims.iter().map(|claim| end(claim.fence)).collect()).await.unwrap();
+
+        let stats = queues::stats(&broker, &QueueName::System(System::Dead)).await.unwrap();
+        assert_eq!(stats.messages, u64::from(dead));
+        // The dead are in two queues each, the worker in one, and five show records of all.
+        let listed = queues::list(&broker, "*").await.unwrap();
+        assert_eq!(listed.len() as u32, waiting + 2 * dead + 1 + 5);
+        let reached = queues::broadcast(&broker, "T*.ctrl_in", "PING").await.unwrap();
+        assert_eq!(reached.len() as u32, waiting + 1);
+        let longest = broker.longest_list();
+        assert!(longest <= AT_ONCE as usize, "{longest} tasks at once");
+    }
+}
