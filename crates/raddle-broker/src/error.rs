@@ -155,6 +155,14 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// It is written, and is not known to last.
+    #[error("{path} has it, but could not be synced ({reason}): a power cut may undo it, so look before you repeat it")]
+    Unsynced {
+        /// The database.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
     /// A stored record cannot be understood.
     #[error("the record of task {tid} cannot be read: {reason}")]
     Record {

@@ -418,6 +418,7 @@ mod tests {
             Error::Locked { path: path(), secs: 3, holder: reason() },
             Error::Engine { path: path(), reason: reason() },
             Error::Io { path: path(), reason: reason() },
+            Error::Unsynced { path: path(), reason: reason() },
             Error::Record { tid: tid(), reason: reason() },
             Error::Unanswered { place: reason(), what: "has stored a task".into(), reason: reason() },
             Error::Closed,

@@ -82,6 +82,8 @@ struct Shared {
     /// A database that this process has made with something in it, as it wrote it. It is never closed: that would let go of every lock that this process has on
     /// the file.
     first: OnceLock<ManuallyDrop<File>>,
+    /// Why the log could not be synced, from then on.
+    hole: OnceLock<String>,
     sweep: heart::Sweep,
     /// What output is looked up with, once there is any. Whoever has it writes output, and nobody else does.
     outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
@@ -199,9 +201,9 @@ impl Shared {
         let boot = clock::boot();
         let page = Arc::new(Page::open(&path, boot)?);
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
-        let (unsynced, first, sweep, outlet) =
-            (Mutex::default(), OnceLock::new(), heart::Sweep::default(), Arc::default());
-        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, first, sweep, outlet })
+        let (unsynced, first, hole) = (Mutex::default(), OnceLock::new(), OnceLock::new());
+        let (sweep, outlet) = (heart::Sweep::default(), Arc::default());
+        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, first, hole, sweep, outlet })
     }
 
     fn unsynced(&self) -> MutexGuard<'_, Unsynced> {
@@ -242,6 +244,20 @@ impl Shared {
             unsynced.above = None;
         }
         Ok(())
+    }
+
+    /// Refuses to write behind a sync of the log that has failed.
+    ///
+    /// The system tells of that once, and takes for written what it could not write: the next sync succeeds without it. Each part of the log vouches for
+    /// the one before, so after a power cut nothing is found behind such a hole. To move the log into the database would not mend it: what the system
+    /// takes for written may have to be read back from the disk, and SQLite does not check it there. So it is refused for good, and all writes are, not only
+    /// those that have to last: a worker that can record no end must not begin anything.
+    fn refuse_behind_hole(&self) -> Result<()> {
+        let Some(reason) = self.hole.get() else { return Ok(()) };
+        let reason = format!(
+            "could not be synced ({reason}), and what is written behind that may not last: see to the disk, and start this process again"
+        );
+        Err(Error::Io { path: open::with_suffix(&self.path, "-wal"), reason })
     }
 
     fn error(&self, source: &rusqlite::Error) -> Error {

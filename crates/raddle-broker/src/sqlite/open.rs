@@ -37,6 +37,9 @@ pub(super) const CHECKPOINT_PAGES: i32 = 4000;
 /// from visit to visit.
 pub(super) const SHORT_CHECKPOINT_PAGES: i32 = 256;
 
+/// What the log is called beside its database.
+pub(super) const LOG: &str = "-wal";
+
 /// How large what SQLite keeps at hand for small things is, and how many there are: what it has by default.
 const SMALL_BYTES: i32 = 1200;
 const SMALL_THINGS: i32 = 40;

@@ -38,7 +38,11 @@ struct Log {
     shared: Arc<Shared>,
     /// Opened when it is first synced. It is there as long as the connection is.
     file: Option<File>,
+    sync: SyncFile,
 }
+
+/// What makes a file's contents last. Tests have one that fails.
+type SyncFile = fn(&File) -> io::Result<()>;
 
 const STACK: usize = 128 * 1024;
 
@@ -53,19 +57,26 @@ impl Committed {
 }
 
 impl Log {
-    /// Makes durable what has been committed.
-    ///
+    /// Makes durable what has been committed. Where it fails, nothing is undone.
+    fn sync(&mut self) -> Result<()> {
+        let lasts = match self.shared.hole.get() {
+            Some(reason) => Err(reason.clone()),
+            None => self.sync_log().and_then(|()| self.shared.sync_first().map_err(|e| e.to_string())),
+        };
+        lasts.map_err(|reason| Error::Unsynced { path: self.shared.path.clone(), reason })
+    }
+
     /// This is what SQLite does in its mode FULL, with two differences: it happens after the write lock was given back, and with
     /// `fdatasync`, which leaves out the file's times and costs half as much.
-    fn sync(&mut self) -> Result<()> {
-        let path = || open::with_suffix(&self.shared.path, "-wal");
+    fn sync_log(&mut self) -> Result<(), String> {
         let file = match self.file.take() {
             Some(file) => file,
-            None => File::open(path()).map_err(|e| open::unusable(&path(), &e))?,
+            // Nothing is lost by that: the next sync is of all that there is.
+            None => File::open(open::with_suffix(&self.shared.path, open::LOG)).map_err(|e| e.to_string())?,
         };
-        file.sync_data().map_err(|e| open::unusable(&path(), &e))?;
+        (self.sync)(&file).map_err(|error| self.shared.hole.get_or_init(|| error.to_string()).clone())?;
         self.file = Some(file);
-        self.shared.sync_first()
+        Ok(())
     }
 
     fn settle(&mut self, groups: Vec<Committed>) {
@@ -99,14 +110,18 @@ pub(super) async fn sync_first(shared: &Arc<Shared>) -> Result<()> {
 
 impl Syncer {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { log: Log { shared, file: None }, beside: None }
+        Self::with(shared, File::sync_data)
+    }
+
+    pub(super) fn with(shared: Arc<Shared>, sync: SyncFile) -> Self {
+        Self { log: Log { shared, file: None, sync }, beside: None }
     }
 
     /// Has the group synced, and those told who wait for it. It is not waited for if others `wait` to write.
     pub(super) fn settle(&mut self, group: Committed, others_wait: bool) {
         if others_wait && self.beside.is_none() {
             // Without a thread for it the others wait for the sync, and no more.
-            let started = Beside::start(Arc::clone(&self.log.shared));
+            let started = Beside::start(Arc::clone(&self.log.shared), self.log.sync);
             self.beside = started.inspect_err(|error| tracing::warn!(%error, "the system gives no thread")).ok();
         }
         match &self.beside {
@@ -117,9 +132,9 @@ impl Syncer {
 }
 
 impl Beside {
-    fn start(shared: Arc<Shared>) -> io::Result<Self> {
+    fn start(shared: Arc<Shared>, sync: SyncFile) -> io::Result<Self> {
         let (tell, queue) = mpsc::channel();
-        let log = Log { shared, file: None };
+        let log = Log { shared, file: None, sync };
         let thread = thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(move || log.run(&queue))?;
         Ok(Self { tell: Some(tell), thread: Some(thread) })
     }

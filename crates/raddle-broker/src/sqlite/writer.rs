@@ -204,7 +204,7 @@ impl Writer {
                 scribe.is_unsynced = false;
                 scribe.syncer.settle(Committed { topics: Topics::default(), jobs }, false);
             } else {
-                drop(reply.send(Ok(())));
+                drop(reply.send(scribe.shared.refuse_behind_hole()));
             }
         })));
         receiver
@@ -417,6 +417,7 @@ impl Scribe {
         others: &mut Vec<Other>,
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
+        shared.refuse_behind_hole()?;
         let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
@@ -477,7 +478,8 @@ impl Drop for Scribe {
     fn drop(&mut self) {
         let is_long = |log: std::fs::Metadata| log.len() > LONG_LOG_BYTES;
         if self.synchronous != Some(Synchronous::Off)
-            && std::fs::metadata(open::with_suffix(&self.shared.path, "-wal")).is_ok_and(is_long)
+            && self.shared.hole.get().is_none()
+            && std::fs::metadata(open::with_suffix(&self.shared.path, open::LOG)).is_ok_and(is_long)
         {
             // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
             let _ = self.connection.busy_timeout(Duration::ZERO);
@@ -491,6 +493,46 @@ mod tests {
     use crate::{Result, sqlite::Sqlite};
 
     use super::*;
+
+    #[test]
+    fn nothing_is_written_behind_a_sync_that_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (shared, database) = open::open(folder.path().join("broker.db"), open::CHECKPOINT_PAGES).unwrap();
+        let shared = Arc::new(shared);
+        let mut scribe = Scribe::new(Arc::clone(&shared), database);
+        let write = |scribe: &mut Scribe, durability, key: &'static str| {
+            let (reply, receiver) = oneshot::channel();
+            let work = Some(move |tx: &mut Tx<'_>| -> Result<(), Fail> {
+                tx.db().execute("INSERT INTO meta (key, value) VALUES (?1, 1)", [key])?;
+                Ok(())
+            });
+            let call = Call { durability, work, outcome: None, deliver: |()| (), reply };
+            scribe.perform(Work::Write(Box::new(call)), None);
+            receiver.blocking_recv().unwrap()
+        };
+        write(&mut scribe, Durability::Power, "synced").unwrap();
+        scribe.syncer = Syncer::with(Arc::clone(&shared), |_| Err(std::io::Error::from_raw_os_error(libc::EIO)));
+        let error = write(&mut scribe, Durability::Power, "unsynced").unwrap_err();
+        assert!(matches!(error, Error::Unsynced { .. }) && !error.is_retryable(), "{error}");
+
+        // Opened anew, and it would succeed: the system has told of it.
+        scribe.syncer = Syncer::new(Arc::clone(&shared));
+        for durability in [Durability::Power, Durability::Process] {
+            let error = write(&mut scribe, durability, "behind").unwrap_err();
+            assert!(matches!(error, Error::Io { .. }) && !error.is_retryable(), "{error}");
+            assert!(error.to_string().contains("broker.db-wal: could not be synced (Input/output error"), "{error}");
+        }
+        // What was committed before it was known that the sync had failed.
+        let (reply, receiver) = oneshot::channel();
+        let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
+        scribe.syncer.settle(Committed { topics: Topics::default(), jobs }, true);
+        assert!(matches!(receiver.blocking_recv().unwrap(), Err(Error::Unsynced { .. })));
+
+        let stored = "SELECT key FROM meta WHERE key IN ('synced', 'unsynced', 'behind') ORDER BY key";
+        let mut stored = scribe.connection.prepare(stored).unwrap();
+        let stored: Vec<String> = stored.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        assert_eq!(stored, ["synced", "unsynced"]);
+    }
 
     const JOB: Duration = Duration::from_millis(100);
     const JOBS: usize = 12;

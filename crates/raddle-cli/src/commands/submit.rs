@@ -34,6 +34,15 @@ enum Way {
     Chain(Fence),
 }
 
+/// What is known of the tasks after those that were stored.
+#[derive(Clone, Copy)]
+enum Rest {
+    /// None of them were.
+    Unstored,
+    /// The next so many may have been, all or none.
+    Unknown(u64),
+}
+
 type Items = Box<dyn Iterator<Item = Outcome<String>>>;
 
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
@@ -100,7 +109,7 @@ async fn all(
     let mut stored = 0;
     let mut group = Group::default();
     for spec in specs {
-        let spec = spec.map_err(|failure| after(way, stored, true, failure))?;
+        let spec = spec.map_err(|failure| after(way, stored, Rest::Unstored, failure))?;
         if let Some(full) = group.add(spec) {
             stored += submit_group(context, way, &*broker, full, progress.as_ref(), stored).await?;
         }
@@ -167,8 +176,11 @@ async fn submit_group(
         }
     };
     let submitted = stored.map_err(|error| {
-        let is_known = !matches!(error, Error::Unanswered { .. } | Error::Unconfirmed { .. });
-        after(way, before, is_known, explained(context, way, error))
+        let rest = match error {
+            Error::Unanswered { .. } | Error::Unconfirmed { .. } | Error::Unsynced { .. } => Rest::Unknown(count),
+            _ => Rest::Unstored,
+        };
+        after(way, before, rest, explained(context, way, error))
     })?;
     let print = || print(context, &submitted);
     match progress {
@@ -219,19 +231,34 @@ fn explained(context: &Context, way: Way, error: Error) -> Failure {
     }
 }
 
-/// A failure on the way says what had been stored before it, and whether that `is_all`: whoever starts again needs to know.
-fn after(way: Way, stored: u64, is_all: bool, failure: Failure) -> Failure {
-    if stored == 0 {
+/// A failure on the way says what had been stored before it, and what is known of the rest: whoever starts again needs to know.
+fn after(way: Way, stored: u64, rest: Rest, failure: Failure) -> Failure {
+    let (done, printed, list) = match way {
+        Way::Submit => ("submitted", ", their ids are printed", ": 'raddle task list' shows it"),
+        // What was chained stands aside, where nobody sees it.
+        Way::Chain(_) => ("chained", "", ""),
+    };
+    let first = (stored > 0).then(|| format!("the first {stored} tasks were {done}{printed}"));
+    let rest: Option<String> = match rest {
+        Rest::Unstored => first.is_some().then(|| "the rest were not".into()),
+        Rest::Unknown(count) => {
+            let which: String = match (stored, count) {
+                (0, 1) => "the task was".into(),
+                (0, count) => format!("the first {count} tasks were"),
+                (_, 1) => "the next one was".into(),
+                (_, count) => format!("the next {count} were"),
+            };
+            Some(format!("whether {which} {done} is not known{list}"))
+        }
+    };
+    let told: Vec<String> = first.into_iter().chain(rest).collect();
+    if told.is_empty() {
         return failure;
     }
-    let rest = if is_all { "; the rest were not" } else { "" };
-    let so_far = match way {
-        Way::Submit => format!("the first {stored} tasks were submitted, their ids are printed{rest}"),
-        Way::Chain(_) => format!("the first {stored} tasks were chained{rest}"),
-    };
+    let told = told.join("; ");
     match failure {
-        Failure::Usage(message) => Failure::Usage(format!("{message} ({so_far})")),
-        Failure::Raddle(message) => Failure::Raddle(format!("{message} ({so_far})")),
+        Failure::Usage(message) => Failure::Usage(format!("{message} ({told})")),
+        Failure::Raddle(message) => Failure::Raddle(format!("{message} ({told})")),
         other => other,
     }
 }
@@ -273,6 +300,28 @@ mod tests {
         assert_eq!(groups(vec![1; 2500]), [1000, 1000, 500]);
         assert_eq!(groups(vec![3 << 20; 5]), [2, 2, 1]);
         assert_eq!(groups([9 << 20, 1, 9 << 20, 9 << 20]), [1, 1, 1, 1], "one that is larger goes alone");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_denied() {
+        let told = |stored, rest| match after(Way::Submit, stored, rest, Failure::Raddle("no".into())) {
+            Failure::Raddle(message) => message,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told(0, Rest::Unstored), "no");
+        assert_eq!(
+            told(2000, Rest::Unstored),
+            "no (the first 2000 tasks were submitted, their ids are printed; the rest were not)"
+        );
+        assert_eq!(
+            told(0, Rest::Unknown(1)),
+            "no (whether the task was submitted is not known: 'raddle task list' shows it)"
+        );
+        assert_eq!(
+            told(2000, Rest::Unknown(500)),
+            "no (the first 2000 tasks were submitted, their ids are printed; whether the next 500 were submitted is not known: \
+             'raddle task list' shows it)"
+        );
     }
 
     #[test]

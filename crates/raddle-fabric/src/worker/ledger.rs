@@ -202,8 +202,10 @@ impl Keeper {
                     match self.insist(std::slice::from_ref(entry), &write).await {
                         Ok(verdicts) => verdicts.into_iter().for_each(|verdict| self.settle(fence, verdict)),
                         Err(Unwritten::GivenUp(error)) => self.give_up(fence, error.as_ref()),
-                        // The server has it, and that others do not is no refusal.
-                        Err(Unwritten::Refused(error @ Error::Unconfirmed { .. })) => self.give_up(fence, Some(&error)),
+                        // The broker has it, and that this may not last is no refusal.
+                        Err(Unwritten::Refused(error @ (Error::Unconfirmed { .. } | Error::Unsynced { .. }))) => {
+                            self.give_up(fence, Some(&error));
+                        }
                         Err(Unwritten::Refused(error)) => refused.push((fence, error)),
                     }
                 }
