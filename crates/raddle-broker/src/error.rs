@@ -105,6 +105,14 @@ pub enum Error {
         /// What the engine said.
         found: String,
     },
+    /// The file is gone, and what was written to it last is not.
+    #[error(
+        "{path} is gone, and its log is not: put it back, or remove {path}-wal and {path}-shm as well, to start anew without what they hold"
+    )]
+    LogAlone {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is no room.
     #[error("no space left to write {path}: free some, nothing that was accepted is lost")]
     Full {

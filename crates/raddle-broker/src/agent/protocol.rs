@@ -413,6 +413,7 @@ mod tests {
             Error::Foreign { path: path(), found: reason() },
             Error::Newer { path: path(), found: 2, known: 1 },
             Error::Corrupt { path: path(), found: reason() },
+            Error::LogAlone { path: path() },
             Error::Full { path: path() },
             Error::ReadOnly { path: path(), reason: reason() },
             Error::Locked { path: path(), secs: 3, holder: reason() },

@@ -7,6 +7,10 @@
 //! second name, whoever opens it puts back the pages that a power cut has lost, then syncs it and takes the name away ([`complete`]). Its
 //! maker does so too, unless it leaves before its third transaction.
 //!
+//! A database that is gone, while its log is not and nothing tells that it was new, was deleted: over an empty one, its log would bring back some of what it
+//! held, in pieces. That is refused. Not so where a file without length has its place: a power cut leaves that, and somebody who wants the log laid
+//! over an empty one can make it.
+//!
 //! `raddle run` does not even open it before its task begins: it makes the database with the task in it ([`Unmade::make_with`]), and opens it while the task
 //! runs. What is in it then stands in no log, so its second name is another: as long as it has that, nobody was told that any of it lasts, and where a power
 //! cut has lost a page all of it goes.
@@ -225,6 +229,8 @@ fn make(
             remove_log(path)?;
             let _ = fs::remove_file(Draft::Filled.of(path));
         }
+        // A log is written after its database was linked there, and so is the name that tells that this was new taken away.
+        Found::Nothing if is_deleted(path) => return Err(Error::LogAlone { path: path.clone() }),
         // What is in the log was written to one that held nothing, and would be laid over what this one holds.
         Found::Nothing if draft == Draft::Filled && has_log(path) => return Ok(false),
         Found::Nothing => {}
@@ -283,11 +289,17 @@ fn restore(path: &Path, draft: Draft, connection: &Connection) -> Result<()> {
 
 /// Whether anything was written to the log.
 pub(super) fn has_log(path: &Path) -> bool {
-    fs::metadata(with_suffix(path, "-wal")).is_ok_and(|log| log.len() > 0)
+    fs::metadata(with_suffix(path, LOG)).is_ok_and(|log| log.len() > 0)
+}
+
+/// Whether there is a log that was written to one that was there, and was complete.
+fn is_deleted(path: &Path) -> bool {
+    let is_missing = |path: &Path| matches!(path.symlink_metadata(), Err(e) if e.kind() == io::ErrorKind::NotFound);
+    has_log(path) && is_missing(path) && is_missing(&Draft::Empty.of(path))
 }
 
 fn remove_log(path: &Path) -> Result<()> {
-    match fs::remove_file(with_suffix(path, "-wal")) {
+    match fs::remove_file(with_suffix(path, LOG)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(path, &error)),
         _ => Ok(()),
     }

@@ -259,6 +259,55 @@ async fn a_draft_is_completed_soon() {
     assert_sound(&other).await;
 }
 
+/// Its log would be laid over an empty one, which is not what it was written to.
+#[tokio::test]
+async fn a_deleted_database_does_not_meet_its_old_log() {
+    let (folder, path) = place();
+    database(&path).await;
+    submit(&open(&path).await, vec![spec("after the checkpoint")]).await.unwrap();
+    let away = folder.path().join("away.db");
+    fs::rename(&path, &away).unwrap();
+    // The page says who has had the lock.
+    let left = || ["-wal", "-shm", "-new", "-first"].map(|suffix| fs::read(with_suffix(&path, suffix)).ok());
+    let before = left();
+    for here in [false, true] {
+        let error = match here {
+            false => Sqlite::open(&path).await.err().expect("it is refused"),
+            true => {
+                let broker = Sqlite::open_here(&path).await.unwrap();
+                submit(&broker, vec![spec("anew")]).await.unwrap_err()
+            }
+        };
+        assert!(matches!(&error, Error::LogAlone { path: named } if *named == path), "{error:?}");
+        assert!(!path.exists());
+    }
+    assert!(left() == before, "all is left as it is");
+
+    fs::rename(&away, &path).unwrap();
+    let broker = open(&path).await;
+    assert_eq!(stored(&broker).await.len(), 501);
+    assert_sound(&broker).await;
+    drop(broker);
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(with_suffix(&path, suffix)).unwrap();
+    }
+    assert_eq!(stored(&open(&path).await).await.len(), 0);
+}
+
+/// As long as its second name tells that it was new, the log has all that was written to it.
+#[tokio::test]
+async fn a_new_database_of_which_the_name_is_lost_is_made_again() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    submit(&broker, vec![spec("accepted")]).await.unwrap();
+    drop(broker);
+    fs::remove_file(&path).unwrap();
+    assert!(with_suffix(&path, "-new").exists());
+    let broker = open(&path).await;
+    assert_eq!(stored(&broker).await.len(), 1);
+    assert_sound(&broker).await;
+}
+
 /// Somebody's own second name for the file says nothing.
 #[tokio::test]
 async fn a_hard_link_of_another_name_is_left_alone() {
