@@ -183,11 +183,18 @@ async fn submit_group(
         after(way, before, rest, explained(context, way, error))
     })?;
     let print = || print(context, &submitted);
-    match progress {
-        Some(progress) => progress.advance(count, print)?,
-        None => print()?,
+    let printed = match progress {
+        Some(progress) => progress.advance(count, print),
+        None => print(),
+    };
+    match printed {
+        // Whoever has seen enough ids has not said that the other tasks shall not be there.
+        Ok(()) | Err(Failure::ClosedPipe) => Ok(count),
+        Err(failure) => {
+            let (stored, rest) = (before + count, "those after them were not");
+            Err(Failure::Raddle(format!("{failure} (the first {stored} tasks were submitted; {rest})")))
+        }
     }
-    Ok(count)
 }
 
 fn print(context: &Context, submitted: &[Submitted]) -> Outcome<()> {

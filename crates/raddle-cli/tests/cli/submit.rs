@@ -118,6 +118,18 @@ fn thousands_are_submitted_in_groups() {
 }
 
 #[test]
+fn all_are_submitted_whether_their_ids_are_read_or_not() {
+    let world = World::new();
+    let ran = world.bash("raddle submit --array 1-3500 -- true | head -1 | wc -l; echo ${PIPESTATUS[0]}").ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("1\n0\n", ""));
+    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 3500);
+    // Ids that are lost are another matter: who was to keep them thinks that they are kept.
+    let full = world.bash("raddle submit --array 1-3500 -- true > /dev/full").code(125);
+    full.says("the first 1000 tasks were submitted; those after them were not");
+    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 4500);
+}
+
+#[test]
 fn a_submitter_killed_midway_leaves_whole_groups() {
     let world = World::new();
     let started = world.start(["submit", "--array", "1-100000", "--", "true"]);
