@@ -138,9 +138,21 @@ pub trait Registry: Send + Sync + 'static {
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;
 
     /// Lets the engine see at once when this process, and all that it starts from now on, are gone, where it can: then nobody has to wait
-    /// for the lease to run out. For the process that is the worker, before it starts others; it must not be another's.
-    fn tie(&self, worker: Tid) {
+    /// for the lease to run out. For the process that is the worker, before it starts others; it must not be another's. Says whether the engine does, and did
+    /// not before.
+    fn tie(&self, worker: Tid) -> bool {
         let _ = worker;
+        false
+    }
+
+    /// Takes that back, for a worker that lives on.
+    fn untie(&self, worker: Tid) {
+        let _ = worker;
+    }
+
+    /// Has a lease that was long end `ttl` from now, in an engine where no beat makes it shorter.
+    fn shorten(&self, worker: Tid, ttl: Duration) {
+        let _ = (worker, ttl);
     }
 
     /// Takes a worker out; what it still has goes back. `failure` says why it ended, if it ended badly.

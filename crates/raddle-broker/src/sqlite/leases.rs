@@ -204,16 +204,39 @@ impl Leases {
         }
     }
 
-    /// Has this process, and those that it starts from now on, hold what shows that the worker is not dead.
-    pub(super) fn tie(&self, worker: Tid) {
+    /// Has this process, and those that it starts from now on, hold what shows that the worker is not dead. Says whether it does, and did not before.
+    pub(super) fn tie(&self, worker: Tid) -> bool {
+        let page = self.page();
+        let Some(slot) = find(&page, worker) else { return false };
+        // Nobody can take a lock that is held, not even who holds it.
+        let Some(tether) = page.open_again().and_then(|file| tether::tie(file, worker)) else { return false };
+        self.tethers().push((worker, tether));
+        slot.tied.store(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Lets go of it, of a worker that lives on.
+    pub(super) fn loosen(&self, worker: Tid) {
+        let page = self.page();
+        // Before the lock is free: whoever finds that it is looks here once more.
+        if let Some(slot) = find(&page, worker) {
+            slot.tied.store(0, Ordering::SeqCst);
+        }
+        self.untie(worker);
+    }
+
+    /// Has a lease end `ttl` from now, if it would end later.
+    pub(super) fn shorten(&self, worker: Tid, ttl: Duration) {
         let page = self.page();
         let Some(slot) = find(&page, worker) else { return };
-        if let Some(tether) = page.open_again().and_then(|file| tether::tie(file, worker)) {
-            self.tethers().push((worker, tether));
-            slot.tied.store(1, Ordering::SeqCst);
+        let (end, sooner) = (slot.until.load(Ordering::SeqCst), end_of(clock::machine(), ttl));
+        if owner(slot) == Some(worker) && sooner < end {
+            // Only what was seen: by now the slot may be another's.
+            let _ = slot.until.compare_exchange(end, sooner, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
+    /// Lets go of it, of a worker that is over.
     pub(super) fn untie(&self, worker: Tid) {
         self.tethers().retain(|(tied, _)| *tied != worker);
     }
@@ -249,7 +272,9 @@ fn vacate(slot: &Slot, worker: Tid) {
 }
 
 fn is_dead(page: &Page, slot: &Slot, worker: Tid) -> bool {
-    slot.tied.load(Ordering::SeqCst) == 1 && tether::is_free(page.file(), worker)
+    let is_tied = || slot.tied.load(Ordering::SeqCst) == 1;
+    // It may have been let go of in between by a worker that lives on.
+    is_tied() && tether::is_free(page.file(), worker) && is_tied()
 }
 
 fn say(slot: &Slot, beat: Beat) {

@@ -42,8 +42,16 @@ impl Registry for Sqlite {
         Box::new(Pacemaker::new(Arc::clone(&self.shared), worker, ttl))
     }
 
-    fn tie(&self, worker: Tid) {
-        self.shared.leases.tie(worker);
+    fn tie(&self, worker: Tid) -> bool {
+        self.shared.leases.tie(worker)
+    }
+
+    fn untie(&self, worker: Tid) {
+        self.shared.leases.loosen(worker);
+    }
+
+    fn shorten(&self, worker: Tid, ttl: Duration) {
+        self.shared.leases.shorten(worker, ttl);
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {

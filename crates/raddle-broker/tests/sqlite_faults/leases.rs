@@ -148,6 +148,31 @@ async fn a_stopped_worker_is_missed_when_its_lease_ends() {
     assert_eq!(broker.heart(owner, LEASE).beat(Beat::default()).unwrap(), Pulse::Expired);
 }
 
+/// As a process does that was stopped by Ctrl-Z, and goes on: it neither looks dead, nor is it missed no sooner than in a day.
+#[tokio::test]
+async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
+    let (_folder, path) = place();
+    let broker = open(&path).await;
+    let owner = worker(&broker, LEASE).await;
+    submit(&broker, vec![spec("task")]).await.unwrap();
+    let fence = begin(&broker, owner).await;
+    let beat = |ttl| broker.heart(owner, ttl).beat(Beat::default()).unwrap();
+    assert!(broker.tie(owner));
+    assert!(!broker.tie(owner), "it is tied already");
+    assert_eq!(beat(LEASE * 1000), Pulse::Alive(Vec::new()));
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(beat(LEASE), Pulse::Alive(Vec::new()));
+    broker.shorten(owner, LEASE);
+    broker.untie(owner);
+    assert_eq!(beat(LEASE), Pulse::Alive(Vec::new()));
+    let other = open(&path).await;
+    assert!(other.reclaim().await.unwrap().is_empty(), "it lives");
+    let taken =
+        until("the end of the lease", async || Some(other.reclaim().await.unwrap()).filter(|taken| !taken.is_empty()))
+            .await;
+    assert_eq!((taken[0].owner, taken[0].fence), (owner, fence));
+}
+
 #[tokio::test]
 async fn a_worker_outlives_the_page() {
     let (_folder, path) = place();

@@ -158,8 +158,16 @@ impl Registry for Observed {
         Box::new(ObservedHeart { heart: self.broker.heart(worker, ttl), book: Arc::clone(&self.book) })
     }
 
-    fn tie(&self, worker: Tid) {
-        self.broker.tie(worker);
+    fn tie(&self, worker: Tid) -> bool {
+        self.broker.tie(worker)
+    }
+
+    fn untie(&self, worker: Tid) {
+        self.broker.untie(worker);
+    }
+
+    fn shorten(&self, worker: Tid, ttl: Duration) {
+        self.broker.shorten(worker, ttl);
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
