@@ -12,11 +12,18 @@ use std::{
 };
 
 use raddle_core::Limits;
+use thiserror::Error;
+
+use crate::tree;
 
 /// Where a worker puts itself, so that the group it was given has no processes of its own: only such a group can hand
 /// controllers down.
 const LEAF: &str = "raddle-leaf";
+/// What the names of all our groups begin with.
+const PREFIX: &str = "raddle-";
 const PERIOD_US: u64 = 100_000;
+/// How often a group is tried that somebody of ours is born into, or sweeps away, meanwhile.
+const TRIES: u32 = 5;
 
 /// Which resources can be limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,8 +47,30 @@ pub struct Delegation {
 #[derive(Debug)]
 pub(crate) struct Group {
     dir: PathBuf,
+    /// Held for as long as somebody has use for the group, which is empty before its first process joins. It goes with a runner that is killed.
+    _lock: File,
     procs: File,
     controllers: Controllers,
+}
+
+/// Why no groups can be made below the one that this process is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum Obstacle {
+    #[error("the cgroup offers no memory, pids or cpu controller")]
+    NoControllers,
+    #[error("the cgroup is not delegated to this user")]
+    NotDelegated,
+    #[error("other processes share the cgroup")]
+    Shared,
+}
+
+/// What a group would be good for that is not ready yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Prospect {
+    /// What could be limited.
+    pub(crate) controllers: Controllers,
+    /// Those of ours who would have to step aside.
+    in_the_way: Vec<u32>,
 }
 
 impl Controllers {
@@ -63,7 +92,7 @@ impl Delegation {
     }
 
     /// What is delegated below `own`, the group that this process is in.
-    fn at(own: &Path) -> Option<Self> {
+    pub(crate) fn at(own: &Path) -> Option<Self> {
         let dir = if own.ends_with(LEAF) { own.parent()? } else { own };
         let controllers = Controllers::parse(&fs::read_to_string(dir.join("cgroup.subtree_control")).ok()?);
         (controllers.any() && writable(dir)).then(|| Self { dir: dir.into(), controllers })
@@ -77,11 +106,7 @@ impl Delegation {
     /// Makes a group with these limits.
     pub(crate) fn group(&self, name: &str, limits: &Limits) -> io::Result<Group> {
         let dir = self.dir.join(name);
-        match fs::create_dir(&dir) {
-            // Left by a runner that was killed.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other?,
-        }
+        let lock = held(&dir)?;
         let fill = || {
             if let Some(mb) = limits.memory_mb.filter(|_| self.controllers.memory) {
                 write(&dir, "memory.max", &mb.saturating_mul(1 << 20).to_string())?;
@@ -99,13 +124,48 @@ impl Delegation {
             OpenOptions::new().write(true).open(dir.join("cgroup.procs"))
         };
         match fill() {
-            Ok(procs) => Ok(Group { procs, controllers: self.controllers, dir }),
+            Ok(procs) => Ok(Group { procs, controllers: self.controllers, dir, _lock: lock }),
             Err(error) => {
                 let _ = fs::remove_dir(&dir);
                 Err(error)
             }
         }
     }
+
+    /// Removes the groups that runners have left which were killed. One in which somebody still is stays: it cannot be removed.
+    fn sweep(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_ours = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name != LEAF);
+            if is_ours && File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok()) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+/// Removes the groups that runners have left which were killed, beside that of this process.
+pub(crate) fn sweep() {
+    if let Some(delegation) = Delegation::find() {
+        delegation.sweep();
+    }
+}
+
+/// Makes a group, or takes one that was left, and holds it.
+fn held(dir: &Path) -> io::Result<File> {
+    for _ in 0..TRIES {
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+        match File::open(dir) {
+            // Somebody who sweeps may have come before the lock: then it is gone, or about to be.
+            Ok(lock) if lock.try_lock().is_ok() && dir.exists() => return Ok(lock),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 impl Group {
@@ -153,32 +213,64 @@ impl Drop for Group {
     }
 }
 
-/// Makes the group that this process was given ready to hold groups of attempts, if there is one and nobody else is in it. A worker
-/// calls it once, before it starts runners, and goes on without if it fails.
-pub fn prepare() -> io::Result<Controllers> {
+/// Makes the group that this process was given ready to hold groups of attempts, if there is one and nobody is in it but this process and `runners`: those that
+/// it has forked already, and that run nothing yet. A worker calls it once, before its runners have anything to do, and goes on without if it fails.
+pub fn prepare(runners: &[u32]) -> io::Result<Controllers> {
     let own = own_group().ok_or_else(|| io::Error::other("no cgroup v2 hierarchy is mounted"))?;
-    prepare_at(&own, std::process::id())
+    let mut tries = 1;
+    loop {
+        match prepare_at(&own, &ours(runners)) {
+            // A runner that is being set up forks, too: who was born since the look is still there.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < TRIES => tries += 1,
+            prepared => return prepared,
+        }
+    }
 }
 
-fn prepare_at(own: &Path, pid: u32) -> io::Result<Controllers> {
+/// This process, its runners, and what those have forked: all of it is ours while they run nothing.
+fn ours(runners: &[u32]) -> Vec<u32> {
+    let below = runners.iter().flat_map(|runner| tree::descendants(*runner)).map(|process| process.pid);
+    [std::process::id()].into_iter().chain(runners.iter().copied()).chain(below).collect()
+}
+
+fn prepare_at(own: &Path, ours: &[u32]) -> io::Result<Controllers> {
     if let Some(ready) = Delegation::at(own) {
         return Ok(ready.controllers);
     }
-    let offered = Controllers::parse(&fs::read_to_string(own.join("cgroup.controllers"))?);
-    if !offered.any() {
-        return Err(io::Error::other("the cgroup offers no memory, pids or cpu controller"));
-    }
-    let others = fs::read_to_string(own.join("cgroup.procs"))?;
-    if others.lines().any(|line| line.trim() != pid.to_string()) {
-        return Err(io::Error::other("other processes share the cgroup"));
-    }
+    let Prospect { controllers, in_the_way } = survey(own, ours).map_err(io::Error::other)?;
     let leaf = own.join(LEAF);
     fs::create_dir_all(&leaf)?;
-    write(&leaf, "cgroup.procs", &pid.to_string())?;
-    let wanted = [("+memory", offered.memory), ("+pids", offered.pids), ("+cpu", offered.cpu)];
+    for pid in in_the_way {
+        match write(&leaf, "cgroup.procs", &pid.to_string()) {
+            // It has ended, and is in nobody's way.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            moved => moved?,
+        }
+    }
+    let Controllers { memory, pids, cpu } = controllers;
+    let wanted = [("+memory", memory), ("+pids", pids), ("+cpu", cpu)];
     let wanted: Vec<_> = wanted.iter().filter(|(_, offered)| *offered).map(|(name, _)| *name).collect();
     write(own, "cgroup.subtree_control", &wanted.join(" "))?;
-    Ok(offered)
+    Ok(controllers)
+}
+
+/// Whether `own`, a group that is not ready, could be made so if `ours` step aside. Looks only.
+pub(crate) fn survey(own: &Path, ours: &[u32]) -> Result<Prospect, Obstacle> {
+    let read = |file| fs::read_to_string(own.join(file)).unwrap_or_default();
+    let controllers = Controllers::parse(&read("cgroup.controllers"));
+    if !controllers.any() {
+        return Err(Obstacle::NoControllers);
+    }
+    if !writable(own) || OpenOptions::new().write(true).open(own.join("cgroup.subtree_control")).is_err() {
+        return Err(Obstacle::NotDelegated);
+    }
+    let in_the_way = aside(&read("cgroup.procs"), ours).ok_or(Obstacle::Shared)?;
+    Ok(Prospect { controllers, in_the_way })
+}
+
+/// Who has to leave a group with these processes; `None` if one of them is not ours to move.
+fn aside(inside: &str, ours: &[u32]) -> Option<Vec<u32>> {
+    inside.lines().map(|line| line.trim().parse().ok().filter(|pid| ours.contains(pid))).collect()
 }
 
 /// The folder of the v2 group that this process is in.
@@ -265,6 +357,32 @@ mod tests {
     }
 
     #[test]
+    fn what_killed_runners_have_left_is_swept_and_nothing_else() {
+        let root = fake(&[("cgroup.subtree_control", "memory\n"), ("cgroup.procs", ""), ("raddle-7-1/child/x", "")]);
+        let delegation = Delegation::at(root.path()).unwrap();
+        for left in ["raddle-5-1", "raddle-5-2", LEAF, "somebody-else"] {
+            fs::create_dir(root.path().join(left)).unwrap();
+        }
+        // What is in a folder stands for processes in a group.
+        let fresh = held(&root.path().join("raddle-6-1")).unwrap();
+        delegation.sweep();
+        let mut there: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        there.retain(|name| root.path().join(name).is_dir());
+        there.sort();
+        assert_eq!(
+            there,
+            ["raddle-6-1", "raddle-7-1", LEAF, "somebody-else"],
+            "who has not joined yet, and who is left"
+        );
+        assert!(held(&root.path().join("raddle-6-1")).is_err(), "another has it");
+        // Its runner is killed, and an attempt of that name comes again.
+        drop(fresh);
+        drop(held(&root.path().join("raddle-6-1")).unwrap());
+        delegation.sweep();
+        assert!(!root.path().join("raddle-6-1").exists());
+    }
+
+    #[test]
     fn without_controllers_nothing_is_delegated() {
         let root = fake(&[("cgroup.subtree_control", "hugetlb\n"), ("cgroup.procs", "")]);
         assert!(Delegation::at(root.path()).is_none());
@@ -276,10 +394,62 @@ mod tests {
         let files =
             [("cgroup.controllers", "cpu pids"), ("cgroup.subtree_control", ""), ("raddle-leaf/cgroup.procs", "")];
         let root = fake(&[&files[..], &[("cgroup.procs", "42\n")]].concat());
-        assert!(prepare_at(root.path(), 41).is_err());
+        assert!(prepare_at(root.path(), &[41]).is_err());
         let ready = Controllers { memory: false, pids: true, cpu: true };
-        assert_eq!(prepare_at(root.path(), 42).unwrap(), ready);
+        assert_eq!(prepare_at(root.path(), &[42]).unwrap(), ready);
         assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+pids +cpu");
         assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "42");
+    }
+
+    #[test]
+    fn a_runner_that_was_forked_before_steps_aside_with_its_worker() {
+        let files = [
+            ("cgroup.controllers", "cpu memory pids"),
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", "42\n43\n"),
+            ("raddle-leaf/cgroup.procs", ""),
+        ];
+        let root = fake(&files);
+        assert_eq!(survey(root.path(), &[42]), Err(Obstacle::Shared));
+        assert!(prepare_at(root.path(), &[42]).is_err(), "who is not ours is not moved");
+        assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "");
+        prepare_at(root.path(), &[42, 43]).unwrap();
+        assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+memory +pids +cpu");
+        // A plain file has the last of what was written.
+        assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "43");
+        assert_eq!(aside("42\n43\n", &[43, 7, 42]), Some(vec![42, 43]), "who is elsewhere stays there");
+        assert_eq!(aside("42\n44\n", &[42, 43]), None);
+        // Of a process that has another number here, as from outside a container, the kernel says so.
+        assert_eq!(aside("42\n0\n", &[42]), None);
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_told_apart() {
+        let offered = ("cgroup.controllers", "memory pids cpu");
+        let seen = |files: &[(&str, &str)]| survey(fake(files).path(), &[42]);
+        let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
+        assert_eq!(seen(&[("cgroup.controllers", "hugetlb"), switch, procs]), Err(Obstacle::NoControllers));
+        // What is not there cannot be written either, also by root.
+        assert_eq!(seen(&[offered, switch]), Err(Obstacle::NotDelegated));
+        assert_eq!(seen(&[offered, procs]), Err(Obstacle::NotDelegated));
+        assert_eq!(seen(&[offered, switch, ("cgroup.procs", "42\n50\n")]), Err(Obstacle::Shared));
+        let controllers = Controllers { memory: true, pids: true, cpu: true };
+        assert_eq!(seen(&[offered, switch, procs]), Ok(Prospect { controllers, in_the_way: vec![42] }));
+    }
+
+    #[test]
+    fn what_runners_have_forked_is_ours_too() {
+        use std::io::{BufRead as _, BufReader};
+        let mut runner = std::process::Command::new("sh");
+        let mut runner =
+            runner.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child = String::new();
+        BufReader::new(runner.stdout.take().unwrap()).read_line(&mut child).unwrap();
+        let child = child.trim().parse().unwrap();
+        let found = ours(&[runner.id()]);
+        tree::kill(runner.id());
+        runner.kill().unwrap();
+        runner.wait().unwrap();
+        assert_eq!(found, [std::process::id(), runner.id(), child]);
     }
 }

@@ -82,6 +82,11 @@ impl Prefork {
         self.ward
     }
 
+    /// The process of a runner that waits to be taken and is a child of this process.
+    pub fn runner_process(&self) -> Option<u32> {
+        self.lock().as_ref().filter(|forked| !forked.is_ward).map(|forked| forked.pid)
+    }
+
     /// Tells a ward which worker it is, unless it is at work already.
     pub fn name(&self, worker: Tid, name: &str) {
         if let Some(forked) = self.lock().as_ref().filter(|forked| forked.is_ward) {

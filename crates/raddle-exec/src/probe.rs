@@ -1,17 +1,22 @@
 //! What can be enforced on this machine, for `raddle doctor`. Looks only; changes nothing.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use raddle_core::{Exit, Tid};
 
 use crate::{
     Notice, Request, Runner, RunnerOptions, Sandbox, Stream,
-    cgroup::{self, Controllers, Delegation},
+    cgroup::{self, Controllers, Delegation, Obstacle},
 };
 
 /// The id of a task that is none.
 const PROBE_TID: u64 = 1_000_000_000_000_000_000;
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+
+const LIMITS: &str = "kernel-enforced limits";
+const SAMPLED: &str = "limits are sampled every 10 ms instead";
+const OWN_GROUP: &str = "start the worker itself in a cgroup of its own, for example with \
+                         'systemd-run --user --scope -p Delegate=yes raddle worker start --no-detach'";
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +33,21 @@ pub struct Probe {
 
 /// Looks at everything.
 pub fn all() -> Vec<Probe> {
-    vec![limits(), open_files(), processes(), descendants()]
+    let (open, most) = rlimit(libc::RLIMIT_NOFILE);
+    let me = std::process::id();
+    let lists_children = Path::new(&format!("/proc/{me}/task/{me}/children")).exists();
+    vec![limits(), open_files(open, most), processes(rlimit(libc::RLIMIT_NPROC).0), descendants(lists_children)]
+}
+
+impl Probe {
+    fn good(name: &'static str, detail: impl Into<String>) -> Self {
+        Self { name, ok: true, detail: detail.into(), fix: None }
+    }
+
+    /// Nothing is found wanting without a word on what to do about it.
+    fn bad(name: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { name, ok: false, detail: detail.into(), fix: Some(fix.into()) }
+    }
 }
 
 /// Makes a sandbox, and looks whether it holds.
@@ -63,10 +82,10 @@ pub async fn sandbox(options: &RunnerOptions) -> Probe {
         }
     };
     match attempt.await {
-        Ok(()) => Probe { name, ok: true, detail: "all layers hold".into(), fix: None },
+        Ok(()) => Probe::good(name, "all layers hold"),
         Err(detail) => {
             let fix = "allow user namespaces (user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), and use Linux 5.13 or newer";
-            bad(name, detail, Some(fix))
+            Probe::bad(name, detail, fix)
         }
     }
 }
@@ -79,53 +98,60 @@ fn lacking(said: &str) -> String {
 }
 
 fn limits() -> Probe {
-    let name = "kernel-enforced limits";
-    let fix = "run the worker in a cgroup of its own, for example with 'systemd-run --user --scope -p Delegate=yes'";
-    let sampled = "limits are sampled every 10 ms instead";
-    let Some(own) = cgroup::own_group() else {
-        return bad(name, format!("no cgroup v2 hierarchy is mounted: {sampled}"), Some("boot with cgroup v2"));
+    match cgroup::own_group() {
+        Some(own) => limits_in(&own, std::process::id()),
+        None => Probe::bad(LIMITS, format!("no cgroup v2 hierarchy is mounted: {SAMPLED}"), "boot with cgroup v2"),
+    }
+}
+
+/// What a worker that was started as this process was, which is in the group `own`, could have the kernel enforce. It makes a group that is delegated ready by
+/// itself, so that one that is not yet is as good.
+fn limits_in(own: &Path, pid: u32) -> Probe {
+    let prospect = match Delegation::at(own) {
+        Some(ready) => Ok(ready.controllers()),
+        None => cgroup::survey(own, &[pid]).map(|prospect| prospect.controllers),
     };
-    if let Some(delegation) = Delegation::find() {
-        let Controllers { memory, pids, cpu } = delegation.controllers();
-        let detail = format!("cgroup v2 is delegated: memory {}, pids {}, cpu {}", yes(memory), yes(pids), yes(cpu));
-        return Probe { name, ok: memory && pids && cpu, detail, fix: None };
+    let shown = own.display();
+    let (detail, fix) = match prospect {
+        Ok(controllers) => return delegated(controllers),
+        Err(Obstacle::NoControllers) => (
+            format!("{shown} offers no memory, pids or cpu controller"),
+            "boot with cgroup v2 only (systemd.unified_cgroup_hierarchy=1)",
+        ),
+        Err(Obstacle::NotDelegated) => (format!("{shown} is not delegated to this user"), OWN_GROUP),
+        Err(Obstacle::Shared) => (format!("{shown} is shared with other processes"), OWN_GROUP),
+    };
+    Probe::bad(LIMITS, format!("{detail}: {SAMPLED}"), fix)
+}
+
+/// What is delegated may be less than what there is: systemd gives users what `user@.service` names.
+fn delegated(Controllers { memory, pids, cpu }: Controllers) -> Probe {
+    let detail = format!("cgroup v2 is delegated: memory {}, pids {}, cpu {}", yes(memory), yes(pids), yes(cpu));
+    if memory && pids && cpu {
+        return Probe::good(LIMITS, detail);
     }
-    let offered = fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default();
-    if !["memory", "pids", "cpu"].iter().any(|c| offered.split_ascii_whitespace().any(|o| o == *c)) {
-        let detail = format!("{} offers no memory, pids or cpu controller: {sampled}", own.display());
-        return bad(name, detail, Some("boot with cgroup v2 only (systemd.unified_cgroup_hierarchy=1)"));
+    let fix = "have all three delegated: 'Delegate=cpu memory pids' in the unit of the worker, and for units of users in \
+               user@.service too ('systemctl edit user@.service', then log in anew)";
+    Probe::bad(LIMITS, detail, fix)
+}
+
+fn open_files(soft: u64, hard: u64) -> Probe {
+    let (name, detail) = ("open files", format!("{} open files per process, at most {}", show(soft), show(hard)));
+    if soft < 1024 { Probe::bad(name, detail, "raise it with 'ulimit -n 4096'") } else { Probe::good(name, detail) }
+}
+
+fn processes(soft: u64) -> Probe {
+    let (name, detail) = ("processes", format!("{} processes per user", show(soft)));
+    if soft < 256 { Probe::bad(name, detail, "raise it with 'ulimit -u 4096'") } else { Probe::good(name, detail) }
+}
+
+fn descendants(lists_children: bool) -> Probe {
+    let name = "process trees";
+    if lists_children {
+        return Probe::good(name, "the kernel lists the children of a process");
     }
-    bad(name, format!("{} is not delegated to this user: {sampled}", own.display()), Some(fix))
-}
-
-fn open_files() -> Probe {
-    let (soft, hard) = rlimit(libc::RLIMIT_NOFILE);
-    let detail = format!("{} open files per process, at most {}", show(soft), show(hard));
-    let fix = (soft < 1024).then(|| "raise it with 'ulimit -n 4096'".into());
-    Probe { name: "open files", ok: fix.is_none(), detail, fix }
-}
-
-fn processes() -> Probe {
-    let (soft, _) = rlimit(libc::RLIMIT_NPROC);
-    let detail = format!("{} processes per user", show(soft));
-    let fix = (soft < 256).then(|| "raise it with 'ulimit -u 4096'".into());
-    Probe { name: "processes", ok: fix.is_none(), detail, fix }
-}
-
-fn descendants() -> Probe {
-    let me = std::process::id();
-    if Path::new(&format!("/proc/{me}/task/{me}/children")).exists() {
-        let detail = "the kernel lists the children of a process".into();
-        Probe { name: "process trees", ok: true, detail, fix: None }
-    } else {
-        let detail =
-            "the kernel does not list the children of a process: limits are sampled by walking all of /proc".into();
-        bad("process trees", detail, None)
-    }
-}
-
-fn bad(name: &'static str, detail: String, fix: Option<&str>) -> Probe {
-    Probe { name, ok: false, detail, fix: fix.map(Into::into) }
+    let detail = "the kernel does not list the children of a process: limits are sampled by walking all of /proc";
+    Probe::bad(name, detail, "use a kernel that is built with CONFIG_PROC_CHILDREN, as those of distributions are")
 }
 
 #[cfg(target_env = "gnu")]
@@ -150,6 +176,62 @@ fn yes(there: bool) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What is said in a group with these files, by process 42.
+    fn in_group(files: &[(&str, &str)]) -> Probe {
+        let group = tempfile::tempdir().unwrap();
+        for (file, content) in files {
+            fs::write(group.path().join(file), content).unwrap();
+        }
+        let probe = limits_in(group.path(), 42);
+        Probe { detail: probe.detail.replace(group.path().to_str().unwrap(), "G"), ..probe }
+    }
+
+    #[test]
+    fn a_group_that_is_delegated_need_not_be_ready() {
+        let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
+        let offered = ("cgroup.controllers", "cpu io memory pids");
+        let delegated = in_group(&[offered, switch, procs]);
+        assert!(delegated.ok && delegated.fix.is_none(), "{delegated:?}");
+        assert_eq!(delegated.detail, "cgroup v2 is delegated: memory yes, pids yes, cpu yes");
+        let ready = in_group(&[("cgroup.subtree_control", "cpu memory pids"), ("cgroup.procs", "")]);
+        assert_eq!(ready, delegated);
+        let begins = |files: &[(&str, &str)], detail: &str| {
+            let probe = in_group(files);
+            assert!(!probe.ok && probe.detail.starts_with(detail), "{probe:?}");
+        };
+        begins(
+            &[offered, switch, ("cgroup.procs", "42\n50\n")],
+            "G is shared with other processes: limits are sampled",
+        );
+        begins(&[offered, switch], "G is not delegated to this user: limits are sampled");
+        begins(&[("cgroup.controllers", ""), switch, procs], "G offers no memory, pids or cpu controller: limits");
+    }
+
+    #[test]
+    fn there_is_something_to_do_about_all_that_is_wanting() {
+        let (switch, procs, all) =
+            (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"), ("cgroup.controllers", "cpu memory pids"));
+        let wanting = [
+            in_group(&[]),
+            in_group(&[all, switch]),
+            in_group(&[all, switch, ("cgroup.procs", "50\n")]),
+            in_group(&[("cgroup.controllers", "memory pids"), switch, procs]),
+            in_group(&[("cgroup.subtree_control", "pids"), procs]),
+            open_files(256, 4096),
+            processes(100),
+            descendants(false),
+        ];
+        for probe in wanting {
+            assert!(!probe.ok && probe.fix.is_some_and(|fix| !fix.is_empty()), "{}: {}", probe.name, probe.detail);
+        }
+        let good = [in_group(&[all, switch, procs]), open_files(1024, 1024), processes(256), descendants(true)];
+        assert!(good.iter().all(|probe| probe.ok && probe.fix.is_none()), "{good:?}");
+    }
+
     #[test]
     fn every_probe_says_what_it_found() {
         for probe in super::all() {

@@ -123,7 +123,7 @@ pub(super) fn processes(
     let project = through(&context.project, socket.as_deref());
     let template = template(global, &project, &start, socket.as_deref())?;
     // Once for all: what is forked, or started, is in the same group.
-    let _ = raddle_exec::cgroup::prepare();
+    let _ = raddle_exec::cgroup::prepare(&[]);
     let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
     let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
     let means = match zygote(&model, &template, call) {

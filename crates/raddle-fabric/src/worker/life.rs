@@ -225,7 +225,9 @@ impl Worker {
         // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.
         let needs_group =
             !self.options.grouped && self.claim.as_ref().is_none_or(|claim| !claim.spec.limits.is_empty());
-        if let Some(Err(error)) = needs_group.then(raddle_exec::cgroup::prepare) {
+        // One that was forked ahead is in this process's group.
+        let runner = || self.options.prefork.as_ref().and_then(Prefork::runner_process);
+        if let Some(Err(error)) = needs_group.then(|| raddle_exec::cgroup::prepare(runner().as_slice())) {
             tracing::debug!(%error, "limits are kept without control groups");
         }
         // It ends with this worker, whichever way that ends.
