@@ -93,7 +93,9 @@ fn writes(server: &Server) -> Check {
 fn replication(server: &Server) -> Check {
     let cluster = if server.get("cluster_enabled") == "1" { ", a node of a cluster" } else { "" };
     let detail = format!("role {}, {} replicas{cluster}", server.get("role"), server.get("connected_slaves"));
-    Check { name: "replication".into(), ok: server.get("role") == "master", detail, fix: None }
+    let ok = server.get("role") == "master";
+    let fix = (!ok).then(|| "name its master in the URL, or use redis+sentinel://, which finds it".into());
+    Check { name: "replication".into(), ok, detail, fix }
 }
 
 fn memory(server: &Server) -> Check {
@@ -118,5 +120,26 @@ fn stale_workers(stale: u64) -> Check {
         detail: format!("{stale} without a valid lease"),
         fix: (stale > 0)
             .then(|| "run 'raddle requeue-orphans', or start a worker: it takes their tasks back by itself".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_something_to_do_about_all_that_is_not_well() {
+        let bad = [
+            ("aof_enabled", "0"),
+            ("aof_last_write_status", "err"),
+            ("role", "slave"),
+            ("used_memory", "100"),
+            ("maxmemory", "100"),
+        ];
+        let info = bad.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let server = Server { info, ..Server::default() };
+        for check in [persistence(&server), writes(&server), replication(&server), memory(&server), stale_workers(1)] {
+            assert!(!check.ok && check.fix.is_some(), "{check:?}");
+        }
     }
 }

@@ -15,7 +15,7 @@ const WAITS_FOR_DISK: (u32, u32) = (7, 2);
 /// What a server said of itself when it was connected to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server {
-    info: HashMap<String, String>,
+    pub(super) info: HashMap<String, String>,
     /// When it saves all it has, if that could be asked.
     pub(super) save: Option<String>,
     /// How often its log is synced, if that could be asked.

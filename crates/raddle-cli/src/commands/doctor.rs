@@ -1,15 +1,14 @@
 //! `raddle doctor`: what is wrong here, and how to mend it.
 
+mod finding;
 mod stops;
 
-use raddle_broker::{Broker, Check, Health, Url};
-use raddle_exec::{
-    RunnerOptions,
-    probe::{self, Probe},
-};
+use raddle_broker::{Broker, Health, Url};
+use raddle_exec::{RunnerOptions, probe};
 use raddle_fabric::group;
-use serde::Serialize;
 use serde_json::json;
+
+use self::finding::Finding;
 
 use crate::{
     args::DoctorArgs,
@@ -18,9 +17,6 @@ use crate::{
     output,
     project::Source,
 };
-
-/// Checks of the engine that, when they fail, mean that work may be lost.
-const VITAL: [&str; 4] = ["integrity", "journal", "persistence", "writes to disk"];
 
 pub(super) async fn doctor(context: &Context, args: &DoctorArgs) -> Outcome {
     let mut findings = vec![project(context)];
@@ -37,37 +33,9 @@ pub(super) async fn doctor(context: &Context, args: &DoctorArgs) -> Outcome {
     findings.push(Finding::probed("isolation", sandbox));
     #[cfg(feature = "docker")]
     findings.extend([engine().await, contained().await]);
-    let sound = findings.iter().all(|finding| finding.ok || !finding.vital);
+    let sound = findings.iter().all(Finding::is_sound);
     show(context, health.as_ref(), &findings, sound)?;
     Ok(if sound { 0 } else { TASK_FAILED })
-}
-
-/// One thing that was looked at.
-#[derive(Debug, Serialize)]
-struct Finding {
-    area: &'static str,
-    name: String,
-    ok: bool,
-    /// Whether work may be lost while it is not as it should be.
-    vital: bool,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<String>,
-}
-
-impl Finding {
-    fn fine(area: &'static str, name: &str, detail: String) -> Self {
-        Self { area, name: name.into(), ok: true, vital: false, detail, fix: None }
-    }
-
-    fn probed(area: &'static str, probe: Probe) -> Self {
-        let Probe { name, ok, detail, fix } = probe;
-        Self { area, name: name.into(), ok, vital: false, detail, fix }
-    }
-
-    fn broken(name: &str, detail: String) -> Self {
-        Self { area: "broker", name: name.into(), ok: false, vital: true, detail, fix: None }
-    }
 }
 
 fn project(context: &Context) -> Finding {
@@ -89,23 +57,27 @@ async fn examine(context: &Context, findings: &mut Vec<Finding>) -> Outcome<Opti
     let (broker, health) = match asked.await {
         Ok(found) => found,
         Err(Failure::Raddle(message) | Failure::Usage(message)) => {
-            let name = if matches!(context.project.url, Url::Unix(_)) { "agent" } else { "database" };
-            findings.push(Finding::broken(name, message));
+            let (name, fix) = out_of_reach(&context.project.url);
+            findings.push(Finding::broken(name, message, fix));
             return Ok(None);
         }
         Err(other) => return Err(other),
     };
-    findings.extend(health.checks.iter().map(|Check { name, ok, detail, fix }| Finding {
-        area: "broker",
-        name: name.clone(),
-        ok: *ok,
-        vital: VITAL.contains(&name.as_str()),
-        detail: detail.clone(),
-        fix: fix.clone(),
-    }));
+    findings.extend(health.checks.iter().cloned().map(Finding::checked));
     findings.push(workers(&*broker).await?);
     findings.extend(forsaken(&*broker).await?);
     Ok(Some(health))
+}
+
+/// What is out of reach where a broker cannot be asked, and what to do. Why is in the message, which names what is wrong with it.
+fn out_of_reach(url: &Url) -> (&'static str, &'static str) {
+    match url {
+        Url::Unix(_) => ("agent", "start the worker that serves there, with 'raddle worker start --serve PATH'"),
+        Url::Sqlite(_) => {
+            ("database", "mend what it says: nothing was changed. To work elsewhere meanwhile, give --queue-url")
+        }
+        _ => ("database", "start the server or mend what it says, or name another with --queue-url"),
+    }
 }
 
 /// Whether somebody is there for what waits.
@@ -113,9 +85,10 @@ async fn workers(broker: &dyn Broker) -> Outcome<Finding> {
     let alive = broker.workers().await?.iter().filter(|worker| !worker.info.takes_calls()).count() as u64;
     let waiting: u64 = broker.summary().await?.ready.values().sum();
     let detail = format!("{alive} alive, {} ready to run", crate::format::count(waiting, "task"));
-    let ok = alive > 0 || waiting == 0;
-    let fix = (!ok).then(|| "start one with 'raddle worker start'".to_owned());
-    Ok(Finding { area: "workers", name: "alive".into(), ok, vital: false, detail, fix })
+    Ok(match alive > 0 || waiting == 0 {
+        true => Finding::fine("workers", "alive", detail),
+        false => Finding::amiss("workers", "alive", detail, "start one with 'raddle worker start'"),
+    })
 }
 
 /// Workers of groups that go on getting events, and have nobody who runs them.
@@ -124,18 +97,12 @@ async fn forsaken(broker: &dyn Broker) -> Outcome<Vec<Finding>> {
     let finding = |view: &group::View| {
         let (slug, sources) = (&view.slug, view.sources.join(", "));
         let waiting = crate::format::count(view.waiting, "task");
-        Finding {
-            area: "groups",
-            name: format!("worker {slug}"),
-            ok: false,
-            vital: false,
-            detail: format!(
-                "no manager that runs has it, and it collects what is written to {sources}: {waiting} ready to run"
-            ),
-            fix: Some(format!(
-                "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget {slug}'"
-            )),
-        }
+        let detail = format!(
+            "no manager that runs has it, and it collects what is written to {sources}: {waiting} ready to run"
+        );
+        let fix =
+            format!("start its manager with 'raddle up', or, if there is to be none, 'raddle group forget {slug}'");
+        Finding::amiss("groups", &format!("worker {slug}"), detail, fix)
     };
     Ok(views.iter().filter(|view| view.is_forsaken()).map(finding).collect())
 }
@@ -151,20 +118,21 @@ async fn engine() -> Finding {
         Ok(engine) => engine.standing().await,
         Err(error) => Err(error),
     };
-    let (detail, fix) = match standing {
+    match standing {
         Ok(standing) if standing.filters => {
-            return Finding::fine(area, name, format!("version {}, with a seccomp filter", standing.version));
+            Finding::fine(area, name, format!("version {}, with a seccomp filter", standing.version))
         }
-        Ok(standing) => (
+        Ok(standing) => Finding::amiss(
+            area,
+            name,
             format!("version {}, without a seccomp filter: the launcher 'docker' refuses it", standing.version),
-            Some("start the engine with its filter, or name a profile in spawner.container.seccomp".to_owned()),
+            "start the engine with its filter, or name a profile in spawner.container.seccomp",
         ),
         Err(error) if error.obstacle == Obstacle::Unreachable && !named => {
-            return Finding::fine(area, name, "none here, and none needed unless workers are to be containers".into());
+            Finding::fine(area, name, "none here, and none needed unless workers are to be containers".into())
         }
-        Err(error) => (error.to_string(), None),
-    };
-    Finding { area, name: name.into(), ok: false, vital: false, detail, fix }
+        Err(error) => Finding::amiss(area, name, error.to_string(), remedy(error.obstacle, None)),
+    }
 }
 
 /// Whether tasks can be run in containers, as far as that is known without a worker that says of what image.
@@ -184,9 +152,24 @@ async fn contained() -> Finding {
     };
     match found {
         Ok(_) => Finding::fine(area, name, format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says")),
-        Err(error) => {
-            Finding { area, name: name.into(), ok: false, vital: false, detail: error.to_string(), fix: None }
+        Err(error) => Finding::amiss(area, name, error.to_string(), remedy(error.obstacle, Some(&image))),
+    }
+}
+
+/// What to do about an engine that does not do what it is asked to, with an image if it was about one.
+#[cfg(feature = "docker")]
+fn remedy(obstacle: raddle_fabric::spawner::Obstacle, image: Option<&str>) -> String {
+    use raddle_fabric::spawner::Obstacle;
+
+    match (obstacle, image) {
+        (Obstacle::Image, Some(image)) => {
+            format!("'docker pull {image}', if a registry has it, or name another in WORKER_TASK_IMAGE")
         }
+        (Obstacle::Unreachable, _) => "start the engine, or name another with DOCKER_HOST=unix://PATH".into(),
+        (Obstacle::Denied, _) => "put this user into the group 'docker', and log in anew".into(),
+        (Obstacle::DiskFull, _) => "make room on the engine's disk: 'docker system df' shows what takes it".into(),
+        (Obstacle::Starved, _) => "raise what this user may have, with 'ulimit -n' and 'ulimit -u'".into(),
+        _ => "look at the engine's log, for example with 'journalctl -u docker'".into(),
     }
 }
 
@@ -204,16 +187,32 @@ fn show(context: &Context, health: Option<&Health>, findings: &[Finding], sound:
             text.push_str(&format!("      {label}: {value}\n"));
         }
     }
-    for Finding { area, name, ok, vital, detail, fix } in findings {
-        let mark = match (ok, vital) {
-            (true, _) => "ok   ",
-            (false, false) => "warn ",
-            (false, true) => "WRONG",
-        };
-        text.push_str(&format!("{mark} {area}, {name}: {detail}\n"));
-        if let Some(fix) = fix.as_ref().filter(|_| !ok) {
-            text.push_str(&format!("      to mend it: {fix}\n"));
+    text.extend(findings.iter().map(Finding::text));
+    output::raw(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_asked_is_named_with_what_to_do() {
+        for (url, name) in [("unix:/x.sock", "agent"), ("sqlite:/x.db", "database"), ("mem://", "database")] {
+            let (what, fix) = out_of_reach(&url.parse().unwrap());
+            assert!(what == name && !fix.is_empty(), "{url}");
         }
     }
-    output::raw(text.as_bytes())
+
+    #[cfg(feature = "docker")]
+    #[test]
+    fn there_is_something_to_do_about_every_engine() {
+        use raddle_fabric::spawner::Obstacle;
+
+        for obstacle in Obstacle::ALL {
+            for image in [None, Some("some/image:1")] {
+                assert!(!remedy(obstacle, image).is_empty());
+            }
+        }
+        assert!(remedy(Obstacle::Image, Some("some/image:1")).contains("docker pull some/image:1"));
+    }
 }

@@ -203,3 +203,25 @@ fn very_many_environment_variables_are_too_many_at_once() {
     let exit = &world.task(&tid)["report"]["exit"];
     assert!(exit["message"].as_str().unwrap().contains("Argument list too long"), "{exit}");
 }
+
+#[test]
+fn the_doctor_says_how_to_mend_whatever_it_finds() {
+    let world = World::new();
+    world.file("broken.db", "no database");
+    world.file("groups.toml", "[process.a]\nnonsense = 1\n");
+    let wrong = "export DOCKER_HOST=unix:///nowhere/docker.sock WORKER_TASK_IMAGE=some/image:1
+                 ulimit -n 512; raddle --queue-url sqlite:$PWD/broken.db doctor --json -f groups.toml";
+    let report = world.bash(wrong).code(1).json();
+    let bad: Vec<_> = report["checks"].as_array().unwrap().iter().filter(|check| check["ok"] == false).collect();
+    let names: Vec<_> = bad.iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in ["database", "raddle.toml", "open files"] {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+    assert!(
+        !cfg!(feature = "docker") || ["docker engine", "docker"].iter().all(|name| names.contains(name)),
+        "{names:?}"
+    );
+    for check in bad {
+        assert!(check["fix"].as_str().is_some_and(|fix| !fix.is_empty()), "{check}");
+    }
+}

@@ -66,7 +66,7 @@ fn beside(path: &Path) -> Vec<Finding> {
         let key = if is_compose { Key::Compose } else { Key::Unit };
         findings.extend(runs.iter().map(|run| judged(&file, run, key, &processes)));
     }
-    findings.sort_by(|a, b| a.detail.cmp(&b.detail));
+    findings.sort_by(|a, b| a.detail().cmp(b.detail()));
     findings
 }
 
@@ -103,7 +103,7 @@ fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
         Err(FileMistake { mistake, .. }) if mistake.path == "process" => Ok(None),
         Err(mistake) => {
             let detail = format!("{}:{mistake}", path.display());
-            Err(Box::new(Finding { area: AREA, name: FILE.into(), ok: false, vital: false, detail, fix: None }))
+            Err(Box::new(Finding::amiss(AREA, FILE, detail, "mend that line: 'raddle up' refuses the file as it is")))
         }
     }
 }
@@ -130,8 +130,10 @@ fn judged(file: &Path, run: &Runs, key: Key, processes: &[Process]) -> Finding {
         file.display(),
         run.name
     );
-    let fix = (!ok).then(|| format!("write '{assigned}' there: else what runs is killed"));
-    Finding { area: AREA, name: name.into(), ok, vital: false, detail, fix }
+    match ok {
+        true => Finding::fine(AREA, name, detail),
+        false => Finding::amiss(AREA, name, detail, format!("write '{assigned}' there: else what runs is killed")),
+    }
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
@@ -170,7 +172,7 @@ mod tests {
         write("units/b.service", &unit("/usr/bin/raddle up", &format!("WorkingDirectory={}", at("short"))));
         write("units/c.service", &unit("/usr/bin/docker compose up", ""));
         write("units/d.service", &unit("/usr/bin/raddle up -f /nowhere/raddle.toml", ""));
-        let judged = || of_machine(&folder.path().join("units")).into_iter().map(|f| (f.ok, f.fix)).collect::<Vec<_>>();
+        let judged = || of_machine(&folder.path().join("units")).iter().map(Finding::verdict).collect::<Vec<_>>();
         let fix = "write 'TimeoutStopSec=603' there: else what runs is killed".to_owned();
         assert_eq!(judged(), [(false, Some(fix)), (true, None)]);
         write("units/a.service.d/more.conf", "[Service]\nTimeoutStopSec=15min\n");
