@@ -21,7 +21,7 @@ use crate::{
     error::{Failure, INTERRUPTED, KILLED, Outcome},
     follow::{self, Follower, LONG},
     interrupt::{Interrupts, Suspensions},
-    output,
+    logging, output,
     progress::TaskProgress,
     result, spec, tid,
 };
@@ -202,6 +202,8 @@ impl Run<'_> {
                 }
                 progress = async {
                     sleep_until(follow_from).await;
+                    // What keeps it from its end, such as a full disk, is to be seen.
+                    logging::errors();
                     follower.next(&*self.broker, wait).await
                 } => self.hear_or_recall(&follower, progress).await?,
                 () = self.interrupts.next() => self.interrupt().await?,

@@ -130,6 +130,22 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
 }
 
 #[test]
+fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
+    let world = World::new();
+    fs::create_dir(world.path().join("small")).unwrap();
+    let script = r#"mount -t tmpfs -o size=2m none small && cd small || exit 99
+        raddle run -- true
+        dd if=/dev/zero of=filler bs=1k count=1400 2>/dev/null
+        raddle run -- seq 130000 >/dev/null 2>../words &
+        for i in $(seq 500); do grep -q 'cannot be kept yet' ../words && break; sleep 0.02; done
+        rm filler; wait $!; echo $?"#;
+    let ran = world.bash_apart(script).ok();
+    assert_eq!(ran.text(), "0\n", "{ran:?}");
+    let words = fs::read_to_string(world.path().join("words")).unwrap();
+    assert!(words.contains("output cannot be kept yet") && words.contains("no space left"), "{words}");
+}
+
+#[test]
 fn a_worker_with_a_result_for_which_there_is_no_room_can_be_stopped() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();

@@ -16,6 +16,8 @@ pub(super) const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long when the task has been killed.
 const LAST_OUTPUT_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) const OUTPUT_PAUSE: Duration = Duration::from_millis(250);
+/// It is said once a second that it waits.
+const SAID_EVERY: u32 = 4;
 
 /// Orders about an attempt, on their way to its runner.
 pub(super) struct Orders<'a, N> {
@@ -98,12 +100,14 @@ pub(super) async fn store(broker: &dyn Broker, fence: Fence, stream: raddle_exec
         raddle_exec::Stream::Stderr => Stream::Stderr,
         raddle_exec::Stream::Reply => return,
     };
-    loop {
+    for tried in 0_u32.. {
         match broker.append_output(fence, stream, bytes.clone()).await {
             Ok(()) => return,
             // The command waits too, when its pipe is full: better late than never.
             Err(error) if error.is_retryable() => {
-                hand::log!(error, fence, %error, "output cannot be kept yet");
+                if tried % SAID_EVERY == 0 {
+                    hand::log!(error, fence, %error, "output cannot be kept yet");
+                }
                 sleep(OUTPUT_PAUSE).await;
             }
             Err(error) => {
