@@ -3,7 +3,10 @@
 use raddle_broker::Broker;
 use raddle_core::{TaskView, Tid, tid::TidArg};
 
-use crate::error::{Failure, Outcome};
+use crate::{
+    error::{Failure, Outcome},
+    worker,
+};
 
 /// The id that is meant.
 pub(crate) async fn resolve(broker: &dyn Broker, arg: TidArg) -> Outcome<Tid> {
@@ -11,7 +14,13 @@ pub(crate) async fn resolve(broker: &dyn Broker, arg: TidArg) -> Outcome<Tid> {
         TidArg::Full(tid) => return Ok(tid),
         TidArg::Short(short) => short,
     };
-    match broker.complete(short).await?.as_slice() {
+    let mut found = broker.complete(short).await?;
+    if found.is_empty() {
+        // Whoever is there for one task alone is none itself, and wears its id in its title all the same.
+        let workers = broker.workers().await?;
+        found = workers.iter().map(|worker| worker.tid).filter(|tid| tid.short() == short).collect();
+    }
+    match found.as_slice() {
         [tid] => Ok(*tid),
         [] => {
             Err(Failure::Usage(format!("no task ends in {short} here: 'raddle task list --all' shows those there are")))
@@ -30,6 +39,18 @@ pub(crate) async fn resolve_all(broker: &dyn Broker, args: &[TidArg]) -> Outcome
         tids.push(resolve(broker, *arg).await?);
     }
     Ok(tids)
+}
+
+/// The task that is meant, or the worker, as a task: one that is there for one task alone is in the registry and nowhere else. With it, in that case, what it
+/// runs.
+pub(crate) async fn meet(broker: &dyn Broker, arg: TidArg) -> Outcome<(TaskView, Vec<Tid>)> {
+    let tid = resolve(broker, arg).await?;
+    if let Some(task) = broker.task(tid).await? {
+        return Ok((task, Vec::new()));
+    }
+    let workers = broker.workers().await?;
+    let entry = workers.iter().find(|worker| worker.tid == tid).ok_or(raddle_broker::Error::NotFound(tid))?;
+    Ok((worker::as_task(entry), worker::hand(broker, tid).await?))
 }
 
 /// The task that is meant.

@@ -1,7 +1,7 @@
 //! A worker, met by somebody who named it as a task. Workers are tasks too, but nobody submitted them.
 
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::{State, TaskView, Tid, WorkerEntry, worker::WorkerStatus};
+use raddle_core::{Spec, State, Target, TaskView, Tid, WorkerEntry, worker::WorkerStatus};
 
 use crate::{
     error::{Failure, Outcome},
@@ -11,6 +11,21 @@ use crate::{
 /// Whether this is a worker.
 pub(crate) fn is_worker(task: &TaskView) -> bool {
     task.spec.is_service()
+}
+
+/// A worker that has no record as a task, as what it is all the same: what a resident's record says when it registers.
+pub(crate) fn as_task(entry: &WorkerEntry) -> TaskView {
+    let WorkerEntry { tid, info, status, started_at, .. } = entry;
+    let spec = Spec { name: Some(info.name.clone()), ..Spec::new(Target::Service(info.kind.clone())) };
+    TaskView {
+        state: State::Running,
+        attempt: 1,
+        paused: *status == WorkerStatus::Paused,
+        parent: info.parent,
+        pid: Some(info.pid),
+        claimed_at: Some(*started_at),
+        ..TaskView::new(*tid, spec, *started_at)
+    }
 }
 
 /// How many of its slots are in use.
@@ -56,9 +71,14 @@ pub(crate) async fn refuse(broker: &dyn Broker, task: &TaskView, done: &str) -> 
     Err(Failure::Usage(format!("task {} {standing}, and cannot be {done}: {advice}", task.tid)))
 }
 
-/// How many tasks a worker has in hand.
-pub(crate) async fn in_hand(broker: &dyn Broker, worker: Tid) -> Outcome<u64> {
+/// The tasks that a worker has in hand.
+pub(crate) async fn hand(broker: &dyn Broker, worker: Tid) -> Outcome<Vec<Tid>> {
     let states = vec![State::Spawning, State::Running];
     let tasks = broker.tasks(TaskFilter { states, ..TaskFilter::default() }).await?;
-    Ok(tasks.iter().filter(|task| task.worker == Some(worker)).count() as u64)
+    Ok(tasks.iter().filter(|task| task.worker == Some(worker)).map(|task| task.tid).collect())
+}
+
+/// How many tasks a worker has in hand.
+pub(crate) async fn in_hand(broker: &dyn Broker, worker: Tid) -> Outcome<u64> {
+    Ok(hand(broker, worker).await?.len() as u64)
 }

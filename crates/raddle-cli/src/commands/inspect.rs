@@ -1,7 +1,7 @@
-//! `raddle tid` and `raddle task status`: one task.
+//! `raddle tid` and `raddle task status`: one task, or worker.
 
 use jiff::Timestamp;
-use raddle_core::{State, Target, TaskView, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
+use raddle_core::{State, Target, TaskView, Tid, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
 use serde_json::json;
 
 use crate::{context::Context, error::Outcome, format, output, result, table, tid, worker};
@@ -9,7 +9,7 @@ use crate::{context::Context, error::Outcome, format, output, result, table, tid
 /// Prints the full id.
 pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
     let broker = context.onlooker().await?;
-    let task = tid::find(&*broker, arg).await?;
+    let (task, _) = tid::meet(&*broker, arg).await?;
     if context.json {
         output::json(&json!({ "tid": task.tid, "short": task.tid.short().to_string() }))?;
     } else {
@@ -21,16 +21,16 @@ pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
 /// Prints all that is known.
 pub(super) async fn status(context: &Context, arg: TidArg) -> Outcome {
     let broker = context.onlooker().await?;
-    let task = tid::find(&*broker, arg).await?;
+    let (task, runs) = tid::meet(&*broker, arg).await?;
     if context.json {
         output::json(&result::task_json(&task))?;
     } else {
-        output::raw(text(&task).as_bytes())?;
+        output::raw(text(&task, &runs).as_bytes())?;
     }
     Ok(0)
 }
 
-fn text(task: &TaskView) -> String {
+fn text(task: &TaskView, runs: &[Tid]) -> String {
     let now = Timestamp::now();
     let mut lines = vec![("task", task.tid.to_string()), ("name", task.spec.display_name().into())];
     lines.push(("state", state(task)));
@@ -46,6 +46,7 @@ fn text(task: &TaskView) -> String {
         ("progress", task.progress.as_ref().map(format::progress)),
         ("chained", (task.chained > 0).then(|| chained(task))),
         ("parent", task.parent.map(|tid| tid.to_string())),
+        ("runs", (!runs.is_empty()).then(|| runs.iter().map(Tid::to_string).collect::<Vec<_>>().join(", "))),
         ("worker", task.worker.map(|tid| tid.to_string())),
         ("pid", task.pid.filter(|_| !task.state.is_terminal()).map(|pid| pid.to_string())),
         ("folder", task.spec.cwd.clone()),

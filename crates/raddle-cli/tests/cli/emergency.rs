@@ -151,6 +151,45 @@ fn every_process_leads_to_its_task() {
     }
 }
 
+/// Those that are there for one task alone are workers and no tasks: that of `raddle run`, and those of a spawner.
+#[test]
+fn a_worker_that_is_no_task_is_met_as_one() {
+    let (world, ran) = with_a_running_task(
+        r#"raddle run --queue apart --name here -- sleep 600 &
+        raddle spawner run --warm-pool 1 --max-workers 2 > spawner.tid 2> spawner.log &
+        until raddle worker list --json | jq -e 'map(.type) | index("inline") and index("one-shot")' > /dev/null; do sleep 0.05; done
+        until pgrep -f '^raddle-.*:here:running' > /dev/null; do sleep 0.05; done
+        for tid in $(ps -eo args | grep '^raddle-[0-9]' | cut -d- -f2 | cut -d: -f1 | sort -u); do
+            full_tid=$(raddle tid $tid) && raddle task status $full_tid || echo "$tid leads nowhere"
+        done
+        raddle worker list --json > workers
+        raddle task list --status running --json | jq -r '.[] | select(.name == "here").tid' > here.tid
+        inline=$(jq -r '.[] | select(.type == "inline").tid' workers)
+        raddle task status --json $inline > inline
+        raddle task status --json $(cat worker.tid) > resident
+        raddle task status ${inline:9} > shown
+        raddle worker stop ${inline:9} 2> refused"#,
+    );
+    let ran = ran.code(2);
+    assert!(!ran.text().contains("leads nowhere"), "{ran:?}");
+    let workers: serde_json::Value = serde_json::from_str(&read(&world, "workers")).unwrap();
+    for worker in workers.as_array().unwrap() {
+        assert!(ran.text().contains(&format!("task       {}", worker["tid"].as_str().unwrap())), "{worker} {ran:?}");
+    }
+    let json = |name| serde_json::from_str::<serde_json::Value>(&read(&world, name)).unwrap();
+    let (inline, resident) = (json("inline"), json("resident"));
+    let keys = |record: &serde_json::Value| record.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&inline), keys(&resident));
+    for key in ["state", "attempt", "failures", "losses", "paused", "dead", "worker", "exit_code", "finished_at"] {
+        assert_eq!(inline[key], resident[key], "{key}");
+    }
+    assert_eq!((&inline["name"], &inline["spec"]["target"]["service"]), (&"inline".into(), &"inline".into()));
+    let runs = format!("runs       {}\n", read(&world, "here.tid"));
+    assert!(read(&world, "shown").contains(&runs), "{}", read(&world, "shown"));
+    // A short id is as good as a whole one where it can be told what to do instead.
+    assert!(read(&world, "refused").contains("is there for one task"), "{}", read(&world, "refused"));
+}
+
 #[test]
 fn killing_everything_leaves_nothing_and_loses_nothing() {
     let (world, ran) = with_a_running_task(
