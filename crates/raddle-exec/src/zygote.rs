@@ -252,7 +252,8 @@ fn tell(socket: BorrowedFd<'_>, kind: u8, pid: u32, number: u64) {
 fn serve(socket: OwnedFd, mut work: impl FnMut(Newborn) -> u8) -> io::Result<()> {
     // SAFETY: plain integers. A group of its own: a Ctrl-C at the terminal is for whoever made it.
     sys::check(unsafe { libc::setpgid(0, 0) })?;
-    title::set("raddle-zygote");
+    // No id, and so not `raddle-`: who goes through titles takes what follows that for one.
+    title::set("raddle zygote");
     // What a killed ward leaves behind comes here.
     sys::set_subreaper()?;
     let nest = Arc::new(Nest::prepare()?);

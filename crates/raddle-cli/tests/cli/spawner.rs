@@ -395,7 +395,7 @@ fn a_spawner_goes_on_without_its_zygote() {
     let spawner = spawner(&world, &["--poll-ms", "50"]);
     until("two are warm", || workers(&world).len() == 2);
     let warm = workers(&world);
-    let zygote = world.processes().into_iter().find(|(_, title)| title.starts_with("raddle-zygote")).unwrap();
+    let zygote = world.processes().into_iter().find(|(_, title)| title.starts_with("raddle zygote")).unwrap();
     kill(zygote.0.into());
     until("it has noticed", || spawner.stderr().contains("the zygote is gone"));
     let tids = world.submit(&["--array", "1-5", "--", "sh", "-c", "echo {} >> ran"]);
