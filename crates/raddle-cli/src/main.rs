@@ -1,12 +1,23 @@
 //! The program `raddle`.
 
-use std::process::ExitCode;
+// Before it calls `main`, the standard library makes ready to tell a stack that has overflowed from other faults: it reads the map of the process's memory, and
+// maps more. That takes as long as a tenth of a process's life, and a runner and a `raddle run` live for no longer than that of another process. All
+// else that it does there, `enter` does.
+#![no_main]
 
-fn main() -> ExitCode {
+use std::{ffi::c_int, process};
+
+/// The C library calls it, as it would that of the standard library. Nothing may unwind into it: a panic aborts.
+// SAFETY: there is no other function of this name, which the C library looks for.
+#[unsafe(no_mangle)]
+extern "C" fn main() -> c_int {
+    raddle_exec::enter();
     // A runner is this same program under another name; it must not pay for anything below.
     raddle_exec::runner_main_if_asked(None);
     // A worker of a pool, too. It has no routines of its own, and answers about its health and the order to stop as any other does.
     #[cfg(feature = "pool")]
     raddle_pool::serve::main_if_asked();
-    ExitCode::from(raddle_cli::run(None))
+    let code = raddle_cli::run(None);
+    // Unlike a return to the C library, this writes what is left of a line on standard output.
+    process::exit(code.into())
 }

@@ -115,7 +115,8 @@ impl Runner {
             if is_ward {
                 return Ok(Self::new(Process::Ward { pid }, pid, socket));
             }
-            let process = orphans::starting(|| Ok((pid, Process::forked(pid)?)))?;
+            let process = Process::forked(pid)?;
+            orphans::adopted(pid);
             Ok(Self::new(process, pid, socket))
         };
         let adopted = adopt();

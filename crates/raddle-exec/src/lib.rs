@@ -28,6 +28,7 @@
 
 pub mod cgroup;
 pub mod contained;
+mod entry;
 mod fence;
 mod frame;
 mod handle;
@@ -49,6 +50,7 @@ pub mod title;
 mod tree;
 mod zygote;
 
+pub use entry::enter;
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use mark::MarkPage;

@@ -1,7 +1,7 @@
 //! The worker's part in leaving nobody behind: it adopts what a killed runner leaves, and ends it.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     io,
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
@@ -12,12 +12,15 @@ use crate::{
     cgroup,
     runner::sweep_scratch,
     sys::{self, Wait},
-    tree,
+    tree::{self, Proc},
 };
 
-/// The runners of this process: pid and start, which tell a runner from a later process with its pid. Held while a runner is being started and while orphans are looked for, so that a runner is
-/// never taken for an orphan because it is new.
-static RUNNERS: Mutex<Option<HashSet<(u32, u64)>>> = Mutex::new(None);
+/// The runners of this process. Held while a runner is being started and while orphans are looked for, so that a runner is never taken for an orphan because
+/// it is new.
+static RUNNERS: Mutex<Option<Runners>> = Mutex::new(None);
+
+/// By pid: when each has begun, which tells it from a later process with its pid; unknown for one whose pid stays its own until this process has waited for it.
+type Runners = HashMap<u32, Option<u64>>;
 
 const ROUNDS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -86,9 +89,9 @@ pub fn reap_orphans(keep: &[u32]) -> usize {
         let mut runners = lock();
         let mut orphans = tree::direct_children(me);
         if let Some(runners) = runners.as_mut() {
-            let children: HashSet<_> = orphans.iter().map(|child| (child.pid, child.start_ticks)).collect();
-            runners.retain(|runner| children.contains(runner));
-            orphans.retain(|child| !runners.contains(&(child.pid, child.start_ticks)));
+            let is = |child: &Proc, start: &Option<u64>| start.is_none_or(|start| start == child.start_ticks);
+            runners.retain(|pid, start| orphans.iter().any(|child| child.pid == *pid && is(child, start)));
+            orphans.retain(|child| !runners.get(&child.pid).is_some_and(|start| is(child, start)));
         }
         orphans.retain(|child| !keep.contains(&child.pid));
         if orphans.is_empty() {
@@ -150,19 +153,23 @@ pub(crate) fn starting<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::R
     let mut runners = lock();
     let (pid, started) = start()?;
     // It cannot be gone: nobody but its handle, which does not exist yet, waits for it.
-    let start_ticks = tree::read(pid).map_or(0, |process| process.start_ticks);
-    runners.get_or_insert_default().insert((pid, start_ticks));
+    runners.get_or_insert_default().insert(pid, Some(tree::born(pid).unwrap_or_default()));
     Ok(started)
+}
+
+/// Remembers a runner that was forked: nobody but its handle ever waits for it.
+pub(crate) fn adopted(pid: u32) {
+    lock().get_or_insert_default().insert(pid, None);
 }
 
 /// Forgets a runner that was waited for: its pid may be given to another process from now on.
 pub(crate) fn ended(pid: u32) {
     if let Some(runners) = lock().as_mut() {
-        runners.retain(|(runner, _)| *runner != pid);
+        runners.remove(&pid);
     }
 }
 
-fn lock() -> MutexGuard<'static, Option<HashSet<(u32, u64)>>> {
+fn lock() -> MutexGuard<'static, Option<Runners>> {
     RUNNERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,9 +5,13 @@
 //! (`raddle_core::title`).
 
 use std::{
-    ffi::{CStr, c_char},
-    fs, ptr,
-    sync::Mutex,
+    ffi::{CStr, c_char, c_int},
+    ops::Range,
+    ptr,
+    sync::{
+        Mutex,
+        atomic::{AtomicPtr, Ordering},
+    },
 };
 
 unsafe extern "C" {
@@ -81,29 +85,61 @@ impl Area {
     }
 }
 
+/// Where the system has put arguments and environment: the C library hands both to whatever stands in this section, before `main`. The system would tell,
+/// too, by a file in `/proc` that takes longer to open and read than all else here.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = note;
+
+static ARGUMENTS: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
+static ENVIRONMENT: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn note(_: c_int, arguments: *const *const c_char, environment: *const *const c_char) {
+    ARGUMENTS.store(arguments.cast_mut(), Ordering::Relaxed);
+    ENVIRONMENT.store(environment.cast_mut(), Ordering::Relaxed);
+}
+
 fn find() -> Option<Area> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    let [arg_start, arg_end, env_start, env_end] = bounds(&stat)?;
-    let args = arg_end.checked_sub(arg_start).filter(|n| *n > 1)?;
+    // SAFETY: what the C library has noted are lists that end with a null pointer, of strings that are there as long as the process is.
+    let (arguments, environment) = unsafe {
+        let arguments = extent(ARGUMENTS.load(Ordering::Relaxed), None)?;
+        (arguments.clone(), extent(ENVIRONMENT.load(Ordering::Relaxed), Some(arguments.end)))
+    };
+    let args = arguments.len();
     let mut len = args;
-    if env_start == arg_end && env_end > env_start && move_environment(env_start, env_end) {
-        len = (env_end - arg_start).min(LONGEST);
+    if let Some(environment) = environment
+        && move_environment(&environment)
+    {
+        len = (environment.end - arguments.start).min(LONGEST);
     }
-    let start: *mut u8 = ptr::with_exposed_provenance_mut(arg_start);
-    Some(Area { start, len, args: args.min(len), comm: [0; 16] })
+    let start: *mut u8 = ptr::with_exposed_provenance_mut(arguments.start);
+    (len > 1).then_some(Area { start, len, args: args.min(len), comm: [0; 16] })
 }
 
-/// `arg_start arg_end env_start env_end` of a stat line: its fields 48 to 51.
-fn bounds(stat: &str) -> Option<[usize; 4]> {
-    // The second field may hold anything, spaces and parentheses included; it ends at the last parenthesis.
-    let rest = &stat[stat.rfind(')')? + 1..];
-    let mut fields = rest.split_ascii_whitespace().skip(45).map(|field| field.parse::<usize>().ok());
-    let mut next = || fields.next().flatten().filter(|n| *n != 0);
-    Some([next()?, next()?, next()?, next()?])
+/// The memory of the strings of a list, as far as each begins where the one before has ended, and the first where it is expected.
+///
+/// # Safety
+///
+/// `list` is null, or ends with a null pointer, and its strings with a zero.
+unsafe fn extent(list: *const *const c_char, expected: Option<usize>) -> Option<Range<usize>> {
+    if list.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller says; nothing behind the end of the list is looked at.
+    unsafe {
+        let first = (*list).expose_provenance();
+        let start = expected.unwrap_or(first);
+        let (mut entry, mut end) = (list, start);
+        while !(*entry).is_null() && (*entry).addr() == end {
+            end += CStr::from_ptr(*entry).count_bytes() + 1;
+            entry = entry.add(1);
+        }
+        (end > start).then_some(start..end)
+    }
 }
 
-/// Copies every variable that lies in `start..end` to the heap. The copies are leaked: `environ` refers to them for ever.
-fn move_environment(start: usize, end: usize) -> bool {
+/// Copies every variable that lies in `memory` to the heap. The copies are leaked: `environ` refers to them for ever.
+fn move_environment(memory: &Range<usize>) -> bool {
     // SAFETY: no other thread exists (see `init`), so nobody changes or reads `environ` while this does.
     unsafe {
         let mut entry = environ;
@@ -111,8 +147,7 @@ fn move_environment(start: usize, end: usize) -> bool {
             return true;
         }
         while !(*entry).is_null() {
-            let at = (*entry).addr();
-            if (start..end).contains(&at) {
+            if memory.contains(&(*entry).addr()) {
                 *entry = CStr::from_ptr(*entry).to_owned().into_raw();
             }
             entry = entry.add(1);
@@ -126,11 +161,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_survive_a_hostile_process_name() {
-        let mut stat = String::from("1 (a) b) (c) S");
-        (4..48).for_each(|n| stat.push_str(&format!(" {n}")));
-        stat.push_str(" 100 200 200 300 0\n");
-        assert_eq!(bounds(&stat), Some([100, 200, 200, 300]));
+    fn what_does_not_follow_at_once_is_left_alone() {
+        let memory = b"raddle\0run\0x\0PATH=/bin\0HOME=/\0";
+        let at = |offset: usize| memory[offset..].as_ptr().cast::<c_char>();
+        let start = memory.as_ptr().addr();
+        let [all, some, elsewhere] = [[at(0), at(7), at(11)], [at(0), at(7), at(13)], [at(7), at(7), at(7)]]
+            .map(|[first, second, third]| [first, second, third, ptr::null()]);
+        // SAFETY: the lists end with null pointers, and the strings with zeros.
+        unsafe {
+            assert_eq!(extent(all.as_ptr(), None), Some(start..start + 13));
+            assert_eq!(extent(some.as_ptr(), None), Some(start..start + 11), "it ends where something is left out");
+            assert_eq!(extent([at(13), at(23), ptr::null()].as_ptr(), Some(start + 13)), Some(start + 13..start + 30));
+            assert_eq!(extent(elsewhere.as_ptr(), Some(start + 13)), None);
+            assert_eq!(extent([ptr::null()].as_ptr(), Some(start + 13)), None, "nothing is in it");
+            assert_eq!(extent(ptr::null(), None), None);
+        }
+    }
+
+    #[test]
+    fn the_system_shows_what_was_found() {
+        // SAFETY: as in `find`, which would move the environment of all tests.
+        let found = unsafe { extent(ARGUMENTS.load(Ordering::Relaxed), None) }.unwrap();
+        let shown = std::fs::read("/proc/self/cmdline").unwrap();
+        assert_eq!(found.len(), shown.len());
+        // SAFETY: the arguments are there as long as the process is, and nobody changes them.
+        let bytes = unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(found.start), found.len()) };
+        assert_eq!(bytes, shown);
     }
 
     #[test]

@@ -121,4 +121,4 @@ pub(super) fn any_pending(db: &rusqlite::Connection) -> rusqlite::Result<bool> {
     db.prepare_cached(ANY_PENDING)?.exists([])
 }
 
-pub(super) const ANY_PENDING: &str = "SELECT 1 FROM messages WHERE queue >= '!' AND queue < '\"' LIMIT 1";
+const ANY_PENDING: &str = "SELECT 1 FROM messages WHERE queue >= '!' AND queue < '\"' LIMIT 1";

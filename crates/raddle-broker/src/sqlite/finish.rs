@@ -14,7 +14,7 @@ use super::{
     chain,
     claim::spec_of,
     clock, control, purge,
-    tx::{ACTIVE_COLUMNS, Active, DEPART, Fail, Tx, Waiting, active_at, find_active},
+    tx::{self, ACTIVE_COLUMNS, Active, DEPART, Fail, Tx, Waiting, active_at, find_active},
 };
 use crate::{Fence, Finish, Release, Started, Stream, Verdict};
 
@@ -110,10 +110,12 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
     Ok(verdicts)
 }
 
-/// Compiles what it takes to end an attempt of a worker that has this one alone, as far as it is not in hand from its beginning.
+/// Compiles what it takes to end an attempt of a worker that has this one alone.
 pub(super) fn make_ready(db: &Connection) -> rusqlite::Result<()> {
+    tx::make_ready(db)?;
     [&FIND_ACTIVE, &DELETE_ACTIVE, &INSERT_DONE].into_iter().try_for_each(|statement| statement.make_ready(db))?;
-    [purge::NOTE_EXPIRY, DEPART, control::ANY_PENDING].into_iter().try_for_each(|sql| db.prepare_cached(sql).map(drop))
+    [purge::NOTE_EXPIRY, DEPART].into_iter().try_for_each(|sql| db.prepare_cached(sql).map(drop))?;
+    control::any_pending(db).map(drop)
 }
 
 /// Notes that some of what an attempt wrote is not there.

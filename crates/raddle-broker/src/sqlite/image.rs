@@ -28,16 +28,17 @@ pub(super) type Page = [u8; PAGE_BYTES];
 const LONGEST_ROW: usize = PAGE_BYTES - 35;
 const LONGEST_KEY: usize = (PAGE_BYTES - 12) * 64 / 255 - 23;
 
-/// The whole file. Most of its pages are one of two, so that it takes little more memory than three.
+/// The whole file. Most of its pages are one of two, so that it takes little memory.
 pub(super) struct Image {
-    first: Page,
-    /// A tree without rows, and one without keys.
-    leaves: [Page; 2],
-    /// Which of them each page after the first is.
+    first: Box<Page>,
+    /// Which of [`EMPTY`] each page after the first is.
     which: [usize; STATEMENTS.len()],
     /// Those that are neither.
     filled: Vec<(usize, Box<Page>)>,
 }
+
+/// A tree without rows, and one without keys.
+static EMPTY: [Page; 2] = [empty(ROW_LEAF), empty(KEY_LEAF)];
 
 /// The only row of a table, or the only key of an index.
 pub(super) struct Row<'a> {
@@ -73,11 +74,7 @@ impl Image {
     pub(super) const PAGES: usize = 1 + STATEMENTS.len();
 
     pub(super) fn new() -> Self {
-        let (leaves, which) = ([[0; PAGE_BYTES]; 2], [0; STATEMENTS.len()]);
-        let mut image = Self { first: [0; PAGE_BYTES], leaves, which, filled: Vec::new() };
-        for (page, kind) in image.leaves.iter_mut().zip([ROW_LEAF, KEY_LEAF]) {
-            leaf(page, 0, kind, &[]);
-        }
+        let mut image = Self { first: blank(), which: [0; STATEMENTS.len()], filled: Vec::new() };
         let mut cells = Vec::with_capacity(STATEMENTS.len());
         // Row by row, the first with the second page of the file.
         for ((statement, row), which) in STATEMENTS.iter().zip(1..).zip(&mut image.which) {
@@ -85,7 +82,7 @@ impl Image {
             *which = usize::from(!entry.has_rows);
             cells.push(entry.cell(row, row + 1));
         }
-        leaf(&mut image.first, HEADER_BYTES, ROW_LEAF, &cells);
+        leaf(&mut *image.first, HEADER_BYTES, ROW_LEAF, &cells);
         image.first[..HEADER_BYTES].copy_from_slice(&header(Self::PAGES as u32));
         image
     }
@@ -105,7 +102,7 @@ impl Image {
             varint(&mut cell, record.len() as u64);
             row.number.into_iter().for_each(|number| varint(&mut cell, number as u64));
             cell.extend(record);
-            let mut page = Box::new([0; PAGE_BYTES]);
+            let mut page = blank();
             leaf(&mut *page, 0, kind, &[cell]);
             image.filled.push((at, page));
         }
@@ -115,9 +112,9 @@ impl Image {
     pub(super) fn pages(&self) -> impl Iterator<Item = &Page> {
         let page = |(at, which): (usize, &usize)| {
             let filled = self.filled.iter().find(|(filled, _)| *filled == at);
-            filled.map_or(&self.leaves[*which], |(_, page)| page)
+            filled.map_or(&EMPTY[*which], |(_, page)| page)
         };
-        iter::once(&self.first).chain(self.which.iter().enumerate().map(page))
+        iter::once(&*self.first).chain(self.which.iter().enumerate().map(page))
     }
 
     pub(super) fn write(&self, file: &mut impl Write) -> io::Result<()> {
@@ -154,6 +151,19 @@ fn header(pages: u32) -> [u8; HEADER_BYTES] {
         header[at..at + 4].copy_from_slice(&u32::to_be_bytes(number));
     }
     header
+}
+
+/// A page of zeros, which is not made on the stack first.
+fn blank() -> Box<Page> {
+    vec![0; PAGE_BYTES].into_boxed_slice().try_into().expect("it is as long as a page")
+}
+
+/// A page without cells: the place of the first one is the end of the page.
+const fn empty(kind: u8) -> Page {
+    let mut page = [0; PAGE_BYTES];
+    page[0] = kind;
+    [page[5], page[6]] = (PAGE_BYTES as u16).to_be_bytes();
+    page
 }
 
 /// Fills a page with cells: a head and their places from the front, `at` bytes in, the cells themselves from the back.

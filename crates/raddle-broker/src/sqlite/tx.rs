@@ -120,20 +120,33 @@ impl Drop for Open<'_> {
     }
 }
 
+const BEGIN: &str = "BEGIN IMMEDIATE";
+const SET_META: &str = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+const COMMIT: &str = "COMMIT";
+
+/// The last id that was given; zero where none was.
+fn last_id(db: &Connection) -> rusqlite::Result<u64> {
+    let mut find = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+    let last: Option<i64> = find.query_row([LAST_ID], |row| row.get(0)).optional()?;
+    Ok(last.unwrap_or(0) as u64)
+}
+
+/// Compiles what every transaction asks of the database, and has the first page of it at hand.
+pub(super) fn make_ready(db: &Connection) -> rusqlite::Result<()> {
+    [BEGIN, SET_META, COMMIT].into_iter().try_for_each(|sql| db.prepare_cached(sql).map(drop))?;
+    INSERT_EVENTS.make_ready(db)?;
+    last_id(db).map(drop)
+}
+
 impl<'c> Tx<'c> {
     pub(super) fn begin(
         connection: &'c Connection,
         cache: &'c mut Cache,
         leases: &'c Leases,
     ) -> rusqlite::Result<Self> {
-        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        connection.prepare_cached(BEGIN)?.execute([])?;
         let inner = Open(connection);
-        let last: Option<i64> = inner
-            .0
-            .prepare_cached("SELECT value FROM meta WHERE key = ?1")?
-            .query_row([LAST_ID], |row| row.get(0))
-            .optional()?;
-        let last = last.unwrap_or(0) as u64;
+        let last = last_id(connection)?;
         Ok(Self {
             inner,
             cache,
@@ -152,11 +165,9 @@ impl<'c> Tx<'c> {
     pub(super) fn commit(self) -> rusqlite::Result<Topics> {
         self.write_events()?;
         if self.clock.last() != self.first_id {
-            self.db()
-                .prepare_cached("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)")?
-                .execute(params![LAST_ID, self.clock.last() as i64])?;
+            self.db().prepare_cached(SET_META)?.execute(params![LAST_ID, self.clock.last() as i64])?;
         }
-        self.db().prepare_cached("COMMIT")?.execute([])?;
+        self.db().prepare_cached(COMMIT)?.execute([])?;
         self.departed.iter().for_each(|worker| self.leases.leave(*worker));
         Ok(self.touched)
     }

@@ -361,7 +361,8 @@ impl Scribe {
     }
 
     /// Compiles what the end of an attempt asks of the database.
-    pub(super) fn make_ready(&self) {
+    pub(super) fn make_ready(&mut self) {
+        let _ = self.choose_synchronous();
         let _ = finish::make_ready(&self.connection);
     }
 
@@ -439,9 +440,7 @@ impl Scribe {
         if self.commits >= LEFT_UNSYNCED {
             self.shared.complete(&self.connection)?;
         }
-        // Others may have been there meanwhile.
-        let is_first = self.is_new && self.commits == 0 && !open::has_log(&self.shared.path);
-        self.set_synchronous(if is_first { Synchronous::Off } else { Synchronous::Normal })?;
+        self.choose_synchronous()?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         let began = Instant::now();
         let mut done = 0;
@@ -455,6 +454,12 @@ impl Scribe {
         let topics = tx.commit()?;
         self.commits += 1;
         Ok((topics, done))
+    }
+
+    fn choose_synchronous(&mut self) -> rusqlite::Result<()> {
+        // Others may have been there meanwhile.
+        let is_first = self.is_new && self.commits == 0 && !open::has_log(&self.shared.path);
+        self.set_synchronous(if is_first { Synchronous::Off } else { Synchronous::Normal })
     }
 
     fn set_synchronous(&mut self, wanted: Synchronous) -> rusqlite::Result<()> {

@@ -35,6 +35,21 @@ fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
     assert_eq!(ran.text(), "/\n");
 }
 
+/// What is opened where a standard descriptor was closed would be taken for that: a database for the terminal.
+#[test]
+fn closed_descriptors_are_nobodys() {
+    let world = World::new();
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let command = "cat; echo hello; echo $RADDLE_TID > tid; ls /nowhere";
+        let ran = world.bash(&format!("raddle run -- sh -c '{command}' {closed}; echo $?")).ok();
+        assert_eq!(ran.lines().last(), Some(&"2"), "{closed}");
+        let tid = std::fs::read_to_string(world.path().join("tid")).unwrap();
+        assert_eq!(world.raddle(["result", tid.trim()]).text(), "hello\n", "{closed}");
+    }
+    let checked = world.bash("sqlite3 .raddle/raddle.db 'PRAGMA integrity_check; SELECT count(*) FROM tasks'").ok();
+    assert_eq!(checked.text(), "ok\n4\n");
+}
+
 #[test]
 fn a_task_may_run_wherever_its_submitter_may() {
     let allowed = |status: &str| {
