@@ -41,7 +41,7 @@ impl Options {
 /// Builds the program, and then the image.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let program = ["-p", "raddle-cli", "--bin", "raddle", "--features", &options.features];
-    match built(&program, "raddle", options.release) {
+    match built("build", &program, "raddle", options.release) {
         Ok(program) => become_program(Command::new(SCRIPT).arg(program).arg(&options.tag).args(&options.with)),
         Err(code) => code,
     }

@@ -1,4 +1,4 @@
-//! The chores of this repository: `cargo xtask test`, `bench`, `chaos` and `image`. Users of Raddle need none of it.
+//! The chores of this repository: `cargo xtask test`, `bench`, `chaos`, `image` and `order`. Users of Raddle need none of it.
 
 mod count;
 mod image;
@@ -7,10 +7,10 @@ mod step;
 mod test;
 
 use std::{
-    env,
+    env, fs, io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{self, Command, ExitCode, Stdio},
 };
 
 const HELP: &str = "\
@@ -26,12 +26,16 @@ Commands:
                                    break things while tasks run, and check that none is lost; see chaos --help
   image [--debug] [--tag TAG] [--features LIST] [--with COMMAND]…
                                    build the container image 'raddle' from nothing, and commands of this machine into it
+  order                            find out what a run calls, and have the linker put that side by side from now on
   help                             show this
 
 Options of test:
   --filter EXPR   run only the tests that this nextest expression selects: 'package(raddle-core)'
   --quick         leave out the documentation, its examples and the chaos campaigns
 ";
+
+/// What the build script of the command line gives to the linker.
+const ORDER: &str = "crates/raddle-cli/order.ld";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
             Ok(options) => image::run(&options),
             Err(message) => usage(&message),
         },
+        Some((command, [])) if command == "order" => order(),
+        Some((command, _)) if command == "order" => usage("order takes no arguments"),
         Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -80,21 +86,39 @@ fn chaos(args: &[String]) -> ExitCode {
     }
 }
 
+/// Builds the binary with a map of where everything is in it, and has another program see what of that a run calls.
+fn order() -> ExitCode {
+    // A name that no build has had, so that cargo has it linked anew: a map of another build would lead to wrong places.
+    let map = env::temp_dir().join(format!("raddle-{}.map", process::id()));
+    let link = format!("link-arg=-Wl,-Map={}", map.display());
+    let raddle = built("rustc", &["-p", "raddle-cli", "--bin", "raddle", "--", "-C", &link], "raddle", true);
+    let program = || built("build", &["-p", "xtask", "--bins", "--features", "xtask/order"], "raddle-order", false);
+    let code = match raddle.and_then(|raddle| Ok((raddle, program()?))) {
+        Ok((raddle, program)) => match Command::new(&program).arg(raddle).arg(&map).arg(ORDER).status() {
+            Ok(status) if status.success() => ExitCode::SUCCESS,
+            Ok(_) => ExitCode::FAILURE,
+            Err(error) => not_started(&program, &error),
+        },
+        Err(code) => code,
+    };
+    let _ = fs::remove_file(&map);
+    code
+}
+
 /// Builds the binary `raddle` and a program of this package that needs a feature. Returns where that is; `raddle` is beside it.
 pub(crate) fn build(feature: &str, name: &str, release: bool) -> Result<PathBuf, ExitCode> {
     let feature = format!("xtask/{feature}");
-    built(&["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &feature], name, release)
+    built("build", &["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &feature], name, release)
 }
 
-/// Builds what these arguments of `cargo build` say. Returns where the program of this name is.
-pub(crate) fn built(what: &[&str], name: &str, release: bool) -> Result<PathBuf, ExitCode> {
-    let mut build = step::cargo(&["build", "--locked"]);
-    build.args(what);
+/// Builds what these arguments of a command of cargo say. Returns where the program of this name is.
+pub(crate) fn built(command: &str, what: &[&str], name: &str, release: bool) -> Result<PathBuf, ExitCode> {
+    // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
+    let mut build = step::cargo(&[command, "--locked", "--message-format=json-render-diagnostics"]);
     if release {
         build.arg("--release");
     }
-    // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
-    build.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
+    build.args(what).stderr(Stdio::inherit());
     let built = match build.output() {
         Ok(built) if built.status.success() => String::from_utf8_lossy(&built.stdout).into_owned(),
         Ok(_) => return Err(ExitCode::FAILURE),
@@ -112,7 +136,11 @@ pub(crate) fn built(what: &[&str], name: &str, release: bool) -> Result<PathBuf,
 /// Runs a program in place of this one, so that Ctrl-C is for it alone and nobody returns before it has cleaned up.
 fn become_program(command: &mut Command) -> ExitCode {
     let error = command.exec();
-    eprintln!("xtask: {} could not be started: {error}", command.get_program().display());
+    not_started(Path::new(command.get_program()), &error)
+}
+
+fn not_started(program: &Path, error: &io::Error) -> ExitCode {
+    eprintln!("xtask: {} could not be started: {error}", program.display());
     ExitCode::from(125)
 }
 
