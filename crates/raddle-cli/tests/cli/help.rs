@@ -2,113 +2,34 @@
 
 use crate::{shape::snapshot, world::World};
 
-const COMMANDS: &[&[&str]] = &[
-    &[],
-    &["run"],
-    &["submit"],
-    &["result"],
-    &["logs"],
-    &["status"],
-    &["wait"],
-    &["tid"],
-    &["task"],
-    &["task", "list"],
-    &["task", "status"],
-    &["task", "stop"],
-    &["task", "kill"],
-    &["task", "pause"],
-    &["task", "resume"],
-    &["task", "ping"],
-    &["task", "retry"],
-    &["task", "recover"],
-    &["task", "tree"],
-    &["task", "explain"],
-    &["queue"],
-    &["queue", "read"],
-    &["queue", "peek"],
-    &["queue", "write"],
-    &["queue", "move"],
-    &["queue", "list"],
-    &["queue", "stats"],
-    &["queue", "delete"],
-    &["queue", "watch"],
-    &["queue", "broadcast"],
-    &["worker"],
-    &["worker", "start"],
-    &["worker", "list"],
-    &["worker", "stop"],
-    &["worker", "spawn"],
-    &["schedule"],
-    &["schedule", "add"],
-    &["schedule", "list"],
-    &["schedule", "show"],
-    &["schedule", "pause"],
-    &["schedule", "resume"],
-    &["schedule", "run-now"],
-    &["schedule", "remove"],
-    &["schedule", "run"],
-    &["manager"],
-    &["manager", "start"],
-    &["manager", "serve"],
-    &["manager", "stop"],
-    &["manager", "list"],
-    &["manager", "status"],
-    &["up"],
-    &["group"],
-    &["group", "list"],
-    &["group", "off"],
-    &["group", "on"],
-    &["group", "scale"],
-    &["group", "forget"],
-    &["spawner"],
-    &["spawner", "run"],
-    #[cfg(feature = "pool")]
-    &["pool"],
-    #[cfg(feature = "pool")]
-    &["pool", "list"],
-    #[cfg(feature = "pool")]
-    &["pool", "workers"],
-    #[cfg(feature = "pool")]
-    &["pool", "ping"],
-    #[cfg(feature = "pool")]
-    &["pool", "stop"],
-    #[cfg(feature = "tls")]
-    &["cert"],
-    #[cfg(feature = "tls")]
-    &["cert", "ca"],
-    #[cfg(feature = "tls")]
-    &["cert", "issue"],
-    #[cfg(feature = "tls")]
-    &["cert", "show"],
-    &["metrics"],
-    &["metrics", "serve"],
-    &["requeue-orphans"],
-    &["doctor"],
-    &["completions"],
-];
+/// The commands that a page of help lists, in its order; none for one that does something itself.
+fn listed(page: &str) -> Vec<String> {
+    let lines = page.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    // What goes on is further in.
+    let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
+}
 
 #[test]
 fn every_command_has_help_with_an_example() {
     let world = World::new();
-    for command in COMMANDS {
-        let ran = world.raddle(command.iter().copied().chain(["--help"])).ok();
-        let is_group = matches!(
-            command,
-            ["task"]
-                | ["queue"]
-                | ["worker"]
-                | ["schedule"]
-                | ["manager"]
-                | ["group"]
-                | ["spawner"]
-                | ["pool"]
-                | ["cert"]
-                | ["metrics"]
-        );
-        assert!(is_group || ran.text().contains("Example"), "{command:?} has no example");
+    let (mut left, mut leaves) = (vec![Vec::new()], Vec::new());
+    while let Some(command) = left.pop() {
+        let ran = world.raddle(command.iter().map(String::as_str).chain(["--help"])).ok();
+        let below = listed(ran.text());
+        assert!(!below.is_empty() || ran.text().contains("Example"), "{command:?} has no example");
         assert_eq!(ran.stderr, "");
-        let name = ["help"].iter().chain(*command).copied().collect::<Vec<_>>().join("_");
-        snapshot!(name, ran.text());
+        snapshot!([&["help".to_owned()], &command[..]].concat().join("_"), ran.text());
+        left.extend(below.iter().map(|name| [&command[..], std::slice::from_ref(name)].concat()));
+        if below.is_empty() {
+            leaves.push(command.join(" "));
+        }
+    }
+    // They were found at all.
+    let known = ["run", "task list", "queue broadcast", "doctor"].into_iter();
+    let pool = ["pool serve", "pool ping"].into_iter().filter(|_| cfg!(feature = "pool"));
+    for command in known.chain(pool) {
+        assert!(leaves.iter().any(|leaf| leaf == command), "{command} is not among {leaves:?}");
     }
 }
 

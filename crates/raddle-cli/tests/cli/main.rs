@@ -24,6 +24,7 @@ mod faults;
 mod group;
 mod handlers;
 mod help;
+mod json_shapes;
 #[cfg(feature = "kubernetes")]
 mod kubectl;
 #[cfg(feature = "kubernetes")]

@@ -1,0 +1,115 @@
+//! Which keys commands write with `--json`, and of what types: scripts are written against them, so one that is renamed or gone must be seen here.
+//!
+//! What the values are is for the tests of each command. What has a `json_*.snap` of its own, which shows the values too, is not asked for again.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use self::Form::{Lines, One};
+use crate::{shape::snapshot, world::World};
+
+/// A command, what it writes, and the code it leaves with. In the command, words in capitals stand for the ids of tasks.
+type Row = (&'static str, Form, i32);
+
+#[derive(Clone, Copy)]
+enum Form {
+    /// One value.
+    One,
+    /// One value a line: how many is not promised.
+    Lines,
+}
+
+/// With no worker, until the last of them starts one.
+const ALONE: &[Row] = &[
+    // What waits has nobody to run it, so that on any machine there is a finding with something to do about it, and one without.
+    ("doctor", One, 0),
+    ("submit --queue aside --array 1-2 -- true", Lines, 0),
+    ("tid WAITING", One, 0),
+    ("task status WAITING", One, 0),
+    ("task status FAILED", One, 0),
+    ("result FAILED", One, 3),
+    ("logs FAILED", Lines, 0),
+    ("wait --timeout 30 FAILED", One, 1),
+    // The second time, its key is taken by what came of the first.
+    ("task retry FAILED FAILED", One, 2),
+    ("task stop WAITING", One, 0),
+    // It has never begun, so that its report says less.
+    ("result WAITING", One, 130),
+    ("task recover WAITING", One, 0),
+    ("queue list jobs", One, 0),
+    ("queue peek jobs", One, 0),
+    ("queue watch jobs --limit 1 --timeout 30", Lines, 0),
+    ("queue move jobs later", One, 0),
+    ("queue read later", One, 0),
+    ("worker start --concurrency 1", One, 0),
+];
+
+/// With a task that runs: it is its worker that answers.
+const AT_WORK: &[Row] = &[
+    ("task status RUNNING", One, 0),
+    ("task ping RUNNING --timeout 30", One, 0),
+    ("task pause RUNNING --timeout 30", One, 0),
+    ("task resume RUNNING --timeout 30", One, 0),
+    ("task stop RUNNING --timeout 30", One, 0),
+];
+
+#[test]
+fn keys_keep_their_names_and_types() {
+    let world = World::new();
+    let waiting = world.submit(&["--queue", "aside", "--", "true"]);
+    let fails = ["--queue", "aside", "--unique-key", "k", "--", "sh", "-c", "echo out; echo err >&2; exit 3"];
+    let failed = world.raddle([&["run", "--json"], &fails[..]].concat()).code(3).json();
+    world.raddle(["queue", "write", "jobs", "message"]).ok();
+    let ids = [("WAITING", waiting.as_str()), ("FAILED", failed["tid"].as_str().unwrap())];
+    let mut shapes = shapes_of(&world, ALONE, &ids);
+    let running = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&running, "running");
+    shapes.extend(shapes_of(&world, AT_WORK, &[("RUNNING", &running)]));
+    snapshot!("json_shapes", shapes.join("\n\n"));
+}
+
+/// Runs these commands, one after the other.
+fn shapes_of(world: &World, rows: &[Row], ids: &[(&str, &str)]) -> Vec<String> {
+    let id_for = |word| ids.iter().find(|(name, _)| *name == word).map_or(word, |(_, tid)| *tid);
+    let shape = |(command, form, code): &Row| {
+        // Before the command: what stands behind `--` is the task's.
+        let ran = world.raddle(["--json"].into_iter().chain(command.split(' ').map(id_for))).code(*code);
+        let (each, values): (_, Vec<Value>) = match form {
+            One => ("", vec![ran.json()]),
+            Lines => (", each line", ran.lines().iter().map(|line| serde_json::from_str(line).unwrap()).collect()),
+        };
+        let mut lines = Vec::new();
+        outline("", &values.iter().collect::<Vec<_>>(), &mut lines);
+        format!("{command}{each}{}", lines.join("\n  "))
+    };
+    rows.iter().map(shape).collect()
+}
+
+/// The path at which these values were met, with their types, and all paths below it. A key that only some of them have is marked with `?`.
+fn outline(path: &str, values: &[&Value], lines: &mut Vec<String>) {
+    let types: BTreeSet<&str> = values.iter().map(|value| type_of(value)).collect();
+    lines.push(format!("{path}: {}", types.into_iter().collect::<Vec<_>>().join(" or ")));
+    let objects: Vec<&Map<String, Value>> = values.iter().filter_map(|value| value.as_object()).collect();
+    let keys: BTreeSet<&String> = objects.iter().flat_map(|object| object.keys()).collect();
+    for key in keys {
+        let met: Vec<&Value> = objects.iter().filter_map(|object| object.get(key)).collect();
+        let mark = if met.len() < objects.len() { "?" } else { "" };
+        outline(&format!("{path}.{key}{mark}"), &met, lines);
+    }
+    let items: Vec<&Value> = values.iter().filter_map(|value| value.as_array()).flatten().collect();
+    if !items.is_empty() {
+        outline(&format!("{path}[]"), &items, lines);
+    }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
