@@ -147,8 +147,10 @@ impl Engine {
             ("POST", ["containers", name, "attach"]) => {
                 let head = "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: \
                             Upgrade\r\nUpgrade: tcp\r\n\r\n";
+                // Under the lock: with this answer in hand it may be told to start, which looks for the stream.
+                let mut inner = self.inner.lock().unwrap();
                 stream.write_all(head.as_bytes()).ok()?;
-                self.inner.lock().unwrap().attached.insert((*name).to_owned(), stream);
+                inner.attached.insert((*name).to_owned(), stream);
                 return None;
             }
             ("POST", ["containers", name, "start"]) => match self.ways.start {
@@ -165,8 +167,9 @@ impl Engine {
                 }
             },
             ("GET", ["containers", name, "logs"]) => {
+                let mut inner = self.inner.lock().unwrap();
                 stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").ok()?;
-                self.inner.lock().unwrap().attached.insert((*name).to_owned(), stream);
+                inner.attached.insert((*name).to_owned(), stream);
                 return None;
             }
             ("GET", ["containers", name, "json"]) => {

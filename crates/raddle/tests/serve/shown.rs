@@ -42,7 +42,13 @@ async fn metrics_count_what_workers_do_and_what_those_did_that_are_gone() {
             assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
         }
         let running: Vec<_> = (0..8).map(|_| tokio::spawn(routines::rest(1500).on(&pool))).collect();
-        until("six are in flight", async || number(&metrics(), "raddle_pool_calls_in_flight") == Some(6)).await;
+        // Each of the other two is refused by both workers.
+        until("six are in flight, and two were not taken", async || {
+            let shown = metrics();
+            number(&shown, "raddle_pool_calls_in_flight") == Some(6)
+                && number(&shown, "raddle_pool_refused_total{reason=\"full\"}") >= Some(4)
+        })
+        .await;
         let shown = metrics();
         passes(&shown);
         for (series, count) in [
