@@ -206,7 +206,7 @@ pub(crate) enum Command {
   raddle requeue-orphans                 what had begun counts one loss, and runs again
 
 Workers do this by themselves. It is for when none is left: a worker counts as gone when its lease
-of 3 s has run out.")]
+of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
     RequeueOrphans,
     /// Look for what is wrong here, and say how to mend it
     #[command(after_help = "Example:
