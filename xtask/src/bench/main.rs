@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: Raddle against the floor of the machine, in the same run.
 //!
 //! Machines are shared and noisy, so nothing here is judged by its time alone. Every figure is measured in turn with its floor, several
-//! rounds over, and the ratio that counts is the median of the rounds' ratios.
+//! rounds over, and the ratio that counts is the median of the rounds' ratios. `run` has two floors, and more rounds: there it is the ratio of medians.
 
 mod bed;
 mod calls;
