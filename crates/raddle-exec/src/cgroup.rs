@@ -137,7 +137,11 @@ impl Delegation {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let is_ours = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name != LEAF);
-            if is_ours && File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok()) {
+            // Held until it is removed: who takes it up meanwhile would go on in a group that is no more.
+            if is_ours
+                && let Ok(lock) = File::open(entry.path())
+                && lock.try_lock().is_ok()
+            {
                 let _ = fs::remove_dir(entry.path());
             }
         }
@@ -162,7 +166,7 @@ fn held(dir: &Path) -> io::Result<File> {
             // Somebody who sweeps may have come before the lock: then it is gone, or about to be.
             Ok(lock) if lock.try_lock().is_ok() && dir.exists() => return Ok(lock),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+            _ => thread::sleep(Duration::from_millis(1)),
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
@@ -222,7 +226,11 @@ pub fn prepare(runners: &[u32]) -> io::Result<Controllers> {
         match prepare_at(&own, &ours(runners)) {
             // A runner that is being set up forks, too: who was born since the look is still there.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < TRIES => tries += 1,
-            prepared => return prepared,
+            prepared => {
+                // Of workers that were here before, and were killed with their runners.
+                sweep();
+                return prepared;
+            }
         }
     }
 }
