@@ -67,10 +67,7 @@ impl Doubts {
 
 /// Whether what was asked for may have been done.
 pub(crate) fn leaves_doubt(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::AgentGone { .. } | Error::Unreachable { .. } | Error::Unconfirmed { .. } | Error::Unsynced { .. }
-    )
+    matches!(error, Error::AgentGone { .. } | Error::Unreachable { .. } | Error::Unconfirmed { .. })
 }
 
 /// What became of an attempt, if the task shows that this end of it was recorded. Reports hold times: those of two ends are not the same.

@@ -114,7 +114,8 @@ fn start(shared: &Arc<Shared>) -> Option<mpsc::Receiver<Vec<Reclaimed>>> {
     started.map(|_| told).inspect_err(|error| tracing::warn!(%error, "the system gives no thread")).ok()
 }
 
-fn take_back(shared: &Shared) -> Result<Vec<Reclaimed>> {
+pub(super) fn take_back(shared: &Shared) -> Result<Vec<Reclaimed>> {
+    shared.refuse_behind_hole()?;
     let connection = open::connection(&shared.path)?;
     let mut cache = Cache::default();
     let lock = shared.lock()?;

@@ -257,7 +257,7 @@ impl Shared {
         let reason = format!(
             "could not be synced ({reason}), and what is written behind that may not last: see to the disk, and start this process again"
         );
-        Err(Error::Io { path: open::with_suffix(&self.path, "-wal"), reason })
+        Err(Error::Io { path: open::with_suffix(&self.path, open::LOG), reason })
     }
 
     fn error(&self, source: &rusqlite::Error) -> Error {

@@ -49,9 +49,8 @@ const STACK: usize = 128 * 1024;
 impl Committed {
     /// Says so to all.
     pub(super) fn tell(self, shared: &Shared, lasts: &Result<()>) {
-        if lasts.is_ok() {
-            shared.bell.ring(self.topics);
-        }
+        // It is there for others to see, whether it lasts or not.
+        shared.bell.ring(self.topics);
         self.jobs.into_iter().for_each(|job| job.reply(lasts.clone()));
     }
 }

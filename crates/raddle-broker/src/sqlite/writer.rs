@@ -527,6 +527,8 @@ mod tests {
             assert!(matches!(error, Error::Io { .. }) && !error.is_retryable(), "{error}");
             assert!(error.to_string().contains("broker.db-wal: could not be synced (Input/output error"), "{error}");
         }
+        let pulse = super::super::heart::take_back(&shared).unwrap_err();
+        assert!(matches!(pulse, Error::Io { .. }), "nor is anything taken back: {pulse}");
         // What was committed before it was known that the sync had failed.
         let (reply, receiver) = oneshot::channel();
         let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];

@@ -197,15 +197,20 @@ impl Keeper {
         match self.insist(&entries, &write).await {
             Ok(verdicts) => fences.into_iter().zip(verdicts).for_each(|(fence, verdict)| self.settle(fence, verdict)),
             Err(Unwritten::GivenUp(error)) => fences.into_iter().for_each(|fence| self.give_up(fence, error.as_ref())),
+            // The broker has all of them, and that they may not last is no refusal: sent again they would be.
+            Err(Unwritten::Refused(error @ Error::Unsynced { .. })) => {
+                for fence in fences {
+                    hand::log!(error, fence, %error, "what became of it may not last");
+                    let _ = self.events.send(Event::Settled { fence, verdict: None });
+                }
+            }
             Err(Unwritten::Refused(_)) => {
                 for (fence, entry) in fences.into_iter().zip(&entries) {
                     match self.insist(std::slice::from_ref(entry), &write).await {
                         Ok(verdicts) => verdicts.into_iter().for_each(|verdict| self.settle(fence, verdict)),
                         Err(Unwritten::GivenUp(error)) => self.give_up(fence, error.as_ref()),
-                        // The broker has it, and that this may not last is no refusal.
-                        Err(Unwritten::Refused(error @ (Error::Unconfirmed { .. } | Error::Unsynced { .. }))) => {
-                            self.give_up(fence, Some(&error));
-                        }
+                        // The server has it, and that others do not is no refusal.
+                        Err(Unwritten::Refused(error @ Error::Unconfirmed { .. })) => self.give_up(fence, Some(&error)),
                         Err(Unwritten::Refused(error)) => refused.push((fence, error)),
                     }
                 }
@@ -281,5 +286,42 @@ async fn gather(
             Ok(Some(entry)) => batch.add(entry),
             Ok(None) | Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use raddle_broker::memory::Memory;
+    use raddle_core::Tid;
+
+    use super::{super::pace::Haste, *};
+
+    #[tokio::test]
+    async fn what_the_broker_has_is_not_sent_again_because_it_may_not_last() {
+        let (events, mut told) = mpsc::unbounded_channel();
+        let haste = Haste::new();
+        let start_linger = Duration::ZERO;
+        let keeper = Keeper { broker: Arc::new(Memory::new()), events, pace: haste.pace(), start_linger };
+        let tid = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+        let fences = vec![Fence { tid, attempt: 1 }, Fence { tid, attempt: 2 }];
+        let (path, reason) = (std::path::PathBuf::from("x"), "input/output error".to_owned());
+        // As a database answers whose sync has failed: of what was written, and to all that comes after.
+        let answers = Mutex::new(vec![
+            Error::Io { path: path.clone(), reason: reason.clone() },
+            Error::Unsynced { path, reason },
+        ]);
+        let write = |_: Vec<u8>| {
+            let answer = answers.lock().unwrap().pop().expect("it is not asked so often");
+            async move { Err(answer) }
+        };
+        let refused = keeper.persist(fences.clone(), vec![0, 0], write).await;
+        assert!(refused.is_empty(), "they do not run again: {refused:?}");
+        for fence in fences {
+            let settled = told.try_recv().unwrap();
+            assert!(matches!(settled, Event::Settled { fence: of, verdict: None } if of == fence), "{settled:?}");
+        }
+        assert_eq!(answers.lock().unwrap().len(), 1, "asked once");
     }
 }
