@@ -107,7 +107,8 @@ pub enum Error {
     },
     /// The file is gone, and what was written to it last is not.
     #[error(
-        "{path} is gone, and its log is not: put it back, or remove {path}-wal and {path}-shm as well, to start anew without what they hold"
+        "{path} is gone, and its log is not: put it back, or remove {path}-wal and {path}-shm as well, to start anew without what they hold \
+         (if it was made moments before a power cut, make it again with 'touch': its log has all of it)"
     )]
     LogAlone {
         /// The file.

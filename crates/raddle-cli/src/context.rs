@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use raddle_broker::{Broker, Url, agent::Remote, connect, connect_here};
+use raddle_broker::{Broker, Url, agent::Remote, connect, connect_here, sqlite::Sqlite};
 
 use crate::{
     args::Global,
@@ -76,9 +76,9 @@ impl Context {
         self.broker().await
     }
 
-    /// The database, where it is one and nobody has made it yet.
-    fn absent_database(&self) -> Option<&Path> {
-        self.project.database().filter(|path| matches!(path.try_exists(), Ok(false)))
+    /// The database, where it is one and nobody has made it yet. One that was deleted has left its log, and is missed by whoever opens it.
+    pub(crate) fn absent_database(&self) -> Option<&Path> {
+        self.project.database().filter(|path| Sqlite::is_unmade(path))
     }
 
     /// Whether this is a worker of a spawner.

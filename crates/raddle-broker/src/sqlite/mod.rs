@@ -106,6 +106,11 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 const BLOCKED_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Sqlite {
+    /// Whether nobody has made a database there, nor left the log of one.
+    pub fn is_unmade(path: &Path) -> bool {
+        matches!(path.try_exists(), Ok(false)) && !open::has_log(path)
+    }
+
     /// Opens the database at `path`, making it if it is not there.
     pub async fn open(path: &Path) -> Result<Self> {
         let (writer, shared, thread) = Writer::start(path.to_owned()).await?;

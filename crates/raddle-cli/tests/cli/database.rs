@@ -56,6 +56,18 @@ fn another_programs_database_is_left_alone() {
 }
 
 #[test]
+fn a_database_that_was_deleted_without_its_log_is_missed() {
+    let world = World::new();
+    (0..3).for_each(|_| drop(world.submit(&["--", "true"])));
+    let path = world.path().join(".raddle/raddle.db");
+    let away = world.path().join("away.db");
+    fs::rename(&path, &away).unwrap();
+    refused(&world, &world.path().join(".raddle/raddle.db-wal"), "is gone, and its log is not");
+    fs::rename(&away, &path).unwrap();
+    assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 3);
+}
+
+#[test]
 fn a_database_of_a_newer_version_is_left_alone() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
