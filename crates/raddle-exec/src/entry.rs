@@ -1,6 +1,6 @@
 //! What the standard library does before it calls `main`, for a program that does without: all but what costs.
 
-use std::{fs::File, io, os::fd::IntoRawFd};
+use std::io;
 
 use crate::sys;
 
@@ -19,7 +19,9 @@ fn fill_standard_descriptors() -> io::Result<()> {
     let mut standard = [0, 1, 2].map(|fd| libc::pollfd { fd, events: 0, revents: 0 });
     sys::poll(&mut standard, Some(std::time::Duration::ZERO))?;
     for _ in standard.iter().filter(|found| found.revents & libc::POLLNVAL != 0) {
-        let _ = File::options().read(true).write(true).open("/dev/null")?.into_raw_fd();
+        // Not to be closed by `exec`: it is there for those that this process starts, too.
+        // SAFETY: the name is a C string.
+        sys::check(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) })?;
     }
     Ok(())
 }

@@ -86,7 +86,8 @@ impl Area {
 }
 
 /// Where the system has put arguments and environment: the C library hands both to whatever stands in this section, before `main`. The system would tell,
-/// too, by a file in `/proc` that takes longer to open and read than all else here.
+/// too, by a file in `/proc` that takes longer to open and read than all else here. Other C libraries than GNU's hand over nothing: there is no title with them.
+#[cfg(target_env = "gnu")]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = note;
@@ -94,6 +95,7 @@ static NOTE: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = 
 static ARGUMENTS: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
 static ENVIRONMENT: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
 
+#[cfg(target_env = "gnu")]
 extern "C" fn note(_: c_int, arguments: *const *const c_char, environment: *const *const c_char) {
     ARGUMENTS.store(arguments.cast_mut(), Ordering::Relaxed);
     ENVIRONMENT.store(environment.cast_mut(), Ordering::Relaxed);
