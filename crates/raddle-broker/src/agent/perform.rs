@@ -119,9 +119,15 @@ pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: 
 /// Hearts block, so that they beat on a thread for such things.
 async fn beat_once(broker: &Arc<dyn Broker>, chest: Chest, worker: Tid, ttl: Duration, beat: Beat) -> Result<Pulse> {
     let kept = lock(&chest).take().filter(|beating| beating.worker == worker && beating.ttl == ttl);
-    let mut beating = kept.unwrap_or_else(|| Beating { worker, ttl, heart: broker.heart(worker, ttl) });
+    let broker = Arc::clone(broker);
     let beats = tokio::task::spawn_blocking(move || {
+        let is_new = kept.is_none();
+        let mut beating = kept.unwrap_or_else(|| Beating { worker, ttl, heart: broker.heart(worker, ttl) });
         let pulse = beating.heart.beat(beat);
+        if is_new && pulse.is_ok() {
+            // The lease may have been long until now, as that of a worker that stood still.
+            broker.shorten(worker, ttl);
+        }
         *lock(&chest) = Some(beating);
         pulse
     });

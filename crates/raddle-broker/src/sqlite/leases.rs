@@ -211,7 +211,7 @@ impl Leases {
         // Nobody can take a lock that is held, not even who holds it.
         let Some(tether) = page.open_again().and_then(|file| tether::tie(file, worker)) else { return false };
         self.tethers().push((worker, tether));
-        slot.tied.store(1, Ordering::SeqCst);
+        slot.tied.store(clock::machine() as u32 | 1, Ordering::SeqCst);
         true
     }
 
@@ -272,9 +272,9 @@ fn vacate(slot: &Slot, worker: Tid) {
 }
 
 fn is_dead(page: &Page, slot: &Slot, worker: Tid) -> bool {
-    let is_tied = || slot.tied.load(Ordering::SeqCst) == 1;
-    // It may have been let go of in between by a worker that lives on.
-    is_tied() && tether::is_free(page.file(), worker) && is_tied()
+    let tied = slot.tied.load(Ordering::SeqCst);
+    // It may have been let go of in between by a worker that lives on, and that has tied itself anew since.
+    tied != 0 && tether::is_free(page.file(), worker) && slot.tied.load(Ordering::SeqCst) == tied
 }
 
 fn say(slot: &Slot, beat: Beat) {

@@ -56,7 +56,7 @@ pub(super) struct Slot {
     pub(super) spawned: AtomicU64,
     pub(super) busy: AtomicU32,
     pub(super) status: AtomicU32,
-    /// 1 if the worker's processes hold a lock, whose absence proves that they are gone.
+    /// Not 0 if the worker's processes hold a lock, whose absence proves that they are gone. Another number each time.
     pub(super) tied: AtomicU32,
 }
 

@@ -151,6 +151,8 @@ async fn a_stopped_worker_is_missed_when_its_lease_ends() {
 /// As a process does that was stopped by Ctrl-Z, and goes on: it neither looks dead, nor is it missed no sooner than in a day.
 #[tokio::test]
 async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
+    // Longer than that of other tests: a disk that is slow for a moment must not end it.
+    const LEASE: Duration = Duration::from_secs(3);
     let (_folder, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, LEASE).await;
