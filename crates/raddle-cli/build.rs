@@ -2,8 +2,12 @@
 
 use std::env;
 
+/// Set, to anything, by who links with something that the flags do not tell of: `mold -run`, or a compiler that calls another linker by itself.
+const WITHOUT: &str = "RADDLE_UNORDERED";
+
 fn main() {
     println!("cargo::rerun-if-changed=order.ld");
+    println!("cargo::rerun-if-env-changed={WITHOUT}");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     // Where `cargo xtask order` works, and Rust brings the linker.
     let target = [("OS", "linux"), ("ENV", "gnu"), ("ARCH", "x86_64")];
@@ -11,8 +15,13 @@ fn main() {
     // With other flags, functions have other names, and another linker may not read it. Who has chosen either does without.
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let is_ours = flags.contains("symbol-mangling-version=v0") && !flags.contains("link");
-    if is("PROFILE", "release") && is_this_target && is_ours && env::var_os("RUSTC_LINKER").is_none() {
-        let folder = env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is");
+    let is_chosen = ["RUSTC_LINKER", WITHOUT].iter().any(|name| env::var_os(name).is_some());
+    if is("PROFILE", "release")
+        && is_this_target
+        && is_ours
+        && !is_chosen
+        && let Ok(folder) = env::var("CARGO_MANIFEST_DIR")
+    {
         println!("cargo::rustc-link-arg-bin=raddle=-T{folder}/order.ld");
     }
 }
