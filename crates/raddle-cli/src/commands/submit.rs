@@ -191,8 +191,8 @@ async fn submit_group(
         // Whoever has seen enough ids has not said that the other tasks shall not be there.
         Ok(()) | Err(Failure::ClosedPipe) => Ok(count),
         Err(failure) => {
-            let (stored, rest) = (before + count, "those after them were not");
-            Err(Failure::Raddle(format!("{failure} (the first {stored} tasks were submitted; {rest})")))
+            let stored = before + count;
+            Err(Failure::Raddle(format!("{failure} (the first {stored} tasks were submitted, and none after them)")))
         }
     }
 }
