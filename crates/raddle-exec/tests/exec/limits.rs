@@ -83,8 +83,8 @@ async fn survive_fork_bombs(rig: &mut Rig) {
             request.limits = Limits { max_procs: Some(30), ..Limits::default() };
             request.timeout = Some(Duration::from_secs(3));
             exit = rig.run(&request).await.done.exit;
-            assert!(fuse.burns(), "the limit ended the bomb, not the want of a fuse");
             if exit != Exit::Timeout {
+                assert!(fuse.burns(), "the limit ended the bomb, not the want of a fuse");
                 break;
             }
         }
