@@ -33,6 +33,7 @@ mod fence;
 mod frame;
 mod handle;
 mod heap;
+pub mod leftovers;
 pub mod log;
 mod mark;
 mod message;

@@ -229,9 +229,14 @@ fn select(root: u32, all: Vec<Proc>, found: &mut Vec<Proc>) {
     }
 }
 
-fn all() -> Vec<Proc> {
+/// All processes that this one can see.
+pub(crate) fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn all() -> Vec<Proc> {
+    pids().into_iter().filter_map(read).collect()
 }
 
 fn children(pid: u32) -> io::Result<Vec<u32>> {

@@ -8,6 +8,7 @@ pub mod contained;
 pub mod discovery;
 pub mod group;
 pub mod handler;
+pub mod leftovers;
 mod line;
 pub mod metrics;
 #[cfg(feature = "otlp")]

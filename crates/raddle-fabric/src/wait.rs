@@ -5,6 +5,8 @@ use std::time::Duration;
 use raddle_broker::{Broker, Error, Log, Result};
 use raddle_core::{TaskView, Tid};
 
+use crate::leftovers;
+
 /// How often to look whether the worker that has a task is still there. Delays only what a dead worker has left behind.
 pub const WATCH_WORKERS: Duration = Duration::from_secs(1);
 
@@ -25,7 +27,7 @@ pub async fn until_finished(broker: &dyn Broker, tid: Tid) -> Result<TaskView> {
 /// Takes a task back from a worker that is gone. Live workers do this by themselves; without one, nobody else would.
 pub async fn take_from_the_dead(broker: &dyn Broker, task: &TaskView) -> Result<()> {
     if task.state.is_active() && !broker.workers().await?.iter().any(|worker| Some(worker.tid) == task.worker) {
-        broker.reclaim().await?;
+        leftovers::of_the_dead(&broker.reclaim().await?).await;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use raddle_broker::{Reclaimed, Verdict};
 use raddle_core::{State, Tid};
+use raddle_fabric::leftovers;
 use serde::Serialize;
 
 use crate::{context::Context, error::Outcome, format, output};
@@ -22,7 +23,9 @@ struct Orphan {
 }
 
 pub(super) async fn requeue(context: &Context) -> Outcome {
-    let orphans: Vec<Orphan> = context.onlooker().await?.reclaim().await?.iter().filter_map(Orphan::of).collect();
+    let taken = context.onlooker().await?.reclaim().await?;
+    leftovers::of_the_dead(&taken).await;
+    let orphans: Vec<Orphan> = taken.iter().filter_map(Orphan::of).collect();
     if context.json {
         output::json(&orphans)?;
         return Ok(0);

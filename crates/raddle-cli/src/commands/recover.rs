@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use raddle_broker::Broker;
 use raddle_core::{Control, State, TaskView, Tid, Word, tid::TidArg};
+use raddle_fabric::leftovers;
 use serde_json::json;
 
 use super::control::{Answer, ask};
@@ -80,7 +81,7 @@ async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcom
             answer => return Ok(given_back(&answer)),
         }
     }
-    broker.reclaim().await?;
+    leftovers::of_the_dead(&broker.reclaim().await?).await;
     Ok(Deed::Reclaimed)
 }
 

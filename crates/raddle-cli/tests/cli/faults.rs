@@ -29,6 +29,79 @@ fn a_stopped_runner_ends_with_its_worker() {
     until("all of it is gone", || world.processes().is_empty());
 }
 
+/// Writes down which processes of earlier attempts are there.
+const LEFT: &str = "for pid in $(cat pids); do ps -o stat=,args= -p $pid | grep -v ^Z; done > left$RADDLE_ATTEMPT";
+
+fn note_sleepers(world: &World) {
+    let processes = world.processes();
+    let sleepers = processes.iter().filter(|(_, line)| line.starts_with("sleep 60"));
+    world.file("pids", sleepers.map(|(pid, _)| format!("{pid}\n")).collect::<String>());
+}
+
+/// Neither has the time to see that the other is gone.
+fn kill_at_once(worker: i32, runner: i32) {
+    for (pid, word) in
+        [(worker, libc::SIGSTOP), (runner, libc::SIGSTOP), (runner, libc::SIGKILL), (worker, libc::SIGKILL)]
+    {
+        signal(pid, word);
+    }
+}
+
+/// Nobody is there any more to end what the command had started, until somebody takes the task over.
+#[test]
+fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_the_task_runs_again() {
+    let world = World::new();
+    let script = format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || {{ setsid sleep 601 & sleep 600; }}");
+    let (worker, runner, tid) = busy_worker(&world, &script);
+    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    until("it has started something", left);
+    note_sleepers(&world);
+    kill_at_once(worker, runner);
+    until("they are gone", || world.processes().iter().all(|(_, line)| !line.starts_with("raddle-")));
+    assert!(left(), "nobody has ended it yet");
+    world.worker(&[]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    assert!(!left());
+    assert_eq!(std::fs::read_to_string(world.path().join("left2")).unwrap(), "", "it was gone before");
+    assert_eq!(world.task(&tid)["losses"], 1);
+}
+
+/// Also where no attempt comes after it.
+#[test]
+fn what_is_left_of_a_task_that_is_taken_back_is_ended() {
+    let world = World::new();
+    let (worker, runner, _) = busy_worker(&world, "setsid sleep 601 & sleep 600");
+    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    until("it has started something", left);
+    kill_at_once(worker, runner);
+    until("it is taken back", || !world.raddle(["requeue-orphans"]).ok().text().is_empty());
+    assert!(!left());
+}
+
+/// Neither can see that the lease runs out.
+#[test]
+fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who_takes_it_over() {
+    let world = World::new();
+    let script = format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || sleep 600");
+    let (worker, runner, tid) = busy_worker(&world, &script);
+    until("it sleeps", || world.processes().iter().any(|(_, line)| line.starts_with("sleep 600")));
+    note_sleepers(&world);
+    for pid in [worker, runner] {
+        signal(pid, libc::SIGSTOP);
+    }
+    world.worker(&[]);
+    world.raddle(["wait", "--timeout", "30", &tid]).ok();
+    assert_eq!(std::fs::read_to_string(world.path().join("left2")).unwrap(), "", "it was ended before");
+    for pid in [worker, runner] {
+        signal(pid, libc::SIGCONT);
+    }
+    until("both are there again", || {
+        world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 2)
+    });
+    let task = world.task(&tid);
+    assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
+}
+
 /// What was to end ends, also when its worker is in a hurry.
 #[test]
 fn a_task_that_was_stopped_does_not_go_back_with_its_worker() {

@@ -18,6 +18,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use crate::leftovers;
+
 /// How often the lease is renewed within its length.
 const BEATS_PER_LEASE: u32 = 4;
 
@@ -141,6 +143,7 @@ fn beat(
         match found {
             Ok(Pulse::Alive(reclaimed)) => {
                 fence.extend_to(now + lease.as_nanos() as u64);
+                leftovers::of_the_dead_meanwhile(&reclaimed);
                 for task in reclaimed {
                     tracing::warn!(tid = %task.fence.tid, attempt = task.fence.attempt, from = %task.owner, "took a task back");
                 }

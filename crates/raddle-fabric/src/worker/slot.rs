@@ -26,7 +26,7 @@ use super::{
     reporter::Reporter,
     request,
 };
-use crate::{contained, handler::Plugins};
+use crate::{contained, handler::Plugins, leftovers};
 
 /// What every slot of a worker needs.
 pub(super) struct Equipment {
@@ -190,6 +190,9 @@ impl Occupant {
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
         let Claim { fence, spec } = claim;
+        if self.equipment.resumed.is_none() {
+            leftovers::of_earlier_attempts(&*self.equipment.broker, fence).await;
+        }
         // What it chains is of its trace, unless that says otherwise. Commands do not answer.
         let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
         let (request, answers_on) = match request::of(&self.equipment, fence, spec) {

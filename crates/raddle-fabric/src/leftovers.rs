@@ -1,0 +1,71 @@
+//! Seeing to it that nothing is left on this machine of an attempt whose worker is gone, before the next begins.
+
+use std::{collections::HashMap, sync::Arc, thread, time::Duration};
+
+use raddle_broker::{Broker, Fence, Reclaimed};
+use raddle_core::Tid;
+use tokio::{sync::oneshot, time::timeout};
+
+/// How long the broker may take to say what became of earlier attempts. Without an answer they are looked for.
+const ASKING: Duration = Duration::from_secs(1);
+/// How long a look may take. It reads what belongs to all processes of the machine, of which one may stand still in the system.
+const LOOKING: Duration = Duration::from_secs(5);
+
+/// Ends what is left of attempts that came before this one, if any of them has not come to an end that was told.
+pub(crate) async fn of_earlier_attempts(broker: &dyn Broker, fence: Fence) {
+    if fence.attempt == 1 {
+        return;
+    }
+    let task = timeout(ASKING, broker.task(fence.tid)).await;
+    // The runner of an attempt that has failed was there to its end.
+    if !matches!(task, Ok(Ok(Some(task))) if task.failures + 1 >= fence.attempt) {
+        end(HashMap::from([(fence.tid, fence.attempt - 1)])).await;
+    }
+}
+
+/// Ends what is left of attempts that were taken from workers which are gone.
+pub async fn of_the_dead(taken: &[Reclaimed]) {
+    if !taken.is_empty() {
+        end(attempts(taken)).await;
+    }
+}
+
+/// The same, beside whatever this thread has to do: it must not wait for it.
+pub(crate) fn of_the_dead_meanwhile(taken: &[Reclaimed]) {
+    if !taken.is_empty() {
+        drop(look_beside(attempts(taken)));
+    }
+}
+
+fn attempts(taken: &[Reclaimed]) -> HashMap<Tid, u32> {
+    taken.iter().map(|taken| (taken.fence.tid, taken.fence.attempt)).collect()
+}
+
+async fn end(stale: HashMap<Tid, u32>) {
+    if timeout(LOOKING, look_beside(stale)).await.is_err() {
+        tracing::warn!("what is left of earlier attempts could not be looked for in time");
+    }
+}
+
+/// Looks on a thread of its own, and says when it has.
+fn look_beside(stale: HashMap<Tid, u32>) -> oneshot::Receiver<()> {
+    let (tell, told) = oneshot::channel();
+    let stale = Arc::new(stale);
+    let beside = Arc::clone(&stale);
+    let looks = move || {
+        look(&beside);
+        let _ = tell.send(());
+    };
+    // Without a thread for it everything else waits, and no more.
+    if thread::Builder::new().name("leftovers".into()).spawn(looks).is_err() {
+        look(&stale);
+    }
+    told
+}
+
+fn look(stale: &HashMap<Tid, u32>) {
+    let ended = raddle_exec::leftovers::end(stale);
+    if ended > 0 {
+        tracing::warn!(processes = ended, "ended what was left of attempts whose worker is gone");
+    }
+}
