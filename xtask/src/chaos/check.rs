@@ -124,8 +124,6 @@ pub(crate) struct Figures {
     pub(crate) ran_again: usize,
     /// Tasks of which more than one attempt came to its good end.
     pub(crate) ended_again: usize,
-    /// Overlaps where worker and runner were both stopped, which is documented.
-    pub(crate) allowed_overlaps: usize,
     pub(crate) stale_refused: u64,
     /// From the kill of a worker until the broker took the task back, with the server there all the time.
     pub(crate) taken_back: Vec<Duration>,
@@ -151,11 +149,10 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
     let histories = histories(evidence);
     let mut verdict = Verdict { figures: Figures::default(), faults: Vec::new() };
     let (figures, faults) = (&mut verdict.figures, &mut verdict.faults);
-    let doubly_stopped = doubly_stopped(&evidence.deeds);
     for (tid, history) in &histories {
         history.check_end(*tid, figures, faults);
         history.check_log(*tid, faults);
-        history.check_attempts(*tid, &doubly_stopped, figures, faults);
+        history.check_attempts(*tid, figures, faults);
         history.check_kin(*tid, evidence.clock_offset, faults);
     }
     let others = evidence.follow_ups.len() + evidence.letters.len() + evidence.ticks.len();
@@ -310,7 +307,7 @@ impl History<'_> {
     }
 
     /// No two attempts at once, and none twice.
-    fn check_attempts(&self, tid: Tid, doubly_stopped: &HashSet<u32>, figures: &mut Figures, faults: &mut Vec<Fault>) {
+    fn check_attempts(&self, tid: Tid, figures: &mut Figures, faults: &mut Vec<Fault>) {
         let begun = self.attempts.values().filter(|attempt| attempt.begun.is_some()).count();
         let failed = self.attempts.values().filter(|attempt| attempt.has_failed).count();
         figures.attempts += begun;
@@ -327,11 +324,7 @@ impl History<'_> {
             if let (Some((earlier, last)), Some((begun, _))) = (before, attempt.begun)
                 && last.last > begun
             {
-                if last.begun.is_some_and(|(_, runner)| doubly_stopped.contains(&runner)) {
-                    figures.allowed_overlaps += 1;
-                } else {
-                    faults.push(Fault::Overlap(tid, earlier, *number, Duration::from_nanos(last.last - begun)));
-                }
+                faults.push(Fault::Overlap(tid, earlier, *number, Duration::from_nanos(last.last - begun)));
             }
             if before.is_none_or(|(_, last)| last.last < attempt.last) {
                 before = Some((*number, attempt));
@@ -410,19 +403,6 @@ fn worker_stops(deeds: &[Deed]) -> Vec<(u32, Range<u64>)> {
         _ => None,
     };
     deeds.iter().filter_map(stop).collect()
-}
-
-/// The runners that were stopped while their worker was stopped too.
-fn doubly_stopped(deeds: &[Deed]) -> HashSet<u32> {
-    let stops = worker_stops(deeds);
-    let is_doubly = |deed: &&Deed| match deed.what {
-        What::StopRunner(time) => {
-            let end = deed.at + time.as_nanos() as u64;
-            stops.iter().any(|(pid, stop)| *pid == deed.worker && stop.start < end && deed.at < stop.end)
-        }
-        _ => false,
-    };
-    deeds.iter().filter(is_doubly).flat_map(|deed| deed.runners.iter().copied()).collect()
 }
 
 /// When the server was away, or the way to it was out of order.

@@ -51,8 +51,6 @@ pub(crate) struct Place {
     pub(crate) state: State,
     /// When it is continued, if it is stopped.
     pub(crate) stopped_until: Option<Instant>,
-    /// When one of its runners was killed last.
-    pub(crate) runner_hit: Option<Instant>,
 }
 
 pub(crate) enum State {
@@ -130,7 +128,7 @@ struct Asking {
 impl<'a> Fleet<'a> {
     pub(crate) fn new(site: &'a Site, options: &Options) -> Self {
         let now = Instant::now();
-        let place = |role| Place { role, state: State::Down { until: now }, stopped_until: None, runner_hit: None };
+        let place = |role| Place { role, state: State::Down { until: now }, stopped_until: None };
         let of = |role, count| (0..count).map(move |_| place(role));
         let asking = Asking { child: None, looked: now, since: now, patience: UNMANAGED };
         Self {
@@ -176,7 +174,7 @@ impl<'a> Fleet<'a> {
                     if ending.is_none() && !has_said_why {
                         self.remarks.push(format!("worker {index} (pid {}) left by itself: {status}", child.id()));
                     }
-                    (place.stopped_until, place.runner_hit) = (None, None);
+                    place.stopped_until = None;
                     // Not at once: for a while the fleet is smaller, as it is when a machine starts one again.
                     place.state = State::Down { until: now + Duration::from_millis(100 + 150 * index as u64) };
                 }

@@ -13,12 +13,6 @@ use crate::{
     procs::{self, Grip},
 };
 
-/// How long a worker is left alone after one of its runners was killed.
-///
-/// When a runner is killed, its worker ends what the command had started. Worker and runner killed at the same moment is the one
-/// case in which something may survive, and it is documented: it would be found each time, and would hide others.
-const REPRIEVE: Duration = Duration::from_millis(500);
-
 /// Something that was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Deed {
@@ -91,9 +85,8 @@ impl Monkey {
         let Some(pid) = place.pid().or(leaving) else { return false };
         let now = Instant::now();
         let is_stopped = place.stopped_until.is_some();
-        let is_spared = place.runner_hit.is_some_and(|at| now.duration_since(at) < REPRIEVE);
         if place.role == Role::Groups && !matches!(blow.what, What::Drain | What::GiveBack) {
-            return !is_stopped && !is_spared && self.hit_groups(blow, index, pid, fleet);
+            return !is_stopped && self.hit_groups(blow, index, pid, fleet);
         }
         let runners = procs::children_of_program(pid, &fleet.site.raddle);
         let chosen = || {
@@ -101,7 +94,7 @@ impl Monkey {
             Grip::new(runner, pid)
         };
         match blow.what {
-            What::KillWorker if !is_spared => {
+            What::KillWorker => {
                 // Written down before it is done: a moment that is too early makes nobody look quicker.
                 self.note(blow.what, pid, runners);
                 fleet.signal_worker(index, libc::SIGKILL);
@@ -109,8 +102,15 @@ impl Monkey {
             }
             What::KillRunner if !is_stopped => chosen().is_some_and(|runner| {
                 self.note(blow.what, pid, vec![runner.pid]);
-                fleet.places[index].runner_hit = Some(now);
                 runner.signal(libc::SIGKILL).is_ok()
+            }),
+            What::KillBoth => chosen().is_some_and(|runner| {
+                self.note(What::KillWorker, pid, runners.clone());
+                let is_hit = runner.signal(libc::SIGSTOP).is_ok();
+                fleet.signal_worker(index, libc::SIGSTOP);
+                let _ = runner.signal(libc::SIGKILL);
+                fleet.signal_worker(index, libc::SIGKILL);
+                is_hit
             }),
             What::KillCommand => chosen().is_some_and(|runner| {
                 let command = procs::children(runner.pid).into_iter().find_map(|pid| Grip::new(pid, runner.pid));
@@ -119,7 +119,7 @@ impl Monkey {
                     command.signal(libc::SIGKILL).is_ok()
                 })
             }),
-            What::StopWorker(time) if !is_spared && !is_stopped => {
+            What::StopWorker(time) if !is_stopped => {
                 // Those whom a prime has spawned live on without it, but their leases run out while it stands still.
                 let is_prime = fleet.places[index].role == Role::Prime;
                 let hurt = if is_prime { procs::below(pid, &fleet.site.raddle) } else { runners };
@@ -135,7 +135,7 @@ impl Monkey {
                 self.stopped.push(Stopped { until: now + time, place: None, runner: Some(runner) });
                 is_hit
             }),
-            What::StopBoth(time) if !is_spared && !is_stopped => chosen().is_some_and(|runner| {
+            What::StopBoth(time) if !is_stopped => chosen().is_some_and(|runner| {
                 self.note(What::StopRunner(time), pid, vec![runner.pid]);
                 self.note(What::StopWorker(time), pid, runners.clone());
                 // The runner first: if it sees its worker stopped, it does its duty.
@@ -145,7 +145,7 @@ impl Monkey {
                 self.stopped.push(Stopped { until: now + time, place: Some((index, pid)), runner: Some(runner) });
                 is_hit
             }),
-            What::Drain | What::GiveBack if !is_stopped && !is_spared => {
+            What::Drain | What::GiveBack if !is_stopped => {
                 self.note(blow.what, pid, runners);
                 fleet.signal_worker(index, libc::SIGTERM);
                 if blow.what == What::GiveBack {
@@ -203,7 +203,6 @@ impl Monkey {
             What::KillCommand => {
                 pick(pid).and_then(|member| Some((pick(member.pid)?, member))).is_some_and(|(runner, member)| {
                     self.note(What::KillRunner, member.pid, vec![runner.pid]);
-                    fleet.places[index].runner_hit = Some(now);
                     runner.signal(libc::SIGKILL).is_ok()
                 })
             }

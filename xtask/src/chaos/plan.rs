@@ -131,6 +131,8 @@ pub(crate) struct Blow {
 pub(crate) enum What {
     KillWorker,
     KillRunner,
+    /// A worker and one of its runners at the same moment, so that neither can see to what the other leaves.
+    KillBoth,
     /// The command itself, below its runner.
     KillCommand,
     /// A manager: one that the prime has spawned, or that of groups.
@@ -159,6 +161,7 @@ impl What {
             self,
             Self::KillWorker
                 | Self::KillRunner
+                | Self::KillBoth
                 | Self::KillCommand
                 | Self::KillManager
                 | Self::KillMember
@@ -320,6 +323,7 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
     enum Sort {
         Worker,
         Runner,
+        Both,
         Command,
         Manager,
         Member,
@@ -338,6 +342,7 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
     let sorts = [
         (60, Sort::Worker),
         (20, Sort::Runner),
+        (12, Sort::Both),
         (12, Sort::Command),
         (if options.managers > 0 { 10 } else { 0 }, Sort::Manager),
         (if options.groups > 0 { 10 } else { 0 }, Sort::Member),
@@ -361,6 +366,7 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
                 match dice.pick(&sorts) {
                     Sort::Worker => What::KillWorker,
                     Sort::Runner => What::KillRunner,
+                    Sort::Both => What::KillBoth,
                     Sort::Command => What::KillCommand,
                     Sort::Manager => What::KillManager,
                     Sort::Member => What::KillMember,

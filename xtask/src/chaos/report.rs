@@ -86,7 +86,6 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
             faults_of(|fault| matches!(fault, Fault::ReadTwice(..) | Fault::FiredTwice(_))),
         ),
         ("overlapping attempts", faults_of(|fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..)))),
-        ("… with worker and runner stopped, as documented", figures.allowed_overlaps.to_string()),
         ("stale writes refused", figures.stale_refused.to_string()),
         ("stale writes accepted", faults_of(|fault| matches!(fault, Fault::StaleWrite(..)))),
         ("kill to taken back, p50 / p99 / max", spread(&figures.taken_back)),

@@ -227,32 +227,6 @@ fn an_overlap_is_found_behind_an_attempt_in_between() {
 }
 
 #[test]
-fn an_overlap_is_allowed_where_worker_and_runner_were_both_stopped() {
-    let past = Duration::from_secs(5);
-    let overlap = |deeds: &[What]| {
-        let mut evidence = good();
-        evidence.lines.push(line(3, 1, Mark::Tick, 14 * SECOND + 7));
-        evidence.deeds.extend(deeds.iter().map(|what| deed(*what, 10 * SECOND, &[RUNNER])));
-        let verdict = check(&evidence);
-        (verdict.faults.len(), verdict.figures.allowed_overlaps)
-    };
-    assert_eq!(overlap(&[What::StopRunner(past), What::StopWorker(past)]), (0, 1));
-    assert_eq!(overlap(&[What::StopWorker(past)]), (1, 0));
-    assert_eq!(overlap(&[What::StopRunner(past)]), (1, 0));
-}
-
-#[test]
-fn stops_of_worker_and_runner_one_after_the_other_allow_nothing() {
-    let past = Duration::from_secs(1);
-    let found = faults(|evidence| {
-        evidence.lines.push(line(3, 1, Mark::Tick, 14 * SECOND + 7));
-        evidence.deeds.push(deed(What::StopRunner(past), 10 * SECOND, &[RUNNER]));
-        evidence.deeds.push(deed(What::StopWorker(past), 11 * SECOND, &[RUNNER]));
-    });
-    assert_eq!(found.len(), 1, "{found:?}");
-}
-
-#[test]
 fn one_attempt_that_began_twice_is_found() {
     let found = faults(|evidence| evidence.lines.push(line(1, 1, Mark::Begin, 10 * SECOND + 1)));
     assert_eq!(found, [Fault::BegunTwice(tid(1), 1)]);
