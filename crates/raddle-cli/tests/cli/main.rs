@@ -38,6 +38,7 @@ mod orphans;
 #[cfg(feature = "pool")]
 mod pool;
 mod queue;
+mod readme;
 mod recursive;
 mod redis;
 mod result;

@@ -96,6 +96,11 @@ impl World {
 
     /// Runs a script in namespaces of its own: it sees no processes but its own, and may mount what it likes.
     pub(crate) fn bash_apart(&self, script: &str) -> Ran {
+        self.start_bash_apart(script).finish()
+    }
+
+    /// Starts such a script. Lines can be typed to it.
+    pub(crate) fn start_bash_apart(&self, script: &str) -> Started {
         let path = self.file("script.sh", script);
         let mut command = self.command("unshare");
         // SAFETY: geteuid has no effects.
@@ -103,7 +108,8 @@ impl World {
             command.args(["--user", "--map-root-user"]);
         }
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash"]).arg(path);
-        self.spawn(command).finish()
+        command.stdin(Stdio::piped());
+        self.spawn(command)
     }
 
     /// The ids on the lines of a submission.
@@ -191,6 +197,11 @@ impl Started {
         self.child.id()
     }
 
+    /// Gives it a line on its standard input, which ends when somebody waits for its end.
+    pub(crate) fn types(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{line}").unwrap();
+    }
+
     /// What it has written to its standard output so far.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stdout).unwrap()).into_owned()
@@ -208,6 +219,7 @@ impl Started {
     }
 
     fn wait(mut self, patience: Duration) -> Option<Ran> {
+        drop(self.child.stdin.take());
         let begun = Instant::now();
         let status = loop {
             match self.child.try_wait().unwrap() {
