@@ -93,6 +93,39 @@ fn an_interrupt_reaches_a_task_that_a_worker_runs() {
     assert_eq!(tasks[0]["state"], "cancelled");
 }
 
+/// Ctrl-C at a terminal reaches the program and all who are in its group. The task is asked to stop, and not interrupted itself.
+fn ctrl_c_stops_and_the_second_kills(world: &World) {
+    let start = |name: &str, deaf: &str| {
+        let script = format!("trap 'echo interrupted' INT; {deaf}; echo begun; while :; do sleep 0.1; done");
+        let started = world.start_group(["run", "--name", name, "--", "sh", "-c", &script]);
+        until("it runs", || started.stdout() == "begun\n");
+        started.ctrl_c();
+        until("it was asked to stop", || started.stderr().contains("stopping task"));
+        started
+    };
+    let state = |name| world.raddle(["task", "list", "--json", "--name", name]).ok().json()[0]["state"].clone();
+    let ran = start("once", ":").finish().code(130).says("stopped on request");
+    assert_eq!((ran.text(), state("once")), ("begun\n", "cancelled".into()));
+    let started = start("twice", "trap '' TERM");
+    started.ctrl_c();
+    let ran = started.finish().code(137).says("killing task");
+    assert_eq!((ran.text(), state("twice")), ("begun\n", "killed".into()));
+}
+
+#[test]
+fn ctrl_c_stops_a_task_and_the_second_kills_it() {
+    ctrl_c_stops_and_the_second_kills(&World::new());
+}
+
+#[test]
+fn ctrl_c_stops_a_task_that_a_worker_runs_and_the_second_kills_it() {
+    let world = World::new();
+    let worker = world.worker(&[]);
+    ctrl_c_stops_and_the_second_kills(&world);
+    let tasks = world.raddle(["task", "list", "--json", "--name", "twice"]).ok().json();
+    assert_eq!(tasks[0]["worker"], worker.as_str());
+}
+
 #[test]
 fn a_task_that_wants_back_into_its_queue_is_left_there() {
     let world = World::new();

@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::Write,
-    os::unix::process::ExitStatusExt,
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -78,6 +78,13 @@ impl World {
     pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Started {
         let mut command = self.command(env!("CARGO_BIN_EXE_raddle"));
         command.args(args);
+        self.spawn(command)
+    }
+
+    /// Starts the program in a process group of its own, as a shell does at a terminal.
+    pub(crate) fn start_group<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Started {
+        let mut command = self.command(env!("CARGO_BIN_EXE_raddle"));
+        command.args(args).process_group(0);
         self.spawn(command)
     }
 
@@ -191,6 +198,12 @@ impl Started {
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: the child is not waited for yet, so the pid is its own.
         unsafe { libc::kill(self.child.id() as i32, signal) };
+    }
+
+    /// Ctrl-C: the terminal interrupts all who are in the group that the program was started in.
+    pub(crate) fn ctrl_c(&self) {
+        // SAFETY: the child is not waited for yet, so the group of its number is the one that it was made with.
+        assert_eq!(unsafe { libc::kill(-(self.child.id() as i32), libc::SIGINT) }, 0, "it leads a group");
     }
 
     pub(crate) fn pid(&self) -> u32 {
