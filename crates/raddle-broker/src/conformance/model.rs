@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::{prelude::*, sample::Index, strategy::ValueTree, test_runner::TestRunner};
-use raddle_core::{Control, Exit, Span, Spec, State, Tid, Word, spec::Reserved};
+use raddle_core::{Control, EventKind, Exit, Span, Spec, State, Tid, Word, spec::Reserved};
 
 use super::{Fixture, Handle, support::*};
 use crate::{
@@ -96,7 +96,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Runs one sequence, and then everything that is left to its end.
 async fn run(broker: Handle, sequence: Vec<Step>) -> Result<()> {
-    let stale = broker.summary().await?.stale_writes;
+    let (stale, begun) = (broker.summary().await?.stale_writes, broker.last_event().await?);
     let (tasks, attempts, chained) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut model = Model { tasks, attempts, chained, stale, worker: worker(&broker).await? };
     for step in sequence {
@@ -110,7 +110,49 @@ async fn run(broker: Handle, sequence: Vec<Step>) -> Result<()> {
         let terminal = kinds(&broker, *tid).await?.into_iter().filter(|kind| kind.is_terminal()).count();
         assert_eq!(terminal, 1, "{tid} has one end");
     }
-    broker.deregister(model.worker, None).await
+    broker.deregister(model.worker, None).await?;
+    every_step_was_lawful(&broker, begun).await
+}
+
+/// As the log tells it: each task and each worker has begun with `created`, all that came after is in the table of legal steps, and they stand where that leads.
+async fn every_step_was_lawful(broker: &Handle, begun: u64) -> Result<()> {
+    let mut stands: BTreeMap<Tid, (State, u32)> = BTreeMap::new();
+    let mut after = begun;
+    loop {
+        let events = broker.events(after, None, 1000, AT_ONCE).await?;
+        let Some(last) = events.last() else { break };
+        after = last.id.as_u64();
+        for event in events {
+            let Some(next) = state_after(event.event) else { continue };
+            let before = stands.insert(event.tid, (next, event.attempt));
+            let Some((state, attempt)) = before else {
+                assert_eq!((next, event.attempt), (State::Created, 0), "{} begins with {event:?}", event.tid);
+                continue;
+            };
+            // A worker is a task that nobody has claimed: it runs when it enters itself.
+            let enters = event.worker == Some(event.tid) && (state, next) == (State::Created, State::Running);
+            assert!(state.may_become(next) || enters, "{} went from {state} to {next}: {event:?}", event.tid);
+            let begins = next == State::Spawning || enters;
+            assert_eq!(event.attempt, attempt + u32::from(begins), "{} was {state} before {event:?}", event.tid);
+        }
+    }
+    for (tid, (state, _)) in stands {
+        assert_eq!(view(broker, tid).await?.state, state, "{tid} stands elsewhere than the log says");
+    }
+    Ok(())
+}
+
+/// Where a task stands after an event, if that was a step.
+fn state_after(event: EventKind) -> Option<State> {
+    use EventKind::*;
+    match event {
+        // Over with this attempt, and not with the task.
+        Retrying | Released | Reclaimed => Some(State::Created),
+        Paused | Resumed | StaleWrite | ControlIgnored | OutputLost => None,
+        step => {
+            Some(State::ALL.into_iter().find(|state| EventKind::from(*state) == step).expect("an event that is known"))
+        }
+    }
 }
 
 impl Model {
