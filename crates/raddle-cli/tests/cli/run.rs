@@ -70,6 +70,21 @@ fn output_comes_as_it_is_written() {
     started.finish().code(130).says("stopping task").says("stopped on request");
 }
 
+/// Whoever runs it.
+#[test]
+fn what_goes_to_stderr_comes_as_it_is_written() {
+    let world = World::new();
+    let shown = || {
+        let started = world.start(["run", "--", "sh", "-c", "echo first >&2; sleep 600"]);
+        until("the first line is shown", || started.stderr() == "first\n");
+        started.signal(libc::SIGINT);
+        assert_eq!(started.finish().code(130).says("stopped on request").text(), "");
+    };
+    shown();
+    world.worker(&[]);
+    shown();
+}
+
 #[test]
 fn a_second_interrupt_kills_what_does_not_listen() {
     let world = World::new();
