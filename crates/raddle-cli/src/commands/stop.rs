@@ -1,7 +1,7 @@
 //! `raddle worker stop`.
 
 use raddle_broker::{Broker, Error};
-use raddle_core::{Control, Tid, Word};
+use raddle_core::{Control, Tid, Word, worker::kind};
 use tokio::time::Instant;
 
 use super::control::{Answer, Report, Silence};
@@ -15,9 +15,12 @@ use crate::{
 pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     let broker = context.onlooker().await?;
     let workers: Vec<Tid> = if args.all {
-        // Those that serve no queue are there for one task alone, and leave with it.
-        let workers = broker.workers().await?;
-        workers.iter().filter(|worker| !worker.info.queues.is_empty()).map(|worker| worker.tid).collect()
+        let mut workers = broker.workers().await?;
+        // Who is there for one task alone leaves with it.
+        workers.retain(|worker| worker.info.kind != kind::INLINE && !worker.info.takes_calls());
+        // Who keeps others is told before them, and does not replace them.
+        workers.sort_by_key(|worker| !worker.info.queues.is_empty());
+        workers.iter().map(|worker| worker.tid).collect()
     } else {
         let named = tids::resolve_all(&*broker, &args.tids).await?;
         for tid in &named {

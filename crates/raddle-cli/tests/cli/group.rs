@@ -65,6 +65,21 @@ slug = "mail"
 execution_timeout = "20s"
 "#;
 
+/// Those that serve no queue themselves included: nobody is left to replace who was told to leave.
+#[test]
+fn all_workers_are_stopped_with_those_who_keep_them() {
+    let world = World::new();
+    let (manager, scheduler) = (up(&world, TWO_OF_ONE), world.start(["schedule", "run"]));
+    until("all are there", || {
+        world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 4)
+    });
+    world.raddle(["worker", "stop", "--all"]).ok();
+    for started in [manager, scheduler] {
+        started.finish().ok();
+    }
+    assert_eq!(world.processes(), []);
+}
+
 #[test]
 fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
     let world = World::new();
