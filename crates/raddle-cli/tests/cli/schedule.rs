@@ -20,6 +20,17 @@ fn view(world: &World, name: &str) -> Value {
 }
 
 #[test]
+fn a_paused_schedule_is_due_at_no_time_wherever_it_is_shown() {
+    let world = World::new();
+    let added =
+        world.raddle(["--json", "schedule", "add", "d", "--cron", "@daily", "--paused", "--", "true"]).ok().json();
+    let listed = world.raddle(["--json", "schedule", "list"]).ok().json();
+    for shown in [&added, &listed[0], &view(&world, "d")] {
+        assert!(shown["next"].is_null() && shown["paused"] == true, "{shown}");
+    }
+}
+
+#[test]
 fn schedules_are_added_listed_paused_and_removed() {
     let world = World::new();
     assert_eq!(world.raddle(["schedule", "list"]).ok().lines().len(), 1);

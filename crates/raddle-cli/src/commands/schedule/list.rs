@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use raddle_broker::ScheduleView;
 use raddle_core::{Schedule, schedule::Entry};
+use serde_json::{Value, json};
 
 use super::warn_if_nobody_fires;
 use crate::{context::Context, error::Outcome, format, output, table::Table};
@@ -11,7 +12,7 @@ pub(super) async fn list(context: &Context) -> Outcome {
     let broker = context.onlooker().await?;
     let schedules = broker.schedules().await?;
     if context.json {
-        output::json(&schedules)?;
+        output::json(&schedules.iter().map(to_json).collect::<Vec<_>>())?;
         return Ok(0);
     }
     output::raw(render(&schedules).as_bytes())?;
@@ -19,6 +20,13 @@ pub(super) async fn list(context: &Context) -> Outcome {
         warn_if_nobody_fires(context, &*broker).await?;
     }
     Ok(0)
+}
+
+/// A schedule as programs are shown it. One that is paused keeps a time that it is not due at.
+pub(super) fn to_json(view: &ScheduleView) -> Value {
+    let mut shown = serde_json::to_value(view).expect("a schedule has only string keys");
+    shown["next"] = json!(view.entry.due());
+    shown
 }
 
 fn render(schedules: &[ScheduleView]) -> String {

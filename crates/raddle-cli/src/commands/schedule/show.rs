@@ -5,7 +5,7 @@ use raddle_fabric::schedule::{Error, zone};
 use serde_json::json;
 
 use super::{
-    list::{or_dash, when},
+    list::{or_dash, to_json, when},
     warn_if_nobody_fires,
 };
 use crate::{context::Context, error::Outcome, output};
@@ -20,7 +20,7 @@ pub(super) async fn show(context: &Context, name: &str, count: usize) -> Outcome
         _ => Vec::new(),
     };
     if context.json {
-        let mut shown = serde_json::to_value(&view).expect("a schedule has only string keys");
+        let mut shown = to_json(&view);
         shown["upcoming"] = json!(upcoming);
         output::json(&shown)?;
         return Ok(0);
