@@ -4,7 +4,11 @@
 //! when both are stopped nobody ends the command. Who takes such a task over does it first. What belongs to an attempt is known by the variables that every
 //! attempt has in its environment, and that whatever it starts inherits.
 
-use std::{collections::HashMap, fs, process, thread, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fs, process, thread,
+    time::Duration,
+};
 
 use raddle_core::{
     Tid,
@@ -17,14 +21,24 @@ use crate::tree::{self, Proc};
 const ROUNDS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// The attempts that processes on this machine belong to which nobody keeps.
+pub fn forsaken() -> HashSet<(Tid, u32)> {
+    let all = tree::pids().into_iter().filter_map(|pid| Some((pid, mark(pid)?)));
+    all.filter(|(pid, (tid, _))| !is_kept(*pid, *tid)).map(|(_, mark)| mark).collect()
+}
+
 /// Ends all processes on this machine that belong to attempts of these tasks, up to the number that each has here, and what they have started. Returns how
 /// many there were.
 ///
-/// A process that has cleared its environment, or is another user's, is not found.
+/// Spared is what a runner keeps that is not stopped, whoever its broker is: it knows best how long. Not found is a process that has cleared its
+/// environment, or written something else there, and what is another user's.
 pub fn end(stale: &HashMap<Tid, u32>) -> usize {
+    // Who is below one of them itself is the last who could end the others.
+    let above: HashSet<u32> = tree::ancestors(process::id()).map(|process| process.pid).collect();
     let mut ended = 0;
     for _ in 0..ROUNDS {
-        let left: Vec<Proc> = tree::pids().into_iter().filter_map(|pid| of_attempt(pid, stale)).collect();
+        let others = tree::pids().into_iter().filter(|pid| *pid != process::id() && !above.contains(pid));
+        let left: Vec<Proc> = others.filter_map(|pid| of_attempt(pid, stale)).collect();
         if left.is_empty() {
             break;
         }
@@ -40,14 +54,22 @@ pub fn end(stale: &HashMap<Tid, u32>) -> usize {
     ended
 }
 
-/// The process, if it belongs to one of these attempts.
+/// The process, if it belongs to one of these attempts and nobody keeps it.
 fn of_attempt(pid: u32, stale: &HashMap<Tid, u32>) -> Option<Proc> {
-    let is_stale = || mark(pid).is_some_and(|(tid, attempt)| stale.get(&tid).is_some_and(|last| attempt <= *last));
-    if pid == process::id() || !is_stale() {
-        return None;
-    }
+    let is_stale = || {
+        let (tid, attempt) = mark(pid)?;
+        (attempt <= *stale.get(&tid)?).then_some(tid)
+    };
+    let tid = is_stale()?;
     // Its number may have come to mean another since.
-    tree::read(pid).filter(|process| !process.zombie && is_stale())
+    tree::read(pid).filter(|process| !process.zombie && is_stale().is_some() && !is_kept(pid, tid))
+}
+
+/// Whether a runner of the task, which wears its id, is above a process and can see to it.
+fn is_kept(pid: u32, tid: Tid) -> bool {
+    let title = format!("raddle-{}:", tid.short());
+    let wears_it = |pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(title.as_bytes()));
+    tree::ancestors(pid).any(|above| !above.stopped && !above.zombie && wears_it(above.pid))
 }
 
 /// The attempt that a process says it belongs to.
@@ -62,7 +84,10 @@ fn mark(pid: u32) -> Option<(Tid, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::{
+        os::unix::process::CommandExt,
+        process::{Child, Command},
+    };
 
     use super::*;
 
@@ -72,8 +97,13 @@ mod tests {
     }
 
     fn sleeper(attempt: u32) -> Child {
+        below("sh", attempt)
+    }
+
+    /// Two sleepers below one that is called so.
+    fn below(name: &str, attempt: u32) -> Child {
         let mut sleeper = Command::new("sh");
-        sleeper.args(["-c", "env -i sleep 600 & sleep 600 & wait"]);
+        sleeper.arg0(name).args(["-c", "env -i sleep 600 & sleep 600 & wait"]);
         sleeper.env(TID_VARIABLE, tid().to_string()).env(ATTEMPT_VARIABLE, attempt.to_string());
         sleeper.spawn().expect("a shell")
     }
@@ -107,5 +137,38 @@ mod tests {
         assert!(end(&HashMap::from([(tid(), 3)])) >= 2);
         third.wait().unwrap();
         assert_eq!(end(&HashMap::from([(tid(), 3)])), 0);
+    }
+
+    #[test]
+    fn what_a_runner_keeps_is_spared_as_long_as_it_is_not_stopped() {
+        let mut runner = below(&format!("raddle-{}:task:running", tid().short()), 1);
+        let kept = || tree::descendants(runner.id());
+        let begun = std::time::Instant::now();
+        while kept().len() < 2 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it has begun");
+            thread::sleep(PAUSE);
+        }
+        let stale = HashMap::from([(tid(), 1)]);
+        // It has the mark itself, unlike a real one, and nobody above it.
+        assert!(forsaken().contains(&(tid(), 1)));
+        let marked = kept().into_iter().filter(|process| mark(process.pid).is_some()).map(|process| process.pid);
+        let sleeper = marked.collect::<Vec<_>>()[0];
+        assert!(is_kept(sleeper, tid()) && of_attempt(sleeper, &stale).is_none());
+        tree::signal(&[tree::read(runner.id()).unwrap()], libc::SIGSTOP);
+        while is_kept(sleeper, tid()) {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it is stopped");
+            thread::sleep(PAUSE);
+        }
+        assert!(end(&stale) >= 2);
+        runner.wait().unwrap();
+    }
+
+    /// As `raddle requeue-orphans` is that an attempt has called whose runner is gone.
+    #[test]
+    fn who_ends_others_does_not_end_itself() {
+        let me = tree::ancestors(process::id()).next().expect("somebody has started this").pid;
+        assert!(tree::read(me).is_some());
+        let above: Vec<u32> = tree::ancestors(process::id()).map(|process| process.pid).collect();
+        assert!(above[0] == me && above.contains(&1) && !above.contains(&process::id()), "{above:?}");
     }
 }

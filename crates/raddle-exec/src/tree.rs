@@ -29,6 +29,8 @@ pub(crate) struct Proc {
     group: u32,
     /// Ended with all its threads, and not waited for.
     pub(crate) zombie: bool,
+    /// By a signal, or by a debugger.
+    pub(crate) stopped: bool,
     /// At least one: as for the kernel, a process counts until it is waited for.
     pub(crate) threads: u64,
     /// Processor time of the process and of the children it has waited for, in clock ticks.
@@ -229,6 +231,11 @@ fn select(root: u32, all: Vec<Proc>, found: &mut Vec<Proc>) {
     }
 }
 
+/// Those above a process, the nearest first.
+pub(crate) fn ancestors(pid: u32) -> impl Iterator<Item = Proc> {
+    std::iter::successors(read(pid), |process| read(process.ppid)).skip(1)
+}
+
 /// All processes that this one can see.
 pub(crate) fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -294,6 +301,7 @@ fn parse(stat: &[u8]) -> Option<Proc> {
         group: field(5)? as u32,
         // The state is that of the first thread, which may end before the others.
         zombie: matches!(*fields.first()?, "Z" | "X") && threads == 1,
+        stopped: matches!(*fields.first()?, "T" | "t"),
         cpu_ticks: field(14)? + field(15)? + field(16)? + field(17)?,
         threads,
         start_ticks: field(22)?,
@@ -314,6 +322,7 @@ mod tests {
             ppid: 7,
             group: 42,
             zombie: false,
+            stopped: false,
             threads: 3,
             cpu_ticks: 100,
             rss_pages: 77,

@@ -1,8 +1,13 @@
 //! Seeing to it that nothing is left on this machine of an attempt whose worker is gone, before the next begins.
 
-use std::{collections::HashMap, sync::Arc, thread, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
-use raddle_broker::{Broker, Fence, Reclaimed};
+use raddle_broker::{Broker, Fence, Reclaimed, Result};
 use raddle_core::Tid;
 use tokio::{sync::oneshot, time::timeout};
 
@@ -30,7 +35,34 @@ pub async fn of_the_dead(taken: &[Reclaimed]) {
     }
 }
 
-/// The same, beside whatever this thread has to do: it must not wait for it.
+/// Ends what is left on this machine of tasks of this broker that have come to an end, or to a later attempt. For who has not seen what was taken from the
+/// dead: it may have been taken by somebody who had no time for more.
+pub async fn of_anybody(broker: &dyn Broker) -> Result<()> {
+    let mut stale = HashMap::new();
+    for (tid, attempt) in look_for_forsaken().await {
+        // One that is unknown is another broker's.
+        let Some(task) = broker.task(tid).await? else { continue };
+        if !task.state.is_active() || task.attempt > attempt {
+            let last = stale.entry(tid).or_insert(attempt);
+            *last = attempt.max(*last);
+        }
+    }
+    if !stale.is_empty() {
+        end(stale).await;
+    }
+    Ok(())
+}
+
+async fn look_for_forsaken() -> HashSet<(Tid, u32)> {
+    let (tell, told) = oneshot::channel();
+    let looks = move || drop(tell.send(raddle_exec::leftovers::forsaken()));
+    // Without a thread for it somebody else will.
+    let started = thread::Builder::new().name("leftovers".into()).spawn(looks);
+    let found = async { if started.is_ok() { told.await.unwrap_or_default() } else { HashSet::new() } };
+    timeout(LOOKING, found).await.unwrap_or_default()
+}
+
+/// The same as for the dead, beside whatever this thread has to do: it must not wait for it.
 pub(crate) fn of_the_dead_meanwhile(taken: &[Reclaimed]) {
     if !taken.is_empty() {
         drop(look_beside(attempts(taken)));

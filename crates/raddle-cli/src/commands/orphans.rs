@@ -23,8 +23,10 @@ struct Orphan {
 }
 
 pub(super) async fn requeue(context: &Context) -> Outcome {
-    let taken = context.onlooker().await?.reclaim().await?;
-    leftovers::of_the_dead(&taken).await;
+    let broker = context.onlooker().await?;
+    let taken = broker.reclaim().await?;
+    // Also of those that somebody else has taken back, who only came by.
+    leftovers::of_anybody(&*broker).await?;
     let orphans: Vec<Orphan> = taken.iter().filter_map(Orphan::of).collect();
     if context.json {
         output::json(&orphans)?;

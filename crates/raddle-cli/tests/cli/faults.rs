@@ -78,6 +78,55 @@ fn what_is_left_of_a_task_that_is_taken_back_is_ended() {
     assert!(!left());
 }
 
+/// Who has taken it back may have had no time to look.
+#[test]
+fn what_is_left_of_a_task_that_somebody_else_took_back_is_ended_too() {
+    let world = World::new();
+    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    for ends in [&["requeue-orphans"][..], &["worker", "start", "--queues", "other"]] {
+        let (worker, runner, tid) = busy_worker(&world, "setsid sleep 601 & sleep 600");
+        until("it has started something", left);
+        kill_at_once(worker, runner);
+        until("it is taken back", || {
+            world.raddle(["run", "--", "true"]).ok();
+            world.task(&tid)["state"] == "created"
+        });
+        world.raddle(["task", "kill", &tid]).ok();
+        assert!(left(), "a run does not look for it");
+        world.raddle(ends).ok();
+        until("it is gone", || !left());
+    }
+}
+
+/// They have the same tasks, and know nothing of each other.
+#[test]
+fn who_works_on_a_copy_of_a_project_ends_nothing_of_the_original() {
+    let world = World::new();
+    let (.., tid) = busy_worker(&world, "sleep 600 & sleep 600");
+    let copy = "cp -r .raddle copy && raddle --queue-url sqlite:$PWD/copy/raddle.db";
+    let ran = world
+        .bash(&format!("{copy} requeue-orphans && {copy} worker start --no-detach --queues none --idle-exit 0"))
+        .ok();
+    assert!(ran.text().contains(&tid), "to the copy its worker is gone: {ran:?}");
+    let sleepers = world.processes().iter().filter(|(_, line)| line.starts_with("sleep 600")).count();
+    assert_eq!((sleepers, &world.task(&tid)["state"]), (2, &"running".into()));
+}
+
+/// What an attempt has started may be the first to look for what is left of it.
+#[test]
+fn who_is_left_itself_can_look_for_others_that_are() {
+    let world = World::new();
+    let raddle = env!("CARGO_BIN_EXE_raddle");
+    let look =
+        format!("until grep -qs requeued out; do sleep 0.1; {raddle} requeue-orphans > out; done; echo > looked");
+    let (worker, runner, _) = busy_worker(&world, &format!("setsid sleep 601 & setsid sh -c '{look}' & sleep 600"));
+    let left = || world.processes().iter().any(|(_, line)| line.starts_with("sleep 601"));
+    until("it has started something", left);
+    kill_at_once(worker, runner);
+    until("it has looked", || world.path().join("looked").exists());
+    assert!(!left());
+}
+
 /// Neither can see that the lease runs out.
 #[test]
 fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who_takes_it_over() {

@@ -8,10 +8,11 @@ use raddle_exec::{FencePage, Heeded, Legacy, Prefork};
 
 use tokio::{
     sync::watch,
+    task::JoinSet,
     time::{Instant, sleep},
 };
 
-use crate::schedule;
+use crate::{leftovers, schedule};
 
 use super::{
     Options, Shutdown, Standstill,
@@ -232,6 +233,16 @@ impl Worker {
         }
         // It ends with this worker, whichever way that ends.
         let _scheduling = self.options.schedules.then(|| schedule::Running::start(Arc::clone(&self.broker)));
+        // So does this. Who comes for one task has no time for the others'.
+        let mut beside = JoinSet::new();
+        if self.claim.is_none() && !self.options.is_for_one() {
+            let broker = Arc::clone(&self.broker);
+            beside.spawn(async move {
+                if let Err(error) = leftovers::of_anybody(&*broker).await {
+                    tracing::warn!(%error, "what is left of earlier attempts could not be looked for");
+                }
+            });
+        }
         loop {
             let service = Service::start(&mut self, &shutdown)?;
             let tid = self.tid;

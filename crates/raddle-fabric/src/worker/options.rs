@@ -79,6 +79,11 @@ impl Options {
         Self { concurrency: cores, max_tasks: None, schedules: true, ..Self::one_shot() }
     }
 
+    /// Whether it is there for one task alone.
+    pub(super) fn is_for_one(&self) -> bool {
+        self.only.is_some() || self.max_tasks == Some(1)
+    }
+
     /// A worker that takes one task as it comes, runs it and leaves.
     pub fn one_shot() -> Self {
         let (name, queues) = ("worker".into(), vec![DEFAULT_QUEUE.into()]);

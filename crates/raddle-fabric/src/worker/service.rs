@@ -99,7 +99,7 @@ impl Service {
             fence,
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
-            one_shot: options.only.is_some() || options.max_tasks == Some(1),
+            one_shot: options.is_for_one(),
             is_ward,
             resumed: *resumed,
             syncs: options.only.is_some(),
