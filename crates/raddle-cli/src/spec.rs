@@ -10,7 +10,7 @@ use raddle_broker::{Fence, Submit};
 use raddle_core::{
     Spec, Target, Tid, Trace,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
-    spec::{Isolation, MAX_SPEC_BYTES},
+    spec::{Isolation, MAX_SPEC_BYTES, Network},
 };
 use serde_json::Value;
 
@@ -65,6 +65,10 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set(&mut spec.isolation, &flags.isolation.map(Into::into));
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
+    if flags.network == Some(Network::None) && spec.isolation == Isolation::Process {
+        // It is what a spec has if nothing is said, and so nothing that a spec can be refused for. Who says it relies on it.
+        return Err(Failure::Usage("'network': means nothing without the isolation 'sandbox'".into()));
+    }
     // What is no command has a place of its own to run in, unless it is given another. So has what is in a sandbox.
     let has_own = !matches!(spec.target, Target::Command(_)) || spec.isolation != Isolation::Process;
     let needs_folder = !has_own || folder.is_some();

@@ -206,7 +206,7 @@ impl Reason {
                 format!("was given back ({why}), and is delayed until {}", format::time(*until))
             }
             Self::NotInThisVersion { needs } => {
-                format!("waits: it needs {}, and no worker that can do this is in this version", needs.join(" and "))
+                format!("waits: it needs {}, and no live worker has that", needs.join(" and "))
             }
             Self::NoTaskImage => "waits: it is to run in a container, and no live worker has an image for that".into(),
             Self::NoManager { kind } if task.spec.requires.is_empty() => format!("waits: no worker-{kind} is alive"),
@@ -249,7 +249,8 @@ impl Reason {
             Self::Paused => format!("let it go on with 'raddle task resume {tid}'"),
             Self::NotInThisVersion { .. } => {
                 format!(
-                    "be rid of it with 'raddle task kill {tid}'; what has the isolation 'process' or 'sandbox' can be run"
+                    "start a worker that has it: the program with the function, as 'PROGRAM worker start', or one with \
+                     '--handlers' or '--plugins'; or be rid of it with 'raddle task kill {tid}'"
                 )
             }
             Self::NoTaskImage => "start one with 'raddle worker start --task-image IMAGE'".into(),

@@ -236,3 +236,13 @@ fn a_dead_letter_whose_key_is_taken_stays_one() {
     let again = world.raddle(["task", "retry", "--all-dead", "--json"]).code(2).json();
     assert_eq!((&again[0]["retry_of"], &again[0]["held_by"]), (&dead[0]["tid"], &holder.into()));
 }
+
+#[test]
+fn a_function_that_no_live_worker_has_is_named() {
+    let world = World::new();
+    world.worker(&[]);
+    let tid = world.submit(&["--routine", "typo", "--", "1"]);
+    let explained = world.raddle(["task", "explain", &tid]).ok();
+    assert!(explained.text().contains("needs @routine:typo, and no live worker has that"), "{explained:?}");
+    assert!(explained.text().contains("'PROGRAM worker start'"), "{explained:?}");
+}

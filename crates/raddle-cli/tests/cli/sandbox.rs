@@ -65,6 +65,7 @@ fn a_spec_says_what_is_reached_and_what_may_be_lacking() {
     );
     for (flags, said) in [
         (&["--network", "host"][..], "'network': means nothing without the isolation 'sandbox'"),
+        (&["--network", "none"], "'network': means nothing without the isolation 'sandbox'"),
         (&["--isolation-fallback"], "'isolation_fallback': means nothing without the isolation 'sandbox'"),
         (&["--isolation", "sandbox", "--network", "example.org"], "write HOST:PORT"),
         (&["--isolation", "sandbox", "--network", ""], "write HOST:PORT"),
