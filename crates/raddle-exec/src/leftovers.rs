@@ -163,12 +163,10 @@ mod tests {
         runner.wait().unwrap();
     }
 
-    /// As `raddle requeue-orphans` is that an attempt has called whose runner is gone.
     #[test]
-    fn who_ends_others_does_not_end_itself() {
-        let me = tree::ancestors(process::id()).next().expect("somebody has started this").pid;
-        assert!(tree::read(me).is_some());
+    fn those_above_a_process_are_known_and_it_is_not_among_them() {
         let above: Vec<u32> = tree::ancestors(process::id()).map(|process| process.pid).collect();
-        assert!(above[0] == me && above.contains(&1) && !above.contains(&process::id()), "{above:?}");
+        assert_eq!(above.first().copied(), tree::parent_of(process::id()));
+        assert!(above.contains(&1) && !above.contains(&process::id()), "{above:?}");
     }
 }
