@@ -2,7 +2,7 @@
 
 use std::process::{Command, ExitCode};
 
-use crate::{become_program, built};
+use crate::{DEV, RELEASE, become_program, built};
 
 /// What `deploy/docker/build.sh` calls the image, unless told otherwise.
 const TAG: &str = "raddle";
@@ -41,7 +41,8 @@ impl Options {
 /// Builds the program, and then the image.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let program = ["-p", "raddle-cli", "--bin", "raddle", "--features", &options.features];
-    match built("build", &program, "raddle", options.release) {
+    let profile = if options.release { RELEASE } else { DEV };
+    match built("build", &program, "raddle", profile) {
         Ok(program) => become_program(Command::new(SCRIPT).arg(program).arg(&options.tag).args(&options.with)),
         Err(code) => code,
     }

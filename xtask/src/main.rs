@@ -1,16 +1,17 @@
-//! The chores of this repository: `cargo xtask test`, `bench`, `chaos`, `image` and `order`. Users of Raddle need none of it.
+//! The chores of this repository: `cargo xtask test`, `bench`, `chaos`, `image` and `dist`. Users of Raddle need none of it.
 
 mod count;
+mod dist;
 mod image;
 mod install;
 mod step;
 mod test;
 
 use std::{
-    env, fs, io,
+    env, io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{self, Command, ExitCode, Stdio},
+    process::{Command, ExitCode, Stdio},
 };
 
 const HELP: &str = "\
@@ -26,7 +27,8 @@ Commands:
                                    break things while tasks run, and check that none is lost; see chaos --help
   image [--debug] [--tag TAG] [--features LIST] [--with COMMAND]…
                                    build the container image 'raddle' from nothing, and commands of this machine into it
-  order                            find out what a run calls, and have the linker put that side by side from now on
+  dist [--check]                   build the released binary: optimised as a whole, static-PIE; --check starts it in a container
+                                   of another Debian release
   help                             show this
 
 Options of test:
@@ -34,8 +36,10 @@ Options of test:
   --quick         leave out the documentation, its examples and the chaos campaigns
 ";
 
-/// What the build script of the command line gives to the linker.
-const ORDER: &str = "crates/raddle-cli/order.ld";
+/// The profile of `cargo build`.
+pub(crate) const DEV: &str = "dev";
+/// The profile of `cargo build --release`.
+pub(crate) const RELEASE: &str = "release";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -58,8 +62,10 @@ fn main() -> ExitCode {
             Ok(options) => image::run(&options),
             Err(message) => usage(&message),
         },
-        Some((command, [])) if command == "order" => order(),
-        Some((command, _)) if command == "order" => usage("order takes no arguments"),
+        Some((command, rest)) if command == "dist" => match dist::Options::parse(rest) {
+            Ok(options) => dist::run(&options),
+            Err(message) => usage(&message),
+        },
         Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
             print!("{HELP}");
             ExitCode::SUCCESS
@@ -71,7 +77,7 @@ fn main() -> ExitCode {
 
 /// Builds the binary and the benchmarks in release mode, then runs them. A program of its own, so that the tests need not build it.
 fn bench(args: &[String]) -> ExitCode {
-    match build("bench", "raddle-bench", true) {
+    match build("bench", "raddle-bench", RELEASE) {
         Ok(program) => become_program(Command::new(program).args(args)),
         Err(code) => code,
     }
@@ -80,44 +86,23 @@ fn bench(args: &[String]) -> ExitCode {
 /// Builds the binary and the chaos campaign, for development unless `--release` is given, then runs it.
 fn chaos(args: &[String]) -> ExitCode {
     let (release, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--release");
-    match build("chaos", "raddle-chaos", !release.is_empty()) {
+    match build("chaos", "raddle-chaos", if release.is_empty() { DEV } else { RELEASE }) {
         Ok(program) => become_program(Command::new(program).args(args)),
         Err(code) => code,
     }
 }
 
-/// Builds the binary with a map of where everything is in it, and has another program see what of that a run calls.
-fn order() -> ExitCode {
-    // A name that no build has had, so that cargo has it linked anew: a map of another build would lead to wrong places.
-    let map = env::temp_dir().join(format!("raddle-{}.map", process::id()));
-    let link = format!("link-arg=-Wl,-Map={}", map.display());
-    let raddle = built("rustc", &["-p", "raddle-cli", "--bin", "raddle", "--", "-C", &link], "raddle", true);
-    let program = || built("build", &["-p", "xtask", "--bins", "--features", "xtask/order"], "raddle-order", false);
-    let code = match raddle.and_then(|raddle| Ok((raddle, program()?))) {
-        Ok((raddle, program)) => match Command::new(&program).arg(raddle).arg(&map).arg(ORDER).status() {
-            Ok(status) if status.success() => ExitCode::SUCCESS,
-            Ok(_) => ExitCode::FAILURE,
-            Err(error) => not_started(&program, &error),
-        },
-        Err(code) => code,
-    };
-    let _ = fs::remove_file(&map);
-    code
-}
-
 /// Builds the binary `raddle` and a program of this package that needs a feature. Returns where that is; `raddle` is beside it.
-pub(crate) fn build(feature: &str, name: &str, release: bool) -> Result<PathBuf, ExitCode> {
+pub(crate) fn build(feature: &str, name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
     let feature = format!("xtask/{feature}");
-    built("build", &["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &feature], name, release)
+    built("build", &["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &feature], name, profile)
 }
 
 /// Builds what these arguments of a command of cargo say. Returns where the program of this name is.
-pub(crate) fn built(command: &str, what: &[&str], name: &str, release: bool) -> Result<PathBuf, ExitCode> {
+pub(crate) fn built(command: &str, what: &[&str], name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
     // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
-    let mut build = step::cargo(&[command, "--locked", "--message-format=json-render-diagnostics"]);
-    if release {
-        build.arg("--release");
-    }
+    let mut build =
+        step::cargo(&[command, "--locked", "--message-format=json-render-diagnostics", "--profile", profile]);
     build.args(what).stderr(Stdio::inherit());
     let built = match build.output() {
         Ok(built) if built.status.success() => String::from_utf8_lossy(&built.stdout).into_owned(),
@@ -166,11 +151,11 @@ mod tests {
     #[test]
     fn cargo_says_where_it_has_built() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"libc"},"executable":null,"fresh":true}
-{"reason":"compiler-artifact","target":{"name":"raddle"},"executable":"/far/x86_64-unknown-linux-gnu/release/raddle","fresh":true}
-{"reason":"compiler-artifact","target":{"name":"raddle-bench"},"executable":"/far/x86_64-unknown-linux-gnu/release/raddle-bench","fresh":true}
+{"reason":"compiler-artifact","target":{"name":"raddle"},"executable":"/far/release/raddle","fresh":true}
+{"reason":"compiler-artifact","target":{"name":"raddle-bench"},"executable":"/far/release/raddle-bench","fresh":true}
 {"reason":"build-finished","success":true}"#;
         let found = built_program(messages, "raddle-bench");
-        assert_eq!(found, Some("/far/x86_64-unknown-linux-gnu/release/raddle-bench".into()));
+        assert_eq!(found, Some("/far/release/raddle-bench".into()));
         assert_eq!(built_program(messages, "libc"), None);
     }
 }

@@ -6,13 +6,13 @@ use std::{
 };
 
 use crate::{
-    built,
+    DEV, built,
     count::{self, Count},
     install, step,
 };
 
 /// What the tests of this package need on top of what it needs to run them, and what is off unless somebody asks for it.
-const FEATURES: &str = "xtask/chaos,xtask/order,raddle-cli/kubernetes";
+const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes";
 /// A short campaign: half a minute of breaking and settling.
 const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
@@ -109,7 +109,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn chaos(run: &mut Run) -> Count {
     // As the tests were built, so that nothing is built another time.
     let as_tested = ["--workspace", "--bins", "--tests", "--examples", "--features", FEATURES];
-    let Ok(program) = built("build", &as_tested, "raddle-chaos", false) else {
+    let Ok(program) = built("build", &as_tested, "raddle-chaos", DEV) else {
         run.check("chaos", false);
         return Count { passed: 0, failed: 1 };
     };

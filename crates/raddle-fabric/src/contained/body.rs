@@ -1,6 +1,9 @@
 //! The container that is asked for. Pure.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use bollard::models::{
     ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount as EngineMount, MountTmpfsOptions,
@@ -23,6 +26,8 @@ pub(super) const LEASHED: &str = "raddle.leash";
 const USER: &str = "65532:65532";
 /// Where a container sees this program.
 const PROGRAM: &str = "/.raddle";
+/// Where a container sees the libraries of this program, so that it runs in an image with another C library, or with none.
+const LIBRARIES: &str = "/.raddle-lib";
 const FOLDER: &str = "/tmp";
 
 /// As in a sandbox, where the task does not say.
@@ -42,8 +47,15 @@ pub(super) fn name(tid: Tid, attempt: u32) -> String {
     format!("raddle-{tid}-{attempt}")
 }
 
-/// A container for this attempt, whose process 1 is `program`. `volumes` are the folders that its image would have on the engine's disk.
-pub(super) fn body(charge: &Charge, program: &Path, leash: &mark::Mark, volumes: &[String]) -> ContainerCreateBody {
+/// A container for this attempt, whose process 1 is `program` with its `libraries`. `volumes` are the folders that its image would have on the
+/// engine's disk.
+pub(super) fn body(
+    charge: &Charge,
+    program: &Path,
+    libraries: &[PathBuf],
+    leash: &mark::Mark,
+    volumes: &[String],
+) -> ContainerCreateBody {
     let labels = [(TASK, charge.tid.to_string()), (ATTEMPT, charge.attempt.to_string()), (LEASHED, leash.to_string())];
     ContainerCreateBody {
         user: Some(USER.into()),
@@ -55,18 +67,29 @@ pub(super) fn body(charge: &Charge, program: &Path, leash: &mark::Mark, volumes:
         stdin_once: Some(true),
         // What else the image has in its environment is the image's own. That of the task is not for everybody to read.
         env: Some(vec![format!("HOME={FOLDER}"), format!("TMPDIR={FOLDER}")]),
-        entrypoint: Some(vec![PROGRAM.into(), INIT.into()]),
+        entrypoint: Some(entrypoint(libraries)),
         cmd: Some(Vec::new()),
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".into()]), ..HealthConfig::default() }),
         image: Some(charge.image.clone()),
         working_dir: Some(FOLDER.into()),
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
-        host_config: Some(host(charge, program, volumes)),
+        host_config: Some(host(charge, program, libraries, volumes)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host(charge: &Charge, program: &Path, volumes: &[String]) -> HostConfig {
+/// Starts `program` by its own loader where it has one: the image may have another, which does not load our libraries.
+fn entrypoint(libraries: &[PathBuf]) -> Vec<String> {
+    let loader = libraries.iter().find_map(|path| path.file_name()?.to_str().filter(|name| name.starts_with("ld-")));
+    let mut words = Vec::new();
+    if let Some(loader) = loader {
+        words.extend([format!("{LIBRARIES}/{loader}"), "--library-path".into(), LIBRARIES.into()]);
+    }
+    words.extend([PROGRAM.into(), INIT.into()]);
+    words
+}
+
+fn host(charge: &Charge, program: &Path, libraries: &[PathBuf], volumes: &[String]) -> HostConfig {
     let Limits { memory_mb, cpu_percent, max_procs, .. } = charge.limits;
     let procs = max_procs.unwrap_or(PROCS).saturating_add(OURS);
     let allowance = Allowance {
@@ -78,7 +101,11 @@ fn host(charge: &Charge, program: &Path, volumes: &[String]) -> HostConfig {
         networks: charge.is_in_host_network.then(|| HOST_NETWORK.to_owned()).into_iter().collect(),
         seccomp: None,
     };
-    let mounts = [Mount { from: program.to_path_buf(), to: PROGRAM.into() }];
+    let mut mounts = vec![Mount { from: program.to_path_buf(), to: PROGRAM.into() }];
+    mounts.extend(libraries.iter().filter_map(|from| {
+        let to = Path::new(LIBRARIES).join(from.file_name()?);
+        Some(Mount { from: from.clone(), to })
+    }));
     let mut host = hardened(&allowance, &mounts, None);
     // Programs that it makes there can be run.
     let tmp = format!("rw,exec,nosuid,nodev,size={TMP_MB}m,nr_inodes={TMP_FILES},mode=1777");
@@ -110,7 +137,8 @@ mod tests {
     fn made(charge: &Charge, volumes: &[&str]) -> (ContainerCreateBody, HostConfig) {
         let volumes: Vec<String> = volumes.iter().map(ToString::to_string).collect();
         let mark = "boot space 1 2".parse().unwrap();
-        let mut body = body(charge, Path::new("/bin/raddle"), &mark, &volumes);
+        let libraries = ["/usr/lib/ld-linux.so.2", "/usr/lib/libc.so.6"].map(PathBuf::from);
+        let mut body = body(charge, Path::new("/bin/raddle"), &libraries, &mark, &volumes);
         let host = body.host_config.take().unwrap();
         (body, host)
     }
@@ -126,8 +154,12 @@ mod tests {
         assert_eq!((host.memory, host.memory_swap, host.pids_limit), (Some(1 << 30), Some(1 << 30), Some(257)));
         assert_eq!(host.nano_cpus, Some(0));
         let mounts = host.mounts.unwrap();
-        assert_eq!((mounts.len(), mounts[0].target.as_deref()), (1, Some("/.raddle")));
-        assert_eq!(mounts[0].read_only, Some(true));
+        let targets: Vec<_> = mounts.iter().filter_map(|mount| mount.target.as_deref()).collect();
+        assert_eq!(targets, ["/.raddle", "/.raddle-lib/ld-linux.so.2", "/.raddle-lib/libc.so.6"]);
+        assert!(mounts.iter().all(|mount| mount.read_only == Some(true)));
+        let words = ["/.raddle-lib/ld-linux.so.2", "--library-path", "/.raddle-lib", "/.raddle", "__init"];
+        assert_eq!(body.entrypoint, Some(words.map(String::from).to_vec()));
+        assert_eq!(entrypoint(&[]), ["/.raddle", "__init"]);
     }
 
     #[test]
@@ -137,7 +169,7 @@ mod tests {
         assert_eq!((host.memory, host.nano_cpus), (Some(64 << 20), Some(500_000_000)));
         assert_eq!(host.pids_limit, Some(u32::MAX.into()));
         assert_eq!(host.network_mode.as_deref(), Some("host"));
-        let volume = &host.mounts.as_ref().unwrap()[1];
+        let volume = host.mounts.as_ref().unwrap().last().unwrap();
         assert_eq!((volume.typ, volume.target.as_deref()), (Some(MountType::TMPFS), Some("/data")));
         assert!(!format!("{body:?}{host:?}").contains("hidden"));
         assert_eq!(name(charge().tid, 2), "raddle-1794800817069096960-2");

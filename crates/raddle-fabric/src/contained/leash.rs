@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::{
     Charge, body,
     mark::Mark,
-    program::Program,
+    program::{Program, loaded_libraries},
     sweep,
     talk::{self, Input, Signals},
 };
@@ -94,10 +94,11 @@ async fn run(
     let fault = |error: Error| unfit(engine.fault(&error, &charge.image));
     let image = engine.image(&charge.image).await.map_err(unfit)?;
     let program = Program::find().map_err(|error| starved(&error))?;
+    let libraries = loaded_libraries().map_err(|error| starved(&error))?;
     let mark = Mark::of_this_process().map_err(|error| starved(&error))?;
     let docker = engine.client().map_err(fault)?;
     let options = CreateContainerOptionsBuilder::default().name(name).build();
-    let body = body::body(charge, program.path(), &mark, &image.volumes);
+    let body = body::body(charge, program.path(), &libraries, &mark, &image.volumes);
     match docker.create_container(Some(options), body).await {
         Ok(_) => {}
         // The next attempt has another name.
@@ -166,8 +167,8 @@ fn not_started(error: LaunchError, image: &str) -> Exit {
     match error.obstacle {
         Obstacle::Image => Exit::SpawnFailed {
             message: format!(
-                "the program of this worker is process 1 of its containers, and cannot be run in one of the image '{image}': it has to be \
-                 linked statically, and for the same processor ({error})"
+                "the program of this worker is process 1 of its containers, and does not run in the image '{image}': is the image made \
+                 for this processor? ({error})"
             ),
         },
         _ => unfit(error),
@@ -218,6 +219,6 @@ mod tests {
             assert_eq!(exit(lasting), Exit::SpawnFailed { message: "so".into() });
         }
         let Exit::SpawnFailed { message } = not_started(LaunchError::new(Obstacle::Image, "so"), "x") else { panic!() };
-        assert!(message.contains("'x'") && message.contains("statically"), "{message}");
+        assert!(message.contains("'x'") && message.contains("processor"), "{message}");
     }
 }

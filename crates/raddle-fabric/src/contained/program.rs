@@ -46,6 +46,27 @@ impl Program {
     }
 }
 
+/// The shared libraries of this process, its dynamic loader among them. A statically linked program has none.
+pub(super) fn loaded_libraries() -> io::Result<Vec<PathBuf>> {
+    Ok(parse_maps(&fs::read_to_string("/proc/self/maps")?, &fs::read_link(SELF)?))
+}
+
+/// Reads `ADDRESSES PERMS OFFSET DEV INODE PATH`, one mapping a line: executable files other than the program are libraries.
+fn parse_maps(maps: &str, program: &Path) -> Vec<PathBuf> {
+    let mut libraries: Vec<PathBuf> = maps
+        .lines()
+        .filter_map(|line| {
+            let permissions = line.split_ascii_whitespace().nth(1)?;
+            let path = &line[line.find('/')?..];
+            permissions.contains('x').then(|| PathBuf::from(path))
+        })
+        .filter(|path| path != program)
+        .collect();
+    libraries.sort();
+    libraries.dedup();
+    libraries
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         if let Self::Copy(path) = self {
@@ -63,5 +84,24 @@ pub(super) fn sweep_copies() {
             // Another user's cannot be removed, and is not ours to remove.
             let _ = fs::remove_file(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_libraries_among_the_mappings() {
+        let maps = "\
+55d0c8a00000-55d0c8b00000 r-xp 00000000 fe:00 1 /opt/my tools/raddle
+7f5a10000000-7f5a10028000 r--p 00000000 fe:00 2 /usr/lib/libc.so.6
+7f5a10028000-7f5a101b0000 r-xp 00028000 fe:00 2 /usr/lib/libc.so.6
+7f5a10300000-7f5a10326000 r-xp 00001000 fe:00 3 /usr/lib/ld-linux-x86-64.so.2
+7f5a10400000-7f5a10401000 rw-s 00000000 fe:00 4 /home/me/.raddle/raddle.db-shm
+7ffc5a7f2000-7ffc5a7f4000 r-xp 00000000 00:00 0 [vdso]
+";
+        let found = parse_maps(maps, Path::new("/opt/my tools/raddle"));
+        assert_eq!(found, ["/usr/lib/ld-linux-x86-64.so.2", "/usr/lib/libc.so.6"].map(PathBuf::from));
     }
 }

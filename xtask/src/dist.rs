@@ -1,0 +1,85 @@
+//! `cargo xtask dist`: the released binary, optimised as a whole and linked as a static PIE. `--check` starts it beside another C library.
+
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
+
+use crate::{built, install, step};
+
+/// A Debian release with an older C library, and one with a newer one than most machines that build the binary.
+const OTHER_RELEASES: [&str; 2] = ["bullseye", "trixie"];
+const IMAGE: &str = "raddle-dist-check";
+/// Linked statically, the binary runs on every distribution, and in an empty container.
+const STATIC: &str = "build.rustflags=['-C','target-feature=+crt-static']";
+
+/// What to do.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    check: bool,
+}
+
+impl Options {
+    /// Reads the arguments after `dist`.
+    pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
+        match args {
+            [] => Ok(Self::default()),
+            [flag] if flag == "--check" => Ok(Self { check: true }),
+            [other, ..] => Err(format!("unknown option '{other}'")),
+        }
+    }
+}
+
+/// Builds the binary, prints its path, and checks it if asked to.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    // `--target` keeps the flags from build scripts and procedural macros, which the compiler loads dynamically.
+    let what = ["--target", "host-tuple", "--config", STATIC, "-p", "raddle-cli", "--bin", "raddle"];
+    let program = match built("build", &what, "raddle", "dist") {
+        Ok(program) => program,
+        Err(code) => return code,
+    };
+    println!("{}", program.display());
+    if options.check && !check(&program) {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs a task in a container of each release.
+fn check(program: &Path) -> bool {
+    install::package("debootstrap", "debootstrap")
+        && OTHER_RELEASES.iter().all(|release| {
+            let mut script = Command::new("sh");
+            script.args(["-eu", "-c", SCRIPT, "sh", release, IMAGE]).arg(program);
+            step::run(release, script).ok
+        })
+}
+
+/// Makes the root directory of another release, imports it as an image, and runs one task there.
+const SCRIPT: &str = r#"
+release=$1 image=$2:$1 program=$3
+root=$(mktemp -d)
+trap 'rm -rf "$root"; docker rmi --force "$image" >/dev/null 2>&1 || true' EXIT
+mirror=$(apt-get indextargets --format '$(REPO_URI)' | head -n 1)
+debootstrap --variant=minbase "$release" "$root" "$mirror" >"$root.log" 2>&1 || { tail -n 20 "$root.log" >&2; rm -f "$root.log"; exit 1; }
+rm -f "$root.log"
+cp "$program" "$root/usr/local/bin/raddle"
+tar -C "$root" -c . | docker import - "$image" >/dev/null
+docker run --rm --network none "$image" sh -euc '
+    ldd --version | head -n 1
+    cd /tmp && test "$(raddle run -- echo hello)" = hello
+    raddle submit -- echo queued && raddle status'
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_its_options() {
+        let parse = |args: &[&str]| Options::parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(parse(&[]), Ok(Options { check: false }));
+        assert_eq!(parse(&["--check"]), Ok(Options { check: true }));
+        assert!(parse(&["--debug"]).is_err_and(|error| error.contains("'--debug'")));
+    }
+}
