@@ -1,4 +1,4 @@
-//! What Raddle's workers understand: the gRPC service `raddle.v1.Worker` and its messages, made from `proto/raddle/v1/worker.proto`, where
+//! What Raddle's workers understand: the gRPC service `raddle.v1.Worker` and its messages, generated from `proto/raddle/v1/worker.proto`, where
 //! they are documented, and the frames of a link. No policy, no sockets.
 
 pub mod frame;
@@ -12,9 +12,9 @@ pub mod v1 {
         missing_docs,
         clippy::all,
         clippy::allow_attributes,
-        reason = "made by a program; the .proto has the words"
+        reason = "generated: the .proto has the documentation"
     )]
-    tonic::include_proto!("raddle.v1");
+    include!("../generated/raddle.v1.rs");
 }
 
 /// Where a worker says which encodings it reads when it refuses a call for its own: the trailing metadata of this name.
