@@ -69,9 +69,11 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         ]),
     );
     if !options.quick {
-        // What stands behind a feature is easily used where there is none. Other sets would have to build most of what they need anew.
-        let fewer = ["check", "--package", "raddle", "--no-default-features", "--features", "worker", "--locked"];
-        run.step("fewer features", step::cargo(&fewer));
+        // Code behind a feature is easily used without it. Other sets of features would build most of their dependencies again.
+        for features in ["worker", "pool"] {
+            let fewer = ["check", "--package", "raddle", "--no-default-features", "--features", features, "--locked"];
+            run.step("fewer features", step::cargo(&fewer));
+        }
         let mut doc = step::cargo(&["doc", "--workspace", "--no-deps", "--locked", "--features", FEATURES]);
         doc.env("RUSTDOCFLAGS", "-D warnings");
         run.step("documentation", doc);

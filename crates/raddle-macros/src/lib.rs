@@ -5,20 +5,29 @@ mod routine;
 
 use proc_macro::TokenStream;
 
-/// Whether what is written may call pools.
-const CALLS: bool = cfg!(feature = "pool");
+/// What this build of `raddle` offers.
+const FEATURES: Features = Features { calls: cfg!(feature = "pool"), tasks: cfg!(feature = "queue") };
+
+/// Which functions are generated beside a routine.
+#[derive(Clone, Copy)]
+struct Features {
+    /// The call of a routine in a pool.
+    calls: bool,
+    /// The task that runs a routine.
+    tasks: bool,
+}
 
 /// Makes a function one that other processes can run: called in a pool, or as a task.
 #[proc_macro_attribute]
 pub fn routine(options: TokenStream, item: TokenStream) -> TokenStream {
-    let expanded = routine::expand(options.into(), item.clone().into(), CALLS);
+    let expanded = routine::expand(options.into(), item.clone().into(), FEATURES);
     or_as_it_was(expanded, || routine::with_a_body(item.into()))
 }
 
 /// Makes methods and associated functions routines: those in this `impl` block that have `#[raddle::routine]`.
 #[proc_macro_attribute]
 pub fn routines(options: TokenStream, item: TokenStream) -> TokenStream {
-    let expanded = routine::expand_impl(options.into(), item.clone().into(), CALLS);
+    let expanded = routine::expand_impl(options.into(), item.clone().into(), FEATURES);
     or_as_it_was(expanded, || routine::untouched(item.into()))
 }
 

@@ -1,7 +1,7 @@
 //! Runs tasks in other processes, keeps them apart, spreads them evenly, and loses none.
 //!
 //! This crate is the one that applications depend on. It adds nothing of its own: the task model is [`core`], the place where tasks are
-//! kept is [`broker`], workers are [`fabric`], one attempt of a task is [`exec`], and calls of functions in other processes are `pool`.
+//! kept is `broker`, workers are `fabric`, one attempt of a task is [`exec`], and calls of functions in other processes are `pool`.
 //!
 //! # Calls
 //!
@@ -45,7 +45,8 @@
 //!
 //! # Tasks
 //!
-//! ```no_run
+#![cfg_attr(feature = "queue", doc = "```no_run")]
+#![cfg_attr(not(feature = "queue"), doc = "```ignore")]
 //! use raddle::prelude::*;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,6 +76,7 @@ mod error;
 pub use async_trait::async_trait;
 pub use futures_core::Stream;
 pub use raddle_core::{Schedule, schedule::Missed};
+#[cfg(feature = "queue")]
 pub use raddle_fabric::{
     group,
     handler::{self, Handler},
@@ -87,6 +89,7 @@ pub use raddle_pool::{Call, CallError, CallStream, Never, WorkerPool, WorkerProx
 pub use self::error::{Error, Result};
 
 /// Registers a handler with this program: a value of a type that has the trait [`Handler`], made anew for each task.
+#[cfg(feature = "queue")]
 #[macro_export]
 macro_rules! handler {
     ($handler:expr) => {
@@ -113,6 +116,7 @@ macro_rules! backpressure {
 /// How workers are found: who publishes them, and who hears of them.
 #[cfg(feature = "pool")]
 pub mod discovery {
+    #[cfg(feature = "queue")]
     pub use raddle_fabric::discovery::BrokerDiscovery;
     pub use raddle_pool::discovery::*;
 }
@@ -120,9 +124,11 @@ pub mod discovery {
 #[doc(hidden)]
 pub mod __private;
 
+#[cfg(feature = "queue")]
 pub use raddle_broker as broker;
 pub use raddle_core as core;
 pub use raddle_exec as exec;
+#[cfg(feature = "queue")]
 pub use raddle_fabric as fabric;
 #[cfg(feature = "pool")]
 pub use raddle_pool as pool;
@@ -133,10 +139,12 @@ pub use raddle_wire as wire;
 pub mod prelude {
     //! What most programs need.
 
+    #[cfg(feature = "queue")]
     pub use raddle_broker::{Broker, Stream, Submit, Submitted, TaskFilter, connect};
     pub use raddle_core::{
         CapSet, Control, Exit, Limits, Report, Retry, Schedule, Span, Spec, State, Target, TaskView, Tid, Word,
     };
+    #[cfg(feature = "queue")]
     pub use raddle_fabric::{Ended, Options, Shutdown, Worker};
     #[cfg(feature = "pool")]
     pub use raddle_pool::{WorkerPool, WorkerProxy};

@@ -5,9 +5,10 @@ use quote::quote;
 use syn::{Error, ForeignItemFn, LitStr, Result, ext::IdentExt};
 
 use super::{facets::Facets, signature::Signature};
+use crate::Features;
 
 /// What to write for one: the function that makes a call of it, and its name. There is no entry in the program's list of routines.
-pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, calls: bool) -> Result<TokenStream> {
+pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, features: Features) -> Result<TokenStream> {
     let ForeignItemFn { attrs, vis, sig, .. } = function;
     let signature = Signature::read(&sig, false)?;
     let ident = &sig.ident;
@@ -17,7 +18,7 @@ pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, calls: bool)
         return Err(Error::new_spanned(ident, message));
     };
     let facets = Facets { attributes: &attrs, visibility: &vis, signature: &signature };
-    let call = calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
+    let call = features.calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
     let (conditions, checks) = (facets.conditions(), signature.output.check(|of| quote!(#of)));
     let about = format!("The routine `{}`, which is another program's.", ident.unraw());
     Ok(quote! {

@@ -5,9 +5,10 @@ use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Meta, PathArguments, Result, Type, ext::IdentExt};
 
 use super::{entry::Entry, facets::Facets, options, signature::Signature, signature::bare};
+use crate::Features;
 
-/// What to write for an `impl` block. Without `calls`, which need a pool, there is nothing of the methods' own names.
-pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Result<TokenStream> {
+/// What to write for an `impl` block. Without calls, which need a pool, there is nothing of the methods' own names.
+pub(crate) fn expand(options: TokenStream, item: TokenStream, features: Features) -> Result<TokenStream> {
     if !options.is_empty() {
         return Err(Error::new_spanned(options, "#[raddle::routines] has no options: its functions have"));
     }
@@ -19,7 +20,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Re
         match item {
             ImplItem::Fn(mut function) => match take_attribute(&mut function.attrs) {
                 Some(attribute) => {
-                    let (written, entry) = method(options_of(attribute)?, &function, &place, &itself, calls)?;
+                    let (written, entry) = method(options_of(attribute)?, &function, &place, &itself, features)?;
                     items.push(ImplItem::Verbatim(written));
                     entries.extend(entry);
                 }
@@ -52,7 +53,7 @@ fn method(
     function: &ImplItemFn,
     place: &str,
     itself: &Type,
-    calls: bool,
+    features: Features,
 ) -> Result<(TokenStream, TokenStream)> {
     let ImplItemFn { attrs, vis, sig, block, .. } = function;
     let signature = Signature::read(sig, true)?;
@@ -73,8 +74,8 @@ fn method(
         conditions: &conditions,
     };
     let entry = entry.write();
-    let call = calls.then(|| facets.call(ident, &name));
-    let task = facets.task(&quote!(#task), &plain, &name);
+    let call = features.calls.then(|| facets.call(ident, &name));
+    let task = features.tasks.then(|| facets.task(&quote!(#task), &plain, &name));
     let here = facets.here(&quote!(#here), &plain, sig, block);
     Ok((quote!(#call #task #here), entry))
 }

@@ -18,12 +18,13 @@ use syn::{ForeignItemFn, ItemFn, Result, ext::IdentExt};
 
 pub(crate) use self::methods::{expand as expand_impl, untouched};
 use self::{entry::Entry, facets::Facets, signature::Signature};
+use crate::Features;
 
-/// What to write for a function. Without `calls`, which need a pool, there is nothing of its own name but a type.
-pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Result<TokenStream> {
+/// What to write for a function. Without calls, which need a pool, there is nothing of its own name but a type.
+pub(crate) fn expand(options: TokenStream, item: TokenStream, features: Features) -> Result<TokenStream> {
     let name = options::given_name(options)?;
     if let Ok(function) = syn::parse2(item.clone()) {
-        return declaration::expand(name, function, calls);
+        return declaration::expand(name, function, features);
     }
     let ItemFn { attrs, vis, sig, block, .. } = syn::parse2(item)?;
     let signature = Signature::read(&sig, false)?;
@@ -34,8 +35,8 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream, calls: bool) -> Re
         None => quote!(::core::concat!(::core::module_path!(), "::", #plain)),
     };
     let facets = Facets { attributes: &attrs, visibility: &vis, signature: &signature };
-    let call = calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
-    let task = facets.task(&quote!(task), &plain, &quote!(Self::NAME));
+    let call = features.calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
+    let task = features.tasks.then(|| facets.task(&quote!(task), &plain, &quote!(Self::NAME)));
     let here = facets.here(&quote!(here), &plain, &sig, &block);
     let conditions = facets.conditions();
     let entry =

@@ -3,13 +3,15 @@ use quote::quote;
 
 use super::*;
 
+const ALL: Features = Features { calls: true, tasks: true };
+
 /// What is written for a function, without spaces, which are the printer's.
 fn written(item: TokenStream) -> String {
-    compact(expand(TokenStream::new(), item, true).expect("it is one"))
+    compact(expand(TokenStream::new(), item, ALL).expect("it is one"))
 }
 
 fn written_impl(item: TokenStream) -> String {
-    compact(expand_impl(TokenStream::new(), item, true).expect("they are some"))
+    compact(expand_impl(TokenStream::new(), item, ALL).expect("they are some"))
 }
 
 fn compact(tokens: TokenStream) -> String {
@@ -48,11 +50,11 @@ fn what_cannot_be_a_routine_is_refused_with_a_word_of_why() {
         "say what it is called there": async fn f(of: u8) -> u8;
         "expected": struct NotAFunction;
     } {
-        let message = expand(TokenStream::new(), item, true).expect_err("it is refused").to_string();
+        let message = expand(TokenStream::new(), item, ALL).expect_err("it is refused").to_string();
         assert!(message.contains(said), "{message}");
     }
     let method = quote! { fn f(&self) {} };
-    let message = expand(TokenStream::new(), method, true).expect_err("it is refused").to_string();
+    let message = expand(TokenStream::new(), method, ALL).expect_err("it is refused").to_string();
     assert!(message.contains("put #[raddle::routines] on that"), "{message}");
 }
 
@@ -72,10 +74,10 @@ fn what_cannot_have_routines_is_refused_with_a_word_of_why() {
         "the only option": impl Point { #[routine(nmae = "x")] fn f() {} }
         "expected": fn f() {}
     } {
-        let message = expand_impl(TokenStream::new(), item, true).expect_err("it is refused").to_string();
+        let message = expand_impl(TokenStream::new(), item, ALL).expect_err("it is refused").to_string();
         assert!(message.contains(said), "{message}");
     }
-    let message = expand_impl(quote!(name = "x"), quote!(impl P {}), true).expect_err("it is refused").to_string();
+    let message = expand_impl(quote!(name = "x"), quote!(impl P {}), ALL).expect_err("it is refused").to_string();
     assert!(message.contains("has no options"), "{message}");
 }
 
@@ -152,7 +154,7 @@ fn arguments_are_written_in_json_by_their_types() {
 
 #[test]
 fn a_function_without_a_body_is_called_and_never_run() {
-    let declared = |item| compact(expand(quote!(name = "py.embed"), item, true).expect("it is one"));
+    let declared = |item| compact(expand(quote!(name = "py.embed"), item, ALL).expect("it is one"));
     let embed = declared(quote! {
         /// Says it in numbers.
         pub(crate) async fn embed(text: String) -> Result<Vec<f32>, Trouble>;
@@ -175,7 +177,7 @@ fn a_function_without_a_body_is_called_and_never_run() {
 #[test]
 fn without_pools_there_is_no_call() {
     let item = quote! { fn f(a: u8) -> u8 { a } };
-    let without = compact(expand(TokenStream::new(), item, false).expect("it is one"));
+    let without = compact(expand(TokenStream::new(), item, Features { calls: false, tasks: true }).expect("it is one"));
     assert!(!without.contains("Call"), "{without}");
     has(&without, &["fn task(a: u8)", "fn here(a: u8)"]);
 }

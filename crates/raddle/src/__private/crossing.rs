@@ -7,6 +7,7 @@ use futures_core::Stream;
 use raddle_core::routine::{Arguments, Failure, Form, Items, Outcome, Packed, Rewriting, items};
 use serde::{Serialize, de::DeserializeOwned};
 
+#[cfg(feature = "queue")]
 use crate::Task;
 
 /// What can be an argument or the result of a routine.
@@ -21,6 +22,7 @@ pub trait Crosses: Sized {
     /// Writes it in JSON, where it is among the arguments of a call.
     fn rewrite(rewriting: &mut Rewriting<'_>, name: &str) -> Result<(), String>;
     /// Adds it to the arguments of a task.
+    #[cfg(feature = "queue")]
     fn give<T>(&self, task: Task<T>, name: &str) -> Task<T>;
     /// Reads it from the arguments of either.
     fn take(arguments: &mut Arguments<'_>, name: &str) -> Result<Self, Failure>;
@@ -40,6 +42,7 @@ impl<T: Serialize + DeserializeOwned> Crosses for T {
         rewriting.next::<Self>(name)
     }
 
+    #[cfg(feature = "queue")]
     fn give<R>(&self, task: Task<R>, name: &str) -> Task<R> {
         task.argument(name, self)
     }

@@ -7,6 +7,7 @@ use std::{future::Future, process};
 
 pub use inventory;
 pub use raddle_core::routine::{Arguments, Packed, Rewriting, Routine, Run};
+#[cfg(feature = "queue")]
 pub use raddle_fabric::handler::Entry;
 
 pub use self::{
@@ -16,9 +17,10 @@ pub use self::{
 
 /// The beginning of a program with routines: the last thing that its runners see.
 pub fn enter() {
+    #[cfg(feature = "queue")]
     raddle_exec::runner_main_if_asked(Some(raddle_fabric::routine::call));
     raddle_exec::title::init();
-    if let Err(clash) = raddle_fabric::routine::Routines::of_this_program() {
+    if let Err(clash) = raddle_core::routine::Routines::of_this_program() {
         eprintln!("raddle: {clash}");
         process::exit(125);
     }
