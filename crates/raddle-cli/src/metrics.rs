@@ -1,6 +1,6 @@
 //! Pages of metrics, and where they are shown; and where spans are sent.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use raddle_broker::Broker;
 #[cfg(feature = "otlp")]
@@ -9,7 +9,7 @@ use raddle_fabric::{
     metrics::{Book, Exporter, Observed, Page, show_spawner},
     spawner::Handle,
 };
-use raddle_web::{Server, Serving, Source};
+use raddle_web::{Router, Server, Serving};
 
 use crate::{
     args::MetricsArgs,
@@ -17,23 +17,6 @@ use crate::{
 };
 
 const PUBLIC: &str = "--metrics-public";
-
-/// What a worker shows.
-pub(crate) struct WorkerPage {
-    pub(crate) book: Arc<Book>,
-}
-
-/// What a spawner shows.
-pub(crate) struct SpawnerPage {
-    pub(crate) spawner: Handle,
-    pub(crate) book: Arc<Book>,
-    pub(crate) queue: Exporter,
-}
-
-/// What a broker shows.
-pub(crate) struct QueuePage {
-    pub(crate) queue: Exporter,
-}
 
 /// Who looks at a worker or a spawner, and by what means.
 pub(crate) struct Watched {
@@ -91,7 +74,7 @@ impl Watched {
     }
 
     /// Begins to show a page, if one is shown.
-    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Book>) -> Arc<dyn Source>) {
+    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Book>) -> Router) {
         if let (Some(server), Some(book)) = (self.server.take(), &self.book) {
             self.serving = Some(server.serve(page(Arc::clone(book))));
         }
@@ -115,33 +98,29 @@ pub(crate) async fn bind(args: &MetricsArgs) -> Outcome<Option<Server>> {
     server.map(Some).map_err(|e| Failure::Usage(format!("{e}: give another address with --metrics-addr")))
 }
 
-type Text<'a> = Pin<Box<dyn Future<Output = String> + Send + 'a>>;
-
-impl Source for WorkerPage {
-    fn page(&self) -> Text<'_> {
+/// The metrics of a worker.
+pub(crate) fn worker_page(book: Arc<Book>) -> Router {
+    raddle_web::metrics(move || {
         let mut page = Page::default();
-        self.book.show(&mut page);
-        Box::pin(std::future::ready(page.into_text()))
-    }
+        book.show(&mut page);
+        std::future::ready(page.into_text())
+    })
 }
 
-impl Source for SpawnerPage {
-    fn page(&self) -> Text<'_> {
-        Box::pin(async {
-            let mut page = Page::default();
-            show_spawner(&mut page, &self.spawner.snapshot(), &self.book);
-            self.queue.show(&mut page).await;
-            page.into_text()
-        })
-    }
+/// The metrics of a spawner, and of its broker.
+pub(crate) fn spawner_page(spawner: Handle, book: Arc<Book>, queue: Exporter) -> Router {
+    queue_page(queue, move |page| show_spawner(page, &spawner.snapshot(), &book))
 }
 
-impl Source for QueuePage {
-    fn page(&self) -> Text<'_> {
-        Box::pin(async {
-            let mut page = Page::default();
-            self.queue.show(&mut page).await;
+/// The metrics of a broker, after those that `first` adds.
+pub(crate) fn queue_page(queue: Exporter, first: impl Fn(&mut Page) + Clone + Send + Sync + 'static) -> Router {
+    let queue = Arc::new(queue);
+    raddle_web::metrics(move || {
+        let (queue, mut page) = (Arc::clone(&queue), Page::default());
+        first(&mut page);
+        async move {
+            queue.show(&mut page).await;
             page.into_text()
-        })
-    }
+        }
+    })
 }

@@ -1,11 +1,13 @@
-//! What Raddle shows over HTTP. So far that is a page of metrics, and whether somebody is ready, for which a few hundred lines do: whoever asks is read as if hostile, and
-//! costs the worker beside which this runs no more than the bounds below allow.
+//! The HTTP server of Raddle, on axum.
 //!
-//! What is on the page is up to the [`Source`]; nothing here knows a task.
+//! [`metrics`] and [`health`] are [`Router`]s, which others can be merged with; [`Server`] serves any. Clients are read as if hostile: connections, heads, and the
+//! time of each step are bounded, so that none costs the worker beside which the server runs more than that. Nothing here knows a task.
 
 mod address;
-mod request;
+mod routes;
 mod server;
 
 pub use address::{Address, AddressError};
-pub use server::{BindError, Readiness, Server, Serving, Source};
+pub use axum::Router;
+pub use routes::{Readiness, health, metrics};
+pub use server::{BindError, Server, Serving};

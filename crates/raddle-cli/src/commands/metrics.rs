@@ -1,7 +1,5 @@
 //! `raddle metrics serve`: what waits in a broker, for Prometheus.
 
-use std::sync::Arc;
-
 use raddle_fabric::metrics::Exporter;
 use serde_json::json;
 
@@ -10,8 +8,7 @@ use crate::{
     context::Context,
     error::{Failure, Outcome},
     interrupt::Interrupts,
-    metrics::{self, QueuePage},
-    output,
+    metrics, output,
 };
 
 pub(super) async fn serve(context: &Context, args: &ServeArgs) -> Outcome {
@@ -20,7 +17,7 @@ pub(super) async fn serve(context: &Context, args: &ServeArgs) -> Outcome {
     let mut interrupts = Interrupts::catch()?;
     let broker = context.broker_of_worker().await?;
     let url = server.url();
-    let serving = server.serve(Arc::new(QueuePage { queue: Exporter::new(broker) }));
+    let serving = server.serve(metrics::queue_page(Exporter::new(broker), |_| ()));
     if context.json {
         output::json(&json!({ "metrics": url, "pid": std::process::id() }))?;
     } else {

@@ -37,7 +37,7 @@ use crate::{
     error::{Failure, Outcome},
     format::count,
     interrupt::Interrupts,
-    metrics::{SpawnerPage, Watched},
+    metrics::{Watched, spawner_page},
     output,
     project::Project,
     systemd,
@@ -253,7 +253,7 @@ pub(super) async fn keep(
     let spawner = Spawner::register(Arc::clone(&broker), options, launcher).await?;
     let tid = spawner.tid();
     let handle = spawner.handle();
-    watched.show(|book| Arc::new(SpawnerPage { spawner: handle, book, queue: Exporter::new(broker) }));
+    watched.show(|book| spawner_page(handle, book, Exporter::new(broker)));
     if post.kind.is_some() {
         detach::announce(context, tid, is_detached, &None, metrics_url.as_deref())?;
     } else if context.json {

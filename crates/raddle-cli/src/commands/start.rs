@@ -28,7 +28,7 @@ use crate::{
     context::Context,
     error::{Failure, Outcome},
     interrupt::Interrupts,
-    metrics::{Watched, WorkerPage},
+    metrics::{Watched, worker_page},
     output,
 };
 
@@ -176,7 +176,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     };
     let mut watched = Watched::start(&args.metrics, "worker").await?;
     let url = watched.url();
-    watched.show(|book| Arc::new(WorkerPage { book }));
+    watched.show(worker_page);
     let broker = watched.observed(broker);
     let options = options(context, args, serve.as_deref(), prefork)?;
     let options = if let Some(member) = &member { member.bind(options) } else { options };

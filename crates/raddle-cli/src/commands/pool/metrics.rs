@@ -1,28 +1,23 @@
 //! What Prometheus sees of standalone workers, and whether they are ready.
 
-use std::{future::Future, pin::Pin};
-
 use raddle_fabric::metrics::Page;
 use raddle_pool::{
     standalone::{Handle, Phase, Standing},
     worker::{REASONS, Tally},
 };
-use raddle_web::{Readiness, Source};
+use raddle_web::{Readiness, Router};
 
-/// What standalone workers show.
-pub(super) struct PoolPage(pub(super) Handle);
-
-impl Source for PoolPage {
-    fn page(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
-        Box::pin(async {
-            let tally = self.0.tally().await;
-            rendered(self.0.standing(), &tally)
-        })
-    }
-
-    fn readiness(&self) -> Option<Readiness> {
-        Some(ready(self.0.standing()))
-    }
+/// The pages of standalone workers.
+pub(super) fn page(workers: &Handle) -> Router {
+    let (shown, asked) = (workers.clone(), workers.clone());
+    let metrics = raddle_web::metrics(move || {
+        let workers = shown.clone();
+        async move {
+            let tally = workers.tally().await;
+            rendered(workers.standing(), &tally)
+        }
+    });
+    metrics.merge(raddle_web::health(move || ready(asked.standing())))
 }
 
 fn rendered(now: Standing, tally: &Tally) -> String {

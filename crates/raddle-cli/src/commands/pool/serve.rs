@@ -1,6 +1,6 @@
 //! `raddle pool serve`: workers for the pools of others, in the foreground.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, pin::pin, sync::Arc};
+use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, pin::pin};
 
 use raddle_core::{Tid, TidClock};
 use raddle_exec::title;
@@ -12,7 +12,7 @@ use raddle_pool::{
 use raddle_web::{Server, Serving};
 use serde_json::json;
 
-use super::{credentials, metrics::PoolPage, note, ways};
+use super::{credentials, metrics::page, note, ways};
 use crate::{
     args::{Global, PoolServeArgs},
     commands::LEVEL,
@@ -28,7 +28,7 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
     let mut interrupts = Interrupts::catch()?;
     let (handle, shutdown, title) = (service.handle(), Shutdown::new(), Title::new(&args.name));
     let url = server.as_ref().map(Server::url);
-    let _serving: Option<Serving> = server.map(|server| server.serve(Arc::new(PoolPage(handle.clone()))));
+    let _serving: Option<Serving> = server.map(|server| server.serve(page(&handle)));
     title.show("starting");
     let mut running = pin!(service.run(shutdown.clone()));
     let (mut is_told, mut is_stopping) = (false, false);

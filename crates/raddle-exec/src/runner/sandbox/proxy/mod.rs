@@ -162,7 +162,7 @@ fn serve(listener: &TcpListener, network: &Arc<Network>) {
 
 /// One connection, from what is asked for to its end.
 fn attend(mut client: TcpStream, network: &Network) -> io::Result<()> {
-    let (head, rest) = read_head(&mut client)?;
+    let read = read_head(&mut client)?;
     let answer = |mut client: TcpStream, status: &str, why: &str| {
         let (length, why) = (why.len() + 9, format!("raddle: {why}\n"));
         write!(
@@ -170,8 +170,8 @@ fn attend(mut client: TcpStream, network: &Network) -> io::Result<()> {
             "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{why}"
         )
     };
-    let wanted = match std::str::from_utf8(&head).map_err(|_| "it is no text").and_then(request::parse) {
-        Ok(wanted) => wanted,
+    let (wanted, rest) = match read {
+        Ok(read) => read,
         Err(why) => return answer(client, "400 Bad Request", &format!("the request is not understood: {why}")),
     };
     let (Wanted::Tunnel(place) | Wanted::Forward(place, _)) = &wanted;
@@ -182,20 +182,20 @@ fn attend(mut client: TcpStream, network: &Network) -> io::Result<()> {
     };
     match wanted {
         Wanted::Tunnel(_) => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?,
-        Wanted::Forward(_, head) => there.write_all(head.as_bytes())?,
+        Wanted::Forward(_, head) => there.write_all(&head)?,
     }
     there.write_all(&rest)?;
     join(client, there)
 }
 
-/// What a program says first, up to the empty line, and what it has said beyond that.
-fn read_head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
+/// What a program asks for first, and what it has sent beyond that; or why it is not understood.
+fn read_head(client: &mut TcpStream) -> io::Result<Result<(Wanted, Vec<u8>), String>> {
     let until = Instant::now() + PATIENCE;
-    let mut head = Vec::new();
+    let mut received = Vec::new();
     let mut part = [0; 2048];
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || head.len() > LONGEST {
+        if left.is_zero() || received.len() > LONGEST {
             return Err(io::ErrorKind::TimedOut.into());
         }
         client.set_read_timeout(Some(left))?;
@@ -203,11 +203,14 @@ fn read_head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
         if n == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        head.extend_from_slice(&part[..n]);
-        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
-            let rest = head.split_off(end + 4);
-            client.set_read_timeout(None)?;
-            return Ok((head, rest));
+        received.extend_from_slice(&part[..n]);
+        match request::parse(&received) {
+            Ok(None) => {}
+            Ok(Some((wanted, length))) => {
+                client.set_read_timeout(None)?;
+                return Ok(Ok((wanted, received.split_off(length))));
+            }
+            Err(why) => return Ok(Err(why)),
         }
     }
 }

@@ -1,11 +1,14 @@
-//! What a program asks a proxy for: the head of an HTTP request. It is written by code that nobody trusts.
+//! The head of an HTTP request to the proxy. It is written by untrusted code, so what is sent on is made anew of the parts that `httparse` has read.
 
+use httparse::Status;
 use raddle_core::spec::network::Place;
 
 /// The port of an address that names none.
 const HTTP: u16 = 80;
 /// What such an address begins with.
 const SCHEME: &str = "http://";
+/// As many headers as a request can have.
+const HEADERS: usize = 100;
 /// Headers that are between a program and its proxy, and those that are said anew.
 const OWN: [&str; 6] = ["connection", "keep-alive", "host", "te", "trailer", "upgrade"];
 
@@ -15,38 +18,32 @@ pub(super) enum Wanted {
     /// A way to a place, for whatever is said there.
     Tunnel(Place),
     /// One request to a place, with the head that is to be sent there.
-    Forward(Place, String),
+    Forward(Place, Vec<u8>),
 }
 
-/// Reads a head, which ends with an empty line. The error says what is wrong with it.
-pub(super) fn parse(head: &str) -> Result<Wanted, &'static str> {
-    let mut lines = head.strip_suffix("\r\n\r\n").ok_or("it has no end")?.split("\r\n");
-    let mut words = lines.next().unwrap_or_default().split(' ');
-    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
-    else {
-        return Err("its first line is none of HTTP");
+/// Reads a head, and returns with it how long it is. Nothing, if its end has not been received yet.
+pub(super) fn parse(received: &[u8]) -> Result<Option<(Wanted, usize)>, String> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(received).map_err(|error| error.to_string())? {
+        Status::Complete(length) => length,
+        Status::Partial => return Ok(None),
     };
-    if !is_token(method) || !version.starts_with("HTTP/1.") || target.bytes().any(|b| !b.is_ascii_graphic()) {
-        return Err("its first line is none of HTTP");
-    }
+    let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
     if method == "CONNECT" {
-        return target.parse().map(Wanted::Tunnel).map_err(|_| "its target is no HOST:PORT");
+        let place = target.parse().map_err(|_| "its target is no HOST:PORT")?;
+        return Ok(Some((Wanted::Tunnel(place), length)));
     }
     let (place, path) = split(target)?;
-    let mut out = format!("{method} {path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n");
-    for line in lines {
-        let (name, _) = line.split_once(':').filter(|(name, _)| is_token(name)).ok_or("one of its headers is none")?;
-        if line.bytes().any(|b| b < b' ' && b != b'\t') {
-            return Err("one of its headers has a control character");
-        }
-        let name = name.to_ascii_lowercase();
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n").into_bytes();
+    for header in request.headers {
+        let name = header.name.to_ascii_lowercase();
         if !name.starts_with("proxy-") && !OWN.contains(&name.as_str()) {
-            out.push_str(line);
-            out.push_str("\r\n");
+            head.extend([header.name.as_bytes(), b": ", header.value, b"\r\n"].concat());
         }
     }
-    out.push_str("\r\n");
-    Ok(Wanted::Forward(place, out))
+    head.extend(b"\r\n");
+    Ok(Some((Wanted::Forward(place, head), length)))
 }
 
 /// The place that an address names, and the path there.
@@ -61,10 +58,6 @@ fn split(target: &str) -> Result<(Place, String), &'static str> {
     Ok((place, if path.starts_with('/') { path.into() } else { format!("/{path}") }))
 }
 
-fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -75,18 +68,27 @@ mod tests {
         text.parse().unwrap()
     }
 
+    fn read(head: &str) -> Result<Option<Wanted>, String> {
+        let body = "GET / HTTP/1.1\r\n\r\n";
+        let parsed = parse(format!("{head}{body}").as_bytes())?;
+        Ok(parsed.map(|(wanted, length)| {
+            assert_eq!(length, head.len(), "the body is no part of {head:?}");
+            wanted
+        }))
+    }
+
     #[test]
     fn a_tunnel_is_to_a_place() {
-        let wanted = parse("CONNECT Example.org:443 HTTP/1.1\r\nHost: other\r\n\r\n");
-        assert_eq!(wanted, Ok(Wanted::Tunnel(place("example.org:443"))));
-        assert_eq!(parse("CONNECT [::1]:80 HTTP/1.0\r\n\r\n"), Ok(Wanted::Tunnel(place("[::1]:80"))));
+        let wanted = read("CONNECT Example.org:443 HTTP/1.1\r\nHost: other\r\n\r\n");
+        assert_eq!(wanted, Ok(Some(Wanted::Tunnel(place("example.org:443")))));
+        assert_eq!(read("CONNECT [::1]:80 HTTP/1.0\r\n\r\n"), Ok(Some(Wanted::Tunnel(place("[::1]:80")))));
     }
 
     #[test]
     fn a_request_is_said_to_whom_it_is_sent() {
-        let head = "GET http://example.org/a?b HTTP/1.1\r\nHost: inside\r\nAccept: */*\r\nProxy-Connection: x\r\nCONNECTION: y\r\n\r\n";
+        let head = "GET http://example.org/a?b HTTP/1.1\r\nHost: inside\r\nAccept: */*\r\nProxy-Connection: x\r\nCONNECTION: y\nHOST: z\r\n\r\n";
         let sent = "GET /a?b HTTP/1.1\r\nHost: example.org:80\r\nConnection: close\r\nAccept: */*\r\n\r\n";
-        assert_eq!(parse(head), Ok(Wanted::Forward(place("example.org:80"), sent.into())));
+        assert_eq!(read(head), Ok(Some(Wanted::Forward(place("example.org:80"), sent.into()))));
         for (target, to, path) in [
             ("http://a", "a:80", "/"),
             ("HTTP://a:8080/", "a:8080", "/"),
@@ -94,9 +96,10 @@ mod tests {
             ("http://[::1]/x#y", "[::1]:80", "/x"),
             ("http://[::1]:81/x", "[::1]:81", "/x"),
         ] {
-            let Ok(Wanted::Forward(place, head)) = parse(&format!("GET {target} HTTP/1.1\r\n\r\n")) else {
+            let Ok(Some(Wanted::Forward(place, head))) = read(&format!("GET {target} HTTP/1.1\r\n\r\n")) else {
                 panic!("{target}")
             };
+            let head = String::from_utf8(head).unwrap();
             assert_eq!((place.to_string().as_str(), head.split(' ').nth(1)), (to, Some(path)), "{target}");
         }
     }
@@ -104,9 +107,7 @@ mod tests {
     #[test]
     fn what_is_not_meant_for_a_proxy_is_refused() {
         for head in [
-            "",
-            "\r\n\r\n",
-            "GET http://a/ HTTP/1.1\r\n",
+            "\0\r\n\r\n",
             "GET / HTTP/1.1\r\n\r\n",
             "GET https://a/ HTTP/1.1\r\n\r\n",
             "GET http://user@a/ HTTP/1.1\r\n\r\n",
@@ -118,19 +119,22 @@ mod tests {
             "G(T http://a/ HTTP/1.1\r\n\r\n",
             "GET http://a/ HTTP/1.1\r\nno header\r\n\r\n",
             "GET http://a/ HTTP/1.1\r\nA: b\r\n folded\r\n\r\n",
-            "GET http://a/ HTTP/1.1\r\nA: b\nHost: c\r\n\r\n",
+            "GET http://a/ HTTP/1.1\r\nA: b\rHost: c\r\n\r\n",
             "GET http://a/\tb HTTP/1.1\r\n\r\n",
             "CONNECT example.org HTTP/1.1\r\n\r\n",
             "CONNECT http://example.org:443 HTTP/1.1\r\n\r\n",
         ] {
-            assert!(parse(head).is_err(), "{head:?}");
+            assert!(parse(head.as_bytes()).is_err(), "{head:?}");
+        }
+        for unfinished in ["", "\r\n\r\n", "GET http://a/ HTTP/1.1\r\n"] {
+            assert_eq!(parse(unfinished.as_bytes()), Ok(None), "{unfinished:?}");
         }
     }
 
     proptest! {
         #[test]
         fn no_head_makes_the_reader_panic(head in "(GET|CONNECT) (http://)?\\PC{0,20} HTTP/1.1\r\n(\\PC{0,10}\r\n){0,3}\r\n|\\PC*") {
-            let _ = parse(&head);
+            let _ = parse(head.as_bytes());
         }
     }
 }
