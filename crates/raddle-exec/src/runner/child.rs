@@ -7,7 +7,7 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
     io,
-    os::fd::RawFd,
+    os::fd::{AsRawFd, RawFd},
     ptr,
 };
 
@@ -134,7 +134,10 @@ unsafe fn exec(shared: &Shared<'_>) -> Step {
         let (argv, envp) = (shared.argv.as_ptr(), shared.plan.envp.as_ptr());
         // Returns only if it fails, and then the reason is in errno.
         let _ = match shared.executable.opened() {
-            Some(fd) => libc::syscall(libc::SYS_execveat, fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) as c_int,
+            Some(fd) => {
+                libc::syscall(libc::SYS_execveat, fd.as_raw_fd(), c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH)
+                    as c_int
+            }
             None => libc::execve(shared.executable.path.as_ptr(), argv, envp),
         };
     }

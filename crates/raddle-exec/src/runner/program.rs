@@ -7,7 +7,7 @@ use std::{
     ffi::{CStr, CString, OsStr, c_char},
     fs, io,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::PermissionsExt},
     },
     path::{Path, PathBuf},
@@ -87,8 +87,8 @@ impl Executable {
     }
 
     /// The file, if it is open.
-    pub(crate) fn opened(&self) -> Option<RawFd> {
-        self.opened.as_ref().map(AsRawFd::as_raw_fd)
+    pub(crate) fn opened(&self) -> Option<BorrowedFd<'_>> {
+        self.opened.as_ref().map(AsFd::as_fd)
     }
 
     /// The arguments, ended by a null pointer.

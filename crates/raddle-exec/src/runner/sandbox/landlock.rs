@@ -1,85 +1,47 @@
-//! Landlock: what is written to files may be written below a few folders alone. A second lock on a door that the root has closed already, and
-//! the only one where there is no root.
+//! Landlock: files are written, and sockets of others found by their path, below a few directories alone. It stands behind the root, should that have a hole,
+//! and is the only layer that guards files where there is no root.
 
-use std::{
-    io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-    ptr,
+use std::{error::Error, io, os::fd::BorrowedFd};
+
+use landlock::{
+    ABI, Access, AccessFs, PathBeneath, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    path_beneath_rules,
 };
 
-use crate::sys;
+/// The newest version whose rights are asked for. Of an older kernel, those that it knows.
+const NEWEST: ABI = ABI::V9;
 
-/// Rights to files, as the kernel numbers them.
-const EXECUTE: u64 = 1;
-const READ_FILE: u64 = 1 << 2;
-const READ_FOLDER: u64 = 1 << 3;
-/// What can be said of a file that is no folder.
-const OF_FILES: u64 = EXECUTE | (1 << 1) | READ_FILE | (1 << 14) | (1 << 15);
-/// All that the first version knows: to write, remove and make.
-const OF_FIRST: u64 = (1 << 13) - 1;
-/// What later versions added: to move between folders, to truncate, and to talk to devices.
-const ADDED: [(u32, u64); 3] = [(2, 1 << 13), (3, 1 << 14), (5, 1 << 15)];
-/// From this version on, sockets and signals can be kept inside.
-const SCOPES: u32 = 6;
-const ABSTRACT_SOCKETS: u64 = 1;
-const SIGNALS: u64 = 2;
-
-/// Asks for the version.
-const VERSION: u32 = 1;
-/// A rule for all below a folder.
-const BENEATH: u32 = 1;
-
-#[repr(C)]
-struct Ruleset {
-    files: u64,
-    network: u64,
-    scoped: u64,
+/// Puts this process, and all that it starts, under rules: what it may read and run, and what it may write besides, as far as that exists, and a program
+/// that it may run although no path leads there. From version 6 on, abstract sockets and signals stay inside as well.
+pub(super) fn restrict(readable: &[&str], writable: &[&str], program: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    match enforce(readable, writable, program).map_err(|error| os_error(&error))? {
+        RulesetStatus::NotEnforced => Err(io::Error::from_raw_os_error(libc::ENOSYS)),
+        RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
+    }
 }
 
-#[repr(C, packed)]
-struct Rule {
-    allowed: u64,
-    folder: i32,
+fn enforce(
+    readable: &[&str],
+    writable: &[&str],
+    program: Option<BorrowedFd<'_>>,
+) -> Result<RulesetStatus, RulesetError> {
+    let all = AccessFs::from_all(NEWEST);
+    let program =
+        program.map(|program| Ok::<_, RulesetError>(PathBeneath::new(program, AccessFs::Execute | AccessFs::ReadFile)));
+    let restricted = Ruleset::default()
+        .handle_access(all)?
+        .scope(Scope::from_all(NEWEST))?
+        .create()?
+        .add_rules(path_beneath_rules(readable, AccessFs::from_read(NEWEST)))?
+        .add_rules(path_beneath_rules(writable, all))?
+        .add_rules(program)?
+        .restrict_self()?;
+    Ok(restricted.ruleset)
 }
 
-/// Puts this process, and all that it will start, under rules: what it may read and run, and what it may write besides, as far as that is
-/// there, and a program that it may run although it is nowhere. It must have given up its privileges.
-pub(super) fn restrict(readable: &[&str], writable: &[&str], program: Option<RawFd>) -> io::Result<()> {
-    let nothing = ptr::null::<Ruleset>();
-    // SAFETY: asks for a number.
-    let version = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0usize, VERSION) };
-    let version = sys::check(version as i32)? as u32;
-    let handled = ADDED.iter().filter(|(since, _)| *since <= version).fold(OF_FIRST, |all, (_, right)| all | right);
-    let scoped = if version >= SCOPES { ABSTRACT_SOCKETS | SIGNALS } else { 0 };
-    let rules = Ruleset { files: handled, network: 0, scoped };
-    // An older kernel takes no more than it knows of.
-    let size = if version >= SCOPES { size_of::<Ruleset>() } else { size_of::<u64>() };
-    // SAFETY: a structure that outlives the call; the descriptor is owned by nobody else.
-    let ruleset = unsafe {
-        let fd = libc::syscall(libc::SYS_landlock_create_ruleset, &raw const rules, size, 0u32);
-        OwnedFd::from_raw_fd(sys::check(fd as i32)?)
-    };
-    readable.iter().try_for_each(|path| allow_at(&ruleset, path, EXECUTE | READ_FILE | READ_FOLDER))?;
-    writable.iter().try_for_each(|path| allow_at(&ruleset, path, handled))?;
-    program.map_or(Ok(()), |program| allow(&ruleset, program, EXECUTE | READ_FILE))?;
-    // SAFETY: plain integers.
-    sys::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) } as i32).map(drop)
-}
-
-fn allow_at(ruleset: &OwnedFd, path: &str, allowed: u64) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let found = match std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
-    let allowed = if found.metadata()?.is_dir() { allowed } else { allowed & OF_FILES };
-    allow(ruleset, found.as_raw_fd(), allowed)
-}
-
-fn allow(ruleset: &OwnedFd, folder: RawFd, allowed: u64) -> io::Result<()> {
-    let rule = Rule { allowed, folder };
-    // SAFETY: a structure that outlives the call.
-    let added =
-        unsafe { libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), BENEATH, &raw const rule, 0u32) };
-    sys::check(added as i32).map(drop)
+/// The kernel's own reason.
+fn os_error(error: &(dyn Error + 'static)) -> io::Error {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let number = causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error());
+    number.map_or_else(|| io::Error::other(error.to_string()), io::Error::from_raw_os_error)
 }

@@ -157,7 +157,12 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
         let joined = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
         sys::check(joined as i32).map_err(setup.refused("join its control group"))?;
     }
-    let own = [Some(plan.stdin), Some(ends.says.as_raw_fd()), Some(ends.leash.as_raw_fd()), executable.opened()];
+    let own = [
+        Some(plan.stdin),
+        Some(ends.says.as_raw_fd()),
+        Some(ends.leash.as_raw_fd()),
+        executable.opened().map(|fd| fd.as_raw_fd()),
+    ];
     let own = own.into_iter().flatten().chain(design.door.map(|door| door.as_raw_fd()));
     close_all_but(&mut plan.outputs.iter().copied().chain(own).collect::<Vec<_>>());
     let network = (design.has_network() && !design.is_networked).then(Making::begin);
