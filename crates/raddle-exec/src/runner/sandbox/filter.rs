@@ -123,6 +123,10 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 /// The first number of a second set that some kernels have.
 const SECOND_SET: u32 = 0x4000_0000;
 
+/// The highest number that this filter was written for. Later calls are answered with `ENOSYS`, as by a kernel that lacks them: they may do what is refused
+/// above, and programs fall back to older ones.
+const HIGHEST: u32 = libc::SYS_mseal as u32;
+
 /// So few calls are tried one after another.
 const TRIED_IN_TURN: usize = 3;
 
@@ -158,6 +162,7 @@ pub(super) fn install(sockets: Sockets) -> io::Result<()> {
 fn program(sockets: Sockets) -> Vec<sock_filter> {
     let mut rules = vec![load(ARCH), jump(BPF_JEQ, ARCHITECTURE, 1, 0), give(SECCOMP_RET_KILL_PROCESS), load(NUMBER)];
     rules.extend([jump(BPF_JGE, SECOND_SET, 0, 1), give(SECCOMP_RET_KILL_PROCESS)]);
+    rules.extend([jump(BPF_JGE, HIGHEST + 1, 0, 1), refuse(libc::ENOSYS)]);
     let mut calls: Vec<_> = REFUSED.iter().map(|call| (*call as u32, vec![refuse(libc::EPERM)])).collect();
     let families = if sockets == Sockets::Usual { FAMILIES.map(|family| family as u32).to_vec() } else { Vec::new() };
     calls.extend([
@@ -342,8 +347,16 @@ mod tests {
             REFUSED.contains(number) || with_arguments.contains(number)
         };
         let others = [libc::SYS_socketpair, libc::SYS_personality, libc::SYS_msgget, libc::SYS_semget];
-        for number in (0..600).filter(|number| !named(number) && !others.contains(number)) {
+        for number in (0..=c_long::from(HIGHEST)).filter(|number| !named(number) && !others.contains(number)) {
             assert_eq!(call(number, [7, 7]), SECCOMP_RET_ALLOW, "{number}");
+        }
+    }
+
+    #[test]
+    fn calls_that_are_newer_than_the_filter_are_absent() {
+        for number in [HIGHEST + 1, 467, 600, SECOND_SET - 1] {
+            let answer = answer(ARCHITECTURE, number, [0, 0]);
+            assert_eq!(answer, SECCOMP_RET_ERRNO | libc::ENOSYS as u32, "{number}");
         }
     }
 

@@ -115,6 +115,18 @@ async fn a_personality_is_told_and_not_changed() {
     }
 }
 
+/// `open_tree_attr` mounts, and the kernel has it since 6.15: it is no more refused by name than what comes after it.
+#[tokio::test]
+async fn system_calls_that_are_newer_than_the_filter_are_absent() {
+    for mut rig in rigs().await {
+        let tries = format!("{CALL}print([call(number, -100, 0, 0, 0, 0) for number in (467, 600, 0x3fffffff)])");
+        let request = boxed(rig.command(&["python3", "-c", &tries]));
+        let absent = "'Function not implemented'";
+        assert_eq!(stdout(&rig.run(&request).await), format!("[{absent}, {absent}, {absent}]\n"));
+        rig.finish().await;
+    }
+}
+
 /// They are the host's own, for all its users, though a command reads from one when it is given nothing.
 #[tokio::test]
 async fn the_hosts_devices_stay_the_hosts() {
