@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use crate::ExponentialBackoff;
+
 /// After the first death. A start costs a process, and a log line.
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(60);
+const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
 /// Holds launches back.
 #[derive(Debug, Default)]
@@ -31,7 +34,7 @@ impl Brake {
             return None;
         }
         self.steps += 1;
-        let pause = FIRST.saturating_mul(1 << (self.steps - 1).min(16)).min(LONGEST);
+        let pause = BACKOFF.pause(self.steps);
         self.until = now + pause;
         Some(Step { pause, number: self.steps })
     }

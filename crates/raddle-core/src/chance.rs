@@ -1,9 +1,14 @@
-//! Chance that is always the same: from what is known, so that whoever looks at it again finds what was found before.
+//! Pseudo-random numbers from known values: the same input gives the same number, so that plans can be computed again.
 
-/// A number in `[0, 1)` from the bits of `seed` (the finalizer of SplitMix64).
-pub(crate) fn unit_interval(seed: u64) -> f64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+/// Spreads the bits of a number over all 64 of them (one step of SplitMix64). No two numbers give the same result.
+pub fn mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    z ^ (z >> 31)
+}
+
+/// A number in `[0, 1)` from the bits of `seed`.
+pub fn unit_interval(seed: u64) -> f64 {
+    (mix(seed) >> 11) as f64 / (1u64 << 53) as f64
 }

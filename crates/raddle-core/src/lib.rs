@@ -5,9 +5,10 @@
 
 #[cfg(test)]
 mod arbitrary;
+pub mod backoff;
 pub mod brake;
 pub mod caps;
-mod chance;
+pub mod chance;
 pub mod control;
 pub mod departure;
 pub mod event;
@@ -35,6 +36,7 @@ pub mod title;
 pub mod trace;
 pub mod worker;
 
+pub use backoff::ExponentialBackoff;
 pub use caps::CapSet;
 pub use control::{Control, Word};
 pub use event::{Event, EventKind};

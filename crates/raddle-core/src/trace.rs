@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::{Spec, Tid};
+use crate::{Spec, Tid, chance::mix};
 
 /// The variable, and the header, in which the context of a trace is handed on.
 pub const TRACEPARENT: &str = "TRACEPARENT";
@@ -88,23 +88,15 @@ impl TraceId {
     /// The trace of a task that belongs to no other.
     pub fn of(tid: Tid) -> Self {
         let tid = tid.as_u64();
-        Self((u128::from(mixed(tid)) << 64 | u128::from(mixed(!tid))).max(1))
+        Self((u128::from(mix(tid)) << 64 | u128::from(mix(!tid))).max(1))
     }
 }
 
 impl SpanId {
     /// The span that an attempt is.
     pub fn of(tid: Tid, attempt: u32) -> Self {
-        Self(mixed(tid.as_u64() ^ u64::from(attempt).rotate_left(40)).max(1))
+        Self(mix(tid.as_u64() ^ u64::from(attempt).rotate_left(40)).max(1))
     }
-}
-
-/// Spreads the bits of a number over all of it, so that ids that follow each other have nothing in common: the finisher of splitmix64.
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 impl FromStr for TraceParent {

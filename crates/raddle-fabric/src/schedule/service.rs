@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use raddle_broker::{Agenda, Broker, Error, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Submit};
 use raddle_core::{
-    Schedule, Tid,
+    ExponentialBackoff, Schedule, Tid,
     schedule::{Entry, Firing},
 };
 use tokio::{
@@ -102,7 +102,7 @@ impl Service {
     /// Fires what is due until it is asked to stop. Fails when the broker is closed, and after no other error: one schedule, or one hour of trouble,
     /// must not be the end of all others.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Snapshot> {
-        let mut pause = PAUSE;
+        let mut failures = 0;
         loop {
             let step = async {
                 let agenda = self.broker.agenda(WAIT).await?;
@@ -113,15 +113,19 @@ impl Service {
                 done = step => done,
                 () = shutdown.asked(1) => break,
             };
-            pause = match done {
+            let pause = match done {
                 Ok(true) => {
-                    pause = PAUSE;
+                    failures = 0;
                     continue;
                 }
-                Ok(false) => PAUSE,
+                Ok(false) => {
+                    failures = 0;
+                    PAUSE
+                }
                 Err(error @ Error::Closed) => return Err(error),
                 Err(error) => {
-                    let longer = (pause * 2).min(LONGEST_PAUSE);
+                    failures += 1;
+                    let longer = ExponentialBackoff::new(2 * PAUSE, LONGEST_PAUSE).pause(failures);
                     if error.is_retryable() {
                         tracing::warn!(%error, "schedules cannot be looked at");
                     } else {

@@ -14,6 +14,7 @@
 
 use std::time::Duration;
 
+use raddle_core::ExponentialBackoff;
 use tokio::time::Instant;
 
 /// So many failures in a row are no accident.
@@ -22,6 +23,7 @@ const FAILURES: u32 = 3;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest that it is left alone.
 const LONGEST: Duration = Duration::from_secs(60);
+const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
 /// How a worker is thought of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,14 +85,8 @@ impl Health {
     }
 
     fn ejected(times: u32, now: Instant) -> Self {
-        Self::Ejected { until: now + backoff(times), times }
+        Self::Ejected { until: now + BACKOFF.pause(times), times }
     }
-}
-
-/// How long a worker is left alone that is ejected for the n-th time in a row.
-fn backoff(times: u32) -> Duration {
-    let doubled = 2_u32.checked_pow(times.saturating_sub(1));
-    doubled.and_then(|factor| FIRST.checked_mul(factor)).map_or(LONGEST, |pause| pause.min(LONGEST))
 }
 
 #[cfg(test)]
@@ -136,11 +132,6 @@ mod tests {
         }
         let admitting = [Healthy, suspect(2), due, later, HalfOpen { times: 1 }].map(|health| health.admits(now));
         assert_eq!(admitting, [true, true, true, false, false]);
-    }
-
-    #[test]
-    fn the_backoff_doubles_up_to_a_minute() {
-        assert_eq!([1, 2, 3, 6, 7, 40, u32::MAX].map(|times| backoff(times).as_secs()), [1, 2, 4, 32, 60, 60, 60]);
     }
 
     proptest! {

@@ -5,6 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use raddle_core::chance::mix;
+
 /// Throws one number after the other, for any number of threads: a counter in large steps, each scattered (SplitMix64).
 #[derive(Debug)]
 pub(super) struct Dice(AtomicU64);
@@ -22,17 +24,10 @@ impl Dice {
     /// A number below `end`, which is not 0.
     pub(super) fn below(&self, end: usize) -> usize {
         const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-        let thrown = scatter(self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP));
+        let thrown = mix(self.0.fetch_add(STEP, Ordering::Relaxed));
         // The high half of the product is as even as the remainder, and quicker.
         ((u128::from(thrown) * end as u128) >> 64) as usize
     }
-}
-
-/// Spreads what differs in a few bits over all of them. No two numbers come to the same.
-pub(super) fn scatter(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    number ^ (number >> 31)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use raddle_core::ExponentialBackoff;
 use tokio::time::Instant;
 
 use crate::{Uid, WorkerMetadata};
@@ -17,6 +18,7 @@ use crate::{Uid, WorkerMetadata};
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest that it is left out. One that was of use for so long begins anew.
 const LONGEST: Duration = Duration::from_secs(60);
+const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
 /// The workers that a discovery tells of.
 #[derive(Debug, Default)]
@@ -25,8 +27,8 @@ pub(super) struct Returns(BTreeMap<Uid, Told>);
 #[derive(Debug)]
 struct Told {
     worker: WorkerMetadata,
-    /// How long it is left out, the next time.
-    pause: Duration,
+    /// How often in a row it was removed.
+    removals: u32,
     place: Place,
 }
 
@@ -41,7 +43,7 @@ enum Place {
 impl Returns {
     /// A worker is said to be there, or something else is said of it: what was thought of it before counts no more.
     pub(super) fn hear(&mut self, worker: WorkerMetadata, now: Instant) {
-        self.0.insert(worker.uid, Told { worker, pause: FIRST, place: Place::In { since: now } });
+        self.0.insert(worker.uid, Told { worker, removals: 0, place: Place::In { since: now } });
     }
 
     /// It is said to be gone.
@@ -54,9 +56,8 @@ impl Returns {
         for (uid, told) in &mut self.0 {
             match told.place {
                 Place::In { since } if !called.contains(uid) => {
-                    let pause = if now.duration_since(since) >= LONGEST { FIRST } else { told.pause };
-                    told.place = Place::Out { until: now + pause };
-                    told.pause = (2 * pause).min(LONGEST);
+                    told.removals = if now.duration_since(since) >= LONGEST { 1 } else { told.removals + 1 };
+                    told.place = Place::Out { until: now + BACKOFF.pause(told.removals) };
                 }
                 Place::Out { .. } if called.contains(uid) => told.place = Place::In { since: now },
                 Place::In { .. } | Place::Out { .. } => {}

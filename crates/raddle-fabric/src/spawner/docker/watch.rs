@@ -17,7 +17,7 @@ use bollard::{
     },
 };
 use futures_util::{Stream, StreamExt};
-use raddle_core::Tid;
+use raddle_core::{ExponentialBackoff, Tid};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep, sleep_until},
@@ -226,17 +226,17 @@ impl Watch<'_> {
 
     /// What has become of it. An engine that does not answer is waited for: it may be restarted.
     async fn fate(&self) -> Fate {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             match self.yard.engine.fate(self.id.as_str(), &self.since).await {
                 Ok(fate) => return fate,
                 Err(error) => {
-                    if pause == FIRST_PAUSE {
+                    failures += 1;
+                    if failures == 1 {
                         let error = self.yard.engine.fault(&error, &self.yard.model.image);
                         tracing::warn!(container = %self.id, %error, "what has become of a container cannot be told yet");
                     }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    sleep(ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(failures)).await;
                 }
             }
         }

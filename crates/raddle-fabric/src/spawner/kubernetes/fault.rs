@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use raddle_core::ExponentialBackoff;
+
 use super::super::launcher::{LaunchError, Obstacle};
 
 /// What went wrong with a call.
@@ -88,8 +90,8 @@ const LONGEST_WISH: Duration = Duration::from_secs(60);
 impl Backoff {
     /// How long to wait after this.
     pub(super) fn after(&mut self, fault: Option<&Fault>) -> Duration {
-        let own = FIRST_PAUSE.saturating_mul(1 << self.0.min(8)).min(LONGEST_PAUSE);
         self.0 += 1;
+        let own = ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(self.0);
         let wish = fault.and_then(Fault::retry_after).unwrap_or_default();
         own.max(wish.min(LONGEST_WISH))
     }
