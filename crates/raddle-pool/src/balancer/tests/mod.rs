@@ -19,6 +19,25 @@ async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("in time")
 }
 
+/// Stops the clock of a test while sockets go on: what takes long on a busy machine takes no time. The clock stays where it is until
+/// the test advances it, because tokio does not advance a paused clock by itself while a blocking task runs.
+struct StoppedClock {
+    _until_dropped: std::sync::mpsc::Sender<()>,
+}
+
+impl StoppedClock {
+    fn new() -> Self {
+        tokio::time::pause();
+        let (send, receive) = std::sync::mpsc::channel();
+        tokio::task::spawn_blocking(move || receive.recv());
+        Self { _until_dropped: send }
+    }
+
+    async fn advance(&self, time: Duration) {
+        tokio::time::advance(time).await;
+    }
+}
+
 async fn dispatch(balancer: &impl Balancer, context: &Context, call: Outgoing) -> Result<Replies, CallError> {
     soon(balancer.dispatch(call, context, None)).await
 }

@@ -1,6 +1,7 @@
 //! What follows from refusals, whoever balances.
 
 use std::{
+    cell::Cell,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,7 +9,7 @@ use std::{
 use tonic::Code;
 
 use super::{
-    call, dispatch,
+    StoppedClock, call, dispatch,
     fake::{self, Does, pool},
     soon,
 };
@@ -117,6 +118,7 @@ async fn the_time_is_that_of_all_attempts_together() {
 
 #[tokio::test]
 async fn a_worker_that_keeps_refusing_is_left_alone_and_comes_back() {
+    let _clock = StoppedClock::new();
     for balancer in all() {
         let (context, fakes) = pool([Does::Refuse(Code::Unavailable), Does::Take]);
         for _ in 0..30 {
@@ -138,19 +140,30 @@ async fn a_worker_that_keeps_refusing_is_left_alone_and_comes_back() {
 
 #[tokio::test]
 async fn after_the_backoff_one_call_tries() {
+    let clock = StoppedClock::new();
     let (context, fakes) = pool([Does::Refuse(Code::Unavailable), Does::Take]);
     for _ in 0..6 {
         call(&RoundRobin, &context, None).await.unwrap();
     }
     assert_eq!(fakes[0].asked(), 3);
     fakes[0].now_does(Does::Hang);
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    // Whoever tries it waits; the others do not.
-    let context = &context;
-    let calls = (0..10)
-        .map(|_| async move { tokio::time::timeout(Duration::from_secs(2), call(&RoundRobin, context, None)).await });
-    let outcomes = soon(futures_util::future::join_all(calls)).await;
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 9);
+    clock.advance(Duration::from_millis(1_100)).await;
+    // The call that tries it waits; the others do not.
+    let (context, patience) = (&context, Duration::from_secs(2));
+    let done = &Cell::new(0);
+    let calls = (0..10).map(|_| async move {
+        let called = tokio::time::timeout(patience, call(&RoundRobin, context, None)).await;
+        done.set(done.get() + usize::from(called.is_ok()));
+    });
+    let ending = async {
+        while done.get() < 9 {
+            tokio::task::yield_now().await;
+        }
+        // Timers are due at the next millisecond.
+        clock.advance(patience + Duration::from_millis(2)).await;
+    };
+    futures_util::future::join(futures_util::future::join_all(calls), ending).await;
+    assert_eq!(done.get(), 9);
     assert_eq!((fakes[0].asked(), fakes[1].asked()), (1, 15));
     // Who gave up has not found out anything, so the next one tries.
     fakes[0].now_does(Does::Take);
@@ -162,12 +175,13 @@ async fn after_the_backoff_one_call_tries() {
 
 #[tokio::test]
 async fn who_is_not_the_first_to_try_asks_another() {
+    let clock = StoppedClock::new();
     let (context, fakes) = pool([Does::Refuse(Code::Unavailable), Does::Take]);
     for _ in 0..6 {
         call(&RoundRobin, &context, None).await.unwrap();
     }
     fakes[0].now_does(Does::Take);
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    clock.advance(Duration::from_millis(1_100)).await;
     fakes.iter().for_each(|fake| _ = fake.asked());
     // Between the choice and the attempt, somebody else is quicker.
     let mut quicker = None;
@@ -183,6 +197,7 @@ async fn who_is_not_the_first_to_try_asks_another() {
 
 #[tokio::test]
 async fn a_key_has_a_stand_in_while_its_worker_is_left_alone() {
+    let _clock = StoppedClock::new();
     let (context, fakes) = pool([Does::Take; 3]);
     call(&Sticky, &context, Some(7)).await.unwrap();
     let owner = fakes.iter().find(|fake| fake.asked() > 0).unwrap();

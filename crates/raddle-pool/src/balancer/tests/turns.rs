@@ -34,6 +34,8 @@ async fn who_waits_for_a_turn_in_vain_does_not_blame_the_worker() {
     let (context, fake) = narrow(Does::Take, 1);
     fake.let_end(false);
     let first = dispatch(&RoundRobin, &context, fake::call(None)).await.unwrap();
+    // Nothing is sent below, so that time passes as fast as timers are due.
+    tokio::time::pause();
     for _ in 0..4 {
         let outcome = soon(RoundRobin.dispatch(fake::call(None), &context, Some(BRIEF))).await;
         assert_eq!(outcome.unwrap_err(), CallError::TimedOut);
@@ -43,6 +45,7 @@ async fn who_waits_for_a_turn_in_vain_does_not_blame_the_worker() {
     }
     assert_eq!((fake.asked(), context.workers()[0].in_flight()), (1, 1), "none of them was sent");
     assert!(is_admitted(&context));
+    tokio::time::resume();
     // Nor has any of them kept its place in the queue.
     fake.let_end(true);
     end(first).await;
@@ -51,7 +54,11 @@ async fn who_waits_for_a_turn_in_vain_does_not_blame_the_worker() {
 
 #[tokio::test]
 async fn a_worker_that_hangs_is_found_out_by_those_that_were_sent() {
-    let (context, _fake) = narrow(Does::Hang, 3);
+    let (context, fake) = narrow(Does::Take, 3);
+    call(&RoundRobin, &context, None).await.unwrap();
+    fake.now_does(Does::Hang);
+    // The connection is there: what is sent is sent before the first timer.
+    tokio::time::pause();
     let calls = (0..6).map(|_| RoundRobin.dispatch(fake::call(None), &context, Some(BRIEF)));
     let outcomes = soon(join_all(calls)).await;
     assert!(outcomes.into_iter().all(|outcome| outcome.is_err_and(|error| error == CallError::TimedOut)));
