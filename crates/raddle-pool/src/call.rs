@@ -170,8 +170,9 @@ macro_rules! prepared {
             }
 
             /// Calls with the same key go to the same worker, as long as it is there, if the pool's balancer is `Sticky`.
-            pub fn key(mut self, key: impl std::hash::Hash) -> Self {
-                let key = crate::balancer::key_of(&key);
+            /// What counts is its text: the number 42 is the key `"42"`.
+            pub fn key(mut self, key: impl std::fmt::Display) -> Self {
+                let key = crate::balancer::hash_key(&key);
                 self.state.prepare(|prepared| prepared.key = Some(key));
                 self
             }

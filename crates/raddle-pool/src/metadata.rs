@@ -110,6 +110,11 @@ impl Uid {
         // Of version 8, which is left to whoever makes one.
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
+
+    /// Its 16 bytes, in the order of its text.
+    pub(crate) fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
 }
 
 impl Default for Uid {

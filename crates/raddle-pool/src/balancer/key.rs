@@ -1,22 +1,35 @@
 //! Keys that say which calls belong together.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::fmt::Display;
 
-/// A number for a key: the same in all processes of one build of a program, which may each have to find the same worker.
-pub(crate) fn key_of(key: &impl Hash) -> u64 {
-    // Made like this, it has no seed.
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::Uid;
+
+/// The number of a key: XXH3 (64 bits) of its text in UTF-8. The same in every build, and in other languages.
+pub(crate) fn hash_key(key: &impl Display) -> u64 {
+    xxh3_64(key.to_string().as_bytes())
+}
+
+/// How well a worker suits a key: XXH3 of the 16 bytes of its uid, with the number of the key as the seed. The highest wins.
+pub(super) fn weigh(key: u64, worker: Uid) -> u64 {
+    xxh3_64_with_seed(worker.as_bytes(), key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Callers of other versions and languages have to come to the same numbers.
     #[test]
-    fn the_same_key_has_the_same_number_at_any_time() {
-        assert_eq!(key_of(&"acme"), key_of(&String::from("acme")));
-        assert_ne!(key_of(&"acme"), key_of(&"emca"));
+    fn hashes_are_those_of_the_specification() {
+        for (key, number) in
+            [("", 0x2d06_8005_38d3_94c2), ("acme", 0x44ad_9865_5d88_58e1), ("42", 0x1217_cb28_c0ef_2191)]
+        {
+            assert_eq!(hash_key(&key), number, "{key}");
+        }
+        assert_eq!(hash_key(&42), hash_key(&"42"));
+        let worker: Uid = "0190b5a0-0000-7000-8000-000000000001".parse().unwrap();
+        assert_eq!(weigh(hash_key(&"acme"), worker), 0x3e74_1ed4_a133_777a);
     }
 }

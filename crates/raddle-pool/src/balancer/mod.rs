@@ -66,7 +66,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-pub(crate) use self::key::key_of;
+pub(crate) use self::key::hash_key;
 pub use self::{
     attempt::{Candidates, attempt},
     context::{Context, Entry},

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Balancer, Candidates, Context, attempt, dice::scatter, key_of, round_robin};
+use super::{Balancer, Candidates, Context, attempt, key::weigh, round_robin};
 use crate::{
-    CallError, Uid,
+    CallError,
     connection::{Outgoing, Replies},
 };
 
@@ -42,11 +42,7 @@ impl Balancer for Sticky {
     }
 }
 
-/// The worker that draws the highest number for this key.
+/// The worker that weighs most for this key.
 pub(super) fn choose(candidates: &Candidates<'_>, key: u64) -> Option<usize> {
-    candidates.iter().max_by_key(|(_, worker)| draw(key, worker.metadata.uid)).map(|(place, _)| place)
-}
-
-fn draw(key: u64, worker: Uid) -> u64 {
-    scatter(scatter(key) ^ key_of(&worker))
+    candidates.iter().max_by_key(|(_, worker)| weigh(key, worker.metadata.uid)).map(|(place, _)| place)
 }

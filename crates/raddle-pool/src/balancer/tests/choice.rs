@@ -16,7 +16,8 @@ use super::{
 use crate::{
     Uid, WorkerMetadata,
     balancer::{
-        Candidates, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky, dice::Dice, key_of, power_of_two, round_robin,
+        Candidates, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky, dice::Dice, hash_key, power_of_two,
+        round_robin,
     },
     connection::ConnectionFactory,
 };
@@ -154,7 +155,7 @@ async fn sticky_asks_the_same_for_the_same_key() {
     let (context, fakes) = pool([Does::Take; 4]);
     let who = || fakes.iter().position(|fake| fake.asked() > 0).unwrap();
     let mut owners = HashMap::new();
-    for key in (0..40).map(|n| key_of(&n)) {
+    for key in (0..40).map(|n| hash_key(&n)) {
         call(&Sticky, &context, Some(key)).await.unwrap();
         owners.insert(key, who());
     }
