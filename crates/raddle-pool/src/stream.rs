@@ -67,7 +67,10 @@ impl Stream {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
             }
             Some(path) => Self::Unix(UnixStream::connect(path).await?),
-            None => Self::Tcp(TcpStream::connect(address.to_string()).await?),
+            None => {
+                let (host, port) = (address.host().unwrap_or_default(), address.port().unwrap_or_default());
+                Self::Tcp(raddle_dns::connect(host, port).await?)
+            }
         };
         let stream = stream.checked().map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => {

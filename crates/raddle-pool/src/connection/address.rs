@@ -94,6 +94,14 @@ impl Address {
         self.host()?.trim_start_matches('[').trim_end_matches(']').parse().ok()
     }
 
+    /// The port, where there is one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(place) => place.rsplit_once(':').and_then(|(_, port)| port.parse().ok()),
+            Self::Unix(_) | Self::Abstract(_) => None,
+        }
+    }
+
     /// The host, where there is one.
     pub(crate) fn host(&self) -> Option<&str> {
         match self {

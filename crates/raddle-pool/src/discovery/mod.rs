@@ -1,6 +1,7 @@
 //! How workers are found: who publishes them, and who hears of them.
 
 mod changes;
+#[cfg(feature = "dns")]
 mod dns;
 mod file;
 #[cfg(feature = "lan")]
@@ -16,10 +17,12 @@ use std::{io, sync::Arc};
 
 use async_trait::async_trait;
 
+#[cfg(feature = "dns")]
+pub use self::dns::DnsDiscovery;
 #[cfg(feature = "lan")]
 pub use self::lan::LanDiscovery;
 pub use self::{
-    changes::Told, dns::DnsDiscovery, file::FileDiscovery, local::LocalDiscovery, namespace::check as check_namespace,
+    changes::Told, file::FileDiscovery, local::LocalDiscovery, namespace::check as check_namespace,
     static_list::StaticDiscovery,
 };
 use crate::WorkerMetadata;

@@ -2,7 +2,7 @@
 
 use std::{io, path::Path};
 
-use tokio::net::{TcpListener, UnixListener, lookup_host};
+use tokio::net::{TcpListener, UnixListener};
 
 use crate::{connection::Address, stream::Stream};
 
@@ -53,7 +53,8 @@ impl Listener {
             return Ok((Self::Unix(bound.map_err(failed)?), address.clone()));
         }
         // Before anything listens there.
-        let places: Vec<_> = lookup_host(address.to_string()).await.map_err(failed)?.collect();
+        let (host, port) = (address.host().unwrap_or_default(), address.port().unwrap_or_default());
+        let places = raddle_dns::lookup_host(host, port).await.map_err(failed)?;
         if !may_be_exposed && !places.iter().all(|place| place.ip().is_loopback()) {
             return Err(ListenError::Exposed(address.to_string()));
         }

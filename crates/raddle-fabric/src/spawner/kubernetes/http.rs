@@ -14,7 +14,6 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     task::AbortHandle,
     time::timeout,
 };
@@ -119,7 +118,7 @@ fn request(access: &Access, method: Method, path: &str, body: Option<&Value>) ->
 
 async fn connect(access: &Access) -> io::Result<Box<dyn Wire>> {
     let server = &access.server;
-    let stream = timeout(CONNECT_WITHIN, TcpStream::connect((server.host.as_str(), server.port))).await??;
+    let stream = timeout(CONNECT_WITHIN, raddle_dns::connect(&server.host, server.port)).await??;
     stream.set_nodelay(true)?;
     Ok(match &server.tls {
         Some((config, name)) => Box::new(TlsConnector::from(config.clone()).connect(name.clone(), stream).await?),

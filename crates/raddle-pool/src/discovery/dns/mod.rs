@@ -1,17 +1,10 @@
 //! Workers that a name stands for, as in a cluster where a service without an address of its own (*headless*) has one for each of its pods.
 //!
-//! The system's own resolver says neither how long an answer holds nor what an SRV record says, and a program that is linked statically finds it only
-//! where the C library is as well. So names are asked for here: by packets, and over TCP where one has no room for the answer. That is three
-//! kinds of records out of all that there are, and no more. `/etc/hosts` is not looked at.
+//! The resolver of the C library says neither how long an answer holds nor what an SRV record says, so `hickory-resolver` asks the name servers. `/etc/hosts`
+//! is not read.
 //!
-//! What comes back is nobody's word but that of whoever sent it: it is parsed strictly ([`message`]), it has to fit the question, and the question
-//! cannot be guessed. A worker that was made up by somebody in between has to prove itself to callers with credentials as any other.
+//! An answer is as trustworthy as the network it came over. A worker that an attacker has made up has to prove itself to callers with credentials as any other.
 
-mod conf;
-mod exchange;
-mod lookup;
-mod message;
-mod name;
 mod places;
 mod state;
 mod subscription;
@@ -29,7 +22,11 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::watch;
 
-use self::{message::Kind, places::Service, state::Bounds, subscription::Names};
+use self::{
+    places::{Prefer, Service},
+    state::Bounds,
+    subscription::Names,
+};
 use super::{Discovery, DiscoveryError, Filter, Subscription};
 use crate::{Uid, WorkerMetadata};
 
@@ -56,7 +53,7 @@ struct Settings {
     /// Instead of those of the system.
     servers: Option<Vec<SocketAddr>>,
     /// Which addresses are preferred.
-    first: Kind,
+    prefer: Prefer,
     bounds: Bounds,
     tags: BTreeSet<String>,
     extra: BTreeMap<String, String>,
@@ -77,7 +74,7 @@ impl DnsDiscovery {
             name: name.to_owned(),
             service,
             servers: None,
-            first: Kind::V4,
+            prefer: Prefer::V4,
             bounds: Bounds { least: LEAST, most: MOST },
             tags: BTreeSet::new(),
             extra: BTreeMap::new(),
@@ -105,7 +102,7 @@ impl DnsDiscovery {
 
     /// Addresses of IPv6 count where a name has both. Otherwise it is those of IPv4: a host that has both is one worker, and not two.
     pub fn prefer_ipv6(self) -> Self {
-        self.with(|settings| settings.first = Kind::V6)
+        self.with(|settings| settings.prefer = Prefer::V6)
     }
 
     /// Asks every so often, whatever the answers say of how long they hold.

@@ -7,26 +7,19 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-
-use super::{
-    conf::Conf,
-    lookup::{Fault, Found, lookup, told},
-    message::{Data, Kind},
-    name::Name,
-};
+use raddle_dns::resolver::{Name, RData, Record, RecordType, TokioResolver};
 
 /// More targets of one service are not looked at.
 const MOST_TARGETS: usize = 1024;
-/// So many of them are asked for at a time.
+/// So many targets are looked up at a time.
 const AT_ONCE: usize = 16;
 
 /// What is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Service {
+    /// Fully qualified if it ends with a dot: then it is not looked for below others.
     name: Name,
-    /// It is not below any other.
-    is_absolute: bool,
-    /// Where they serve who have this name. If there is none, the name is that of a service, and says it of each.
+    /// Where the hosts of this name serve. If there is none, the name is that of a service, and its SRV records say it.
     port: Option<u16>,
 }
 
@@ -36,37 +29,54 @@ pub(super) type Target = (Name, u16);
 /// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Look {
-    /// The addresses of all targets. None where nobody could tell.
+    /// The addresses of all targets. None where the look-up failed.
     pub(super) places: BTreeMap<Target, Option<Vec<IpAddr>>>,
     /// For how many seconds it holds.
     pub(super) ttl: u32,
-    /// Why nobody could tell, of one of them.
-    pub(super) doubt: Option<Fault>,
+    /// Why a look-up failed, of one of them.
+    pub(super) doubt: Option<String>,
 }
 
-/// Looks for a service. Of the two kinds of addresses the other one counts only where there is none of the first: who has both would be called twice.
-pub(super) async fn look(conf: &Conf, service: &Service, first: Kind) -> Result<Look, Fault> {
-    let Service { name, is_absolute, port } = service;
+/// Which addresses of a host count. The others count only where there is none of these: a host that has both is one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefer {
+    V4,
+    V6,
+}
+
+impl Prefer {
+    fn kinds(self) -> [RecordType; 2] {
+        match self {
+            Self::V4 => [RecordType::A, RecordType::AAAA],
+            Self::V6 => [RecordType::AAAA, RecordType::A],
+        }
+    }
+}
+
+/// Looks for a service.
+pub(super) async fn look(resolver: &TokioResolver, service: &Service, prefer: Prefer) -> Result<Look, String> {
+    let Service { name, port } = service;
     if let Some(port) = port {
-        let found = addresses(conf, name, *is_absolute, first).await?;
+        let found = addresses(resolver, name, prefer).await?;
         let ttl = found.as_ref().map_or(0, |found| found.ttl);
         let places = found.map(|found| ((name.clone(), *port), Some(found.addresses)));
         return Ok(Look { places: places.into_iter().collect(), ttl, doubt: None });
     }
-    let Some(Found { data, ttl, besides }) = lookup(conf, name, *is_absolute, Kind::Service).await? else {
+    let Some(Found { records, besides, ttl }) = lookup(resolver, name, RecordType::SRV).await? else {
         return Ok(Look::default());
     };
-    // A root for a target says that there is none.
-    let targets = data.into_iter().filter_map(|data| match data {
-        Data::Service { port, target } if !target.is_root() => Some((target, port)),
+    // RFC 2782: the root as the target says that the service is not available.
+    let targets = records.into_iter().filter_map(|record| match record.data {
+        RData::SRV(service) if !service.target.is_root() => Some((service.target, service.port)),
         _ => None,
     });
     let targets: BTreeSet<Target> = targets.take(MOST_TARGETS).collect();
     let besides = &besides;
-    let asking = targets.into_iter().map(|target| async move {
-        let found = match told(besides, &target.0, first) {
-            Some(told) => Ok(Some(told.into())),
-            None => addresses(conf, &target.0, true, first).await,
+    let asking = targets.into_iter().map(|mut target| async move {
+        target.0.set_fqdn(true);
+        let found = match told(besides, &target.0, prefer) {
+            Some(told) => Ok(Some(told)),
+            None => addresses(resolver, &target.0, prefer).await,
         };
         (target, found)
     });
@@ -89,32 +99,58 @@ pub(super) async fn look(conf: &Conf, service: &Service, first: Kind) -> Result<
     Ok(look)
 }
 
+/// Records of the kind that was asked for, of which there is one at least.
+struct Found {
+    records: Vec<Record>,
+    /// What the server has added for the next question.
+    besides: Vec<Record>,
+    ttl: u32,
+}
+
+async fn lookup(resolver: &TokioResolver, name: &Name, kind: RecordType) -> Result<Option<Found>, String> {
+    let found = match resolver.lookup(name.clone(), kind).await {
+        Ok(found) => found,
+        // NXDOMAIN, or no record of this kind.
+        Err(error) if error.is_no_records_found() => return Ok(None),
+        Err(error) => return Err(format!("{name} {kind}: {error}")),
+    };
+    // With the aliases that lead there.
+    let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
+    let records: Vec<_> = found.answers().iter().filter(|record| record.record_type() == kind).cloned().collect();
+    Ok((!records.is_empty()).then(|| Found { records, besides: found.additionals().to_vec(), ttl }))
+}
+
 struct Addresses {
     addresses: Vec<IpAddr>,
     ttl: u32,
 }
 
-async fn addresses(conf: &Conf, name: &Name, is_absolute: bool, first: Kind) -> Result<Option<Addresses>, Fault> {
-    let other = if first == Kind::V4 { Kind::V6 } else { Kind::V4 };
-    for kind in [first, other] {
-        if let Some(found) = lookup(conf, name, is_absolute, kind).await? {
-            return Ok(Some(found.into()));
+async fn addresses(resolver: &TokioResolver, name: &Name, prefer: Prefer) -> Result<Option<Addresses>, String> {
+    for kind in prefer.kinds() {
+        if let Some(found) = lookup(resolver, name, kind).await? {
+            return Ok(Some(Addresses::new(&found.records, found.ttl)));
         }
     }
     Ok(None)
 }
 
-impl From<Found> for Addresses {
-    fn from(found: Found) -> Self {
-        let addresses = found.data.into_iter().filter_map(|data| match data {
-            Data::Address(address) if is_one_host(address) => Some(address),
-            _ => None,
-        });
-        Self { addresses: addresses.collect(), ttl: found.ttl }
+/// What a server has said of the addresses of a target beside its SRV record.
+fn told(besides: &[Record], name: &Name, prefer: Prefer) -> Option<Addresses> {
+    let [kind, _] = prefer.kinds();
+    let is_meant = |record: &&Record| record.name == *name && record.record_type() == kind;
+    let records: Vec<_> = besides.iter().filter(is_meant).cloned().collect();
+    let ttl = records.iter().map(|record| record.ttl).min()?;
+    Some(Addresses::new(&records, ttl))
+}
+
+impl Addresses {
+    fn new(records: &[Record], ttl: u32) -> Self {
+        let addresses = records.iter().filter_map(|record| record.data.ip_addr());
+        Self { addresses: addresses.filter(|address| is_one_host(*address)).collect(), ttl }
     }
 }
 
-/// Nobody serves at the others.
+/// Whether a worker can serve there.
 fn is_one_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::from([255; 4])
 }
@@ -146,9 +182,10 @@ impl FromStr for Service {
         if name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
             return Err(NotAService::Address);
         }
-        let (name, is_absolute) = name.strip_suffix('.').map_or((name, false), |name| (name, true));
-        let name = name.parse().map_err(|_| NotAService::Form)?;
-        Ok(Self { name, is_absolute, port })
+        let is_plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        let name = Some(name).filter(|name| is_plain && !name.trim_matches('.').is_empty());
+        let name = name.and_then(|name| Name::from_ascii(name.to_ascii_lowercase()).ok());
+        Ok(Self { name: name.ok_or(NotAService::Form)?, port })
     }
 }
 
@@ -158,13 +195,14 @@ mod tests {
 
     #[test]
     fn names_of_hosts_and_of_services_are_told_apart() {
-        for (text, name, is_absolute, port) in [
-            ("workers:7070", "workers", false, Some(7070)),
-            ("w.ns.svc.cluster.local.:1", "w.ns.svc.cluster.local", true, Some(1)),
-            ("_raddle._tcp.workers", "_raddle._tcp.workers", false, None),
-            ("_raddle._tcp.workers.", "_raddle._tcp.workers", true, None),
+        for (text, name, port) in [
+            ("workers:7070", "workers", Some(7070)),
+            ("W.ns.svc.cluster.local.:1", "w.ns.svc.cluster.local.", Some(1)),
+            ("_raddle._tcp.workers", "_raddle._tcp.workers", None),
+            ("_raddle._tcp.workers.", "_raddle._tcp.workers.", None),
         ] {
-            assert_eq!(text.parse(), Ok(Service { name: name.parse().unwrap(), is_absolute, port }), "{text}");
+            let Service { name: read, port: at } = text.parse().unwrap();
+            assert_eq!((read.to_string(), read.is_fqdn(), at), (name.into(), name.ends_with('.'), port), "{text}");
         }
         for (text, why) in [
             ("", NotAService::Form),
@@ -175,6 +213,7 @@ mod tests {
             ("a b:1", NotAService::Form),
             (":1", NotAService::Form),
             ("..:1", NotAService::Form),
+            ("a..b:1", NotAService::Form),
             ("_x._tcp.workers:70", NotAService::Port),
             ("10.0.0.1:70", NotAService::Address),
             ("[::1]:70", NotAService::Address),

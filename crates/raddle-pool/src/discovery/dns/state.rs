@@ -10,6 +10,8 @@ use std::{
     time::Duration,
 };
 
+use raddle_core::ExponentialBackoff;
+
 use super::places::{Look, Target};
 
 /// So often it has to be said that there is nobody.
@@ -91,8 +93,7 @@ impl State {
     }
 
     fn backoff(&self, bounds: Bounds) -> Duration {
-        let doubled = 2_u32.checked_pow(self.faults.saturating_sub(1)).and_then(|n| bounds.least.checked_mul(n));
-        doubled.unwrap_or(LONGEST).min(LONGEST).max(bounds.least)
+        ExponentialBackoff::new(bounds.least, LONGEST).pause(self.faults).max(bounds.least)
     }
 
     /// Where the workers are that are known.

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use raddle_dns::resolver::{self, HostsFile};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
@@ -11,7 +12,6 @@ use tokio::{
 
 use super::{
     Settings,
-    conf::Conf,
     places::{Look, look},
     state::{Remark, State},
 };
@@ -58,11 +58,12 @@ impl Names {
         self.last = Instant::now();
         self.phase = Phase::Looking(Box::pin(async move {
             let looking = async {
-                let conf = match &settings.servers {
-                    Some(servers) => Conf::of_servers(servers.clone()),
-                    None => Conf::of_system().map_err(|error| format!("who is to be asked cannot be read: {error}"))?,
+                // Made for each look: the system's configuration may have changed, and no answer is to come from a cache.
+                let resolver = match &settings.servers {
+                    Some(servers) => resolver::from_servers(servers.iter().copied()),
+                    None => resolver::from_system(HostsFile::Ignore),
                 };
-                look(&conf, &settings.service, settings.first).await.map_err(|fault| fault.to_string())
+                look(&resolver.map_err(|error| error.to_string())?, &settings.service, settings.prefer).await
             };
             timeout(LONGEST, looking).await.unwrap_or_else(|_| Err("it takes too long to find out".into()))
         }));
@@ -91,7 +92,7 @@ impl Names {
         let name = &self.settings.name;
         let (look, fault) = match found {
             Ok(mut look) => {
-                let doubt = look.doubt.take().map(|fault| fault.to_string());
+                let doubt = look.doubt.take();
                 (Some(look), doubt)
             }
             Err(fault) => (None, Some(fault)),

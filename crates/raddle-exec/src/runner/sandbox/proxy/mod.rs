@@ -9,7 +9,7 @@ mod request;
 use std::{
     ffi::CString,
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -225,12 +225,12 @@ fn reach(place: &Place, network: &Network) -> Result<TcpStream, Unreached> {
     if !network.lists(place) {
         return Err(Unreached::Forbidden(format!("{place} is not in the network of this task")));
     }
-    let found = (place.host(), place.port()).to_socket_addrs().map_err(Unreached::Failed)?;
+    let found = raddle_dns::lookup_host_blocking(&place.host(), place.port()).map_err(Unreached::Failed)?;
     let is_meant = |address: &SocketAddr| {
         Place::new(&address.ip().to_string(), address.port()).is_ok_and(|own| network.lists(&own))
     };
     let (admitted, others): (Vec<SocketAddr>, Vec<_>) =
-        found.partition(|address| network.admits(*address) && (is_meant(address) || !is_own(*address)));
+        found.into_iter().partition(|address| network.admits(*address) && (is_meant(address) || !is_own(*address)));
     if admitted.is_empty() && !others.is_empty() {
         let why = "leads into the network of the host: list the address itself, if that is meant";
         return Err(Unreached::Forbidden(format!("{place} {why}")));

@@ -1,7 +1,6 @@
 //! Names that are asked for: of a real server, of one that lies, and of none.
 
 mod hostile;
-mod packets;
 mod real;
 mod server;
 

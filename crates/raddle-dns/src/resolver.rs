@@ -1,0 +1,82 @@
+//! Resolvers of `hickory-resolver`, as Raddle configures them.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+};
+
+pub use hickory_resolver::{
+    TokioResolver,
+    lookup::Lookup,
+    net::NetError,
+    proto::rr::{Name, RData, Record, RecordType},
+};
+use hickory_resolver::{
+    config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
+    net::runtime::TokioRuntimeProvider,
+    system_conf,
+};
+
+/// Whether `/etc/hosts` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostsFile {
+    /// Before any server.
+    Read,
+    /// It does not.
+    Ignore,
+}
+
+/// A resolver that asks the servers of `/etc/resolv.conf`: that of this machine if there is no such file, as with the C library.
+pub fn from_system(hosts: HostsFile) -> io::Result<TokioResolver> {
+    let (mut config, options) = system_conf::read_system_conf().unwrap_or_else(|error| {
+        tracing::debug!(%error, "no usable /etc/resolv.conf: the name server of this machine is asked");
+        let server = NameServerConfig::udp_and_tcp(Ipv4Addr::LOCALHOST.into());
+        (ResolverConfig::from_parts(None, Vec::new(), vec![server]), ResolverOpts::default())
+    });
+    // `hickory-resolver` does not know this option.
+    if std::fs::read_to_string("/etc/resolv.conf").is_ok_and(|text| wants_tcp(&text)) {
+        let servers = config.name_servers().iter().map(|server| NameServerConfig::tcp(server.ip)).collect();
+        config = ResolverConfig::from_parts(config.domain().cloned(), config.search().to_vec(), servers);
+    }
+    build(config, options, hosts)
+}
+
+/// A resolver that asks these servers, and takes names as they are.
+pub fn from_servers(servers: impl IntoIterator<Item = SocketAddr>) -> io::Result<TokioResolver> {
+    let servers = servers.into_iter().map(|server| name_server(server.ip(), server.port()));
+    let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+    build(config, ResolverOpts::default(), HostsFile::Ignore)
+}
+
+fn name_server(ip: IpAddr, port: u16) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
+    let connections = connections.map(|mut connection| {
+        connection.port = port;
+        connection
+    });
+    NameServerConfig::new(ip, true, connections.into())
+}
+
+fn build(config: ResolverConfig, mut options: ResolverOpts, hosts: HostsFile) -> io::Result<TokioResolver> {
+    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+    options.use_hosts_file = if hosts == HostsFile::Read { ResolveHosts::Always } else { ResolveHosts::Never };
+    let builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.with_options(options).build().map_err(io::Error::other)
+}
+
+/// Whether a `resolv.conf` has the option `use-vc`.
+fn wants_tcp(text: &str) -> bool {
+    let options = text.lines().filter_map(|line| line.trim_start().strip_prefix("options"));
+    options.flat_map(str::split_ascii_whitespace).any(|option| option == "use-vc")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_option_for_tcp_is_found() {
+        assert!(wants_tcp("nameserver 10.0.0.1\noptions ndots:5 use-vc\n"));
+        assert!(!wants_tcp("# options\nsearch use-vc\noptions ndots:5\n"));
+    }
+}
