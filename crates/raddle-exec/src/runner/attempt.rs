@@ -120,10 +120,6 @@ impl<'a> Attempt<'a> {
             cgroup: watch.as_ref().and_then(Watch::join),
             leads: true,
         };
-        if watch.is_some() {
-            // Among a thousand busy processes of a fork bomb one more of their kind would hardly get a turn, and be no guard.
-            sys::set_urgent(true);
-        }
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
@@ -134,7 +130,6 @@ impl<'a> Attempt<'a> {
                     Ok(spawned) => Ok(boxed.insert(spawned).pid),
                     Err(NotBegun::Step(step, error)) => Err((step, error)),
                     Err(NotBegun::Refused(refused)) => {
-                        sys::set_urgent(false);
                         return Err(Exit::SpawnFailed { message: refused.to_string() });
                     }
                 }
@@ -147,10 +142,7 @@ impl<'a> Attempt<'a> {
             },
             (None, _, None) => unreachable!("what is no function was found as a command"),
         };
-        let pid = spawned.map_err(|(step, error)| {
-            sys::set_urgent(false);
-            prepared.failure(start, step, &error)
-        })?;
+        let pid = spawned.map_err(|(step, error)| prepared.failure(start, step, &error))?;
         frame::put_started(&mut runner.control.outgoing, pid);
         let mut attempt = Self {
             start,
@@ -368,7 +360,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn finish(mut self) -> Done {
-        if self.watch.is_some() || self.next_kill.is_some() {
+        if self.next_kill.is_some() {
             sys::set_urgent(false);
         }
         if let Some(watch) = &self.watch {
