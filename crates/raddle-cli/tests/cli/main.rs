@@ -37,6 +37,7 @@ mod metrics;
 mod orphans;
 #[cfg(feature = "pool")]
 mod pool;
+mod program;
 mod queue;
 mod readme;
 mod recursive;
