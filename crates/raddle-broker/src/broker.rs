@@ -145,11 +145,6 @@ pub trait Registry: Send + Sync + 'static {
         false
     }
 
-    /// Takes that back, for a worker that lives on.
-    fn untie(&self, worker: Tid) {
-        let _ = worker;
-    }
-
     /// Has a lease that was long end `ttl` from now, in an engine where no beat makes it shorter.
     fn shorten(&self, worker: Tid, ttl: Duration) {
         let _ = (worker, ttl);

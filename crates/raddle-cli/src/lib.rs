@@ -24,6 +24,8 @@ mod tid;
 mod trust;
 mod worker;
 
+use clap::Parser;
+
 /// Whether a program that was started with this argument is to call [`run`], though nobody has typed it.
 pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
     argument == raddle_fabric::contained::LEASH
@@ -37,9 +39,7 @@ pub fn run(call: Option<raddle_exec::Call>) -> u8 {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {
         return raddle_fabric::contained::leash_main();
     }
-    // While there is one thread, and only then, a runner can be forked instead of started; and the sooner, the less there is that both have to copy.
-    let prefork = args::Cli::may_run_here().then(|| raddle_exec::Prefork::new(call).ok()).flatten();
-    let cli = match args::Cli::read() {
+    let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help goes to stdout and may meet a closed pipe, which is not an error.
@@ -47,7 +47,7 @@ pub fn run(call: Option<raddle_exec::Call>) -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(error::USAGE);
         }
     };
-    match commands::execute(cli, call, prefork) {
+    match commands::execute(cli, call) {
         Ok(code) => code,
         Err(failure) => {
             failure.print();

@@ -14,8 +14,6 @@ use std::{
 use raddle_core::Limits;
 use thiserror::Error;
 
-use crate::tree;
-
 /// Where a worker puts itself, so that the group it was given has no processes of its own: only such a group can hand
 /// controllers down.
 const LEAF: &str = "raddle-leaf";
@@ -217,28 +215,14 @@ impl Drop for Group {
     }
 }
 
-/// Makes the group that this process was given ready to hold groups of attempts, if there is one and nobody is in it but this process and `runners`: those that
-/// it has forked already, and that run nothing yet. A worker calls it once, before its runners have anything to do, and goes on without if it fails.
-pub fn prepare(runners: &[u32]) -> io::Result<Controllers> {
+/// Makes the cgroup of this process ready to hold one cgroup per attempt, if the cgroup is delegated and holds no other process. A worker calls this once,
+/// before it starts runners, and goes on without cgroups if it fails.
+pub fn prepare() -> io::Result<Controllers> {
     let own = own_group().ok_or_else(|| io::Error::other("no cgroup v2 hierarchy is mounted"))?;
-    let mut tries = 1;
-    loop {
-        match prepare_at(&own, &ours(runners)) {
-            // A runner that is being set up forks, too: who was born since the look is still there.
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && tries < TRIES => tries += 1,
-            prepared => {
-                // Of workers that were here before, and were killed with their runners.
-                sweep();
-                return prepared;
-            }
-        }
-    }
-}
-
-/// This process, its runners, and what those have forked: all of it is ours while they run nothing.
-fn ours(runners: &[u32]) -> Vec<u32> {
-    let below = runners.iter().flat_map(|runner| tree::descendants(*runner)).map(|process| process.pid);
-    [std::process::id()].into_iter().chain(runners.iter().copied()).chain(below).collect()
+    let prepared = prepare_at(&own, &[std::process::id()]);
+    // Empty cgroups of workers that were killed together with their runners.
+    sweep();
+    prepared
 }
 
 fn prepare_at(own: &Path, ours: &[u32]) -> io::Result<Controllers> {
@@ -443,21 +427,5 @@ mod tests {
         assert_eq!(seen(&[offered, switch, ("cgroup.procs", "42\n50\n")]), Err(Obstacle::Shared));
         let controllers = Controllers { memory: true, pids: true, cpu: true };
         assert_eq!(seen(&[offered, switch, procs]), Ok(Prospect { controllers, in_the_way: vec![42] }));
-    }
-
-    #[test]
-    fn what_runners_have_forked_is_ours_too() {
-        use std::io::{BufRead as _, BufReader};
-        let mut runner = std::process::Command::new("sh");
-        let mut runner =
-            runner.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(std::process::Stdio::piped()).spawn().unwrap();
-        let mut child = String::new();
-        BufReader::new(runner.stdout.take().unwrap()).read_line(&mut child).unwrap();
-        let child = child.trim().parse().unwrap();
-        let found = ours(&[runner.id()]);
-        tree::kill(runner.id());
-        runner.kill().unwrap();
-        runner.wait().unwrap();
-        assert_eq!(found, [std::process::id(), runner.id(), child]);
     }
 }

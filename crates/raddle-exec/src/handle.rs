@@ -8,8 +8,7 @@ use tokio::{process::Command, time::timeout};
 use crate::{
     Done, FencePage, Heeded, Notice, Order, Prefork, Request,
     frame::{self, Kept},
-    orphans,
-    prefork::{self, Forked},
+    orphans, prefork,
     process::Process,
     runner,
     socket::Socket,
@@ -106,24 +105,10 @@ impl Runner {
         Ok(Self::new(Process::Spawned(child), pid, socket))
     }
 
-    /// Takes over a runner that was forked, if nobody has yet.
-    pub fn adopt(prefork: &Prefork) -> Option<io::Result<Self>> {
-        let forked = prefork.take()?;
-        let Forked { pid, ref socket, is_ward } = forked;
-        let adopt = || {
-            let socket = Socket::new(socket.try_clone()?)?;
-            if is_ward {
-                return Ok(Self::new(Process::Ward { pid }, pid, socket));
-            }
-            let process = Process::forked(pid)?;
-            orphans::adopted(pid);
-            Ok(Self::new(process, pid, socket))
-        };
-        let adopted = adopt();
-        if adopted.is_ok() {
-            forked.forget();
-        }
-        Some(adopted)
+    /// Takes over a ward, if nobody has yet.
+    pub fn take_over(prefork: &Prefork) -> Option<io::Result<Self>> {
+        let (pid, socket) = prefork.take()?;
+        Some(Socket::new(socket).map(|socket| Self::new(Process::Ward { pid }, pid, socket)))
     }
 
     fn new(process: Process, pid: u32, socket: Socket) -> Self {
@@ -224,7 +209,7 @@ impl Runner {
         let Some(Ok(socket)) = at_rest.then(|| self.socket.as_fd().try_clone_to_owned()) else {
             return self.close().await;
         };
-        prefork.put_back(Forked { pid: self.pid, socket: socket.into(), is_ward: true });
+        prefork.put_back(self.pid, socket.into());
         self.returned = true;
     }
 

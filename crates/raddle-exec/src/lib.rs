@@ -28,7 +28,6 @@
 
 pub mod cgroup;
 pub mod contained;
-mod entry;
 mod fence;
 mod frame;
 mod handle;
@@ -42,7 +41,6 @@ mod page;
 mod prefork;
 pub mod probe;
 mod process;
-mod processors;
 mod runner;
 mod socket;
 mod sys;
@@ -51,7 +49,6 @@ pub mod title;
 mod tree;
 mod zygote;
 
-pub use entry::enter;
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use mark::MarkPage;
@@ -62,7 +59,7 @@ pub use orphans::{
 };
 pub use prefork::Prefork;
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
-pub use sys::{close_on_exec, forget_text, survive_file_limit, wake_when_parent_dies};
+pub use sys::{close_on_exec, survive_file_limit, wake_when_parent_dies};
 pub use terminated::is_terminated;
 pub use tree::{Consumption, born, consumption, parent_of, place};
 pub use zygote::{Milestone, Nursery, Told, Zygote};

@@ -19,8 +19,8 @@ use crate::{
 /// it is new.
 static RUNNERS: Mutex<Option<Runners>> = Mutex::new(None);
 
-/// By pid: when each has begun, which tells it from a later process with its pid; unknown for one whose pid stays its own until this process has waited for it.
-type Runners = HashMap<u32, Option<u64>>;
+/// By pid: when each has begun, which tells it from a later process with its pid.
+type Runners = HashMap<u32, u64>;
 
 const ROUNDS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(2);
@@ -89,7 +89,7 @@ pub fn reap_orphans(keep: &[u32]) -> usize {
         let mut runners = lock();
         let mut orphans = tree::direct_children(me);
         if let Some(runners) = runners.as_mut() {
-            let is = |child: &Proc, start: &Option<u64>| start.is_none_or(|start| start == child.start_ticks);
+            let is = |child: &Proc, start: &u64| *start == child.start_ticks;
             runners.retain(|pid, start| orphans.iter().any(|child| child.pid == *pid && is(child, start)));
             orphans.retain(|child| !runners.get(&child.pid).is_some_and(|start| is(child, start)));
         }
@@ -153,13 +153,8 @@ pub(crate) fn starting<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::R
     let mut runners = lock();
     let (pid, started) = start()?;
     // It cannot be gone: nobody but its handle, which does not exist yet, waits for it.
-    runners.get_or_insert_default().insert(pid, Some(tree::born(pid).unwrap_or_default()));
+    runners.get_or_insert_default().insert(pid, tree::born(pid).unwrap_or_default());
     Ok(started)
-}
-
-/// Remembers a runner that was forked: nobody but its handle ever waits for it.
-pub(crate) fn adopted(pid: u32) {
-    lock().get_or_insert_default().insert(pid, None);
 }
 
 /// Forgets a runner that was waited for: its pid may be given to another process from now on.

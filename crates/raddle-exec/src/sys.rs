@@ -321,22 +321,6 @@ pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
 }
 
-/// Gives back the program's text, as far as this process has it mapped: most of that was needed for its start alone. It stays in the system's
-/// cache, from where a page comes back when it is needed.
-pub fn forget_text() {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    // Of files only, and nothing that was ever written to: what the loader has put into other pages is nowhere else. Those are never the first
-    // of a file, with its headers and constants.
-    let is_never_written = |line: &&str| line.contains(" r-xp ") || line.contains(" r--p 00000000 ");
-    for line in maps.lines().filter(|line| line.contains('/')).filter(is_never_written) {
-        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
-        let address = |hex: &str| usize::from_str_radix(hex, 16).ok();
-        let Some((from, to)) = range.and_then(|(from, to)| Some((address(from)?, address(to)?))) else { continue };
-        // SAFETY: a mapping of this process that can only be read and executed: whoever does finds the file's bytes there, as before.
-        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, libc::MADV_DONTNEED) };
-    }
-}
-
 /// Keeps all descriptors but the standard ones from programs that this process starts.
 pub fn close_on_exec() {
     // SAFETY: plain integers; it closes nothing now.

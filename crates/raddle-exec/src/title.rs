@@ -5,13 +5,10 @@
 //! (`raddle_core::title`).
 
 use std::{
-    ffi::{CStr, c_char, c_int},
+    ffi::{CStr, c_char},
     ops::Range,
     ptr,
-    sync::{
-        Mutex,
-        atomic::{AtomicPtr, Ordering},
-    },
+    sync::Mutex,
 };
 
 unsafe extern "C" {
@@ -85,59 +82,30 @@ impl Area {
     }
 }
 
-/// Where the system has put arguments and environment: the C library hands both to whatever stands in this section, before `main`. The system would tell,
-/// too, by a file in `/proc` that takes longer to open and read than all else here. Other C libraries than GNU's hand over nothing: there is no title with them.
-#[cfg(target_env = "gnu")]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static NOTE: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = note;
-
-static ARGUMENTS: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
-static ENVIRONMENT: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
-
-#[cfg(target_env = "gnu")]
-extern "C" fn note(_: c_int, arguments: *const *const c_char, environment: *const *const c_char) {
-    ARGUMENTS.store(arguments.cast_mut(), Ordering::Relaxed);
-    ENVIRONMENT.store(environment.cast_mut(), Ordering::Relaxed);
-}
-
+/// The kernel tells where it has put arguments and environment: fields 48 to 51 of `/proc/self/stat`, see proc_pid_stat(5).
 fn find() -> Option<Area> {
-    // SAFETY: what the C library has noted are lists that end with a null pointer, of strings that are there as long as the process is.
-    let (arguments, environment) = unsafe {
-        let arguments = extent(ARGUMENTS.load(Ordering::Relaxed), None)?;
-        (arguments.clone(), extent(ENVIRONMENT.load(Ordering::Relaxed), Some(arguments.end)))
-    };
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let [arguments, environment] = extents(&stat)?;
     let args = arguments.len();
     let mut len = args;
-    if let Some(environment) = environment
-        && move_environment(&environment)
-    {
+    if environment.start == arguments.end && move_environment(&environment) {
         len = (environment.end - arguments.start).min(LONGEST);
     }
     let start: *mut u8 = ptr::with_exposed_provenance_mut(arguments.start);
     (len > 1).then_some(Area { start, len, args: args.min(len), comm: [0; 16] })
 }
 
-/// The memory of the strings of a list, as far as each begins where the one before has ended, and the first where it is expected.
-///
-/// # Safety
-///
-/// `list` is null, or ends with a null pointer, and its strings with a zero.
-unsafe fn extent(list: *const *const c_char, expected: Option<usize>) -> Option<Range<usize>> {
-    if list.is_null() {
-        return None;
-    }
-    // SAFETY: as the caller says; nothing behind the end of the list is looked at.
-    unsafe {
-        let first = (*list).expose_provenance();
-        let start = expected.unwrap_or(first);
-        let (mut entry, mut end) = (list, start);
-        while !(*entry).is_null() && (*entry).addr() == end {
-            end += CStr::from_ptr(*entry).count_bytes() + 1;
-            entry = entry.add(1);
-        }
-        (end > start).then_some(start..end)
-    }
+/// The memory of the arguments and of the environment.
+fn extents(stat: &str) -> Option<[Range<usize>; 2]> {
+    /// The first field behind the process name, which may hold spaces and parentheses itself.
+    const STATE: usize = 3;
+    const ARG_START: usize = 48;
+    let (_, behind) = stat.rsplit_once(") ")?;
+    let mut fields = behind.split_ascii_whitespace().skip(ARG_START - STATE).map(|field| field.parse::<usize>().ok());
+    let mut next = || fields.next().flatten();
+    let found = [next()?..next()?, next()?..next()?];
+    // All are zero where the kernel does not tell.
+    (!found[0].is_empty()).then_some(found)
 }
 
 /// Copies every variable that lies in `memory` to the heap. The copies are leaked: `environ` refers to them for ever.
@@ -163,32 +131,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_follow_at_once_is_left_alone() {
-        let memory = b"raddle\0run\0x\0PATH=/bin\0HOME=/\0";
-        let at = |offset: usize| memory[offset..].as_ptr().cast::<c_char>();
-        let start = memory.as_ptr().addr();
-        let [all, some, elsewhere] = [[at(0), at(7), at(11)], [at(0), at(7), at(13)], [at(7), at(7), at(7)]]
-            .map(|[first, second, third]| [first, second, third, ptr::null()]);
-        // SAFETY: the lists end with null pointers, and the strings with zeros.
-        unsafe {
-            assert_eq!(extent(all.as_ptr(), None), Some(start..start + 13));
-            assert_eq!(extent(some.as_ptr(), None), Some(start..start + 11), "it ends where something is left out");
-            assert_eq!(extent([at(13), at(23), ptr::null()].as_ptr(), Some(start + 13)), Some(start + 13..start + 30));
-            assert_eq!(extent(elsewhere.as_ptr(), Some(start + 13)), None);
-            assert_eq!(extent([ptr::null()].as_ptr(), Some(start + 13)), None, "nothing is in it");
-            assert_eq!(extent(ptr::null(), None), None);
-        }
+    fn finds_the_arguments_that_the_kernel_shows() {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let [arguments, environment] = extents(&stat).unwrap();
+        let shown = std::fs::read("/proc/self/cmdline").unwrap();
+        // SAFETY: the arguments are there as long as the process is, and nothing changes them.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(arguments.start), arguments.len()) };
+        assert_eq!(bytes, shown);
+        assert_eq!(environment.start, arguments.end);
     }
 
     #[test]
-    fn the_system_shows_what_was_found() {
-        // SAFETY: as in `find`, which would move the environment of all tests.
-        let found = unsafe { extent(ARGUMENTS.load(Ordering::Relaxed), None) }.unwrap();
-        let shown = std::fs::read("/proc/self/cmdline").unwrap();
-        assert_eq!(found.len(), shown.len());
-        // SAFETY: the arguments are there as long as the process is, and nobody changes them.
-        let bytes = unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(found.start), found.len()) };
-        assert_eq!(bytes, shown);
+    fn reads_no_place_from_a_file_without_one() {
+        assert_eq!(extents("1 (a) b) R 0 0"), None);
+        let hidden = format!("1 (x) R{}", " 0".repeat(60));
+        assert_eq!(extents(&hidden), None, "the kernel shows zeros");
     }
 
     #[test]

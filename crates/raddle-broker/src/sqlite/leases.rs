@@ -215,16 +215,6 @@ impl Leases {
         true
     }
 
-    /// Lets go of it, of a worker that lives on.
-    pub(super) fn loosen(&self, worker: Tid) {
-        let page = self.page();
-        // Before the lock is free: whoever finds that it is looks here once more.
-        if let Some(slot) = find(&page, worker) {
-            slot.tied.store(0, Ordering::SeqCst);
-        }
-        self.untie(worker);
-    }
-
     /// Has a lease end `ttl` from now, if it would end later.
     pub(super) fn shorten(&self, worker: Tid, ttl: Duration) {
         let page = self.page();

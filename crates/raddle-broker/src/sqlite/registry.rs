@@ -46,10 +46,6 @@ impl Registry for Sqlite {
         self.shared.leases.tie(worker)
     }
 
-    fn untie(&self, worker: Tid) {
-        self.shared.leases.loosen(worker);
-    }
-
     fn shorten(&self, worker: Tid, ttl: Duration) {
         self.shared.leases.shorten(worker, ttl);
     }

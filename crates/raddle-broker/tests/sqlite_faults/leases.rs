@@ -165,7 +165,6 @@ async fn a_worker_that_stood_still_is_as_any_other_afterwards() {
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(beat(LEASE), Pulse::Alive(Vec::new()));
     broker.shorten(owner, LEASE);
-    broker.untie(owner);
     assert_eq!(beat(LEASE), Pulse::Alive(Vec::new()));
     let other = open(&path).await;
     assert!(other.reclaim().await.unwrap().is_empty(), "it lives");

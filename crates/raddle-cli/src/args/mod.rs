@@ -22,8 +22,6 @@ mod submit;
 mod task;
 mod worker;
 
-use std::ffi::OsString;
-
 use clap::{Args, Parser, Subcommand};
 use raddle_core::{Span, tid::TidArg};
 
@@ -68,59 +66,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// `raddle run` and nothing else.
-#[derive(Debug, Parser)]
-#[command(name = "raddle")]
-struct RunCli {
-    #[command(flatten)]
-    global: Global,
-    #[command(subcommand)]
-    command: RunCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum RunCommand {
-    Run(Box<RunArgs>),
-}
-
-impl Cli {
-    /// Whether it is `run` that this process was asked for, as far as its first word tells.
-    fn is_run() -> bool {
-        std::env::args_os().nth(1).is_some_and(|word| word == "run")
-    }
-
-    /// Whether a command is likely to be run here: `run`, and not just to submit it or to ask how that is done.
-    pub(crate) fn may_run_here() -> bool {
-        let flags = || std::env::args_os().skip(2).take_while(|word| word != "--");
-        Self::is_run() && !flags().any(|word| ["--no-wait", "--help", "-h"].iter().any(|other| word == *other))
-    }
-
-    /// Reads the command line of this process.
-    ///
-    /// The parser of all commands takes as long to build as a process takes to start, and `run` is the command whose start people wait
-    /// for: it has a parser of its own. What that does not understand is left to the other, which explains it.
-    pub(crate) fn read() -> Result<Self, clap::Error> {
-        if let Some(plain) = Self::plain(std::env::args_os().skip(1), std::env::var_os("QUEUE_URL").is_some()) {
-            return Ok(plain);
-        }
-        if Self::is_run()
-            && let Ok(RunCli { global, command: RunCommand::Run(args) }) = RunCli::try_parse()
-        {
-            return Ok(Self { global, command: Command::Run(args) });
-        }
-        Self::try_parse()
-    }
-
-    /// `run -- CMD ARGS…`, if it is that: the most common of all, and nothing in it has to be parsed. Where work is kept must not be said elsewhere.
-    fn plain(mut words: impl Iterator<Item = OsString>, is_url_given: bool) -> Option<Self> {
-        let is_plain = words.next()? == "run" && words.next()? == "--" && !is_url_given;
-        let command = words.map(|word| word.into_string().ok()).collect::<Option<Vec<String>>>()?;
-        let run = |command| RunArgs { command, ..RunArgs::default() };
-        (is_plain && !command.is_empty())
-            .then(|| Self { global: Global::default(), command: Command::Run(Box::new(run(command))) })
-    }
 }
 
 /// Flags that every command takes.
@@ -317,33 +262,5 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn what_is_plain_is_read_as_the_parser_reads_it() {
-        let plain = |words: &[&str], is_url_given| Cli::plain(words.iter().map(OsString::from), is_url_given);
-        let all: [&[&str]; 5] = [
-            &["run", "--", "true"],
-            &["run", "--", "sh", "-c", "--json", "--", "ü"],
-            &["run", "--", "--", "true"],
-            &["run", "--", ""],
-            &["run", "--", "-x"],
-        ];
-        for words in all {
-            let mut parsed = Cli::try_parse_from([&["raddle"], words].concat()).unwrap();
-            // Whoever runs the tests may have said where.
-            parsed.global.queue_url = None;
-            assert_eq!(format!("{:?}", plain(words, false)), format!("{:?}", Some(parsed)));
-            assert!(plain(words, true).is_none());
-        }
-        let others = [
-            &["run"][..],
-            &["run", "--"],
-            &["run", "true"],
-            &["run", "--json", "--", "true"],
-            &["submit", "--", "true"],
-            &[],
-        ];
-        assert!(others.into_iter().all(|words| plain(words, false).is_none()));
     }
 }

@@ -33,19 +33,16 @@ mod up;
 mod wait;
 mod workers;
 
-use std::mem;
-
 use raddle_broker::Url;
 use raddle_core::Word;
-use raddle_exec::{Call, Prefork};
-use tokio::runtime::Runtime;
+use raddle_exec::Call;
 
 #[cfg(feature = "pool")]
 use crate::args::PoolCommand;
 use crate::{
     args::{
-        Cli, Command, Intake, LogArgs, LogFormat, ManagerCommand, MetricsCommand, RunArgs, ScheduleCommand,
-        SpawnerCommand, TaskCommand, WorkerCommand,
+        Cli, Command, Intake, LogArgs, LogFormat, ManagerCommand, MetricsCommand, ScheduleCommand, SpawnerCommand,
+        TaskCommand, WorkerCommand,
     },
     context::Context,
     error::{Failure, Outcome},
@@ -55,11 +52,8 @@ use crate::{
 /// What those log that go on for long, unless something else is asked for.
 const LEVEL: &str = "warn";
 
-/// How many events are heard of at once: there are seldom more, and there is memory for all of them from the start.
-const EVENTS: usize = 64;
-
-/// Does what was asked for; returns the exit code. What it runs itself is run by the runner that was forked, if there is one.
-pub(crate) fn execute(cli: Cli, call: Option<Call>, prefork: Option<Prefork>) -> Outcome {
+/// Does what was asked for; returns the exit code.
+pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     let Cli { global, command } = cli;
     let (stays, log) = match &command {
         Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
@@ -113,44 +107,22 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>, prefork: Option<Prefork>) ->
         return manager::spawn(&context, args, &global);
     }
     match command {
-        Command::Run(args) => {
-            // Where something stands before the word `run`, it was not known in time to fork one earlier. There is one thread still.
-            let prefork = prefork.or_else(|| (!args.no_wait).then(|| Prefork::new(call).ok()).flatten());
-            run_here(&context, &args, prefork)
-        }
         Command::Worker(WorkerCommand::Start(args)) if args.intake() == Ok(Intake::Once) => {
-            let prefork = Prefork::new(call).ok();
-            start::or_uncaught(|| block_on(start::foreground(&context, &args, prefork)))
+            start::or_uncaught(|| block_on(start::foreground(&context, &args)))
         }
         command => block_on(perform(&context, command)),
     }
 }
 
-/// By itself: among all the others, it would begin with memory for the largest of them.
-#[inline(never)]
-fn run_here(context: &Context, args: &RunArgs, prefork: Option<Prefork>) -> Outcome {
-    // A task that was waited for is over and shown, and the system takes down what is left faster than this would.
-    block_on_and(run::run(context, args, prefork), mem::forget)
-}
-
-/// One thread: everything that blocks has threads of its own in the libraries, and starting more would cost short tasks.
+/// One thread: everything that blocks has threads of its own in the libraries.
 fn block_on(deed: impl Future<Output = Outcome>) -> Outcome {
-    block_on_and(deed, drop)
-}
-
-/// As [`block_on`], with a word on what becomes of the runtime.
-fn block_on_and(deed: impl Future<Output = Outcome>, after: fn(Runtime)) -> Outcome {
-    // Only here: what was forked before may have functions to run, whose panics are theirs to report.
     panic::ends_the_process();
     raddle_exec::survive_file_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_io_events_per_tick(EVENTS)
         .build()
         .map_err(|e| Failure::Raddle(format!("cannot start: {e}")))?;
-    let outcome = runtime.block_on(Box::pin(deed));
-    after(runtime);
-    outcome
+    runtime.block_on(Box::pin(deed))
 }
 
 /// Whether a command neither looks for what another process has made nor leaves anything to one.
@@ -166,7 +138,7 @@ fn is_self_contained(command: &Command) -> bool {
 
 async fn perform(context: &Context, command: Command) -> Outcome {
     match command {
-        Command::Run(_) => unreachable!("done by itself"),
+        Command::Run(args) => run::run(context, &args).await,
         Command::Submit(args) => submit::submit(context, &args).await,
         Command::Result(args) => result::result(context, &args).await,
         Command::Logs(args) => logs::logs(context, &args).await,
@@ -176,7 +148,7 @@ async fn perform(context: &Context, command: Command) -> Outcome {
         Command::Task(command) => task(context, command).await,
         Command::Queue(command) => queue::queue(context, command).await,
         Command::Schedule(command) => schedule::schedule(context, command).await,
-        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args, None).await,
+        Command::Worker(WorkerCommand::Start(args)) => start::foreground(context, &args).await,
         Command::Worker(WorkerCommand::List) => workers::list(context).await,
         Command::Worker(WorkerCommand::Stop(args)) => stop::stop(context, &args).await,
         Command::Manager(ManagerCommand::Stop(args)) => manager::stop(context, &args).await,

@@ -7,7 +7,6 @@ use raddle_core::{
     Control, EventKind, Spec, State, Target, Tid, Word,
     spec::{Isolation, Reserved},
 };
-use raddle_exec::Prefork;
 use raddle_fabric::{
     Ended, LastAttempt, Options, Shutdown, Standstill, Worker,
     wait::{WATCH_WORKERS, take_from_the_dead},
@@ -37,7 +36,7 @@ const PAUSE_WITHIN: Duration = Duration::from_secs(2);
 /// How long it may take to give back what it runs: longer than the grace period of a command.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefork>) -> Outcome {
+pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     let spec = spec::complete(spec::of_words(&args.target, &args.command), &args.spec)?;
     if args.no_wait {
         return submit::one(context, spec).await;
@@ -54,8 +53,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
         // The usual way of a task in a folder without workers, and the shortest. A task that waits for another must not wait for
         // the slot that it has itself.
         let yields = task.parent.is_none();
-        let options = Options { prefork, ..Options::inline(None) };
-        Worker::submit(Arc::clone(&broker), task, options, yields, interrupts.next()).await?
+        Worker::submit(Arc::clone(&broker), task, Options::inline(None), yields, interrupts.next()).await?
     } else {
         let submitted = tokio::select! {
             biased;
@@ -100,8 +98,6 @@ pub(super) async fn run(context: &Context, args: &RunArgs, prefork: Option<Prefo
     if purges && outcome.is_ok() {
         let _ = broker.purge().await;
     }
-    // The process is about to end. All there is to be written is, and the system closes a database faster than this would.
-    std::mem::forget(broker);
     outcome
 }
 

@@ -123,7 +123,7 @@ pub(super) fn processes(
     let project = through(&context.project, socket.as_deref());
     let template = template(global, &project, &start, socket.as_deref())?;
     // Once for all: what is forked, or started, is in the same group.
-    let _ = raddle_exec::cgroup::prepare(&[]);
+    let _ = raddle_exec::cgroup::prepare();
     let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
     let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
     let means = match zygote(&model, &template, call) {
@@ -206,7 +206,7 @@ pub(super) async fn keep(
 ) -> Outcome {
     let is_detached = detach::leave_session();
     let Launching { model, socket, means } = launching;
-    let worker = start::options(context, &model.start, None, None)?;
+    let worker = start::options(context, &model.start, None)?;
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
         // Once for all its workers. It ends by itself, or with the process.
@@ -266,7 +266,6 @@ pub(super) async fn keep(
         output::line(tid.to_string())?;
     }
     systemd::ready(&format!("{} {tid}", args.name));
-    start::settle();
     let shutdown = Shutdown::new();
     let mut keeping = Box::pin(spawner.run(shutdown.clone()));
     // On the thread of the loop itself: one that stands still does not say that it lives.
@@ -294,7 +293,7 @@ pub(super) async fn keep(
 
 /// How each of its workers is to be: what handlers there are is looked at anew, as by a new process.
 fn make(model: Arc<Model>) -> Make {
-    Box::new(move || start::options(&model.context, &model.start, None, None).map_err(|failure| failure.to_string()))
+    Box::new(move || start::options(&model.context, &model.start, None).map_err(|failure| failure.to_string()))
 }
 
 /// How its workers are started.

@@ -2,17 +2,16 @@
 
 use std::{
     ffi::OsString,
-    fs::{File, OpenOptions},
-    io::{Read, Write},
+    fs::OpenOptions,
+    io::Write,
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use raddle_broker::{Url, agent::Serving, connect};
 use raddle_core::{manager::Charter, spec::Isolation};
-use raddle_exec::{Legacy, Prefork};
+use raddle_exec::Legacy;
 use raddle_fabric::{
     Options, Shutdown, Worker,
     group::Member,
@@ -22,7 +21,7 @@ use raddle_fabric::{
     worker::EndReason,
 };
 
-use super::detach::{Invocation, PROGRAM, announce, detach, leave_session, tell_of};
+use super::detach::{Invocation, announce, detach, leave_session, tell_of};
 use crate::{
     args::{Global, Intake, StartArgs},
     context::Context,
@@ -32,16 +31,12 @@ use crate::{
     output,
 };
 
-/// How long after its beginning a worker has started, with all that it starts itself.
-const SETTLED: Duration = Duration::from_secs(2);
 /// What the manager may spawn whose worker this is, as JSON.
 const CHARTER: &str = "RADDLE_INTERNAL_CHARTER";
 /// Where tasks look for their broker.
 pub(super) const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
 const UNCAUGHT: u8 = 1;
-/// The number of a process that has a container to itself.
-const FIRST: u32 = 1;
 
 /// Does the deed of a worker for one task. A panic is its failure, and leaves by the code for that; what it has is taken back from it.
 pub(super) fn or_uncaught(deed: impl FnOnce() -> Outcome) -> Outcome {
@@ -149,13 +144,10 @@ impl Listener {
 }
 
 /// Works in this process until it is told to stop.
-pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Option<Prefork>) -> Outcome {
+pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let listener = Listener::of_environment();
     let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
     let is_detached = leave_session();
-    if std::process::id() == FIRST {
-        read_oneself();
-    }
     let mut member = Member::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
     let mut early = None;
     if let Some(member) = &member {
@@ -178,15 +170,12 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     let url = watched.url();
     watched.show(worker_page);
     let broker = watched.observed(broker);
-    let options = options(context, args, serve.as_deref(), prefork)?;
+    let options = options(context, args, serve.as_deref())?;
     let options = if let Some(member) = &member { member.bind(options) } else { options };
     let worker = Worker::register(broker, options).await?;
     let tid = worker.tid();
     match &listener {
-        Listener::Starter => {
-            announce(context, tid, is_detached, &serve, url.as_deref())?;
-            settle();
-        }
+        Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
         Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
     }
     let shutdown = Shutdown::new();
@@ -242,15 +231,6 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs, prefork: Opt
     Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
 }
 
-/// Gives back what only the start has needed, once that is over. For who may stay for long.
-pub(super) fn settle() {
-    // It ends by itself, and with this process.
-    tokio::spawn(async {
-        tokio::time::sleep(SETTLED).await;
-        raddle_exec::forget_text();
-    });
-}
-
 /// Marks that this loop turns, where somebody looks for that.
 async fn turning(member: &mut Option<Member>) {
     match member {
@@ -267,20 +247,11 @@ async fn lasting(deed: &mut Option<impl Future<Output = ()> + Unpin>) {
     }
 }
 
-/// Has this program in memory, all of it, before a task comes. In a container nothing else has done that: its files are its own, and each
-/// page that a task is the first to need would be asked of the engine's file system.
-fn read_oneself() {
-    let Ok(mut program) = File::open(PROGRAM) else { return };
-    let mut piece = vec![0; 256 << 10];
-    // What cannot be read is read when it is needed.
-    while matches!(program.read(&mut piece), Ok(1..)) {}
-}
-
 /// Goes on with what a worker runs whose spawner was killed, in the worker's own process. Without a broker, or when others have the task by
 /// now, it returns, and that ends.
 pub(super) async fn go_on(context: &Context, args: &StartArgs, legacy: Legacy) -> Outcome {
     let broker = connect(&context.project.url).await?;
-    if let Some(worker) = Worker::resume(broker, options(context, args, None, None)?, legacy).await? {
+    if let Some(worker) = Worker::resume(broker, options(context, args, None)?, legacy).await? {
         worker.run(Shutdown::new()).await?;
     }
     Ok(0)
@@ -294,12 +265,7 @@ fn serve_at(args: &StartArgs) -> Outcome<Option<PathBuf>> {
     args.serve.as_ref().map(absolute).transpose()
 }
 
-pub(super) fn options(
-    context: &Context,
-    args: &StartArgs,
-    serve: Option<&Path>,
-    prefork: Option<Prefork>,
-) -> Outcome<Options> {
+pub(super) fn options(context: &Context, args: &StartArgs, serve: Option<&Path>) -> Outcome<Options> {
     let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
     let plugins = Plugins::load(args.handlers.as_deref(), args.plugins.as_deref());
     let plugins = plugins.map_err(|error| Failure::Usage(error.to_string()))?;
@@ -330,7 +296,6 @@ pub(super) fn options(
         task_image: task_image(args)?,
         grouped: context.is_warm(),
         parent: std::env::var(SPAWNER_VARIABLE).ok().and_then(|spawner| spawner.parse().ok()),
-        prefork,
         ..kind
     };
     let options = options.offering(&routines, plugins);

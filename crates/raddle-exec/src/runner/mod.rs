@@ -12,7 +12,6 @@ mod ending;
 mod function;
 mod init;
 mod program;
-mod rehearsal;
 mod sandbox;
 mod settings;
 mod signals;
@@ -48,7 +47,6 @@ use crate::{
     fence::FencePage,
     frame::{self, MAX_STDIN, Start, ToRunner},
     message::{Done, Program},
-    processors::Processors,
     sys, title,
 };
 
@@ -77,8 +75,6 @@ pub(crate) struct Runner {
     delegation: Option<Option<Delegation>>,
     /// What there is to know if this is a worker.
     ward: Option<Ward>,
-    /// The processors that what it runs may run on, if it is confined to some of them itself.
-    allowed: Option<Processors>,
 }
 
 /// An attempt to run, and its input.
@@ -104,27 +100,10 @@ pub fn runner_main_if_asked(call: Option<Call>) {
     let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
     let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
     match Runner::set_up(title, fenced, call) {
-        Ok(runner) => process::exit(runner.run(false)),
+        Ok(runner) => process::exit(runner.run()),
         Err(error) => {
             complain(format_args!("cannot run as a runner, which only a worker can start: {error}"));
             process::exit(NOT_SET_UP);
-        }
-    }
-}
-
-/// Runs a runner in a process that was forked for it and for one attempt, with its socket and its fence where a new process has them.
-/// Returns the exit code. Its parent may have confined it to some of the processors that are `allowed`, and has done so when it says what to run.
-pub(crate) fn forked_main(call: Option<Call>, allowed: Option<Processors>) -> i32 {
-    match Runner::set_up(settings::FORKED_TITLE.into(), true, call) {
-        Ok(mut runner) => {
-            runner.allowed = allowed;
-            rehearsal::hold(&runner.inherited);
-            // It leaves by itself: while its process is taken down, its worker writes what has become of the attempt.
-            runner.run(true)
-        }
-        Err(error) => {
-            complain(format_args!("the runner could not be set up: {error}"));
-            NOT_SET_UP
         }
     }
 }
@@ -156,24 +135,18 @@ impl Runner {
             title_idle,
             delegation: None,
             ward: None,
-            allowed: None,
         })
     }
 
-    /// Runs attempts until the worker is gone; or one, if it is for `once`, until the worker has been told how that went. Returns the exit code.
-    fn run(mut self, once: bool) -> i32 {
+    /// Runs attempts until the worker is gone. Returns the exit code.
+    fn run(mut self) -> i32 {
         loop {
             let (start, stdin) = match self.wait_for_start() {
                 Ok(Some(found)) => found,
                 Ok(None) | Err(Hangup::Closed | Hangup::Left | Hangup::Broken) => return 0,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             };
-            if let Some(allowed) = self.allowed.take() {
-                allowed.confine(0);
-            }
             match self.attempt(&start, stdin) {
-                // Where the socket did not take it all, the worker closes it when it has.
-                Ok(()) if once && !self.control.has_outgoing() => return 0,
                 Ok(()) => {}
                 Err(Hangup::Closed | Hangup::Left) => return 0,
                 Err(Hangup::Broken) => return settings::BROKEN,

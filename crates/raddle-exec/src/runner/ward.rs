@@ -120,7 +120,6 @@ impl Newborn {
                     heir: None,
                     is_asked: false,
                 }),
-                allowed: None,
             })
         };
         let code = match set_up() {

@@ -162,10 +162,6 @@ impl Registry for Observed {
         self.broker.tie(worker)
     }
 
-    fn untie(&self, worker: Tid) {
-        self.broker.untie(worker);
-    }
-
     fn shorten(&self, worker: Tid, ttl: Duration) {
         self.broker.shorten(worker, ttl);
     }

@@ -239,7 +239,7 @@ impl Launcher for Forks {
         if let Some(nursery) = &mut self.nursery {
             match nursery.fork().await {
                 Ok(prefork) => {
-                    let (id, _) = prefork.worker_process().expect("a zygote forks wards");
+                    let (id, _) = prefork.worker_process();
                     self.speak_for(id, prefork, spawner);
                     return Ok(Id::process(id));
                 }

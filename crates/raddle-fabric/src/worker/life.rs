@@ -28,6 +28,8 @@ pub struct Worker {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
     pub(super) tid: Tid,
+    /// Where its runners read how long its lease holds.
+    pub(super) fence: Arc<FencePage>,
     /// When its lease began, on the monotonic clock.
     pub(super) leased_at: u64,
     /// What it has claimed already.
@@ -85,9 +87,13 @@ const TIDY_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
 
-/// The children that this process has and that have nothing to do with tasks.
-fn strangers(options: &Options) -> Arc<[u32]> {
-    options.prefork.as_ref().map_or_else(|| raddle_exec::children().into(), Prefork::strangers)
+/// Made before the broker hears of the worker: a process without descriptors for it must not hold a task.
+fn fence_page(options: &Options) -> Result<Arc<FencePage>> {
+    if let Some(fence) = options.prefork.as_ref().and_then(Prefork::fence) {
+        return Ok(fence);
+    }
+    let page = FencePage::new().map(Arc::new);
+    page.map_err(|error| Error::Starved { what: "shared memory".into(), reason: error.to_string() })
 }
 
 /// When a lease began that was asked for at `asked_at`, as far as that is known: not before. Where the broker took its time, the lease is
@@ -108,6 +114,7 @@ async fn lease_began(broker: &dyn Broker, worker: Tid, lease: Duration, asked_at
 impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
+        let fence = fence_page(&options)?;
         let asked_at = FencePage::clock_now();
         // Who speaks for others looks after those that are gone himself.
         let own = options.ward().is_some();
@@ -116,15 +123,16 @@ impl Worker {
             false => broker.register(options.info(), options.lease).await?,
         };
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
-        // A runner that was forked before could not hold what shows that it is there.
+        // A ward is there already, and does not inherit it.
         if options.prefork.is_none() {
             broker.tie(tid);
         }
-        let strangers = strangers(&options);
+        let strangers = raddle_exec::children().into();
         Ok(Self {
             broker,
             options,
             tid,
+            fence,
             leased_at,
             claim: None,
             strangers,
@@ -147,6 +155,7 @@ impl Worker {
         yields: bool,
         give_up: impl Future<Output = ()>,
     ) -> Result<Option<(Submitted, Option<Self>)>> {
+        let fence = fence_page(&options)?;
         let asked_at = FencePage::clock_now();
         let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
         let Own { submitted, worker, claim } = tokio::select! {
@@ -154,16 +163,20 @@ impl Worker {
             own = broker.submit_own(request) => own?,
             () = give_up => return Ok(None),
         };
-        let Some(tid) = worker else {
-            broker.sync().await?;
-            return Ok(Some((submitted, None)));
-        };
+        let synced = broker.sync().await;
+        let Some(tid) = worker else { return synced.map(|()| Some((submitted, None))) };
+        if let Err(error) = synced {
+            // No caller was told that the task lasts, and its end is written with the same care.
+            tracing::warn!(tid = %submitted.tid(), %error, "a power cut would lose this task");
+        }
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
+        broker.tie(tid);
         let options = Options { only: Some(submitted.tid()), ..options };
-        let strangers = strangers(&options);
+        let strangers = raddle_exec::children().into();
         let (begun, born, standstill) = (watch::Sender::new(0), Instant::now(), Standstill::default());
         let (own, resumed) = (true, None);
-        let worker = Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill };
+        let worker =
+            Self { broker, options, tid, fence, leased_at, claim, strangers, own, resumed, begun, born, standstill };
         Ok(Some((submitted, Some(worker))))
     }
 
@@ -186,9 +199,23 @@ impl Worker {
         };
         let claim = Some(Claim { fence: Fence { tid: task, attempt }, spec: found.spec });
         let options = Options { prefork: Some(runner), ..options };
-        let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), strangers(&options));
+        let fence = fence_page(&options)?;
+        let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), raddle_exec::children().into());
         let (own, resumed, standstill) = (true, Some(heeded), Standstill::default());
-        Ok(Some(Self { broker, options, tid, leased_at, claim, strangers, own, resumed, begun, born, standstill }))
+        Ok(Some(Self {
+            broker,
+            options,
+            tid,
+            fence,
+            leased_at,
+            claim,
+            strangers,
+            own,
+            resumed,
+            begun,
+            born,
+            standstill,
+        }))
     }
 
     /// The worker's own id.
@@ -226,9 +253,7 @@ impl Worker {
         // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.
         let needs_group =
             !self.options.grouped && self.claim.as_ref().is_none_or(|claim| !claim.spec.limits.is_empty());
-        // One that was forked ahead is in this process's group.
-        let runner = || self.options.prefork.as_ref().and_then(Prefork::runner_process);
-        if let Some(Err(error)) = needs_group.then(|| raddle_exec::cgroup::prepare(runner().as_slice())) {
+        if let Some(Err(error)) = needs_group.then(raddle_exec::cgroup::prepare) {
             tracing::debug!(%error, "limits are kept without control groups");
         }
         // It ends with this worker, whichever way that ends.
@@ -244,7 +269,7 @@ impl Worker {
             });
         }
         loop {
-            let service = Service::start(&mut self, &shutdown)?;
+            let service = Service::start(&mut self, &shutdown);
             let tid = self.tid;
             let Closed { end, is_hasty, has_ended_task } = service.run().await;
             let tasks = *self.begun.borrow();

@@ -62,7 +62,7 @@ pub struct Options {
     pub parent: Option<Tid>,
     /// Whether it begins paused: then it takes nothing before it is told to go on.
     pub paused: bool,
-    /// A runner that is there already, for the first task. If it is a ward, that process is the worker, and this one only speaks for it.
+    /// A ward: that process is the worker, and this one only speaks for it.
     pub prefork: Option<Prefork>,
 }
 
@@ -149,7 +149,7 @@ impl Options {
 
     /// The process that is the worker, if it is not this one, and when it began.
     pub(crate) fn ward(&self) -> Option<(u32, Option<u64>)> {
-        self.prefork.as_ref().and_then(Prefork::worker_process)
+        self.prefork.as_ref().map(Prefork::worker_process)
     }
 
     fn kind(&self) -> &'static str {

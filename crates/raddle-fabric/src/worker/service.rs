@@ -3,15 +3,13 @@
 
 use std::{
     future::Future,
-    io,
     pin::Pin,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
-use raddle_broker::{Broker, ClaimRequest, Delivery, Error, Result, Started, Verdict};
+use raddle_broker::{Broker, ClaimRequest, Delivery, Result, Started, Verdict};
 use raddle_core::{Control, Exit, Tid, title};
-use raddle_exec::{FencePage, Prefork};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -74,13 +72,10 @@ pub(super) struct Closed {
 }
 
 impl Service {
-    pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Result<Self> {
-        let Worker { broker, options, tid, leased_at, claim, strangers, resumed, begun, born, standstill, .. } = worker;
-        let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
-        let fence = match options.prefork.as_ref().and_then(Prefork::fence) {
-            Some(fence) => fence,
-            None => Arc::new(FencePage::new().map_err(page)?),
-        };
+    pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Self {
+        let Worker {
+            broker, options, tid, fence, leased_at, claim, strangers, resumed, begun, born, standstill, ..
+        } = worker;
         hand::take(claim.as_slice());
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
@@ -88,21 +83,19 @@ impl Service {
             broker: Arc::clone(broker),
             tid: *tid,
             lease: options.lease,
-            fence: Arc::clone(&fence),
+            fence: Arc::clone(fence),
             vitals: Arc::clone(&vitals),
         });
-        let pulse = Beats::new(heart, options.lease, *leased_at, Arc::clone(&fence), Arc::clone(&vitals));
+        let pulse = Beats::new(heart, options.lease, *leased_at, Arc::clone(fence), Arc::clone(&vitals));
         let is_ward = options.ward().is_some();
         let listen_after = if is_ward { LISTEN_AFTER_OF_WARD } else { LISTEN_AFTER };
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),
-            fence,
+            fence: Arc::clone(fence),
             runner: options.runner.clone(),
             prefork: options.prefork.clone(),
-            one_shot: options.is_for_one(),
             is_ward,
             resumed: *resumed,
-            syncs: options.only.is_some(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
             bound: options.bound.clone(),
@@ -124,7 +117,7 @@ impl Service {
         let (write, written) = mpsc::unbounded_channel();
         let (say, words) = mpsc::unbounded_channel();
         let haste = Haste::new();
-        Ok(Self {
+        Self {
             core: Core::new(policy, claim.take().into_iter().collect()),
             slots: slots.collect(),
             ledger: Ledger::start(Arc::clone(broker), write, haste.pace(), is_ward),
@@ -152,7 +145,7 @@ impl Service {
             broker: Arc::clone(broker),
             options: options.clone(),
             tid: *tid,
-        })
+        }
     }
 
     /// Works to the end.

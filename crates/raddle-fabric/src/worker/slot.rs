@@ -2,9 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    future::Future,
     path::PathBuf,
-    pin::Pin,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
@@ -34,14 +32,10 @@ pub(super) struct Equipment {
     pub(super) fence: Arc<FencePage>,
     pub(super) runner: PathBuf,
     pub(super) prefork: Option<Prefork>,
-    /// Runners are used once: there will hardly be a second task, and while the first is being written its runner can leave.
-    pub(super) one_shot: bool,
     /// The runner is the worker: it stays until its task is written, and one that is killed is a worker that was killed.
     pub(super) is_ward: bool,
     /// The first task runs already, and this has been made of what it answered.
     pub(super) resumed: Option<Heeded>,
-    /// The task was stored by this process, and is not on the disk yet.
-    pub(super) syncs: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
     pub(super) bound: Bound,
@@ -120,7 +114,6 @@ impl Slot {
                 news,
                 runner: None,
                 may_rest: false,
-                leaving: None,
                 reporter: OnceLock::new(),
                 #[cfg(feature = "docker")]
                 sweeping: None,
@@ -155,8 +148,6 @@ struct Occupant {
     runner: Option<Runner>,
     /// It is a ward that can be another worker when its task is over.
     may_rest: bool,
-    /// A runner on its way out.
-    leaving: Option<JoinHandle<()>>,
     /// Started with the first word of progress.
     reporter: OnceLock<Reporter>,
     /// Looking for what a leash that was killed has left. It is waited for.
@@ -178,9 +169,6 @@ impl Occupant {
             (Some(runner), Some(prefork)) if self.may_rest => runner.give_back(prefork).await,
             (Some(runner), _) => runner.close().await,
             (None, _) => {}
-        }
-        if let Some(leaving) = self.leaving {
-            let _ = leaving.await;
         }
         #[cfg(feature = "docker")]
         if let Some(sweeping) = self.sweeping {
@@ -224,11 +212,7 @@ impl Occupant {
         self.equipment.bound.over(self.number);
         match watched {
             Ok(mut done) => {
-                if self.equipment.one_shot && !self.equipment.is_ward {
-                    self.leaving = Some(tokio::spawn(runner.close()));
-                } else {
-                    self.runner = Some(runner);
-                }
+                self.runner = Some(runner);
                 if let Some(mut answer) = answer {
                     answer.append(&mut done.reply);
                     self.judge(&mut done, &answer, fence).await;
@@ -291,7 +275,7 @@ impl Occupant {
             return Ok(runner);
         }
         let Equipment { fence, runner, prefork, idle_title, .. } = &*self.equipment;
-        if let Some(Ok(runner)) = prefork.as_ref().and_then(Runner::adopt) {
+        if let Some(Ok(runner)) = prefork.as_ref().and_then(Runner::take_over) {
             return Ok(runner);
         }
         if self.equipment.is_ward {
@@ -318,25 +302,9 @@ impl Occupant {
             runner.start(request).await?;
         }
         let broker = &*self.equipment.broker;
-        let mut syncing = self.equipment.syncs.then(|| sync(broker, fence));
-        if let Some(sync) = &mut syncing {
-            // All the while the runner begins; and whatever else there is to be done, while that is under way.
-            let is_over = tokio::select! {
-                biased;
-                () = sync => true,
-                () = std::future::ready(()) => false,
-            };
-            if is_over {
-                syncing = None;
-            }
-            broker.make_ready();
-        }
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
         loop {
             tokio::select! {
-                () = async { syncing.as_mut().expect("polled only when there is one").await }, if syncing.is_some() => {
-                    syncing = None;
-                }
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
                     Notice::Asked => self.tell(fence, What::Asked),
@@ -410,16 +378,6 @@ impl Occupant {
     fn tell(&self, fence: Fence, what: What) {
         let _ = self.news.send(News { slot: self.number, fence, what });
     }
-}
-
-/// Makes a task last that was stored by this process.
-fn sync(broker: &dyn Broker, fence: Fence) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-    Box::pin(async move {
-        if let Err(error) = broker.sync().await {
-            // Nobody was told that it would last, and what becomes of it is written with the same care.
-            hand::log!(warn, fence, %error, "a power cut would lose this task");
-        }
-    })
 }
 
 /// The end of an attempt that has nothing else to tell.

@@ -41,16 +41,10 @@ impl Standstill {
         let Some(present) = &*present else { return stop() };
         // A beat in between would make the lease short again.
         let _no_beat = present.vitals.beating();
-        // Nobody has to wait for the end of a lease so long if the process is killed where it stands.
-        let is_tied = present.broker.tie(present.tid);
         present.renew(LONGEST);
         stop();
         present.renew(present.lease);
         present.broker.shorten(present.tid, present.lease);
-        // A runner that was forked before does not hold it, and may be at the task a moment longer than this process.
-        if is_tied {
-            present.broker.untie(present.tid);
-        }
     }
 
     pub(super) fn enter(&self, present: Present) {
