@@ -435,7 +435,8 @@ fn a_worker_can_have_every_task_in_a_container() {
     bay.world.raddle(["worker", "start", "--min-isolation", "docker"]).code(2).says("--task-image");
     bay.worker(&["--min-isolation", "docker"]);
     let first = "cat /proc/1/cmdline; pwd";
-    let said = bay.world.raddle(["run", "--", "sh", "-c", first]).ok().text();
+    let ran = bay.world.raddle(["run", "--", "sh", "-c", first]).ok();
+    let said = ran.text();
     // After the loader and its option, where the program is linked dynamically.
     assert!(said.ends_with("/.raddle\0__init\0/tmp\n"), "{said:?}");
     for (flags, reason) in [
