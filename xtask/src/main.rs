@@ -1,6 +1,7 @@
 //! The chores of this repository: `cargo xtask test`, `bench`, `chaos`, `image` and `dist`. Users of Raddle need none of it.
 
 mod count;
+mod crates;
 mod dist;
 mod image;
 mod install;

@@ -8,11 +8,11 @@ use std::{
 use crate::{
     DEV, built,
     count::{self, Count},
-    install, step,
+    crates, install, step,
 };
 
 /// What the tests of this package need on top of what it needs to run them, and what is off unless somebody asks for it.
-const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes";
+const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes,raddle-cli/tls";
 /// A short campaign: half a minute of breaking and settling.
 const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
@@ -79,6 +79,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         run.step("documentation", doc);
     }
     deny(&mut run);
+    run.check("number of crates", crates::are_few());
 
     let profile = if install::is_ci() { "ci" } else { "default" };
     let mut nextest = step::cargo(&[

@@ -33,7 +33,6 @@ mod frame;
 mod handle;
 mod heap;
 pub mod leftovers;
-pub mod log;
 mod mark;
 mod message;
 mod orphans;
@@ -45,7 +44,6 @@ mod runner;
 mod socket;
 mod sys;
 mod terminated;
-pub mod title;
 mod tree;
 mod zygote;
 
@@ -58,6 +56,7 @@ pub use orphans::{
     stop_self, terminate,
 };
 pub use prefork::Prefork;
+pub use raddle_process::{log, title};
 pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
 pub use sys::{close_on_exec, survive_file_limit, wake_when_parent_dies};
 pub use terminated::is_terminated;

@@ -1,7 +1,7 @@
 //! Runs tasks in other processes, keeps them apart, spreads them evenly, and loses none.
 //!
 //! This crate is the one that applications depend on. It adds nothing of its own: the task model is [`core`], the place where tasks are
-//! kept is `broker`, workers are `fabric`, one attempt of a task is [`exec`], and calls of functions in other processes are `pool`.
+//! kept is `broker`, workers are `fabric`, one attempt of a task is `exec`, and calls of functions in other processes are `pool`.
 //!
 //! # Calls
 //!
@@ -127,6 +127,7 @@ pub mod __private;
 #[cfg(feature = "queue")]
 pub use raddle_broker as broker;
 pub use raddle_core as core;
+#[cfg(feature = "queue")]
 pub use raddle_exec as exec;
 #[cfg(feature = "queue")]
 pub use raddle_fabric as fabric;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 
-use raddle_exec::{log::Log, title};
+use raddle_process::{log::Log, title};
 use serde::{Deserialize, Serialize};
 
 use crate::{

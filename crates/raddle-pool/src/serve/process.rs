@@ -13,7 +13,7 @@ use std::{
 };
 
 use raddle_core::routine::Routines;
-use raddle_exec::{log::Log, title};
+use raddle_process::{log::Log, title};
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},

@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_exec::log::Log;
+use raddle_process::log::Log;
 use tokio::sync::Notify;
 
 use super::{Patience, ProcessSettings, Tally, Worker, WorkerError, WorkerProcess};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use raddle_core::{Tid, TidClock};
-use raddle_exec::log::Log;
+use raddle_process::log::Log;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tokio::{
     io::{Interest, unix::AsyncFd},

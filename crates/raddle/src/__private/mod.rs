@@ -19,7 +19,7 @@ pub use self::{
 pub fn enter() {
     #[cfg(feature = "queue")]
     raddle_exec::runner_main_if_asked(Some(raddle_fabric::routine::call));
-    raddle_exec::title::init();
+    raddle_process::title::init();
     if let Err(clash) = raddle_core::routine::Routines::of_this_program() {
         eprintln!("raddle: {clash}");
         process::exit(125);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, thread, time::Duration};
 
-use raddle_exec::log::Log;
+use raddle_process::log::Log;
 
 use super::place::{self, Advertise};
 use crate::{

@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// The variable that says what to log, as in `raddle_fabric=debug`.
 const FILTER: &str = "RADDLE_LOG";
@@ -39,20 +39,48 @@ impl Log {
 
     /// Begins to log. Once in a process: if it was done before, that stays.
     pub fn start(&self) {
-        // A malformed filter must not keep work from being done: what can be understood of it holds.
-        let filter = EnvFilter::builder().parse_lossy(&self.filter);
+        let targets = parse_lossy(&self.filter);
         // A line that cannot be written is lost and no more: to say so on stderr, where it was to go, is what panics.
-        let log = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).log_internal_errors(false);
-        let log = log.with_env_filter(filter);
+        let lines =
+            tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).log_internal_errors(false);
+        let log = tracing_subscriber::registry().with(targets);
         let _ = match self.format {
-            Format::Text => log.try_init(),
-            // Nothing is nested: whoever looks for a task looks for `tid`.
-            Format::Json => log.json().flatten_event(true).with_current_span(false).with_span_list(false).try_init(),
+            Format::Text => log.with(lines).try_init(),
+            // Fields stand at the top level, so that a search for a task is a search for `tid`.
+            Format::Json => {
+                let lines = lines.json().flatten_event(true).with_current_span(false).with_span_list(false);
+                log.with(lines).try_init()
+            }
         };
     }
+}
+
+/// Reads `LEVEL` and `TARGET=LEVEL`, separated by commas. A malformed part must not keep work from being done: the rest holds.
+fn parse_lossy(filter: &str) -> Targets {
+    let parts = filter.split(',').filter_map(|part| part.trim().parse::<Targets>().ok());
+    parts.fold(Targets::new(), |all, part| {
+        let default = part.default_level();
+        let all = all.with_targets(part);
+        default.map_or(all.clone(), |level| all.with_default(level))
+    })
 }
 
 /// What `RADDLE_LOG` asks for, if it does.
 pub fn filter_of_environment() -> Option<String> {
     std::env::var(FILTER).ok().filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn keeps_what_can_be_understood_of_a_filter() {
+        let targets = parse_lossy("warn, raddle_fabric=debug,raddle_pool=loud");
+        assert!(targets.would_enable("hyper", &Level::WARN) && !targets.would_enable("hyper", &Level::INFO));
+        assert!(targets.would_enable("raddle_fabric::worker", &Level::DEBUG));
+        assert!(!targets.would_enable("raddle_pool", &Level::DEBUG));
+    }
 }

@@ -1,0 +1,6 @@
+//! What a process of Raddle shows of itself: its title in `ps`, and its log on standard error.
+//!
+//! This crate knows neither tasks nor workers, so that a program that only calls pools does not build what runs tasks.
+
+pub mod log;
+pub mod title;

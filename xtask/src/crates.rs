@@ -1,0 +1,49 @@
+//! How many crates a user compiles. Each one is time before the first task runs.
+
+use std::collections::BTreeSet;
+
+use crate::step;
+
+/// A build, the most crates that it may take, and a crate that it must do without.
+const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
+    ("the command line", &["--package", "raddle-cli"], 220, None),
+    (
+        "a program that calls pools",
+        &["--package", "raddle", "--no-default-features", "--features", "pool"],
+        120,
+        Some("libsqlite3-sys"),
+    ),
+];
+
+/// Whether every build stays within its bound. Says what each takes.
+pub(crate) fn are_few() -> bool {
+    println!("\n==> number of crates");
+    BUILDS.iter().fold(true, |all, (name, args, most, without)| {
+        let mut tree = step::cargo(&["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]);
+        let Ok(output) = tree.args(*args).output() else { return false };
+        let crates = distinct(&String::from_utf8_lossy(&output.stdout));
+        println!("{name}: {} of at most {most}", crates.len());
+        let unwanted = without.filter(|name| crates.iter().any(|found| found.starts_with(&format!("{name} "))));
+        if let Some(name) = unwanted {
+            println!("it compiles {name}");
+        }
+        all && output.status.success() && crates.len() <= *most && unwanted.is_none()
+    })
+}
+
+/// Reads `NAME VERSION …` a line, where a crate may stand more than once.
+fn distinct(tree: &str) -> BTreeSet<String> {
+    let words = tree.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+    words.filter(|name| !name.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_a_crate_once_for_each_version() {
+        let tree = "raddle v0.1.0 (/far)\nsyn v2.0.1\nsyn v3.0.9\nsyn v3.0.9 (*)\n\nserde_derive v1.0.2 (proc-macro)\n";
+        assert_eq!(distinct(tree).len(), 4);
+    }
+}
