@@ -47,10 +47,6 @@ pub trait Tasks: Send + Sync + 'static {
     /// Returns when all that was written through this handle is durable.
     async fn sync(&self) -> Result<()>;
 
-    /// The end of an attempt will be written through this handle before long. What an engine can do ahead for that it does now, while its caller has
-    /// nothing to wait for; nobody notices if it does nothing.
-    fn make_ready(&self) {}
-
     /// Takes up to `max` tasks that the owner may run, the most urgent and then the oldest first.
     ///
     /// Waits for the first one as long as the request says. Each claim begins an attempt, whose number is its fence.

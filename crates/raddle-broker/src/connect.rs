@@ -44,17 +44,6 @@ pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
     })
 }
 
-/// As [`connect`], for a process that does one thing after another and has nothing else to do while a call is under way.
-pub async fn connect_here(url: &Url) -> Result<Arc<dyn Broker>> {
-    Ok(match url {
-        Url::Memory => Arc::new(memory::Memory::new()),
-        Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open_here(path).await?),
-        Url::Unix(path) => Arc::new(agent::Remote::connect(path).await?),
-        #[cfg(feature = "redis")]
-        Url::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),
-    })
-}
-
 impl Url {
     /// The URL with the password in it, if it may hold one: for the environment of a process that is to open the same broker.
     pub fn secret(&self) -> Option<&str> {

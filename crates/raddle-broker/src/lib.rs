@@ -25,7 +25,7 @@ mod wait;
 pub mod conformance;
 
 pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Schedules, Tasks};
-pub use connect::{ParseUrlError, Url, connect, connect_here};
+pub use connect::{ParseUrlError, Url, connect};
 pub use demand::{Demand, Waiting};
 pub use error::{Error, Result};
 pub use request::*;

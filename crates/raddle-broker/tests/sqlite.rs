@@ -1,4 +1,4 @@
-//! The conformance suite on the SQLite engine: with a thread of its own, and on the caller's. The second handle always has a thread.
+//! The conformance suite on the SQLite engine.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -26,32 +26,11 @@ impl Fixture for OnDisk {
     }
 }
 
-fn place() -> (tempfile::TempDir, PathBuf) {
+async fn make() -> OnDisk {
     let folder = tempfile::tempdir().expect("there is room for a temporary folder");
     let path = folder.path().join("broker.db");
-    (folder, path)
+    let broker = Arc::new(Sqlite::open(&path).await.expect("a new database can be made"));
+    OnDisk { path, broker, _folder: folder }
 }
 
-mod on_its_own_thread {
-    use super::*;
-
-    async fn make() -> OnDisk {
-        let (folder, path) = place();
-        let broker = Arc::new(Sqlite::open(&path).await.expect("a new database can be made"));
-        OnDisk { path, broker, _folder: folder }
-    }
-
-    raddle_broker::conformance!(make);
-}
-
-mod on_the_callers_thread {
-    use super::*;
-
-    async fn make() -> OnDisk {
-        let (folder, path) = place();
-        let broker = Arc::new(Sqlite::open_here(&path).await.expect("a new database can be made"));
-        OnDisk { path, broker, _folder: folder }
-    }
-
-    raddle_broker::conformance!(make);
-}
+raddle_broker::conformance!(make);

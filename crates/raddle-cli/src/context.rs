@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use raddle_broker::{Broker, Url, agent::Remote, connect, connect_here, sqlite::Sqlite};
+use raddle_broker::{Broker, Url, agent::Remote, connect, sqlite::Sqlite};
 
 use crate::{
     args::Global,
@@ -49,7 +49,7 @@ impl Context {
 
     /// Opens the broker, making it if it is not there.
     pub(crate) async fn broker(&self) -> Outcome<Arc<dyn Broker>> {
-        Ok(connect_here(&self.project.url).await?)
+        Ok(connect(&self.project.url).await?)
     }
 
     /// Opens the broker for a worker, which goes on while its results are being written.
@@ -64,7 +64,7 @@ impl Context {
     /// Opens the broker for a command that only looks. Where there is none, an empty one answers: looking leaves no trace.
     pub(crate) async fn onlooker(&self) -> Outcome<Arc<dyn Broker>> {
         let absent = self.absent_database().is_some();
-        Ok(connect_here(if absent { &Url::Memory } else { &self.project.url }).await?)
+        Ok(connect(if absent { &Url::Memory } else { &self.project.url }).await?)
     }
 
     /// Opens the broker for a command that only looks, again and again. An empty one would never have anything to show.

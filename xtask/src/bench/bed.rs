@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use raddle_broker::{Broker, Url, connect, connect_here};
+use raddle_broker::{Broker, Url, connect};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
@@ -35,12 +35,6 @@ impl Bed {
     pub(crate) fn broker(&self) -> Arc<dyn Broker> {
         let path = self.path().join(".raddle").join("raddle.db");
         self.wait(connect(&Url::Sqlite(path))).expect("a new database can be made")
-    }
-
-    /// The same, as short commands open it: 'raddle submit' among them.
-    pub(crate) fn broker_here(&self) -> Arc<dyn Broker> {
-        let path = self.path().join(".raddle").join("raddle.db");
-        self.wait(connect_here(&Url::Sqlite(path))).expect("a new database can be made")
     }
 
     pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {

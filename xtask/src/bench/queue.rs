@@ -23,7 +23,7 @@ pub(crate) fn bench_enqueue(plan: &Plan) -> Vec<Verdict> {
         let inserts = Inserts::new(bed.path(), &payload());
         single.push(rate(200, inserts.insert(200, 1)));
         grouped.push(rate(tasks, inserts.insert(tasks, GROUP)));
-        let broker = bed.broker_here();
+        let broker = bed.broker();
         ours.push(rate(tasks, enqueue(&bed, &*broker, tasks)));
     }
     show("bare fsynced insert, one by one", "/s", &single);

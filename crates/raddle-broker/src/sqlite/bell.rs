@@ -12,7 +12,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use rustix::{fs::FlockOperation, io::Errno, thread::futex};
@@ -40,8 +39,6 @@ pub(super) struct Topics(u8);
 pub(super) struct Bell {
     /// `flock` belongs to the open file, which the threads of a handle share: among themselves they queue here.
     gate: Mutex<()>,
-    /// Whether the lock is held for whoever comes next through the gate.
-    reserved: AtomicBool,
     page: Arc<Page>,
     closed: Arc<AtomicBool>,
     /// What the listening thread passes rings on to; it is started when something is first waited for.
@@ -56,13 +53,7 @@ pub(super) struct WriteLock<'a> {
 
 impl Bell {
     pub(super) fn new(page: Arc<Page>) -> Self {
-        Self {
-            gate: Mutex::new(()),
-            reserved: AtomicBool::new(false),
-            page,
-            closed: Arc::default(),
-            topics: Mutex::default(),
-        }
+        Self { gate: Mutex::new(()), page, closed: Arc::default(), topics: Mutex::default() }
     }
 
     /// Wakes everybody who waits for one of `topics`, in this process and in others.
@@ -107,57 +98,13 @@ impl Bell {
     /// Waits for the right to write, however long it takes. Kernel queues are fair, and a holder that is killed lets go.
     pub(super) fn lock(&self) -> io::Result<WriteLock<'_>> {
         let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.reserved.swap(false, Ordering::Relaxed) {
-            return Ok(self.locked(gate));
-        }
         while let Err(error) = rustix::fs::flock(self.page.file(), FlockOperation::LockExclusive) {
             if error != Errno::INTR {
                 return Err(error.into());
             }
         }
-        Ok(self.locked(gate))
-    }
-
-    /// Takes the lock ahead for this process, if it is free: the next who locks has it already.
-    pub(super) fn reserve(&self) -> io::Result<bool> {
-        let Ok(_gate) = self.gate.try_lock() else { return Ok(false) };
-        if self.reserved.load(Ordering::Relaxed) {
-            return Ok(true);
-        }
-        match rustix::fs::flock(self.page.file(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => self.reserved.store(true, Ordering::Relaxed),
-            Err(Errno::INTR | Errno::WOULDBLOCK) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
-        Ok(true)
-    }
-
-    /// As [`lock`](Self::lock), for a thread that cannot be interrupted: gives up, with `None`, when somebody holds on for too long. The
-    /// kernel knows no such wait, so this one looks again and again; only short commands use it, and seldom have to.
-    pub(super) fn lock_within(&self, patience: Duration) -> io::Result<Option<WriteLock<'_>>> {
-        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.reserved.swap(false, Ordering::Relaxed) {
-            return Ok(Some(self.locked(gate)));
-        }
-        let began = Instant::now();
-        let mut pause = Duration::from_micros(100);
-        loop {
-            match rustix::fs::flock(self.page.file(), FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(self.locked(gate))),
-                Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) if began.elapsed() < patience => {
-                    thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(2));
-                }
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn locked<'a>(&'a self, gate: MutexGuard<'a, ()>) -> WriteLock<'a> {
         self.page.head().holder.store(std::process::id(), Ordering::Relaxed);
-        WriteLock { bell: self, _gate: gate }
+        Ok(WriteLock { bell: self, _gate: gate })
     }
 
     /// The process that holds the write lock, if one does.

@@ -33,12 +33,6 @@ impl Bulk {
         Self { sql: SIZES.map(|keys| format!("{sql} {}", tuple(keys))) }
     }
 
-    /// Compiles the statement for a single row, so that it need not be when there is one.
-    pub(super) fn make_ready(&self, db: &Connection) -> rusqlite::Result<()> {
-        let [.., one] = &self.sql;
-        db.prepare_cached(one).map(drop)
-    }
-
     /// Runs the statement for `rows`, whose values `bind` gives one by one.
     pub(super) fn write<R>(
         &self,

@@ -14,7 +14,7 @@ use super::{
     chain,
     claim::spec_of,
     clock, control, purge,
-    tx::{self, ACTIVE_COLUMNS, Active, DEPART, Fail, Tx, Waiting, active_at, find_active},
+    tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
 };
 use crate::{Fence, Finish, Release, Started, Stream, Verdict};
 
@@ -108,14 +108,6 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
     write_records(tx, &records)?;
     chain::follow_up(tx, &followed)?;
     Ok(verdicts)
-}
-
-/// Compiles what it takes to end an attempt of a worker that has this one alone.
-pub(super) fn make_ready(db: &Connection) -> rusqlite::Result<()> {
-    tx::make_ready(db)?;
-    [&FIND_ACTIVE, &DELETE_ACTIVE, &INSERT_DONE].into_iter().try_for_each(|statement| statement.make_ready(db))?;
-    [purge::NOTE_EXPIRY, DEPART].into_iter().try_for_each(|sql| db.prepare_cached(sql).map(drop))?;
-    control::any_pending(db).map(drop)
 }
 
 /// Notes that some of what an attempt wrote is not there.

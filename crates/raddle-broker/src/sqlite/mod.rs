@@ -17,8 +17,6 @@ mod demand;
 mod finish;
 mod health;
 mod heart;
-mod here;
-mod image;
 mod leases;
 mod log;
 mod mend;
@@ -42,11 +40,8 @@ mod waiting;
 mod writer;
 
 use std::{
-    fs::File,
-    mem::ManuallyDrop,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    thread::JoinHandle,
+    sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -68,7 +63,8 @@ pub struct Sqlite {
     shared: Arc<Shared>,
     /// Given up before the thread is waited for.
     writer: Option<Writer>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends with the thread.
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
 /// What the threads of one handle share.
@@ -76,12 +72,6 @@ struct Shared {
     path: PathBuf,
     bell: Bell,
     leases: Leases,
-    /// How long to wait for other processes, where the wait cannot be given up from outside.
-    patience: Option<Duration>,
-    unsynced: Mutex<Unsynced>,
-    /// A database that this process has made with something in it, as it wrote it. It is never closed: that would let go of every lock that this process has on
-    /// the file.
-    first: OnceLock<ManuallyDrop<File>>,
     /// Why the log could not be synced, from then on.
     hole: OnceLock<String>,
     sweep: heart::Sweep,
@@ -89,21 +79,10 @@ struct Shared {
     outlet: Arc<tokio::sync::Mutex<Option<Connection>>>,
 }
 
-/// What of a new database does not last yet.
-#[derive(Default)]
-struct Unsynced {
-    /// The file itself.
-    draft: bool,
-    /// Why the file could not be synced.
-    failure: Option<Error>,
-    /// The name of its folder, in this one.
-    above: Option<PathBuf>,
-}
-
 /// How long a call waits for other processes to let go of the database before it says who holds it.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
-/// The same for a call that blocks its caller, who cannot even be interrupted meanwhile.
-const BLOCKED_PATIENCE: Duration = Duration::from_secs(20);
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+/// How long a handle that is dropped waits for its thread, which may stand still for the write lock.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Sqlite {
     /// Whether nobody has made a database there, nor left the log of one.
@@ -113,16 +92,8 @@ impl Sqlite {
 
     /// Opens the database at `path`, making it if it is not there.
     pub async fn open(path: &Path) -> Result<Self> {
-        let (writer, shared, thread) = Writer::start(path.to_owned()).await?;
-        Ok(Self { shared, writer: Some(writer), thread: Some(thread) })
-    }
-
-    /// As [`open`](Self::open), for a process that does one thing after another: each call is done on the caller's thread, which blocks
-    /// for it, but not while it waits for other processes: there a call can be given up. That saves short commands two switches of thread a
-    /// call. A database that is not there is made by the first call.
-    pub async fn open_here(path: &Path) -> Result<Self> {
-        let (writer, shared) = Writer::here(path).await?;
-        Ok(Self { shared, writer: Some(writer), thread: None })
+        let (writer, shared, ended) = Writer::start(path.to_owned()).await?;
+        Ok(Self { shared, writer: Some(writer), ended: Mutex::new(ended) })
     }
 
     fn writer(&self) -> &Writer {
@@ -135,7 +106,6 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
     {
-        self.writer().until_free().await?;
         self.answer(self.writer().write(durability, job)).await
     }
 
@@ -145,7 +115,6 @@ impl Sqlite {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Fail> + Send + 'static,
     {
-        self.writer().until_open().await?;
         self.answer(self.writer().read(query)).await
     }
 
@@ -153,7 +122,7 @@ impl Sqlite {
         match tokio::time::timeout(LOCK_PATIENCE, reply).await {
             Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
             // The receiver is gone with the timeout, and the thread passes over work that nobody waits for.
-            Err(_) => Err(self.shared.locked(LOCK_PATIENCE)),
+            Err(_) => Err(self.shared.locked()),
         }
     }
 
@@ -165,13 +134,12 @@ impl Sqlite {
     }
 }
 
-/// Waits for the writing thread: it may have to tidy up, and what nobody waits for may still be under way.
+/// Waits for the writing thread: it may have to tidy up, and what no caller waits for may still be under way.
 impl Drop for Sqlite {
     fn drop(&mut self) {
         drop(self.writer.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = ended.recv_timeout(LEAVE_PATIENCE);
     }
 }
 
@@ -202,53 +170,12 @@ impl Wait {
 
 impl Shared {
     /// Opens the page beside the database, or makes it.
-    fn new(path: PathBuf, patience: Option<Duration>) -> Result<Self> {
+    fn new(path: PathBuf) -> Result<Self> {
         let boot = clock::boot();
         let page = Arc::new(Page::open(&path, boot)?);
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
-        let (unsynced, first, hole) = (Mutex::default(), OnceLock::new(), OnceLock::new());
-        let (sweep, outlet) = (heart::Sweep::default(), Arc::default());
-        Ok(Self { path, bell: Bell::new(page), leases, patience, unsynced, first, hole, sweep, outlet })
-    }
-
-    fn unsynced(&self) -> MutexGuard<'_, Unsynced> {
-        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes the file of a new database last.
-    fn complete(&self, connection: &Connection) -> rusqlite::Result<()> {
-        let mut unsynced = self.unsynced();
-        if unsynced.draft {
-            open::complete(&self.path, connection)?;
-            unsynced.draft = false;
-        }
-        Ok(())
-    }
-
-    /// Makes a database last that was made with something in it, and its name.
-    fn sync_first(&self) -> Result<()> {
-        if let Some(file) = self.first.get() {
-            let mut unsynced = self.unsynced();
-            if let Some(error) = &unsynced.failure {
-                return Err(error.clone());
-            }
-            if unsynced.draft {
-                // The system tells of it once, and has forgotten what it could not write.
-                open::complete_first(&self.path, file).inspect_err(|error| unsynced.failure = Some(error.clone()))?;
-                unsynced.draft = false;
-            }
-        }
-        self.sync_folder()
-    }
-
-    /// Makes the name of a new folder last.
-    fn sync_folder(&self) -> Result<()> {
-        let mut unsynced = self.unsynced();
-        if let Some(above) = &unsynced.above {
-            File::open(above).and_then(|folder| folder.sync_all()).map_err(|e| open::unusable(above, &e))?;
-            unsynced.above = None;
-        }
-        Ok(())
+        let (hole, sweep, outlet) = (OnceLock::new(), heart::Sweep::default(), Arc::default());
+        Ok(Self { path, bell: Bell::new(page), leases, hole, sweep, outlet })
     }
 
     /// Refuses to write behind a sync of the log that has failed.
@@ -276,27 +203,15 @@ impl Shared {
         }
     }
 
-    /// Takes the right to write ahead, if nobody has it.
-    fn reserve(&self) -> Result<bool> {
-        self.bell.reserve().map_err(|e| self.unlockable(&e))
-    }
-
-    fn unlockable(&self, error: &std::io::Error) -> Error {
-        Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {error}") }
-    }
-
     /// Waits for the right to write, among all processes.
     fn lock(&self) -> Result<bell::WriteLock<'_>> {
-        let refused = |e| self.unlockable(&e);
-        match self.patience {
-            None => self.bell.lock().map_err(refused),
-            Some(patience) => self.bell.lock_within(patience).map_err(refused)?.ok_or_else(|| self.locked(patience)),
-        }
+        let refused = |e| Error::Io { path: self.path.clone(), reason: format!("cannot lock it: {e}") };
+        self.bell.lock().map_err(refused)
     }
 
-    fn locked(&self, patience: Duration) -> Error {
+    fn locked(&self) -> Error {
         let holder = self.bell.holder().map(|pid| format!(" by process {pid}")).unwrap_or_default();
-        Error::Locked { path: self.path.clone(), secs: patience.as_secs(), holder }
+        Error::Locked { path: self.path.clone(), secs: LOCK_PATIENCE.as_secs(), holder }
     }
 
     /// The folder for output that is too large for a row.

@@ -2,149 +2,52 @@
 //!
 //! A file that is not ours, is damaged, or was made by a later version is named in the error and left as it is.
 //!
-//! A new database is written beside its place, as a draft, and linked there whole: no process ever sees a half of it. It is not synced
-//! at once, because it need not be: what it holds is known (`image`), and what is committed to it stands in the log. As long as it has its
-//! second name, whoever opens it puts back the pages that a power cut has lost, then syncs it and takes the name away ([`complete`]). Its
-//! maker does so too, unless it leaves before its third transaction.
+//! A new database is made under another name (`-new`), synced, and renamed to its place, under the write lock. So no process sees half of it, a power
+//! cut leaves all of it or none, and what a killed process has left under that name is removed by the next.
 //!
-//! A database that is gone, while its log is not and nothing tells that it was new, was deleted: over an empty one, its log would bring back some of what it
-//! held, in pieces. That is refused. Not so where a file without length has its place: a power cut leaves that, and somebody who wants the log laid
-//! over an empty one can make it.
-//!
-//! `raddle run` does not even open it before its task begins: it makes the database with the task in it ([`Unmade::make_with`]), and opens it while the task
-//! runs. What is in it then stands in no log, so its second name is another: as long as it has that, nobody was told that any of it lasts, and where a power
-//! cut has lost a page all of it goes.
+//! A WAL without its database is that of one that was deleted. Over a new database it would bring back some of what the old one held, in pieces, so
+//! it is refused.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io,
-    mem::ManuallyDrop,
-    os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 
-use super::{
-    Shared,
-    image::{self, Image},
-    private, schema,
-};
+use super::{Shared, private, schema};
 use crate::{Error, Result, error::is_want};
 
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
-/// Pages in the log before they are moved into the database: many, because each move costs the writer two syncs.
-pub(super) const CHECKPOINT_PAGES: i32 = 4000;
-/// The same for short commands. The first process that opens the database after all have left reads the whole log: it must not grow
-/// from visit to visit.
-pub(super) const SHORT_CHECKPOINT_PAGES: i32 = 256;
+/// Pages in the WAL before they are moved into the database: many, because each move costs the writer two syncs.
+const CHECKPOINT_PAGES: u32 = 4000;
 
-/// What the log is called beside its database.
+/// What the WAL is called beside its database.
 pub(super) const LOG: &str = "-wal";
+/// What SQLite keeps beside a database in WAL mode.
+const BESIDE: [&str; 3] = ["", LOG, "-shm"];
 
-/// How large what SQLite keeps at hand for small things is, and how many there are: what it has by default.
-const SMALL_BYTES: i32 = 1200;
-const SMALL_THINGS: i32 = 40;
-
-/// A database that has been opened.
-pub(super) struct Opened {
-    pub(super) connection: Connection,
-    /// Whether there was none before.
-    pub(super) is_new: bool,
-    /// How long the log gets before it is moved into the database.
-    pub(super) pages: i32,
-}
-
-/// The place of a database, or what stands there.
-pub(super) enum Place {
-    Opened(Opened),
-    Unmade(Unmade),
-}
-
-/// A place where there was no database when it was looked at, in a folder that there is.
-pub(super) struct Unmade {
-    /// The folder above, if that has to be synced for the name of the folder to last.
-    above: Option<PathBuf>,
-    pages: i32,
-}
-
-/// What a database was written as, and by which name that is known as long as it has not been synced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Draft {
-    /// All that it held is known.
-    Empty,
-    /// It held something that is nowhere else.
-    Filled,
-}
-
-/// What is at the place of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    /// Nothing, or an empty file: SQLite and `touch` make those.
-    Nothing,
-    /// A link to something else.
-    Link,
-    /// One that may not have been synced.
-    Draft(Draft),
-    /// Something that is to be looked at.
-    Database,
-}
-
-/// Opens the database at `path`, making it if it is not there. What it commits by itself is moved from the log into the database after
-/// so many `pages`.
-pub(super) fn open(path: PathBuf, pages: i32) -> Result<(Shared, Opened)> {
-    let (shared, place) = look(path, None, pages)?;
-    let opened = match place {
-        Place::Opened(opened) => opened,
-        Place::Unmade(unmade) => unmade.open(&shared)?,
-    };
-    Ok((shared, opened))
-}
-
-/// As [`open`], without making one. Where there is a limit to `patience` others are not waited for in here, nor when it is made: the caller can do that
-/// without blocking.
-pub(super) fn look(path: PathBuf, patience: Option<Duration>, pages: i32) -> Result<(Shared, Place)> {
-    let (path, found) = match find(&path)? {
-        Found::Link => {
-            let path = resolve(&path)?;
-            let found = find(&path)?;
-            (path, found)
-        }
-        found => (path, found),
-    };
-    if found == Found::Database {
+/// Opens the database at `path`, making it if it is not there.
+pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
+    let path = resolve(path)?;
+    let (shared, connection) = if is_there(&path)? {
+        // Nothing is made beside a file that is refused.
         let connection = checked(&path)?;
-        // Until here the file has not been touched, nor anything beside it.
-        let shared = Shared::new(path, patience)?;
-        set_up(&connection, pages).map_err(|e| shared.error(&e))?;
-        check_version(&shared.path, &connection)?;
-        return Ok((shared, Place::Opened(Opened { connection, is_new: false, pages })));
-    }
-    let above = make_folder(&path)?;
-    let shared = Shared::new(path, patience)?;
-    let unmade = Unmade { above, pages };
-    match found {
-        Found::Nothing => Ok((shared, Place::Unmade(unmade))),
-        _ => unmade.open(&shared).map(|opened| (shared, Place::Opened(opened))),
-    }
-}
-
-impl Unmade {
-    /// Opens it, and makes it if nobody has.
-    pub(super) fn open(&self, shared: &Shared) -> Result<Opened> {
-        let is_made_here = shared.first.get().is_some();
-        let is_new = is_made_here || make(shared, self.above.clone(), Draft::Empty, Image::new, drop)?;
+        (Shared::new(path)?, connection)
+    } else {
+        let above = make_folder(&path)?;
+        let shared = Shared::new(path)?;
+        make(&shared, above.as_deref())?;
         let connection = checked(&shared.path)?;
-        set_up(&connection, self.pages).map_err(|e| shared.error(&e))?;
-        Ok(Opened { connection, is_new, pages: self.pages })
-    }
-
-    /// Makes it with what `image` gives, unless it is there. Says whether it did.
-    pub(super) fn make_with(&self, shared: &Shared, image: impl FnOnce() -> Image) -> Result<bool> {
-        make(shared, self.above.clone(), Draft::Filled, image, |file| drop(shared.first.set(ManuallyDrop::new(file))))
-    }
+        (shared, connection)
+    };
+    set_up(&connection).map_err(|e| shared.error(&e))?;
+    check_version(&shared.path, &connection)?;
+    Ok((shared, connection))
 }
 
 /// A connection to a file that is ours by its first bytes.
@@ -158,22 +61,15 @@ fn raw(path: &Path) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-/// Looks without following a link: what a name leads to is found out once, by [`resolve`].
-fn find(path: &Path) -> Result<Found> {
+/// Whether there is something to be looked at. An empty file is nothing: SQLite and `touch` make those.
+fn is_there(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => Ok(Found::Link),
         // Devices, FIFOs and sockets have no length either, and are not to be written over for that.
         Ok(found) if !found.is_file() => {
             Err(Error::Foreign { path: path.into(), found: format!("it is {}", kind(found.file_type())) })
         }
-        Ok(found) if found.len() == 0 => Ok(Found::Nothing),
-        Ok(found) => {
-            let is_same = |draft: fs::Metadata| (draft.dev(), draft.ino()) == (found.dev(), found.ino());
-            let is_found = |draft: &Draft| draft.of(path).symlink_metadata().is_ok_and(is_same);
-            let draft = if found.nlink() > 1 { Draft::BOTH.into_iter().find(is_found) } else { None };
-            Ok(draft.map_or(Found::Database, Found::Draft))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Ok(found) => Ok(found.len() > 0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(unusable(path, &error)),
     }
 }
@@ -181,163 +77,84 @@ fn find(path: &Path) -> Result<Found> {
 fn kind(kind: fs::FileType) -> &'static str {
     match kind {
         kind if kind.is_dir() => "a folder",
+        kind if kind.is_symlink() => "a link",
         kind if kind.is_fifo() => "a FIFO",
         kind if kind.is_socket() => "a socket",
         _ => "a device",
     }
 }
 
-/// Where a link leads. The files beside the database are beside the one that it leads to, so that all who come by any name meet there.
-fn resolve(path: &Path) -> Result<PathBuf> {
+/// Where a link leads. The files beside the database are beside the one that it leads to, so that all processes meet there by whichever name they come.
+fn resolve(path: PathBuf) -> Result<PathBuf> {
+    if !path.is_symlink() {
+        return Ok(path);
+    }
     path.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => {
-            Error::Foreign { path: path.into(), found: "a link to a file that is not there".into() }
+            Error::Foreign { path: path.clone(), found: "a link to a file that is not there".into() }
         }
-        _ => unusable(path, &error),
+        _ => unusable(&path, &error),
     })
 }
 
-/// Makes a new database, and says whether it did: of several processes that come at once, the first does. The name of the folder, in
-/// the one `above`, has to be made to last by each. What becomes of the handle is decided under the lock: nobody has another yet, whose locks would go with it.
-fn make(
-    shared: &Shared,
-    above: Option<PathBuf>,
-    draft: Draft,
-    image: impl FnOnce() -> Image,
-    keep: impl FnOnce(File),
-) -> Result<bool> {
+/// Makes a new database. Of several processes that come at once, the first does.
+fn make(shared: &Shared, above: Option<&Path>) -> Result<()> {
     let path = &shared.path;
-    if shared.patience.is_some() && !shared.reserve()? {
-        return Err(shared.locked(Duration::ZERO));
-    }
     let _lock = shared.lock()?;
-    shared.unsynced().above = above;
-    match find(path)? {
-        Found::Database => return Ok(false),
-        Found::Draft(found) => {
-            let connection = raw(path).map_err(|e| explain(path, &e))?;
-            restore(path, found, &connection)?;
-            complete(path, &connection).map_err(|e| explain(path, &e))?;
-            return Ok(false);
+    if !is_there(path)? {
+        if has_log(path) {
+            return Err(Error::LogAlone { path: path.clone() });
         }
-        Found::Link => {
-            let found = "a link has just taken its place".into();
-            return Err(Error::Foreign { path: path.clone(), found });
-        }
-        // Of one that held something not even the length is left, and what is in the log was written to that. The name goes last: it is what tells.
-        Found::Nothing if Draft::Filled.of(path).symlink_metadata().is_ok() => {
-            remove_log(path)?;
-            let _ = fs::remove_file(Draft::Filled.of(path));
-        }
-        // A log is written after its database was linked there, and so is the name that tells that this was new taken away.
-        Found::Nothing if is_deleted(path) => return Err(Error::LogAlone { path: path.clone() }),
-        // What is in the log was written to one that held nothing, and would be laid over what this one holds.
-        Found::Nothing if draft == Draft::Filled && has_log(path) => return Ok(false),
-        Found::Nothing => {}
+        let draft = with_suffix(path, "-new");
+        let made = write(path, &draft);
+        // What a killed process has left, too.
+        remove(&draft);
+        made?;
     }
-    let made = write(path, draft, &image()).inspect_err(|_| drop(fs::remove_file(draft.of(path))));
-    let made = made.map_err(|e| unusable(path, &e))?;
-    shared.unsynced().draft = true;
-    keep(made);
-    Ok(true)
+    // Each who finds the directory without its name synced does that: the others may have been killed before.
+    above.map_or(Ok(()), sync_folder)
 }
 
-fn write(path: &Path, draft: Draft, image: &Image) -> io::Result<File> {
-    let draft = draft.of(path);
-    // Whatever has this name is nobody's, and if it is a link it must not be followed.
-    let _ = fs::remove_file(&draft);
-    let mut file = private::options().write(true).create_new(true).open(&draft)?;
-    private::keep(&file, &file.metadata()?)?;
-    image.write(&mut file)?;
-    if path.symlink_metadata().is_ok_and(|found| found.is_file() && found.len() == 0) {
-        // An empty file.
-        fs::remove_file(path)?;
-    }
-    match fs::hard_link(&draft, path) {
-        // Some file systems have no second names.
-        Err(error) if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) => {
-            file.sync_all()?;
-            fs::rename(&draft, path)?;
-        }
-        linked => linked?,
-    }
-    Ok(file)
-}
-
-/// Puts the pages of a draft back that a power cut has lost: those that are missing or hold nothing but zeros, which no page in use does. All of them, if
-/// it held something that nobody was told of, and without what has been written since.
-fn restore(path: &Path, draft: Draft, connection: &Connection) -> Result<()> {
-    let image = Image::new();
-    let mut found = vec![0; Image::PAGES * image::PAGE_BYTES];
-    read(connection, &mut found).map_err(|e| explain(path, &e))?;
-    let pages = found.chunks_exact(image::PAGE_BYTES).zip(image.pages()).enumerate();
-    let (mut lost, kept): (Vec<_>, Vec<_>) = pages.partition(|(_, (page, _))| page.iter().all(|byte| *byte == 0));
-    if lost.is_empty() {
-        return Ok(());
-    }
-    if draft == Draft::Filled {
-        lost.extend(kept);
-        remove_log(path)?;
-    }
-    tracing::warn!(path = %path.display(), pages = lost.len(), "a power cut has left a new database in pieces: it is put together");
-    let write = || -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(path)?;
-        lost.iter().try_for_each(|(number, (_, page))| file.write_all_at(*page, (number * image::PAGE_BYTES) as u64))
+/// Writes the tables under the name `draft`, and gives that the name of the database.
+fn write(path: &Path, draft: &Path) -> Result<()> {
+    remove(draft);
+    let io = |e: io::Error| unusable(path, &e);
+    let file = private::options().write(true).create_new(true).open(draft).map_err(io)?;
+    private::keep(&file, &file.metadata().map_err(io)?).map_err(io)?;
+    let tables = || {
+        let connection = raw(draft)?;
+        // Nothing of it has to last, or to be undone, before it has its name.
+        connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN")?;
+        connection.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
+        connection.pragma_update(None, "user_version", schema::VERSION)?;
+        schema::STATEMENTS.iter().try_for_each(|statement| connection.execute_batch(statement))?;
+        connection.execute_batch("COMMIT; PRAGMA journal_mode = WAL")?;
+        connection.close().map_err(|(_, error)| error)
     };
-    write().map_err(|e| unusable(path, &e))
+    tables().map_err(|e| explain(path, &e))?;
+    file.sync_all().map_err(io)?;
+    fs::rename(draft, path).map_err(io)?;
+    sync_folder(path.parent().unwrap_or(Path::new("")))
 }
 
-/// Whether anything was written to the log.
-pub(super) fn has_log(path: &Path) -> bool {
-    fs::metadata(with_suffix(path, LOG)).is_ok_and(|log| log.len() > 0)
+/// Removes a draft with what SQLite has made beside it. Mostly there is none.
+fn remove(draft: &Path) {
+    BESIDE.iter().for_each(|suffix| drop(fs::remove_file(with_suffix(draft, suffix))));
 }
 
-/// Whether there is a log that was written to one that was there, and was complete.
-fn is_deleted(path: &Path) -> bool {
-    let is_missing = |path: &Path| matches!(path.symlink_metadata(), Err(e) if e.kind() == io::ErrorKind::NotFound);
-    has_log(path) && is_missing(path) && is_missing(&Draft::Empty.of(path))
-}
-
-fn remove_log(path: &Path) -> Result<()> {
-    match fs::remove_file(with_suffix(path, LOG)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unusable(path, &error)),
+/// Makes the names in a directory last.
+fn sync_folder(folder: &Path) -> Result<()> {
+    let folder = or_here(folder);
+    match File::open(&folder).and_then(|opened| opened.sync_all()) {
+        // Some file systems have no sync of directories.
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(unusable(&folder, &error)),
         _ => Ok(()),
     }
 }
 
-/// Syncs a new database and takes its second name away.
-pub(super) fn complete(path: &Path, connection: &Connection) -> rusqlite::Result<()> {
-    sync(connection)?;
-    forget_draft(path);
-    Ok(())
-}
-
-/// As [`complete`], of one that this process has made and has a handle on.
-pub(super) fn complete_first(path: &Path, file: &File) -> Result<()> {
-    let unsynced = |error| Error::Io { path: path.into(), reason: format!("cannot sync it: {error}") };
-    file.sync_all().map_err(unsynced)?;
-    forget_draft(path);
-    Ok(())
-}
-
-/// Takes the second name away, whichever it is. Another process may have done it.
-fn forget_draft(path: &Path) {
-    Draft::BOTH.iter().for_each(|draft| drop(fs::remove_file(draft.of(path))));
-}
-
-impl Draft {
-    const BOTH: [Self; 2] = [Self::Empty, Self::Filled];
-
-    /// Its name beside the database.
-    fn of(self, path: &Path) -> PathBuf {
-        with_suffix(
-            path,
-            match self {
-                Self::Empty => "-new",
-                Self::Filled => "-first",
-            },
-        )
-    }
+/// Whether anything was written to the WAL.
+pub(super) fn has_log(path: &Path) -> bool {
+    fs::metadata(with_suffix(path, LOG)).is_ok_and(|log| log.len() > 0)
 }
 
 /// What the first bytes of a database say.
@@ -390,19 +207,7 @@ fn read(connection: &Connection, bytes: &mut [u8]) -> rusqlite::Result<()> {
     if matches!(code, ffi::SQLITE_OK | ffi::SQLITE_IOERR_SHORT_READ) { Ok(()) } else { Err(failure(code)) }
 }
 
-fn sync(connection: &Connection) -> rusqlite::Result<()> {
-    let file = file_of(connection);
-    // SAFETY: the file is open as long as the connection is.
-    let code = unsafe {
-        match file.as_ref().and_then(|open| (*open.pMethods).xSync) {
-            Some(sync) => sync(file, ffi::SQLITE_SYNC_FULL),
-            None => ffi::SQLITE_CANTOPEN,
-        }
-    };
-    if code == ffi::SQLITE_OK { Ok(()) } else { Err(failure(code)) }
-}
-
-/// The engine's own handle on the database; null if that is not open. It is read and synced through it because closing another
+/// The engine's own handle on the database; null if that is not open. It is read through it because closing another
 /// one would let go of every lock that this process has on the file.
 fn file_of(connection: &Connection) -> *mut ffi::sqlite3_file {
     let which = ffi::SQLITE_FCNTL_FILE_POINTER;
@@ -424,40 +229,20 @@ fn failure(code: i32) -> rusqlite::Error {
 pub(super) fn connection(path: &Path) -> Result<Connection> {
     let open = || {
         let connection = raw(path)?;
-        set_up(&connection, CHECKPOINT_PAGES)?;
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        set_up(&connection)?;
         Ok(connection)
     };
     open().map_err(|e| explain(path, &e))
 }
 
-fn set_up(connection: &Connection, pages: i32) -> rusqlite::Result<()> {
+fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_PATIENCE)?;
     connection.set_prepared_statement_cache_capacity(256);
-    checkpoint_after(connection, pages);
-    if pages == CHECKPOINT_PAGES {
-        // Who stays has thousands of small things to keep, and who leaves at once touches twelve pages of memory for a few of them: see `.cargo/config.toml`.
-        // SAFETY: as above; SQLite takes the memory itself.
-        unsafe {
-            let nowhere = std::ptr::null_mut::<std::ffi::c_void>();
-            ffi::sqlite3_db_config(
-                connection.handle(),
-                ffi::SQLITE_DBCONFIG_LOOKASIDE,
-                nowhere,
-                SMALL_BYTES,
-                SMALL_THINGS,
-            );
-        }
-    }
-    // A short-lived process would otherwise pay for moving the log into the database when it leaves.
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    // A short-lived process would otherwise pay for moving the WAL into the database when it leaves.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())
-}
-
-/// Has what it commits moved from the log into the database after so many pages; never, after 0.
-pub(super) fn checkpoint_after(connection: &Connection, pages: i32) {
-    // SAFETY: the connection is open and used by nobody else. As a statement, this would have to be compiled first.
-    unsafe { ffi::sqlite3_wal_autocheckpoint(connection.handle(), pages) };
 }
 
 /// Refuses what a later version has made. The header may be older than the log, which a connection reads too.
@@ -472,13 +257,17 @@ fn check_version(path: &Path, connection: &Connection) -> Result<()> {
 /// Makes the folder that the database stands in. If it did not exist, returns the one above, which has to be synced for the name to
 /// last.
 fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
-    let or_here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
-    let folder = path.parent().map(or_here).unwrap_or_else(|| ".".into());
+    let folder = or_here(path.parent().unwrap_or(Path::new("")));
     match private::make_folder(&folder) {
-        Ok(()) => Ok(Some(folder.parent().map(or_here).unwrap_or_else(|| ".".into()))),
+        Ok(()) => Ok(Some(folder.parent().map(Path::to_owned).unwrap_or_default())),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(unusable(&folder, &error)),
     }
+}
+
+/// The current folder has no name in a relative path.
+fn or_here(folder: &Path) -> PathBuf {
+    if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() }
 }
 
 pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -535,7 +324,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
 /// Whether it was for want of a descriptor that something could not be opened: the engine does not tell.
 fn no_descriptor() -> Option<Error> {
     let path = Path::new("/dev/null");
-    let refused = fs::File::open(path).err().filter(is_want)?;
+    let refused = File::open(path).err().filter(is_want)?;
     Some(Error::io(path, &refused))
 }
 

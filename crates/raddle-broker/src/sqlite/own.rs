@@ -2,24 +2,18 @@
 
 use std::time::Duration;
 
-use raddle_core::{
-    EventKind, State, Tally, TidClock, WorkerEntry,
-    worker::{Beat, WorkerInfo},
-};
+use raddle_core::{EventKind, State, Tally, WorkerEntry, worker::WorkerInfo};
 use rusqlite::params;
 
 use super::{
     bell::Topic,
-    clock,
-    image::{Image, Row, Value},
-    leases::{Leases, end_of},
     reclaim::reclaim,
-    registry::{self, Entry, living},
+    registry::{Entry, living},
     schedules::note_expiries,
-    submit::{self, Prepared, due, hold_key, insert, key_holder, part_of, rank, submit},
-    tx::{Fail, LAST_ID, Tx},
+    submit::{self, Prepared, due, hold_key, insert, key_holder, part_of, submit},
+    tx::{Fail, Tx},
 };
-use crate::{Claim, Error, Fence, Own, Submitted};
+use crate::{Claim, Fence, Own, Submitted};
 
 /// Stores a task and gives it to a worker of its own, unless another would take it.
 pub(super) fn submit_own(
@@ -29,12 +23,10 @@ pub(super) fn submit_own(
     lease: Duration,
     yields: bool,
 ) -> Result<Own, Fail> {
-    if !tx.is_pristine() {
-        // Where nobody stays, those that are gone have nobody else to find them.
-        reclaim(tx)?;
-    }
+    // Where no worker stays, the tasks of those that are gone have no one else to find them.
+    reclaim(tx)?;
     let would_take = |entry: &WorkerEntry| entry.would_take(&task.spec);
-    if yields && !tx.is_pristine() && living(tx.db(), tx.leases)?.iter().any(would_take) {
+    if yields && living(tx.db(), tx.leases)?.iter().any(would_take) {
         return Ok(Own { submitted: submit(tx, vec![task])?[0], worker: None, claim: None });
     }
     if let Some(tid) = key_holder(tx, &task)? {
@@ -75,55 +67,4 @@ pub(super) fn submit_own(
         ])?;
     tx.event(tid, EventKind::Spawning, 1, Some(owner), None);
     Ok(Own { claim: Some(Claim { fence: Fence { tid, attempt: 1 }, spec: task.spec }), ..own })
-}
-
-const IS_NO_SERVICE: Value<'_> = Value::Number(0);
-/// What a worker says of itself later is elsewhere.
-const UNSAID: Value<'_> = Value::Number(0);
-
-/// What [`submit_own`] writes to a database in which there is nothing, as that database. `None` for a task that takes more than a row of some tables.
-pub(super) fn first(
-    task: &Prepared,
-    worker: &WorkerInfo,
-    lease: Duration,
-    leases: &Leases,
-) -> Result<Option<(Own, Image)>, Error> {
-    let (spec, now) = (&task.spec, clock::wall());
-    let mut clock = TidClock::resume(0);
-    let [tid, owner, event] = [(); 3].map(|()| clock.next(now));
-    if spec.unique_key.is_some() || spec.start().is_some() || spec.expires_at(tid).is_some() {
-        return Ok(None);
-    }
-    let (needs, info) = (spec.needs().to_string(), registry::written(worker));
-    let until = end_of(clock::machine(), lease);
-    let (queue, needs, part) = (Value::Text(&spec.queue), Value::Text(&needs), 1);
-    let (null, ttl, is_keyed, is_paused, is_own) = (Value::Null, task.ttl().into(), 0.into(), 0.into(), 1.into());
-    // Of an attempt: its number, and what went wrong before it.
-    let [attempt, failures, losses] = [1, 0, 0].map(Value::Number);
-    let parent = task.parent.map_or(null, Value::from);
-    let claimed_at = Value::Number(now as i64);
-    let (spawning, told) = (State::Spawning as i64, EventKind::Spawning as i64);
-    #[rustfmt::skip]
-    let rows = [
-        Row { of: "meta", number: None, values: &[Value::Text(LAST_ID), event.into()] },
-        Row { of: "parts", number: Some(part), values: &[null, queue, needs] },
-        Row { of: "parts_by_name", number: None, values: &[queue, needs, part.into()] },
-        Row { of: "tasks", number: Some(tid.as_i64()), values: &[
-            null, part.into(), rank(spec).into(), IS_NO_SERVICE, parent, ttl, is_keyed, Value::Text(&task.text),
-        ] },
-        Row { of: "active", number: Some(tid.as_i64()), values: &[
-            null, owner.into(), spawning.into(), claimed_at, null, ttl, is_keyed, is_paused, is_own,
-            attempt, failures, losses, null, null, null,
-        ] },
-        Row { of: "events", number: Some(event.as_i64()), values: &[
-            null, tid.into(), told.into(), attempt, owner.into(), null,
-        ] },
-        Row { of: "workers", number: Some(owner.as_i64()), values: &[
-            null, Value::Text(&info), leases.boot.into(), until.into(), is_own, UNSAID, UNSAID, UNSAID,
-        ] },
-    ];
-    let Some(image) = Image::with(&rows) else { return Ok(None) };
-    leases.enter(owner, until, Beat::default())?;
-    let claim = Claim { fence: Fence { tid, attempt: 1 }, spec: spec.clone() };
-    Ok(Some((Own { submitted: Submitted::New(tid), worker: Some(owner), claim: Some(claim) }, image)))
 }

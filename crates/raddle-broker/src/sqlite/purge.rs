@@ -162,7 +162,7 @@ pub(super) fn note_expiry(tx: &Tx<'_>, at: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-pub(super) const NOTE_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?3)
+const NOTE_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), (?2, ?3)
     ON CONFLICT DO UPDATE SET value = excluded.value WHERE excluded.value < value";
 
 /// Removes expired tasks with their records. Their files are gone already: who found them without their record would not know whose they

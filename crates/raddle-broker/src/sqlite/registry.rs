@@ -111,11 +111,6 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     Ok(tid)
 }
 
-/// What a worker says of itself, as it is stored.
-pub(super) fn written(info: &WorkerInfo) -> String {
-    serde_json::to_string(info).expect("worker info has only string keys")
-}
-
 /// A worker on its way into the registry.
 pub(super) struct Entry(Entered);
 
@@ -130,7 +125,7 @@ impl Entry {
     /// Enters it; `own` if it is there for one task alone.
     pub(super) fn write(self, tx: &Tx<'_>, info: &WorkerInfo, own: bool) -> rusqlite::Result<()> {
         let Self(Entered { worker, boot, until }) = self;
-        let info = written(info);
+        let info = serde_json::to_string(info).expect("worker info has only string keys");
         tx.db()
             .prepare_cached(
                 "INSERT INTO workers (tid, info, boot, alive_until, own, status, busy, spawned)

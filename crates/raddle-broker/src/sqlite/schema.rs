@@ -11,8 +11,7 @@ pub(super) const VERSION: u32 = 1;
 /// `chained`, and is no task yet. `rank` is 9 minus the priority, so that
 /// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
 /// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page, so `status`,
-/// `busy` and `spawned` stay 0. No column is declared UNIQUE: that would make an index without a statement of its own, and [`image`](super::image) writes
-/// what is stated here, word for word.
+/// `busy` and `spawned` stay 0.
 pub(super) const STATEMENTS: [&str; 19] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",

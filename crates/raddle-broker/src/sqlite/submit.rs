@@ -96,7 +96,7 @@ static INSERT_TASKS: LazyLock<Bulk> =
     LazyLock::new(|| Bulk::insert("tasks (tid, part, rank, service, parent, ttl, keyed, spec)", 8));
 
 /// Where a task stands among those that wait: the lowest come first.
-pub(super) fn rank(spec: &Spec) -> i64 {
+fn rank(spec: &Spec) -> i64 {
     i64::from(9 - spec.priority.min(9))
 }
 
@@ -160,9 +160,6 @@ pub(super) fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
 
 /// Learns of the partitions that other processes have made. They are never removed, so the highest number tells.
 pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
-    if tx.was_pristine() {
-        return Ok(());
-    }
     let known = tx.cache.parts.last().map_or(0, |part| part.id);
     let fresh: Vec<Part> = tx
         .db()

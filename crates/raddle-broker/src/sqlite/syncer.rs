@@ -10,8 +10,6 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use tokio::sync::oneshot;
-
 use super::{Shared, bell::Topics, open, writer::Job};
 use crate::{Error, Result};
 
@@ -60,7 +58,7 @@ impl Log {
     fn sync(&mut self) -> Result<()> {
         let lasts = match self.shared.hole.get() {
             Some(reason) => Err(reason.clone()),
-            None => self.sync_log().and_then(|()| self.shared.sync_first().map_err(|e| e.to_string())),
+            None => self.sync_log(),
         };
         lasts.map_err(|reason| Error::Unsynced { path: self.shared.path.clone(), reason })
     }
@@ -88,22 +86,6 @@ impl Log {
             let groups = std::iter::once(first).chain(queue.try_iter()).collect();
             self.settle(groups);
         }
-    }
-}
-
-/// Makes a database last that was made with something in it, beside whatever else there is to do.
-pub(super) async fn sync_first(shared: &Arc<Shared>) -> Result<()> {
-    let (tell, synced) = oneshot::channel();
-    let beside = Arc::clone(shared);
-    let sync = move || drop(tell.send(beside.sync_first()));
-    match thread::Builder::new().name("sync".into()).stack_size(STACK).spawn(sync) {
-        Ok(_) => {
-            // It hardly needs a processor, but where it begins on this one it would wait until this thread has nothing to do.
-            thread::yield_now();
-            synced.await.unwrap_or(Err(Error::Closed))
-        }
-        // Without a thread for it everything else waits, and no more.
-        Err(_) => shared.sync_first(),
     }
 }
 

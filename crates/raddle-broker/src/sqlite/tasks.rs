@@ -11,7 +11,7 @@ use super::{
     bell::Topic,
     blocking, chain, claim, clock, control, finish, health,
     output::{self, Whereto},
-    own, reclaim, submit, syncer,
+    own, reclaim, submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
     waiting,
     writer::{Durability, Writer},
@@ -32,21 +32,11 @@ impl Tasks for Sqlite {
     async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
         let OwnRequest { task, worker, lease, yields } = request;
         let task = submit::prepare(task)?;
-        if let Some(own) = self.writer().begin_with(|leases| own::first(&task, &worker, lease, leases)).await? {
-            return Ok(own);
-        }
         self.write(Durability::Process, move |tx| own::submit_own(tx, task, &worker, lease, yields)).await
     }
 
     async fn sync(&self) -> Result<()> {
-        if self.shared.first.get().is_some() {
-            syncer::sync_first(&self.shared).await?;
-        }
         self.answer(self.writer().sync()).await
-    }
-
-    fn make_ready(&self) {
-        self.writer().make_ready();
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
@@ -54,7 +44,6 @@ impl Tasks for Sqlite {
         let request = Arc::new(request);
         loop {
             let (request, writer) = (Arc::clone(&request), self.writer().clone());
-            writer.until_free().await?;
             let reply = self.writer().write_and_deliver(
                 Durability::Process,
                 move |tx| claim::claim(tx, &request),

@@ -14,7 +14,7 @@ use super::{
 use crate::Error;
 
 /// Where the last id is kept that was given.
-pub(super) const LAST_ID: &str = "last_id";
+const LAST_ID: &str = "last_id";
 
 /// Why a part of a transaction did not happen.
 pub(super) enum Fail {
@@ -120,22 +120,11 @@ impl Drop for Open<'_> {
     }
 }
 
-const BEGIN: &str = "BEGIN IMMEDIATE";
-const SET_META: &str = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
-const COMMIT: &str = "COMMIT";
-
 /// The last id that was given; zero where none was.
 fn last_id(db: &Connection) -> rusqlite::Result<u64> {
     let mut find = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let last: Option<i64> = find.query_row([LAST_ID], |row| row.get(0)).optional()?;
     Ok(last.unwrap_or(0) as u64)
-}
-
-/// Compiles what every transaction asks of the database, and has the first page of it at hand.
-pub(super) fn make_ready(db: &Connection) -> rusqlite::Result<()> {
-    [BEGIN, SET_META, COMMIT].into_iter().try_for_each(|sql| db.prepare_cached(sql).map(drop))?;
-    INSERT_EVENTS.make_ready(db)?;
-    last_id(db).map(drop)
 }
 
 impl<'c> Tx<'c> {
@@ -144,7 +133,7 @@ impl<'c> Tx<'c> {
         cache: &'c mut Cache,
         leases: &'c Leases,
     ) -> rusqlite::Result<Self> {
-        connection.prepare_cached(BEGIN)?.execute([])?;
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let inner = Open(connection);
         let last = last_id(connection)?;
         Ok(Self {
@@ -165,25 +154,16 @@ impl<'c> Tx<'c> {
     pub(super) fn commit(self) -> rusqlite::Result<Topics> {
         self.write_events()?;
         if self.clock.last() != self.first_id {
-            self.db().prepare_cached(SET_META)?.execute(params![LAST_ID, self.clock.last() as i64])?;
+            let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+            self.db().prepare_cached(set)?.execute(params![LAST_ID, self.clock.last() as i64])?;
         }
-        self.db().prepare_cached(COMMIT)?.execute([])?;
+        self.db().prepare_cached("COMMIT")?.execute([])?;
         self.departed.iter().for_each(|worker| self.leases.leave(*worker));
         Ok(self.touched)
     }
 
     pub(super) fn db(&self) -> &Connection {
         self.inner.0
-    }
-
-    /// Whether no id was ever given, in this transaction neither: then there is nobody, and nothing.
-    pub(super) fn is_pristine(&self) -> bool {
-        self.clock.last() == 0
-    }
-
-    /// The same before this transaction.
-    pub(super) fn was_pristine(&self) -> bool {
-        self.first_id == 0
     }
 
     pub(super) fn next_id(&mut self) -> Tid {
@@ -215,7 +195,7 @@ impl<'c> Tx<'c> {
 
     /// Takes a worker out of the registry.
     pub(super) fn depart(&mut self, worker: Tid) -> rusqlite::Result<()> {
-        self.db().prepare_cached(DEPART)?.execute([worker.as_i64()])?;
+        self.db().prepare_cached("DELETE FROM workers WHERE tid = ?1")?.execute([worker.as_i64()])?;
         self.departed.push(worker);
         Ok(())
     }
@@ -338,8 +318,6 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
     db.prepare_cached(&sql)?.query_row([tid.as_i64()], active_at).optional()
 }
 
-/// Takes a worker out of the registry.
-pub(super) const DEPART: &str = "DELETE FROM workers WHERE tid = ?1";
 /// What [`active_at`] reads, in its order.
 pub(super) const ACTIVE_COLUMNS: &str =
     "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, own, tid, chained IS NOT NULL, told";

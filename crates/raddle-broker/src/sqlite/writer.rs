@@ -1,16 +1,13 @@
-//! The one owner of the database in this process: group commit.
-//!
-//! Usually it is a thread. A process that does one thing after another and waits for each has no use for that: there the owner works on
-//! the caller's thread, and saves two switches for every call.
+//! The thread that owns the database of one handle: group commit.
 //!
 //! Writes that have come in while the last group was committed form the next one. They share a transaction. What has to survive a power
 //! cut is passed on to the [`Syncer`]; the other replies go out after the commit. Reads come in between, without the write lock. Calls wait for their
 //! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
 use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread::{self, JoinHandle},
+    path::PathBuf,
+    sync::{Arc, mpsc::Receiver},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,13 +15,9 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Shared,
+    LOCK_PATIENCE, Shared,
     bell::Topics,
-    finish,
-    here::Here,
-    image::Image,
-    leases::Leases,
-    open::{self, Opened},
+    open,
     syncer::{Committed, Syncer},
     tx::{Cache, Fail, Tx},
 };
@@ -41,12 +34,7 @@ pub(super) enum Durability {
 
 /// Gives work to the owner.
 #[derive(Clone)]
-pub(super) enum Writer {
-    /// On a thread of its own.
-    Thread(mpsc::UnboundedSender<Work>),
-    /// On the thread of whoever asks.
-    Here(Here),
-}
+pub(super) struct Writer(mpsc::UnboundedSender<Work>);
 
 /// What the owner is asked to do.
 pub(super) enum Work {
@@ -81,53 +69,33 @@ const GROUP: usize = 256;
 const LONGEST_GROUP: Duration = Duration::from_millis(250);
 /// Reading so much takes less than a spawn does.
 const LONG_LOG_BYTES: u64 = 1024 * 1024;
-/// A process that makes a database and no more transactions than these leaves it to the next to sync it.
-const LEFT_UNSYNCED: u64 = 2;
 const STACK: usize = 512 * 1024;
 
 impl Writer {
-    /// Starts the thread, which opens the database. It ends when every clone of the writer is gone.
-    pub(super) async fn start(path: PathBuf) -> Result<(Self, Arc<Shared>, JoinHandle<()>)> {
+    /// Starts the thread, which opens the database. It ends when every clone of the writer is gone, and what is returned last ends with it.
+    pub(super) async fn start(path: PathBuf) -> Result<(Self, Arc<Shared>, Receiver<()>)> {
         let (work, queue) = mpsc::unbounded_channel();
         let (opened, open) = oneshot::channel();
-        let thread = thread::Builder::new()
+        let (end, ended) = std::sync::mpsc::channel();
+        let locked = Error::Locked { path: path.clone(), secs: LOCK_PATIENCE.as_secs(), holder: String::new() };
+        thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
-            .spawn(move || match open::open(path, open::CHECKPOINT_PAGES) {
-                Ok((shared, database)) => {
-                    let shared = Arc::new(shared);
-                    let scribe = Scribe::new(Arc::clone(&shared), database);
-                    let _ = opened.send(Ok(shared));
-                    scribe.run(queue);
+            .spawn(move || {
+                match open::open(path) {
+                    Ok((shared, connection)) => {
+                        let shared = Arc::new(shared);
+                        let scribe = Scribe::new(Arc::clone(&shared), connection);
+                        let _ = opened.send(Ok(shared));
+                        scribe.run(queue);
+                    }
+                    Err(error) => drop(opened.send(Err(error))),
                 }
-                Err(error) => drop(opened.send(Err(error))),
+                drop(end);
             })
             .map_err(|error| Error::no_thread(&error))?;
-        let shared = open.await.unwrap_or(Err(Error::Closed))?;
-        Ok((Self::Thread(work), shared, thread))
-    }
-
-    /// Opens the database for a process that waits for each call, if there is one.
-    pub(super) async fn here(path: &Path) -> Result<(Self, Arc<Shared>)> {
-        Here::look(path).await.map(|(here, shared)| (Self::Here(here), shared))
-    }
-
-    /// Has the database there, in a process that makes it when it is first needed.
-    pub(super) async fn until_open(&self) -> Result<()> {
-        if let Self::Here(here) = self { here.until_open().await } else { Ok(()) }
-    }
-
-    /// Waits for others to let go of the database, in a process whose calls block: once begun, they cannot be interrupted.
-    pub(super) async fn until_free(&self) -> Result<()> {
-        if let Self::Here(here) = self { here.until_free().await } else { Ok(()) }
-    }
-
-    /// Makes the database with something in it, which `first` gives, in a process that has found none. Nothing elsewhere.
-    pub(super) async fn begin_with<T>(
-        &self,
-        first: impl FnOnce(&Leases) -> Result<Option<(T, Image)>>,
-    ) -> Result<Option<T>> {
-        if let Self::Here(here) = self { here.begin_with(first).await } else { Ok(None) }
+        let opened = tokio::time::timeout(LOCK_PATIENCE, open).await.map_err(|_| locked)?;
+        Ok((Self(work), opened.unwrap_or(Err(Error::Closed))?, ended))
     }
 
     /// Has `job` done in the next group of writes.
@@ -162,12 +130,7 @@ impl Writer {
     where
         F: FnOnce(&mut Tx<'_>) -> Result<(), Fail> + Send + 'static,
     {
-        let work = Work::Write(Box::new(Errand { durability, work: Some(job) }));
-        match self {
-            Self::Thread(_) => self.send(work),
-            // Whoever holds it may be the one that asks. What is left undone is made good when its worker leaves.
-            Self::Here(here) => here.perform_if_free(work),
-        }
+        self.send(Work::Write(Box::new(Errand { durability, work: Some(job) })));
     }
 
     /// Has `query` asked between two groups of writes, on one state of the database.
@@ -191,13 +154,6 @@ impl Writer {
     /// Has everything made durable that was written before.
     pub(super) fn sync(&self) -> oneshot::Receiver<Result<()>> {
         let (reply, receiver) = oneshot::channel();
-        if let Self::Here(here) = self
-            && here.is_unopened()
-        {
-            // What it was made with is synced by whoever asks.
-            drop(reply.send(Ok(())));
-            return receiver;
-        }
         self.send(Work::Other(Box::new(move |scribe| {
             if scribe.is_unsynced {
                 let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
@@ -210,19 +166,9 @@ impl Writer {
         receiver
     }
 
-    /// Makes ready for the end of an attempt, where the caller would have to wait for that. On a thread of its own it takes nobody's time.
-    pub(super) fn make_ready(&self) {
-        if let Self::Here(here) = self {
-            here.make_ready();
-        }
-    }
-
     fn send(&self, work: Work) {
-        match self {
-            // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
-            Self::Thread(queue) => drop(queue.send(work)),
-            Self::Here(here) => here.perform(work),
-        }
+        // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
+        let _ = self.0.send(work);
     }
 }
 
@@ -319,55 +265,34 @@ where
 pub(super) struct Scribe {
     /// First, so that it is the first to end: those who wait are told while all else is there.
     syncer: Syncer,
-    /// Before what is shared, which may hold the file open.
     connection: Connection,
     shared: Arc<Shared>,
     cache: Cache,
-    /// What the connection is set to.
-    synchronous: Option<Synchronous>,
-    /// How long the log gets before it is moved into the database.
-    pages: i32,
-    /// Whether it has made the database.
-    is_new: bool,
-    /// How many transactions it has made.
-    commits: u64,
     /// Whether there are commits that the syncer has not been told of.
     is_unsynced: bool,
 }
 
-/// What SQLite syncs by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Synchronous {
-    /// Nothing. For the first commit to a new database alone: there is nothing yet that could be damaged.
-    Off,
-    /// What keeps the database whole. Commits that have to last are the [`Syncer`]'s.
-    Normal,
-}
-
 impl Scribe {
-    pub(super) fn new(shared: Arc<Shared>, database: Opened) -> Self {
-        let Opened { connection, is_new, pages } = database;
-        let syncer = Syncer::new(Arc::clone(&shared));
-        let (cache, synchronous) = (Cache::default(), None);
-        Self { shared, connection, cache, synchronous, pages, syncer, is_new, commits: 0, is_unsynced: false }
+    fn new(shared: Arc<Shared>, connection: Connection) -> Self {
+        Self {
+            syncer: Syncer::new(Arc::clone(&shared)),
+            connection,
+            shared,
+            cache: Cache::default(),
+            is_unsynced: false,
+        }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
         while let Some(work) = queue.blocking_recv() {
-            // Who asks for one thing often asks for another with the same breath: together they are one transaction.
+            // Callers often issue several writes back to back, and batching them saves a transaction.
             thread::yield_now();
-            self.perform(work, Some(&mut queue));
+            self.perform(work, &mut queue);
         }
     }
 
-    /// Compiles what the end of an attempt asks of the database.
-    pub(super) fn make_ready(&mut self) {
-        let _ = self.choose_synchronous();
-        let _ = finish::make_ready(&self.connection);
-    }
-
     /// Does one piece of work; writes take along what else waits in the queue.
-    pub(super) fn perform(&mut self, work: Work, queue: Option<&mut mpsc::UnboundedReceiver<Work>>) {
+    fn perform(&mut self, work: Work, queue: &mut mpsc::UnboundedReceiver<Work>) {
         let mut others: Vec<Other> = Vec::new();
         match work {
             Work::Other(other) => others.push(other),
@@ -376,21 +301,15 @@ impl Scribe {
         others.into_iter().for_each(|other| other(self));
     }
 
-    fn write(
-        &mut self,
-        first: Box<dyn Job>,
-        mut queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
-        others: &mut Vec<Other>,
-    ) {
+    fn write(&mut self, first: Box<dyn Job>, queue: &mut mpsc::UnboundedReceiver<Work>, others: &mut Vec<Other>) {
         let mut group = vec![first];
         loop {
-            match self.commit(&mut group, queue.as_deref_mut(), others) {
+            match self.commit(&mut group, queue, others) {
                 Ok((topics, done)) => {
                     let committed = Committed { topics, jobs: group.drain(..done).collect() };
                     if committed.jobs.iter().any(|job| job.durability() == Durability::Power) {
                         self.is_unsynced = false;
-                        let others_wait = queue.as_ref().is_some_and(|queue| !queue.is_empty());
-                        self.syncer.settle(committed, others_wait);
+                        self.syncer.settle(committed, !queue.is_empty());
                     } else {
                         self.is_unsynced |= !committed.jobs.is_empty();
                         committed.tell(&self.shared, &Ok(()));
@@ -414,7 +333,7 @@ impl Scribe {
     fn commit(
         &mut self,
         group: &mut Vec<Box<dyn Job>>,
-        mut queue: Option<&mut mpsc::UnboundedReceiver<Work>>,
+        queue: &mut mpsc::UnboundedReceiver<Work>,
         others: &mut Vec<Other>,
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
@@ -422,7 +341,7 @@ impl Scribe {
         let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
-            && let Some(Ok(work)) = queue.as_mut().map(|queue| queue.try_recv())
+            && let Ok(work) = queue.try_recv()
         {
             match work {
                 Work::Write(job) => group.push(job),
@@ -437,10 +356,6 @@ impl Scribe {
     }
 
     fn transact(&mut self, group: &mut [Box<dyn Job>]) -> rusqlite::Result<(Topics, usize)> {
-        if self.commits >= LEFT_UNSYNCED {
-            self.shared.complete(&self.connection)?;
-        }
-        self.choose_synchronous()?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         let began = Instant::now();
         let mut done = 0;
@@ -451,29 +366,7 @@ impl Scribe {
                 break;
             }
         }
-        let topics = tx.commit()?;
-        self.commits += 1;
-        Ok((topics, done))
-    }
-
-    fn choose_synchronous(&mut self) -> rusqlite::Result<()> {
-        // Others may have been there meanwhile.
-        let is_first = self.is_new && self.commits == 0 && !open::has_log(&self.shared.path);
-        self.set_synchronous(if is_first { Synchronous::Off } else { Synchronous::Normal })
-    }
-
-    fn set_synchronous(&mut self, wanted: Synchronous) -> rusqlite::Result<()> {
-        if self.synchronous != Some(wanted) {
-            // Not a statement to be kept: this pragma takes effect when it is prepared, not when it is run.
-            self.connection.execute_batch(match wanted {
-                Synchronous::Off => "PRAGMA synchronous = OFF",
-                Synchronous::Normal => "PRAGMA synchronous = NORMAL",
-            })?;
-            // What is moved into the database without a sync is not in the log any more.
-            open::checkpoint_after(&self.connection, if wanted == Synchronous::Off { 0 } else { self.pages });
-            self.synchronous = Some(wanted);
-        }
-        Ok(())
+        Ok((tx.commit()?, done))
     }
 }
 
@@ -482,8 +375,7 @@ impl Scribe {
 impl Drop for Scribe {
     fn drop(&mut self) {
         let is_long = |log: std::fs::Metadata| log.len() > LONG_LOG_BYTES;
-        if self.synchronous != Some(Synchronous::Off)
-            && self.shared.hole.get().is_none()
+        if self.shared.hole.get().is_none()
             && std::fs::metadata(open::with_suffix(&self.shared.path, open::LOG)).is_ok_and(is_long)
         {
             // Somebody else may be at it, or read: then it is theirs to do, and not worth a wait.
@@ -502,9 +394,9 @@ mod tests {
     #[test]
     fn nothing_is_written_behind_a_sync_that_failed() {
         let folder = tempfile::tempdir().unwrap();
-        let (shared, database) = open::open(folder.path().join("broker.db"), open::CHECKPOINT_PAGES).unwrap();
+        let (shared, connection) = open::open(folder.path().join("broker.db")).unwrap();
         let shared = Arc::new(shared);
-        let mut scribe = Scribe::new(Arc::clone(&shared), database);
+        let mut scribe = Scribe::new(Arc::clone(&shared), connection);
         let write = |scribe: &mut Scribe, durability, key: &'static str| {
             let (reply, receiver) = oneshot::channel();
             let work = Some(move |tx: &mut Tx<'_>| -> Result<(), Fail> {
@@ -512,7 +404,7 @@ mod tests {
                 Ok(())
             });
             let call = Call { durability, work, outcome: None, deliver: |()| (), reply };
-            scribe.perform(Work::Write(Box::new(call)), None);
+            scribe.perform(Work::Write(Box::new(call)), &mut mpsc::unbounded_channel().1);
             receiver.blocking_recv().unwrap()
         };
         write(&mut scribe, Durability::Power, "synced").unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Error, Messages, Registry, Tasks, sqlite::Sqlite};
+use raddle_broker::{Error, Messages, Tasks, sqlite::Sqlite};
 use raddle_core::Spec;
 
 use crate::support::*;
@@ -31,8 +31,6 @@ async fn database(path: &Path) {
     let broker = open(path).await;
     submit(&broker, (0..500).map(|n| spec(&format!("task-{n}"))).collect()).await.unwrap();
     drop(broker);
-    // The second to open it syncs it: from then on what is missing is damage.
-    drop(open(path).await);
     let sqlite = rusqlite::Connection::open(path).unwrap();
     sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
 }
@@ -174,89 +172,12 @@ async fn a_checkpoint_cut_short_is_no_damage() {
 #[tokio::test]
 async fn a_draft_left_behind_is_no_obstacle() {
     let (_folder, path) = place();
-    fs::write(with_suffix(&path, "-new"), "SQLite format 3\0 and no more").unwrap();
+    let left = ["-new", "-new-wal", "-new-shm"].map(|suffix| with_suffix(&path, suffix));
+    left.iter().for_each(|left| fs::write(left, "SQLite format 3\0 and no more").unwrap());
     let broker = open(&path).await;
     submit(&broker, vec![spec("task")]).await.unwrap();
     assert_sound(&broker).await;
-    assert_ne!(fs::read(with_suffix(&path, "-new")).unwrap().len(), 29);
-}
-
-/// What was committed to it is in the log, and what the file itself held is known.
-#[tokio::test]
-async fn a_new_database_that_a_power_cut_has_left_in_pieces_is_put_together() {
-    let (_folder, path) = place();
-    let (database, log) = {
-        let broker = open(&path).await;
-        submit(&broker, vec![spec("accepted")]).await.unwrap();
-        assert!(with_suffix(&path, "-new").exists(), "it has not been synced");
-        (fs::read(&path).unwrap(), fs::read(with_suffix(&path, "-wal")).unwrap())
-    };
-    let holes = |from: usize, to: usize| {
-        let mut pieces = database.clone();
-        pieces[from..to].fill(0);
-        pieces
-    };
-    let pieces = [
-        database[..4096].to_vec(),
-        database[..10_000].to_vec(),
-        holes(0, 8192),
-        holes(4096, database.len()),
-        Vec::new(),
-    ];
-    for pieces in pieces {
-        for suffix in ["", "-wal", "-shm", "-new"] {
-            let _ = fs::remove_file(with_suffix(&path, suffix));
-        }
-        fs::write(&path, pieces).unwrap();
-        fs::write(with_suffix(&path, "-wal"), &log).unwrap();
-        fs::hard_link(&path, with_suffix(&path, "-new")).unwrap();
-        let broker = open(&path).await;
-        assert_eq!(stored(&broker).await.len(), 1);
-        for name in ["another", "a third", "a fourth"] {
-            submit(&broker, vec![spec(name)]).await.unwrap();
-        }
-        assert_sound(&broker).await;
-        assert_eq!(stored(&broker).await.len(), 4);
-        assert!(!with_suffix(&path, "-new").exists());
-    }
-}
-
-/// A page that has been moved there from the log is not what the draft held, and stays.
-#[tokio::test]
-async fn what_has_been_moved_into_a_draft_stays() {
-    let (_folder, path) = place();
-    let broker = open(&path).await;
-    submit(&broker, vec![spec("accepted")]).await.unwrap();
-    drop(broker);
-    let sqlite = rusqlite::Connection::open(&path).unwrap();
-    sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
-    drop(sqlite);
-    assert!(with_suffix(&path, "-new").exists());
-    let broker = open(&path).await;
-    assert_eq!(stored(&broker).await.len(), 1);
-    assert_sound(&broker).await;
-    assert!(!with_suffix(&path, "-new").exists());
-}
-
-/// Whoever makes more than a transaction or two syncs it, and whoever comes second does.
-#[tokio::test]
-async fn a_draft_is_completed_soon() {
-    let (_folder, path) = place();
-    let broker = open(&path).await;
-    for _ in 0..3 {
-        submit(&broker, vec![spec("task")]).await.unwrap();
-    }
-    assert!(!with_suffix(&path, "-new").exists());
-    let (_folder, path) = place();
-    let broker = open(&path).await;
-    let worker = worker(&broker, TTL).await;
-    assert!(with_suffix(&path, "-new").exists());
-    let other = open(&path).await;
-    assert!(!with_suffix(&path, "-new").exists(), "its maker may have been killed");
-    assert_eq!(other.workers().await.unwrap()[0].tid, worker);
-    broker.sync().await.unwrap();
-    submit(&broker, vec![spec("task")]).await.unwrap();
-    assert_sound(&other).await;
+    assert!(left.iter().all(|left| !left.exists()));
 }
 
 /// Its log would be laid over an empty one, which is not what it was written to.
@@ -268,18 +189,13 @@ async fn a_deleted_database_does_not_meet_its_old_log() {
     let away = folder.path().join("away.db");
     fs::rename(&path, &away).unwrap();
     // The page says who has had the lock.
-    let left = || ["-wal", "-shm", "-new", "-first"].map(|suffix| fs::read(with_suffix(&path, suffix)).ok());
+    let left = || ["-wal", "-shm", "-new"].map(|suffix| fs::read(with_suffix(&path, suffix)).ok());
     let before = left();
-    for here in [false, true] {
-        let error = match here {
-            false => Sqlite::open(&path).await.err().expect("it is refused"),
-            true => {
-                let broker = Sqlite::open_here(&path).await.unwrap();
-                submit(&broker, vec![spec("anew")]).await.unwrap_err()
-            }
-        };
+    // An empty file in its place changes nothing.
+    for in_its_place in [None, Some("")] {
+        in_its_place.iter().for_each(|content| fs::write(&path, content).unwrap());
+        let error = Sqlite::open(&path).await.err().expect("it is refused");
         assert!(matches!(&error, Error::LogAlone { path: named } if *named == path), "{error:?}");
-        assert!(!path.exists());
     }
     assert!(left() == before, "all is left as it is");
 
@@ -292,31 +208,6 @@ async fn a_deleted_database_does_not_meet_its_old_log() {
         fs::remove_file(with_suffix(&path, suffix)).unwrap();
     }
     assert_eq!(stored(&open(&path).await).await.len(), 0);
-}
-
-/// As long as its second name tells that it was new, the log has all that was written to it.
-#[tokio::test]
-async fn a_new_database_of_which_the_name_is_lost_is_made_again() {
-    let (_folder, path) = place();
-    let broker = open(&path).await;
-    submit(&broker, vec![spec("accepted")]).await.unwrap();
-    drop(broker);
-    fs::remove_file(&path).unwrap();
-    assert!(with_suffix(&path, "-new").exists());
-    let broker = open(&path).await;
-    assert_eq!(stored(&broker).await.len(), 1);
-    assert_sound(&broker).await;
-}
-
-/// Somebody's own second name for the file says nothing.
-#[tokio::test]
-async fn a_hard_link_of_another_name_is_left_alone() {
-    let (folder, path) = place();
-    database(&path).await;
-    fs::hard_link(&path, folder.path().join("copy.db")).unwrap();
-    let broker = open(&path).await;
-    assert_eq!(stored(&broker).await.len(), 500);
-    assert!(folder.path().join("copy.db").exists());
 }
 
 /// Putting the new file in the place of the link would leave the one it was meant for unmade.

@@ -5,7 +5,6 @@
 mod clock;
 mod disk;
 mod files;
-mod first;
 mod helper;
 mod leases;
 mod output;

@@ -28,7 +28,24 @@ async fn two_processes_make_one_database() {
         assert_eq!(there.len(), 2, "round {round}");
         let drafts = fs::read_dir(path.parent().unwrap()).unwrap();
         let drafts: Vec<_> = drafts.map(|found| found.unwrap().file_name()).collect();
-        assert!(drafts.iter().all(|name| !name.to_string_lossy().contains("-new-")), "{drafts:?}");
+        assert!(drafts.iter().all(|name| !name.to_string_lossy().contains("-new")), "{drafts:?}");
+    }
+}
+
+/// From before it has begun to after it is done.
+#[tokio::test]
+async fn a_process_killed_while_it_makes_a_database_leaves_no_obstacle() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..20u64 {
+        let path = folder.path().join(format!("round-{round}/broker.db"));
+        let mut other = Other::start("open", &path);
+        other.hear().unwrap();
+        other.go();
+        std::thread::sleep(Duration::from_micros(round * 400));
+        other.kill();
+        let broker = open(&path).await;
+        submit(&broker, vec![spec("task")]).await.unwrap();
+        assert_sound(&broker).await;
     }
 }
 

@@ -44,10 +44,6 @@ impl Tasks for Observed {
         self.broker.sync().await
     }
 
-    fn make_ready(&self) {
-        self.broker.make_ready();
-    }
-
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
         // Who is there for one task that it has submitted itself is no worker of ours.
         let is_counted = request.only.is_none();
