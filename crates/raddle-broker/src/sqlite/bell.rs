@@ -122,8 +122,8 @@ impl Drop for WriteLock<'_> {
 
 /// The listening thread: from the shared counters to channels of this process.
 fn pass_on(page: &Page, closed: &AtomicBool, topics: &[watch::Sender<u32>; TOPICS]) {
-    let page = page.head();
     loop {
+        let page = page.head();
         // Read first: a close that comes after this is a ring, and ends the wait below.
         let rings = page.rings.load(Ordering::Acquire);
         if closed.load(Ordering::Acquire) {

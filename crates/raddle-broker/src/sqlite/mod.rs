@@ -19,7 +19,6 @@ mod health;
 mod heart;
 mod leases;
 mod log;
-mod mend;
 mod messages;
 mod open;
 mod output;

@@ -31,9 +31,14 @@ pub(super) const LOG: &str = "-wal";
 /// What SQLite keeps beside a database in WAL mode.
 const BESIDE: [&str; 3] = ["", LOG, "-shm"];
 
+/// How large the index of the WAL is at first, and in what steps SQLite makes it longer.
+const INDEX_BYTES: u64 = 32 * 1024;
+const INDEX_PAGE: u64 = 4096;
+
 /// Opens the database at `path`, making it if it is not there.
 pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
     let path = resolve(path)?;
+    check_room(&path)?;
     let (shared, connection) = if is_there(&path)? {
         // Nothing is made beside a file that is refused.
         let connection = checked(&path)?;
@@ -48,6 +53,18 @@ pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
     set_up(&connection).map_err(|e| shared.error(&e))?;
     check_version(&shared.path, &connection)?;
     Ok((shared, connection))
+}
+
+/// Refuses a full disk on which SQLite would be ended by a SIGBUS. It takes room for the index of the WAL (`-shm`), which it maps, by writing one byte
+/// to each 4 KiB of it: where blocks are smaller than that, the rest has no room until it is touched.
+fn check_room(path: &Path) -> Result<()> {
+    let folder = or_here(path.parent().unwrap_or(Path::new("")));
+    // Where there is no folder yet, or no such call, what follows tells.
+    let Ok(disk) = rustix::fs::statvfs(&folder) else { return Ok(()) };
+    if disk.f_frsize < INDEX_PAGE && disk.f_bavail * disk.f_frsize < 2 * INDEX_BYTES {
+        return Err(Error::Full { path: path.into() });
+    }
+    Ok(())
 }
 
 /// A connection to a file that is ours by its first bytes.

@@ -22,7 +22,6 @@ use rustix::{
 
 use super::{
     clock,
-    mend::{Mended, mend},
     open::{unusable, with_suffix},
     private,
 };
@@ -84,7 +83,6 @@ pub(super) struct Page {
     head: NonNull<Head>,
     /// The boot of the machine that this process runs in.
     boot: i64,
-    mended: Option<Mended>,
 }
 
 // SAFETY: the memory is only touched through atomics, and stays mapped until the last reference is dropped.
@@ -114,13 +112,7 @@ impl Page {
             unsafe { mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, MapFlags::SHARED, file.as_fd(), 0) }
                 .map_err(|e| io(e.into()))?;
         let head = NonNull::new(address.cast()).expect("a mapping is never at address zero");
-        let mended = Some(mend(address.cast_const().cast(), MAPPED_BYTES, &file));
-        let page = Self { identity: (found.dev(), found.ino()), file, head, boot, mended, path: path.clone() };
-        let room = page.head().room.load(Ordering::Acquire) as usize;
-        if room > FIRST_SLOTS && found.len() < bytes_for(room.min(MOST_SLOTS)) {
-            // Somebody has cut it short.
-            reserve(&page.file, bytes_for(room.min(MOST_SLOTS))).map_err(io)?;
-        }
+        let page = Self { identity: (found.dev(), found.ino()), file, head, boot, path: path.clone() };
         page.begin_if_new();
         Ok(page)
     }
@@ -160,6 +152,7 @@ impl Page {
     }
 
     pub(super) fn head(&self) -> &Head {
+        self.keep_length(FIRST_BYTES as u64);
         // SAFETY: mapped for as long as `self` lives, large enough for a `Head`, and page-aligned.
         unsafe { self.head.as_ref() }
     }
@@ -172,9 +165,18 @@ impl Page {
 
     pub(super) fn slots(&self) -> &[Slot] {
         let room = (self.head().room.load(Ordering::Acquire) as usize).clamp(FIRST_SLOTS, MOST_SLOTS);
+        self.keep_length(bytes_for(room));
         // SAFETY: mapped for as long as `self` lives; the file has that much room, which was noted only after it was made. Slots follow
         // the head, whose size is a multiple of their alignment.
         unsafe { std::slice::from_raw_parts(self.head.add(1).cast().as_ptr(), room) }
+    }
+
+    /// Makes a file longer again that was cut short: to touch what is mapped and not there is a SIGBUS. What is found there then is zeros, as in a new file.
+    /// Each use of the page looks first. What is cut off between that and the use is not caught.
+    fn keep_length(&self, bytes: u64) {
+        if self.file.metadata().is_ok_and(|found| found.len() < bytes) {
+            let _ = reserve(&self.file, bytes);
+        }
     }
 
     /// Makes room for more slots. Several may do so at once.
@@ -192,7 +194,6 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        drop(self.mended.take());
         // SAFETY: the last reference is gone, so nobody reads the memory any more.
         let _ = unsafe { munmap(self.head.as_ptr().cast(), MAPPED_BYTES) };
     }

@@ -1,11 +1,11 @@
 //! A disk without room refuses what is new and keeps what it has.
 
-use std::{fs, io::Write, path::Path, process::Command};
+use std::{fs, io::Write, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
 use raddle_broker::{Error, Output, Stream, Tasks, sqlite::Sqlite};
 use raddle_core::Spec;
 
-use crate::support::*;
+use crate::{helper::Other, support::*};
 
 /// A small file system of its own.
 struct SmallDisk(tempfile::TempDir);
@@ -13,13 +13,22 @@ struct SmallDisk(tempfile::TempDir);
 impl SmallDisk {
     /// `None` where this process may not mount one.
     fn mount() -> Option<Self> {
+        Self::mount_by(r#"mount -t tmpfs -o size=6m raddle-test "$0""#)
+    }
+
+    /// Blocks are smaller than pages of memory, as `mkfs` makes them for small disks.
+    fn mount_with_small_blocks() -> Option<Self> {
+        Self::mount_by(
+            r#"image=$(mktemp) && truncate -s 4m "$image" && mkfs.ext4 -q -b 1024 -m 0 "$image" && mount -o loop "$image" "$0"
+               code=$?; rm "$image"; exit $code"#,
+        )
+    }
+
+    fn mount_by(script: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=6m", "raddle-test"])
-            .arg(folder.path())
-            .stderr(std::process::Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
+        let mut mount = Command::new("sh");
+        mount.args(["-c", script]).arg(folder.path()).stderr(std::process::Stdio::null());
+        let mounted = mount.status().is_ok_and(|status| status.success());
         if !mounted {
             raddle_hosts::skip("only root can mount a small disk: run the tests as root");
         }
@@ -158,4 +167,28 @@ async fn a_full_disk_is_named_when_a_database_is_opened() {
     let _ballast = disk.fill();
     let error = Sqlite::open(&path).await.err().expect("there is no room for the bell");
     assert!(matches!(error, Error::Full { .. }), "{error:?}");
+}
+
+/// SQLite maps a file for which it has not taken all the room.
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_ends_nobody_by_a_signal() {
+    let Some(disk) = SmallDisk::mount_with_small_blocks() else { return };
+    let path = disk.path().join("broker.db");
+    drop(open(&path).await);
+    let mut refused = 0;
+    for free in (0..100).step_by(4) {
+        let ballast = disk.fill();
+        let taken = fs::metadata(&ballast).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&ballast).unwrap().set_len(taken - free * 1024).unwrap();
+        let mut other = Other::start("open", &path);
+        other.hear().unwrap();
+        other.go();
+        let is_stored = other.hear().is_some();
+        refused += usize::from(!is_stored);
+        let ended = other.wait();
+        assert!(ended.signal().is_none(), "with {free} KiB: {ended}");
+        fs::remove_file(ballast).unwrap();
+    }
+    assert!(refused > 0 && refused < 25, "{refused} of 25 were refused");
+    assert_sound(&open(&path).await).await;
 }

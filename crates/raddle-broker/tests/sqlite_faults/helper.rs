@@ -60,6 +60,11 @@ impl Other {
         }
     }
 
+    /// How it ends by itself.
+    pub(crate) fn wait(mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     /// Kills it with -9, and gives back what it had said by then.
     pub(crate) fn kill(mut self) -> Vec<Vec<String>> {
         self.child.kill().unwrap();
