@@ -107,8 +107,7 @@ pub enum Error {
     },
     /// The file is gone, and what was written to it last is not.
     #[error(
-        "{path} is gone, and its log is not: put it back, or remove {path}-wal and {path}-shm as well, to start anew without what they hold \
-         (if it was made moments before a power cut, make it again with 'touch': its log has all of it)"
+        "{path} is gone, and its log is not: put it back, or remove {path}-wal and {path}-shm as well, to start anew without what they hold"
     )]
     LogAlone {
         /// The file.
@@ -164,8 +163,10 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
-    /// It is written, and is not known to last.
-    #[error("{path} has it, but could not be synced ({reason}): a power cut may undo it, so look before you repeat it")]
+    /// It is not known whether it was written, and will last.
+    #[error(
+        "{path} could not be synced ({reason}): what was asked for may be there or not, so look before you repeat it"
+    )]
     Unsynced {
         /// The database.
         path: PathBuf,

@@ -31,7 +31,6 @@ mod registry;
 mod schedules;
 mod schema;
 mod submit;
-mod syncer;
 mod tasks;
 mod tether;
 mod tx;
@@ -44,7 +43,7 @@ use std::{
     time::Duration,
 };
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ffi};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -189,6 +188,16 @@ impl Shared {
             "could not be synced ({reason}), and what is written behind that may not last: see to the disk, and start this process again"
         );
         Err(Error::Io { path: open::with_suffix(&self.path, open::LOG), reason })
+    }
+
+    /// What a failed transaction means. One that could not be synced is the last of this process.
+    fn failed(&self, source: &rusqlite::Error) -> Error {
+        let unsynced = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
+        if source.sqlite_error().is_none_or(|error| !unsynced.contains(&error.extended_code)) {
+            return self.error(source);
+        }
+        let reason = self.hole.get_or_init(|| source.to_string()).clone();
+        Error::Unsynced { path: self.path.clone(), reason }
     }
 
     fn error(&self, source: &rusqlite::Error) -> Error {

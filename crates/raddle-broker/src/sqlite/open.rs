@@ -247,6 +247,7 @@ pub(super) fn connection(path: &Path) -> Result<Connection> {
     let open = || {
         let connection = raw(path)?;
         set_up(&connection)?;
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
         Ok(connection)
     };
     open().map_err(|e| explain(path, &e))
@@ -256,7 +257,6 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_PATIENCE)?;
     connection.set_prepared_statement_cache_capacity(256);
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
     // A short-lived process would otherwise pay for moving the WAL into the database when it leaves.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(())

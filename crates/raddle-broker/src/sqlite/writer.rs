@@ -1,7 +1,7 @@
 //! The thread that owns the database of one handle: group commit.
 //!
-//! Writes that have come in while the last group was committed form the next one. They share a transaction. What has to survive a power
-//! cut is passed on to the [`Syncer`]; the other replies go out after the commit. Reads come in between, without the write lock. Calls wait for their
+//! Writes that have come in while the last group was committed form the next one. They share a transaction, which SQLite syncs if one of them has to
+//! survive a power cut (`synchronous = FULL`), and does not otherwise (`NORMAL`). Reads come in between, without the write lock. Calls wait for their
 //! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
 use std::{
@@ -18,7 +18,6 @@ use super::{
     LOCK_PATIENCE, Shared,
     bell::Topics,
     open,
-    syncer::{Committed, Syncer},
     tx::{Cache, Fail, Tx},
 };
 use crate::{Error, Result};
@@ -43,7 +42,7 @@ pub(super) enum Work {
 }
 
 /// What is done between two groups of writes, without the write lock.
-pub(super) type Other = Box<dyn FnOnce(&mut Scribe) + Send>;
+pub(super) type Other = Box<dyn FnOnce(&Scribe) + Send>;
 
 /// One call's part of a transaction.
 pub(super) trait Job: Send {
@@ -151,45 +150,9 @@ impl Writer {
         receiver
     }
 
-    /// Has everything made durable that was written before.
-    pub(super) fn sync(&self) -> oneshot::Receiver<Result<()>> {
-        let (reply, receiver) = oneshot::channel();
-        self.send(Work::Other(Box::new(move |scribe| {
-            if scribe.is_unsynced {
-                let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
-                scribe.is_unsynced = false;
-                scribe.syncer.settle(Committed { topics: Topics::default(), jobs }, false);
-            } else {
-                drop(reply.send(scribe.shared.refuse_behind_hole()));
-            }
-        })));
-        receiver
-    }
-
     fn send(&self, work: Work) {
         // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
         let _ = self.0.send(work);
-    }
-}
-
-/// Waits for what was written before, and writes nothing itself.
-struct Synced(oneshot::Sender<Result<()>>);
-
-impl Job for Synced {
-    fn durability(&self) -> Durability {
-        Durability::Power
-    }
-
-    fn is_wanted(&self) -> bool {
-        !self.0.is_closed()
-    }
-
-    fn apply(&mut self, _: &mut Tx<'_>) -> rusqlite::Result<()> {
-        Ok(())
-    }
-
-    fn reply(self: Box<Self>, committed: Result<()>) {
-        let _ = self.0.send(committed);
     }
 }
 
@@ -263,24 +226,16 @@ where
 
 /// The owner.
 pub(super) struct Scribe {
-    /// First, so that it is the first to end: those who wait are told while all else is there.
-    syncer: Syncer,
     connection: Connection,
     shared: Arc<Shared>,
     cache: Cache,
-    /// Whether there are commits that the syncer has not been told of.
-    is_unsynced: bool,
+    /// What the connection is set to.
+    synchronous: Option<Durability>,
 }
 
 impl Scribe {
     fn new(shared: Arc<Shared>, connection: Connection) -> Self {
-        Self {
-            syncer: Syncer::new(Arc::clone(&shared)),
-            connection,
-            shared,
-            cache: Cache::default(),
-            is_unsynced: false,
-        }
+        Self { connection, shared, cache: Cache::default(), synchronous: None }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<Work>) {
@@ -306,14 +261,8 @@ impl Scribe {
         loop {
             match self.commit(&mut group, queue, others) {
                 Ok((topics, done)) => {
-                    let committed = Committed { topics, jobs: group.drain(..done).collect() };
-                    if committed.jobs.iter().any(|job| job.durability() == Durability::Power) {
-                        self.is_unsynced = false;
-                        self.syncer.settle(committed, !queue.is_empty());
-                    } else {
-                        self.is_unsynced |= !committed.jobs.is_empty();
-                        committed.tell(&self.shared, &Ok(()));
-                    }
+                    self.shared.bell.ring(topics);
+                    group.drain(..done).for_each(|job| job.reply(Ok(())));
                 }
                 Err(error) => {
                     // What a rolled-back transaction had put into the cache may not exist.
@@ -352,10 +301,11 @@ impl Scribe {
         if group.is_empty() {
             return Ok((Topics::default(), 0));
         }
-        self.transact(group).map_err(|e| shared.error(&e))
+        self.transact(group).map_err(|e| shared.failed(&e))
     }
 
     fn transact(&mut self, group: &mut [Box<dyn Job>]) -> rusqlite::Result<(Topics, usize)> {
+        self.choose_synchronous(group)?;
         let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
         let began = Instant::now();
         let mut done = 0;
@@ -367,6 +317,17 @@ impl Scribe {
             }
         }
         Ok((tx.commit()?, done))
+    }
+
+    /// Has SQLite sync the WAL when this group is committed, if that has to survive a power cut.
+    fn choose_synchronous(&mut self, group: &[Box<dyn Job>]) -> rusqlite::Result<()> {
+        let wanted = group.iter().map(|job| job.durability()).max();
+        if self.synchronous != wanted {
+            let mode = if wanted == Some(Durability::Power) { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", mode)?;
+            self.synchronous = wanted;
+        }
+        Ok(())
     }
 }
 
@@ -391,46 +352,22 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn nothing_is_written_behind_a_sync_that_failed() {
+    #[tokio::test]
+    async fn nothing_is_written_behind_a_sync_that_failed() {
         let folder = tempfile::tempdir().unwrap();
-        let (shared, connection) = open::open(folder.path().join("broker.db")).unwrap();
-        let shared = Arc::new(shared);
-        let mut scribe = Scribe::new(Arc::clone(&shared), connection);
-        let write = |scribe: &mut Scribe, durability, key: &'static str| {
-            let (reply, receiver) = oneshot::channel();
-            let work = Some(move |tx: &mut Tx<'_>| -> Result<(), Fail> {
-                tx.db().execute("INSERT INTO meta (key, value) VALUES (?1, 1)", [key])?;
-                Ok(())
-            });
-            let call = Call { durability, work, outcome: None, deliver: |()| (), reply };
-            scribe.perform(Work::Write(Box::new(call)), &mut mpsc::unbounded_channel().1);
-            receiver.blocking_recv().unwrap()
-        };
-        write(&mut scribe, Durability::Power, "synced").unwrap();
-        scribe.syncer = Syncer::with(Arc::clone(&shared), |_| Err(std::io::Error::from_raw_os_error(libc::EIO)));
-        let error = write(&mut scribe, Durability::Power, "unsynced").unwrap_err();
-        assert!(matches!(error, Error::Unsynced { .. }) && !error.is_retryable(), "{error}");
+        let broker = Sqlite::open(&folder.path().join("broker.db")).await.unwrap();
+        let failed = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+        let unsynced = broker.shared.failed(&rusqlite::Error::SqliteFailure(failed, None));
+        assert!(matches!(unsynced, Error::Unsynced { .. }) && !unsynced.is_retryable(), "{unsynced}");
 
-        // Opened anew, and it would succeed: the system has told of it.
-        scribe.syncer = Syncer::new(Arc::clone(&shared));
+        // They would succeed: the system tells of it once.
         for durability in [Durability::Power, Durability::Process] {
-            let error = write(&mut scribe, durability, "behind").unwrap_err();
+            let error = broker.write(durability, |_| Ok(())).await.unwrap_err();
             assert!(matches!(error, Error::Io { .. }) && !error.is_retryable(), "{error}");
-            assert!(error.to_string().contains("broker.db-wal: could not be synced (Input/output error"), "{error}");
+            assert!(error.to_string().contains("broker.db-wal: could not be synced"), "{error}");
         }
-        let pulse = super::super::heart::take_back(&shared).unwrap_err();
+        let pulse = super::super::heart::take_back(&broker.shared).unwrap_err();
         assert!(matches!(pulse, Error::Io { .. }), "nor is anything taken back: {pulse}");
-        // What was committed before it was known that the sync had failed.
-        let (reply, receiver) = oneshot::channel();
-        let jobs: Vec<Box<dyn Job>> = vec![Box::new(Synced(reply))];
-        scribe.syncer.settle(Committed { topics: Topics::default(), jobs }, true);
-        assert!(matches!(receiver.blocking_recv().unwrap(), Err(Error::Unsynced { .. })));
-
-        let stored = "SELECT key FROM meta WHERE key IN ('synced', 'unsynced', 'behind') ORDER BY key";
-        let mut stored = scribe.connection.prepare(stored).unwrap();
-        let stored: Vec<String> = stored.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
-        assert_eq!(stored, ["synced", "unsynced"]);
     }
 
     const JOB: Duration = Duration::from_millis(100);

@@ -197,7 +197,7 @@ impl Keeper {
         match self.insist(&entries, &write).await {
             Ok(verdicts) => fences.into_iter().zip(verdicts).for_each(|(fence, verdict)| self.settle(fence, verdict)),
             Err(Unwritten::GivenUp(error)) => fences.into_iter().for_each(|fence| self.give_up(fence, error.as_ref())),
-            // The broker has all of them, and that they may not last is no refusal: sent again they would be.
+            // Nobody can say whether the broker has them, and sent again they would be refused: its process writes nothing more.
             Err(Unwritten::Refused(error @ Error::Unsynced { .. })) => {
                 for fence in fences {
                     hand::log!(error, fence, %error, "what became of it may not last");
