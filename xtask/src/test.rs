@@ -16,6 +16,9 @@ const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes,raddle-cli/tls";
 /// A short campaign: half a minute of breaking and settling.
 const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
+/// How long the database of advisories may take to arrive.
+const FETCH_WITHIN: &str = "60s";
+
 /// What to run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -137,9 +140,21 @@ fn chaos(run: &mut Run) -> Count {
 fn deny(run: &mut Run) {
     if install::deny() {
         run.step("dependencies", step::cargo(&["deny", "--locked", "check", "bans", "licenses", "sources"]));
+        advisories(run);
     } else {
         println!("\n==> dependencies: passed over, cargo-deny is not installed");
         run.check("cargo-deny", !install::is_ci());
+    }
+}
+
+/// Known vulnerabilities. Their database is fetched from GitHub, which not every machine reaches.
+fn advisories(run: &mut Run) {
+    let mut fetch = Command::new("timeout");
+    fetch.args([FETCH_WITHIN, "cargo", "deny", "fetch", "db"]);
+    if step::run("database of advisories", fetch).ok {
+        run.step("advisories", step::cargo(&["deny", "--locked", "check", "--disable-fetch", "advisories"]));
+    } else {
+        println!("==> advisories: NOT CHECKED, their database cannot be fetched here. Where it can: cargo deny check advisories");
     }
 }
 
