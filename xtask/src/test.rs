@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What the tests of this package need on top of what it needs to run them, and what is off unless somebody asks for it.
-const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes,raddle-cli/tls";
+const FEATURES: &str = "xtask/chaos,raddle-cli/kubernetes,raddle-cli/otlp,raddle-cli/tls";
 /// A short campaign: half a minute of breaking and settling.
 const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 
@@ -154,7 +154,9 @@ fn advisories(run: &mut Run) {
     if step::run("database of advisories", fetch).ok {
         run.step("advisories", step::cargo(&["deny", "--locked", "check", "--disable-fetch", "advisories"]));
     } else {
-        println!("==> advisories: NOT CHECKED, their database cannot be fetched here. Where it can: cargo deny check advisories");
+        println!(
+            "==> advisories: NOT CHECKED, their database cannot be fetched here. Where it can: cargo deny check advisories"
+        );
     }
 }
 

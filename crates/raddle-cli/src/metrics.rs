@@ -35,13 +35,9 @@ impl Watched {
         #[cfg(feature = "otlp")]
         let (spans, recorder) = {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let start = |endpoint| {
-                otlp::Exporter::start(
-                    endpoint,
-                    otlp::Resource { service: format!("raddle-{service}"), host: host.clone() },
-                )
-            };
-            let spans = args.otlp_endpoint.clone().map(start);
+            let resource = otlp::Resource { service: format!("raddle-{service}"), host };
+            let spans = args.sends_spans().then(|| otlp::Exporter::start(args.otlp_endpoint.as_deref(), resource));
+            let spans = spans.transpose().map_err(|e| Failure::Usage(format!("cannot send spans: {e}")))?;
             let recorder = spans.as_ref().map(otlp::Exporter::recorder);
             (spans, recorder)
         };

@@ -1,8 +1,6 @@
 //! `raddle metrics`, and the flags of all that show metrics.
 
 use clap::{Args, Subcommand};
-#[cfg(feature = "otlp")]
-use raddle_fabric::otlp::Endpoint;
 use raddle_web::Address;
 
 use super::LogArgs;
@@ -43,19 +41,26 @@ pub(crate) struct MetricsArgs {
     #[arg(long, requires = "metrics_addr")]
     pub(crate) metrics_public: bool,
     /// Send a span for each attempt to the collector there, as http://127.0.0.1:4318
-    #[cfg(feature = "otlp")]
-    #[arg(long, value_name = "URL")]
-    pub(crate) otlp_endpoint: Option<Endpoint>,
+    #[arg(long, value_name = "URL", value_parser = endpoint)]
+    pub(crate) otlp_endpoint: Option<String>,
 }
 
 impl MetricsArgs {
     /// Whether anybody wants to know what workers do.
     pub(crate) fn is_watched(&self) -> bool {
-        #[cfg(feature = "otlp")]
-        let sends_spans = self.otlp_endpoint.is_some();
-        #[cfg(not(feature = "otlp"))]
-        let sends_spans = false;
-        self.metrics_addr.is_some() || sends_spans
+        self.metrics_addr.is_some() || self.sends_spans()
+    }
+
+    /// Whether spans are sent. A worker under a spawner has the environment of that, which sends them for all of its workers.
+    #[cfg(feature = "otlp")]
+    pub(crate) fn sends_spans(&self) -> bool {
+        let is_under_spawner = || std::env::var_os(raddle_fabric::spawner::WARM_VARIABLE).is_some();
+        self.otlp_endpoint.is_some() || raddle_fabric::otlp::is_configured() && !is_under_spawner()
+    }
+
+    #[cfg(not(feature = "otlp"))]
+    fn sends_spans(&self) -> bool {
+        false
     }
 
     /// The same as words of a command line.
@@ -67,12 +72,21 @@ impl MetricsArgs {
         if self.metrics_public {
             words.push("--metrics-public".into());
         }
-        #[cfg(feature = "otlp")]
         if let Some(endpoint) = &self.otlp_endpoint {
-            words.extend(["--otlp-endpoint".into(), endpoint.to_string()]);
+            words.extend(["--otlp-endpoint".into(), endpoint.clone()]);
         }
         words
     }
+}
+
+#[cfg(feature = "otlp")]
+fn endpoint(text: &str) -> Result<String, raddle_fabric::otlp::EndpointError> {
+    raddle_fabric::otlp::endpoint(text)
+}
+
+#[cfg(not(feature = "otlp"))]
+fn endpoint(_: &str) -> Result<String, &'static str> {
+    Err("this program is built without spans: build it with the feature `otlp`")
 }
 
 impl From<&ServeArgs> for MetricsArgs {

@@ -35,6 +35,8 @@ mod manager;
 mod manifests;
 mod metrics;
 mod orphans;
+#[cfg(all(feature = "otlp", feature = "tls"))]
+mod otlp;
 #[cfg(feature = "pool")]
 mod pool;
 mod program;

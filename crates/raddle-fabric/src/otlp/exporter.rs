@@ -5,6 +5,9 @@ use std::{
     time::Duration,
 };
 
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -12,9 +15,8 @@ use tokio::{
 };
 
 use super::{
-    Endpoint,
-    payload::{Span, body},
-    post::post,
+    SetUpError,
+    collector::connect,
     sink::{Counts, Sink},
 };
 use crate::metrics::Recorder;
@@ -44,12 +46,14 @@ const LINGER: Duration = Duration::from_secs(1);
 const LAST_TRY: Duration = Duration::from_secs(2);
 
 impl Exporter {
-    /// Begins to send what it is told.
-    pub fn start(endpoint: Endpoint, resource: Resource) -> Self {
+    /// Starts to send, to this collector or to that of the environment.
+    pub fn start(endpoint: Option<&str>, resource: Resource) -> Result<Self, SetUpError> {
+        let (mut exporter, endpoint) = connect(endpoint)?;
+        exporter.set_resource(&resource.into());
         let (sink, queue, counts) = Sink::new();
         let (stop, stopped) = oneshot::channel();
-        let sender = Sender { endpoint, resource, queue, counts, stopped: Some(stopped), fails: false };
-        Self { sink: Arc::new(sink), stop, task: tokio::spawn(sender.run()) }
+        let sender = Sender { exporter, endpoint, queue, counts, stopped: Some(stopped), fails: false };
+        Ok(Self { sink: Arc::new(sink), stop, task: tokio::spawn(sender.run()) })
     }
 
     /// Takes attempts of tasks, for as long as it is not closed.
@@ -67,11 +71,22 @@ impl Exporter {
     }
 }
 
+impl From<Resource> for opentelemetry_sdk::Resource {
+    /// With what the environment says of the service, which comes first.
+    fn from(resource: Resource) -> Self {
+        let builder = Self::builder().with_attribute(KeyValue::new("host.name", resource.host));
+        match std::env::var("OTEL_SERVICE_NAME") {
+            Ok(name) if !name.is_empty() => builder.build(),
+            _ => builder.with_service_name(resource.service).build(),
+        }
+    }
+}
+
 /// The task that sends.
 struct Sender {
-    endpoint: Endpoint,
-    resource: Resource,
-    queue: mpsc::Receiver<Span>,
+    exporter: SpanExporter,
+    endpoint: String,
+    queue: mpsc::Receiver<SpanData>,
     counts: Arc<Counts>,
     /// Resolves when nothing more is taken.
     stopped: Option<oneshot::Receiver<()>>,
@@ -88,12 +103,12 @@ impl Sender {
             {
                 batch.push(span);
             }
-            self.send(&batch).await;
+            self.send(batch).await;
         }
     }
 
     /// The next span, or nothing when there will be none. Cancel-safe.
-    async fn next(&mut self) -> Option<Span> {
+    async fn next(&mut self) -> Option<SpanData> {
         if let Some(stopped) = &mut self.stopped {
             tokio::select! {
                 biased;
@@ -106,9 +121,9 @@ impl Sender {
         self.queue.recv().await
     }
 
-    async fn send(&mut self, batch: &[Span]) {
+    async fn send(&mut self, batch: Vec<SpanData>) {
         let (endpoint, count) = (&self.endpoint, batch.len() as u64);
-        match post(endpoint, &body(&self.resource, batch)).await {
+        match self.exporter.export(batch).await {
             Ok(()) => {
                 self.counts.exported.fetch_add(count, Ordering::Relaxed);
                 if std::mem::take(&mut self.fails) {
@@ -117,7 +132,7 @@ impl Sender {
             }
             Err(error) => {
                 self.counts.dropped.fetch_add(count, Ordering::Relaxed);
-                // Said once: it goes on until somebody mends it, and the metric tells how much was lost.
+                // Logged once until it succeeds again; the metric says how many are lost.
                 if !std::mem::replace(&mut self.fails, true) {
                     tracing::warn!(%endpoint, %error, "spans cannot be delivered, and are dropped");
                 }

@@ -1,20 +1,18 @@
-//! Spans for a collector: each attempt of a task, from its claim to its end, over OTLP/HTTP as JSON.
+//! Spans for a collector: each attempt of a task, from its claim to its end, over OTLP.
 //!
 //! ```text
-//! Observed ───► Book ───► Sink (bounded) ───► Exporter ───► POST /v1/traces
+//! Observed ───► Book ───► Sink (bounded) ───► Exporter ───► opentelemetry-otlp ───► collector
 //!                            │ full: dropped and counted       │ fails: dropped and counted
 //! ```
 //!
-//! Nothing that runs a task ever waits for a collector. What cannot be delivered is dropped, and that is counted in a metric.
-//!
-//! Written here because it is small: the crates that do this bring a second way to time, run and log, and break with each version. It speaks
-//! plain HTTP to a collector on this machine, which is there to send spans on, with encryption.
+//! Nothing that runs a task ever waits for a collector. What cannot be delivered is dropped, and that is counted in a metric. Of OpenTelemetry only the exporter
+//! is used, under our bounded queue: its batch processor would block one of the few threads of a worker.
 
-mod endpoint;
+mod collector;
 mod exporter;
-mod payload;
-mod post;
 mod sink;
+mod span;
+mod tls;
 
-pub use endpoint::{Endpoint, EndpointError};
+pub use collector::{EndpointError, SetUpError, endpoint, is_configured};
 pub use exporter::{Exporter, Resource};

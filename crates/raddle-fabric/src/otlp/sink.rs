@@ -5,15 +5,16 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::mpsc;
 
-use super::payload::Span;
+use super::span::span;
 use crate::metrics::{Attempt, Page, Recorder};
 
 /// Takes spans, and never waits.
 #[derive(Debug)]
 pub(super) struct Sink {
-    room: mpsc::Sender<Span>,
+    room: mpsc::Sender<SpanData>,
     counts: Arc<Counts>,
 }
 
@@ -28,7 +29,7 @@ pub(super) struct Counts {
 const ROOM: usize = 4096;
 
 impl Sink {
-    pub(super) fn new() -> (Self, mpsc::Receiver<Span>, Arc<Counts>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<SpanData>, Arc<Counts>) {
         let (room, queue) = mpsc::channel(ROOM);
         let counts = Arc::new(Counts::default());
         (Self { room, counts: Arc::clone(&counts) }, queue, counts)
@@ -38,7 +39,7 @@ impl Sink {
 impl Recorder for Sink {
     /// Passes a span on, or drops it where there is no room. One of a trace that nobody records is neither.
     fn record(&self, attempt: Attempt) {
-        if attempt.own.is_sampled() && self.room.try_send(attempt.into()).is_err() {
+        if attempt.own.is_sampled() && self.room.try_send(span(attempt)).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
