@@ -1,8 +1,11 @@
 //! The contract between Raddle and the place where it keeps its tasks.
 //!
-//! The trait is cut by concern, so that an engine's files mirror it. Every method that can wait takes `wait` and returns
+//! The traits are cut by concern, so that an engine's files mirror them. Every method that can wait takes `wait` and returns
 //! empty-handed when that is over: a caller that is told to stop needs no second way to be woken. Dropping a future that
 //! waits is safe; what it had taken by then goes back.
+//!
+//! This declaration is all there is of a method outside of the engines: the remote broker, its server and what stands in front of a broker are made of
+//! it (see `declare.rs`).
 
 use std::time::Duration;
 
@@ -12,9 +15,11 @@ use raddle_core::{
     tid::ShortTid,
     worker::{Beat, WorkerInfo},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    Demand, Result,
+    Demand, Error, Result,
+    declare::declare,
     request::{
         Chain, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own,
         OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted,
@@ -24,17 +29,18 @@ use crate::{
 };
 
 /// A place where tasks are kept.
-pub trait Broker: Tasks + Registry + Messages + Log + Output + Schedules {}
+pub trait Broker: Tasks + Registry + Leases + Messages + Log + Output + Schedules + Queries {}
 
-impl<T: Tasks + Registry + Messages + Log + Output + Schedules> Broker for T {}
+impl<T: Tasks + Registry + Leases + Messages + Log + Output + Schedules> Broker for T {}
 
+declare! {
 /// The way of a task: in, out, and what is known of it in between.
-#[async_trait]
-pub trait Tasks: Send + Sync + 'static {
+trait Tasks {
     /// Stores tasks, all or none. Returns when they are durable.
     ///
     /// A task whose `unique_key` belongs to one that is not finished is not stored; the other's id is returned.
-    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>>;
+    async fn submit(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>>
+        as Submit, doubles Some("has stored a task");
 
     /// Stores a task and gives it to a worker that is there for it alone, for a process that runs what it submits: one step instead of
     /// four, and nobody else can claim the task in between. Returns when it would survive this process; what it takes to survive a power
@@ -42,94 +48,188 @@ pub trait Tasks: Send + Sync + 'static {
     ///
     /// Nobody is registered when the task's `unique_key` is taken, or when it is left to others; nothing is claimed when its time has
     /// not come.
-    async fn submit_own(&self, request: OwnRequest) -> Result<Own>;
+    async fn submit_own(&self, request: OwnRequest) -> Result<Own>
+        as SubmitOwn, doubles Some("has stored a task");
 
     /// Returns when all that was written through this handle is durable.
-    async fn sync(&self) -> Result<()>;
+    async fn sync(&self) -> Result<()> as Sync;
 
     /// Takes up to `max` tasks that the owner may run, the most urgent and then the oldest first.
     ///
     /// Waits for the first one as long as the request says. Each claim begins an attempt, whose number is its fence.
-    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>>;
+    async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>>
+        as Claim, waits request.wait;
 
     /// Notes that the targets of these attempts have begun. An attempt that is not the latest is passed over.
-    async fn started(&self, batch: Vec<Started>) -> Result<()>;
+    async fn started(&self, batch: Vec<Started>) -> Result<()> as Started;
 
     /// Notes that a running attempt stands still on request, or goes on. An attempt that is not the latest is passed over.
-    async fn paused(&self, fence: Fence, paused: bool) -> Result<()>;
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> as Paused;
 
     /// Notes how far a running attempt has come. It is forgotten with the attempt; one that is not the latest is passed over.
-    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()>;
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> as Progress;
 
     /// Lets tasks follow a running attempt, and returns how many do by now. Nobody sees them before its end. If that is a success, they are
     /// submitted in the same step, in the order in which they were chained, with its task as their parent; after any other they are gone.
     ///
     /// As durable as it has to be for that: nothing that a [`finish`](Self::finish) finds is lost after it. An attempt that is not the latest is
     /// refused, counted and logged.
-    async fn chain(&self, chain: Chain) -> Result<u64>;
+    async fn chain(&self, chain: Chain) -> Result<u64>
+        as Chain,
+        // What a worker passes on is counted, and so is there once.
+        doubles chain.told.is_none().then_some("has chained tasks");
 
     /// Ends attempts: result, state, event and removal in one step each, and what they have chained with it. Returns when they are durable.
     ///
     /// Whether the task is over or waits for another attempt is decided by [`raddle_core::settle()`].
-    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>>;
+    async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> as Finish;
 
     /// Gives tasks back to their queue as if they had not been claimed; only the attempt's number is spent.
-    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>>;
+    async fn release(&self, batch: Vec<Release>) -> Result<Vec<Verdict>> as Release;
 
     /// Takes back what belongs to workers whose lease has run out. Workers do this with every [`Heart::beat`].
-    async fn reclaim(&self) -> Result<Vec<Reclaimed>>;
+    async fn reclaim(&self) -> Result<Vec<Reclaimed>> as Reclaim;
 
     /// Sends a control word to a task. A waiting task needs nobody to obey: the broker does it.
-    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered>;
+    async fn control(&self, tid: Tid, message: Control) -> Result<Delivered> as Control;
 
     /// Takes the control messages to the tasks that `owner` has, and to itself; waits for the first.
-    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>>;
+    async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>>
+        as Controls, waits *wait;
 
     /// Submits the spec of a finished task again as a new task, and takes the old one out of the dead-letter queue. With `dead`, only while it stands there:
     /// so however many see to a dead letter, it is submitted once.
-    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid>;
-
-    /// One task.
-    async fn task(&self, tid: Tid) -> Result<Option<TaskView>>;
+    async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid>
+        as Resubmit, doubles Some("has stored a task");
 
     /// The tasks that fit, the newest first.
-    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>>;
-
-    /// The ids that end in these ten digits.
-    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>>;
+    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> as Tasks;
 
     /// How many ready tasks of the same queue and needs would be claimed before this one.
-    async fn ahead_of(&self, tid: Tid) -> Result<u64>;
+    async fn ahead_of(&self, tid: Tid) -> Result<u64> as AheadOf;
 
     /// How many tasks a worker like this could claim now, those included whose time has come; waits for the first.
-    async fn waiting(&self, request: WaitingRequest) -> Result<u64>;
+    async fn waiting(&self, request: WaitingRequest) -> Result<u64>
+        as Waiting, waits request.wait;
 
     /// What waits for workers and what they have, for those who watch. Tasks are looked at one after the other, so that what changes
     /// meanwhile may be counted or not.
-    async fn demand(&self) -> Result<Demand>;
+    async fn demand(&self) -> Result<Demand> as Demand;
 
     /// How many tasks there are in each state, and more of the kind.
-    async fn summary(&self) -> Result<Summary>;
+    async fn summary(&self) -> Result<Summary> as Summary;
 
     /// Removes the records of tasks that finished longer ago than they asked to be kept.
-    async fn purge(&self) -> Result<Purged>;
+    async fn purge(&self) -> Result<Purged> as Purge;
 
     /// What the engine says of itself, for `raddle doctor`.
-    async fn health(&self) -> Result<Health>;
+    async fn health(&self) -> Result<Health> as Health;
 }
 
 /// The workers that live on a broker.
-#[async_trait]
-pub trait Registry: Send + Sync + 'static {
+trait Registry {
     /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
-    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
+    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> as Register;
 
     /// Enters a worker that is there for one task, whichever it claims first. It is no task itself, and leaves the registry with the end of
     /// that one. For a process that speaks for many such workers, and beats for itself: nobody who is gone is looked for.
     ///
     /// Workers that take calls are entered in the same way: they claim nothing, and leave when they are taken out.
-    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid>;
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> as RegisterOwn;
 
+    /// Takes a worker out; what it still has goes back. `failure` says why it ended, if it ended badly.
+    async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> as Deregister;
+
+    /// The workers that are alive.
+    async fn workers(&self) -> Result<Vec<WorkerEntry>> as Workers;
+}
+
+/// Stored messages. Queues exist while they hold something. Queues that show the broker's own records are built on top of
+/// this in [`crate::queues`].
+trait Messages {
+    /// Appends messages and returns their ids.
+    async fn put(&self, queue: QueueName, bodies: Vec<String>) -> Result<Vec<Tid>>
+        as Put, doubles Some("has stored a message");
+
+    /// Takes up to `max` messages, the oldest first; waits for the first.
+    async fn take(&self, queue: QueueName, max: u32, wait: Duration) -> Result<Vec<Message>>
+        as Take, waits *wait, doubles Some("has taken messages");
+
+    /// Looks at messages without taking them; waits for the first.
+    async fn look(&self, peek: Peek) -> Result<Vec<Message>>
+        as Look, waits peek.wait;
+
+    /// Moves up to `max` messages in one step, behind those that are there: they get new ids. Returns how many.
+    async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64>
+        as Shift, doubles Some("has taken messages");
+
+    /// Takes messages that were seen, and submits tasks and puts other messages instead, in one step. Returns `None`, and nothing is done, if one of the
+    /// messages is gone: so each is converted once, however many see it. Returns when all of it is durable.
+    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> as Convert;
+
+    /// The queues that hold stored messages.
+    async fn depths(&self) -> Result<Vec<QueueDepth>> as Depths;
+}
+
+/// The event log.
+trait Log {
+    /// Events after the id `after`, the oldest first; waits for the first. With `tid`, those of one task.
+    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>>
+        as Events, waits *wait;
+
+    /// The id of the last event there is, or 0, without going through the others. For who looks at something and wants to know when it changes: asked
+    /// before the look, and given to [`events`](Self::events) after it, it leaves no change out.
+    async fn last_event(&self) -> Result<u64> as LastEvent;
+}
+
+/// What attempts wrote to their standard output and error.
+trait Output {
+    /// Adds to the output of a running attempt, so that others can read it before the attempt ends.
+    async fn append_output(&self, fence: Fence, stream: Stream, #[serde(with = "crate::bytes")] bytes: Vec<u8>) -> Result<()>
+        as AppendOutput;
+
+    /// Up to `max` bytes of one attempt's output from `offset` on. Empty at the end of what there is.
+    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> as ReadOutput;
+
+    /// The events and output of a task from `cursor` on; waits for the first of either.
+    async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress>
+        as Follow, waits *wait;
+}
+
+/// Tasks that come again and again, and those that have waited for too long.
+trait Schedules {
+    /// All schedules, by their names, or the one that is called `name`. One that a later version has made is left out.
+    async fn schedules(&self, name: Option<String>) -> Result<Vec<ScheduleView>> as Schedules;
+
+    /// Changes a schedule if it is still as it was seen, and submits tasks with that, in one step. Returns when all of it is durable.
+    async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> as ChangeSchedule;
+
+    /// What is to be done now: waits until a schedule is due, or a task has expired.
+    async fn agenda(&self, wait: Duration) -> Result<Agenda>
+        as Agenda, waits *wait;
+
+    /// Ends tasks that have waited for longer than their lifetime, some of them if they are many. Returns how many. A claim gives none of them out,
+    /// whether this was called or not.
+    async fn expire(&self) -> Result<u64> as Expire;
+}
+}
+
+/// What is asked of a broker in one place, whatever it is: of one that is elsewhere, or of one that something stands in front of. What answers calls is a
+/// broker, but for its [`Leases`].
+#[async_trait]
+pub trait Proxy: Send + Sync + 'static {
+    /// Makes a call, and returns what belongs to it.
+    async fn call(&self, call: Call) -> Result<Reply>;
+}
+
+impl Reply {
+    fn misplaced(&self) -> Error {
+        Error::AgentRefused { path: "the other side".into(), reason: "it has answered what was not asked".into() }
+    }
+}
+
+/// How workers stay alive. Nothing here is async: it must work when nothing else does.
+pub trait Leases: Send + Sync + 'static {
     /// The means to stay alive, for a thread of its own.
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;
 
@@ -140,92 +240,33 @@ pub trait Registry: Send + Sync + 'static {
         let _ = worker;
         false
     }
-
-    /// Has a lease that was long end `ttl` from now, in an engine where no beat makes it shorter.
-    fn shorten(&self, worker: Tid, ttl: Duration) {
-        let _ = (worker, ttl);
-    }
-
-    /// Takes a worker out; what it still has goes back. `failure` says why it ended, if it ended badly.
-    async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()>;
-
-    /// The workers that are alive.
-    async fn workers(&self) -> Result<Vec<WorkerEntry>>;
 }
 
 /// Renews one worker's lease, on a thread of its own: nothing a task does can hold it up.
 pub trait Heart: Send {
-    /// Renews the lease for its `ttl` from now, and takes back what belongs to workers whose lease has run out.
+    /// Renews the lease for its `ttl` from now, and takes back what belongs to workers whose lease has run out. The first beat ends a lease that was
+    /// longer.
     fn beat(&mut self, beat: Beat) -> Result<Pulse>;
 }
 
-/// Stored messages. Queues exist while they hold something. Queues that show the broker's own records are built on top of
-/// this in [`crate::queues`].
+/// What is asked often, in terms of what engines answer.
 #[async_trait]
-pub trait Messages: Send + Sync + 'static {
-    /// Appends messages and returns their ids.
-    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>>;
+pub trait Queries: Tasks + Schedules {
+    /// One task.
+    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
+        Ok(self.tasks(TaskFilter::one(tid)).await?.pop())
+    }
 
-    /// Takes up to `max` messages, the oldest first; waits for the first.
-    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>>;
-
-    /// Looks at messages without taking them; waits for the first.
-    async fn look(&self, peek: Peek) -> Result<Vec<Message>>;
-
-    /// Moves up to `max` messages in one step, behind those that are there: they get new ids. Returns how many.
-    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64>;
-
-    /// Takes messages that were seen, and submits tasks and puts other messages instead, in one step. Returns `None`, and nothing is done, if one of the
-    /// messages is gone: so each is converted once, however many see it. Returns when all of it is durable.
-    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>>;
-
-    /// The queues that hold stored messages.
-    async fn depths(&self) -> Result<Vec<QueueDepth>>;
-
-    /// Removes a queue's messages. Returns how many.
-    async fn clear(&self, queue: &QueueName) -> Result<u64>;
-}
-
-/// The event log.
-#[async_trait]
-pub trait Log: Send + Sync + 'static {
-    /// Events after the id `after`, the oldest first; waits for the first. With `tid`, those of one task.
-    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>>;
-
-    /// The id of the last event there is, or 0, without going through the others. For who looks at something and wants to know when it changes: asked
-    /// before the look, and given to [`events`](Self::events) after it, it leaves no change out.
-    async fn last_event(&self) -> Result<u64>;
-}
-
-/// What attempts wrote to their standard output and error.
-#[async_trait]
-pub trait Output: Send + Sync + 'static {
-    /// Adds to the output of a running attempt, so that others can read it before the attempt ends.
-    async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()>;
-
-    /// Up to `max` bytes of one attempt's output from `offset` on. Empty at the end of what there is.
-    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>>;
-
-    /// The events and output of a task from `cursor` on; waits for the first of either.
-    async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress>;
-}
-
-/// Tasks that come again and again, and those that have waited for too long.
-#[async_trait]
-pub trait Schedules: Send + Sync + 'static {
-    /// All schedules, by their names. One that a later version has made is left out.
-    async fn schedules(&self) -> Result<Vec<ScheduleView>>;
+    /// The ids that end in these ten digits.
+    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
+        let filter = TaskFilter { short: Some(short), services: true, ..TaskFilter::default() };
+        Ok(self.tasks(filter).await?.into_iter().map(|task| task.tid).collect())
+    }
 
     /// One schedule.
-    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>>;
-
-    /// Changes a schedule if it is still as it was seen, and submits tasks with that, in one step. Returns when all of it is durable.
-    async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged>;
-
-    /// What is to be done now: waits until a schedule is due, or a task has expired.
-    async fn agenda(&self, wait: Duration) -> Result<Agenda>;
-
-    /// Ends tasks that have waited for longer than their lifetime, some of them if they are many. Returns how many. A claim gives none of them out,
-    /// whether this was called or not.
-    async fn expire(&self) -> Result<u64>;
+    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
+        Ok(self.schedules(Some(name.into())).await?.pop())
+    }
 }
+
+impl<T: Tasks + Schedules + ?Sized> Queries for T {}

@@ -11,7 +11,7 @@ use std::{
 use jiff::Timestamp;
 use raddle_core::{State, TaskView};
 
-use crate::{Error, Fence, Finish, Result, Tasks, Verdict};
+use crate::{Error, Fence, Finish, Queries, Result, Verdict};
 
 /// The attempts that are in doubt.
 #[derive(Default)]
@@ -21,7 +21,7 @@ impl Doubts {
     /// Ends attempts with `send`, but for those that have been ended by a call whose answer was lost.
     pub(crate) async fn finish(
         &self,
-        broker: &impl Tasks,
+        broker: &impl Queries,
         batch: Vec<Finish>,
         send: impl AsyncFnOnce(Vec<Finish>) -> Result<Vec<Verdict>>,
     ) -> Result<Vec<Verdict>> {
@@ -47,7 +47,7 @@ impl Doubts {
     }
 
     /// What became of those that are in doubt and were recorded.
-    async fn recorded(&self, broker: &impl Tasks, batch: &[Finish]) -> Result<HashMap<Fence, Verdict>> {
+    async fn recorded(&self, broker: &impl Queries, batch: &[Finish]) -> Result<HashMap<Fence, Verdict>> {
         let suspects: Vec<&Finish> = {
             let in_doubt = self.fences();
             batch.iter().filter(|finish| in_doubt.contains(&finish.fence)).collect()

@@ -8,6 +8,7 @@ mod broker;
 mod bytes;
 pub mod chain;
 mod connect;
+mod declare;
 mod demand;
 mod doubt;
 mod error;
@@ -24,7 +25,9 @@ mod wait;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
-pub use broker::{Broker, Heart, Log, Messages, Output, Registry, Schedules, Tasks};
+pub use broker::{
+    Broker, Call, Heart, Leases, Log, Messages, Output, Proxy, Queries, Registry, Reply, Schedules, Tasks,
+};
 pub use connect::{ParseUrlError, Url, connect};
 pub use demand::{Demand, Waiting};
 pub use error::{Error, Result};

@@ -69,12 +69,12 @@ impl Stats {
 pub async fn read(broker: &dyn Broker, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
     refuse_view(queue, "read")?;
     // Stored messages come first, so that a record which is there all the time does not hide them.
-    let taken = broker.take(queue, max, Duration::ZERO).await?;
+    let taken = broker.take(queue.clone(), max, Duration::ZERO).await?;
     if !taken.is_empty() {
         return Ok(taken);
     }
     refuse_records(broker, queue, "read").await?;
-    broker.take(queue, max, wait).await
+    broker.take(queue.clone(), max, wait).await
 }
 
 /// Looks at up to `max` messages, the oldest first, without taking them.
@@ -108,7 +108,7 @@ pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) 
                 written.extend(send_to_workers(broker, &message, |entry| is_manager(entry, kind)).await?);
             }
         }
-        _ => written.extend(broker.put(queue, bodies).await?.into_iter().map(Written::Stored)),
+        _ => written.extend(broker.put(queue.clone(), bodies).await?.into_iter().map(Written::Stored)),
     }
     Ok(written)
 }
@@ -120,7 +120,7 @@ pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u
     if is_control(to) {
         return Err(Error::ControlQueue(to.clone()));
     }
-    let moved = broker.shift(from, to, max).await?;
+    let moved = broker.shift(from.clone(), to.clone(), max).await?;
     if moved == 0 {
         refuse_records(broker, from, "moved").await?;
     }
@@ -190,7 +190,14 @@ pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
 /// Removes a queue's stored messages. Returns how many.
 pub async fn delete(broker: &dyn Broker, queue: &QueueName) -> Result<u64> {
     refuse_view(queue, "deleted")?;
-    let removed = broker.clear(queue).await?;
+    let mut removed = 0;
+    loop {
+        let taken = broker.take(queue.clone(), PAGE, Duration::ZERO).await?.len();
+        removed += taken as u64;
+        if taken < PAGE as usize {
+            break;
+        }
+    }
     if removed == 0 {
         refuse_records(broker, queue, "deleted").await?;
     }
@@ -235,7 +242,7 @@ async fn send(broker: &dyn Broker, tid: Tid, body: String) -> Result<Written> {
     match task.state {
         // Its worker logs what it does not understand and goes on, whoever wrote it.
         State::Spawning | State::Running => {
-            let ids = broker.put(&QueueName::Task(tid, Port::CtrlIn), vec![body]).await?;
+            let ids = broker.put(QueueName::Task(tid, Port::CtrlIn), vec![body]).await?;
             Ok(Written::Stored(ids.into_iter().next().unwrap_or(tid)))
         }
         State::Created => Err(error.into()),

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use raddle_core::{
     CapSet, Event, QueueName, Report, Spec, State, TaskView, Tid,
     spec::{InvalidSpec, MAX_SPEC_BYTES},
+    tid::ShortTid,
     worker::WorkerInfo,
 };
 use serde::{Deserialize, Serialize};
@@ -213,6 +214,10 @@ pub struct TaskFilter {
     pub services: bool,
     /// One of these; `None` for any.
     pub among: Option<Vec<Tid>>,
+    /// Whose id ends in these digits.
+    pub short: Option<ShortTid>,
+    /// Which this worker has, or had last.
+    pub worker: Option<Tid>,
     /// Older than this one: behind the last task of one list the next begins.
     pub before: Option<Tid>,
     /// How many at most.
@@ -446,6 +451,8 @@ impl Default for TaskFilter {
             dead: false,
             services: false,
             among: None,
+            short: None,
+            worker: None,
             before: None,
             limit: u32::MAX,
         }
@@ -453,10 +460,24 @@ impl Default for TaskFilter {
 }
 
 impl TaskFilter {
-    /// The ids that are asked for, the newest first, if they are.
-    pub(crate) fn chosen(&self) -> Option<Vec<Tid>> {
-        let mut chosen = self.among.clone()?;
-        chosen.retain(|tid| self.reaches(*tid));
+    /// This one task, whatever it is. A record of it that cannot be read is an error then, where lists pass over it.
+    pub fn one(tid: Tid) -> Self {
+        Self { among: Some(vec![tid]), services: true, ..Self::default() }
+    }
+
+    /// Whether no more than one task is asked for by its id.
+    pub(crate) fn is_one(&self) -> bool {
+        self.among.as_ref().is_some_and(|among| among.len() == 1)
+    }
+
+    /// The ids that are asked for, the newest first, if they are. `completed` are those that end in the digits that are.
+    pub(crate) fn chosen(&self, completed: Vec<Tid>) -> Option<Vec<Tid>> {
+        let mut chosen = match (&self.among, self.short) {
+            (Some(among), _) => among.clone(),
+            (None, Some(_)) => completed,
+            (None, None) => return None,
+        };
+        chosen.retain(|tid| self.reaches(*tid) && self.short.is_none_or(|short| tid.short() == short));
         chosen.sort_unstable_by(|a, b| b.cmp(a));
         chosen.dedup();
         Some(chosen)
@@ -471,6 +492,7 @@ impl TaskFilter {
     pub(crate) fn admits(&self, task: &TaskView) -> bool {
         (self.services || !task.spec.is_service())
             && (!self.dead || task.dead)
+            && (self.worker.is_none() || task.worker == self.worker)
             && self.queue.as_ref().is_none_or(|queue| task.spec.queue == *queue)
             && self.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))
     }

@@ -19,7 +19,8 @@ const MAX: u64 = i64::MAX as u64;
 pub struct Tid(u64);
 
 /// The last ten digits of a [`Tid`], as worn in process titles.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "u64", into = "u64")]
 pub struct ShortTid(u64);
 
 /// Hands out strictly increasing ids. One per broker; the last id is part of the broker's stored state.
@@ -136,6 +137,18 @@ impl fmt::Display for Tid {
 impl fmt::Debug for Tid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<u64> for ShortTid {
+    fn from(number: u64) -> Self {
+        Self(number % SHORT_MODULUS)
+    }
+}
+
+impl From<ShortTid> for u64 {
+    fn from(short: ShortTid) -> Self {
+        short.0
     }
 }
 

@@ -66,8 +66,8 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::{Submit, Tasks, memory::Memory};
-    use raddle_core::{Control, Event, Spec, Word};
+    use raddle_broker::{Call, Proxy, Reply, Submit, Tasks, memory::Memory};
+    use raddle_core::{Control, Spec, Word};
 
     use super::*;
 
@@ -79,14 +79,12 @@ mod tests {
     }
 
     #[async_trait]
-    impl Log for Noting {
-        async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
-            self.looks.lock().unwrap().push(after);
-            self.memory.events(after, tid, max, wait).await
-        }
-
-        async fn last_event(&self) -> Result<u64> {
-            self.memory.last_event().await
+    impl Proxy for Noting {
+        async fn call(&self, call: Call) -> Result<Reply> {
+            if let Call::Events { after, .. } = &call {
+                self.looks.lock().unwrap().push(*after);
+            }
+            call.perform(&self.memory).await
         }
     }
 

@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         handle.changed().await;
     }
     let broker = connect(&url.parse()?).await?;
-    broker.put(&"orders".parse()?, vec![r#"{"item": "loom", "count": 2}"#.into()]).await?;
+    broker.put("orders".parse()?, vec![r#"{"item": "loom", "count": 2}"#.into()]).await?;
     loop {
         let done = TaskFilter { states: vec![State::Completed], ..TaskFilter::default() };
         if let [task] = &broker.tasks(done).await?[..] {

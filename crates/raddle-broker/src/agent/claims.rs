@@ -74,17 +74,17 @@ impl Claims {
         self.gate.try_write().ok()
     }
 
-    /// The tasks among which those that were lost are. What has begun to run was known to its worker.
-    pub(super) fn suspects() -> TaskFilter {
-        TaskFilter { states: vec![State::Spawning], services: false, ..TaskFilter::default() }
+    /// The tasks of a worker among which those that were lost are. What has begun to run was known to it.
+    pub(super) fn suspects(owner: Tid) -> TaskFilter {
+        TaskFilter { states: vec![State::Spawning], worker: Some(owner), ..TaskFilter::default() }
     }
 
-    /// Which of these attempts, with their owners, `owner` was never given.
-    pub(super) fn lost(&self, owner: Tid, all: impl IntoIterator<Item = (Fence, Option<Tid>)>) -> Vec<Release> {
+    /// Which of a worker's attempts it was never given.
+    pub(super) fn lost(&self, all: impl IntoIterator<Item = Fence>) -> Vec<Release> {
         let books = self.books();
         all.into_iter()
-            .filter(|(fence, holder)| *holder == Some(owner) && !books.held.contains_key(fence))
-            .map(|(fence, _)| Release { fence, reason: "the agent ended before it had handed it over".into() })
+            .filter(|fence| !books.held.contains_key(fence))
+            .map(|fence| Release { fence, reason: "the agent ended before it had handed it over".into() })
             .collect()
     }
 
@@ -112,12 +112,10 @@ mod tests {
         claims.doubt(me);
         assert!(claims.is_in_doubt(me) && !claims.is_in_doubt(other));
         let later = Fence { attempt: 2, ..fence(1) };
-        let all =
-            [(fence(1), Some(me)), (later, Some(me)), (fence(3), Some(me)), (fence(4), Some(other)), (fence(5), None)];
-        let lost: Vec<_> = claims.lost(me, all).into_iter().map(|release| release.fence).collect();
+        let lost: Vec<_> = claims.lost([fence(1), later, fence(3)]).into_iter().map(|release| release.fence).collect();
         assert_eq!(lost, [later, fence(3)]);
         claims.left(me);
         assert!(!claims.is_in_doubt(me));
-        assert_eq!(claims.lost(me, [(fence(1), Some(me))]).len(), 1);
+        assert_eq!(claims.lost([fence(1)]).len(), 1);
     }
 }

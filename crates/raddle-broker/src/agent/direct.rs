@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 
-use super::{
-    perform::{Chest, plain},
-    protocol::{Call, DONE, HEADER, header, read},
-};
-use crate::{Broker, Error, Result, Url, connect};
+use crate::{Broker, Result, Url, connect};
 
 pub(super) struct Direct {
     url: Url,
@@ -38,17 +34,5 @@ impl Direct {
                 })
             })
             .await
-    }
-
-    /// Does what the agent would have done.
-    pub(super) async fn call(&self, call: Call) -> Result<Vec<u8>> {
-        let mut frame = plain(self.broker().await?, call, 0, Chest::default()).await;
-        let head = frame.first_chunk::<HEADER>().ok_or(Error::Closed)?;
-        let (kind, ..) = header(head);
-        frame.drain(..HEADER);
-        if kind == DONE {
-            return Ok(frame);
-        }
-        Err(read(&frame).unwrap_or(Error::Closed))
     }
 }

@@ -1,6 +1,6 @@
 //! Connections of workers that are not trusted: in a container, whoever is at the socket may be the task and not its worker. So each is given
-//! what a one-shot worker needs for itself, and nothing else. Which calls that are is said by [`Call::is_for_guests`]; here is for whom they may
-//! be made.
+//! what a one-shot worker needs for itself, and nothing else: [`Guest::admit`] names the calls, and for whom they may be made. A call that is new to the
+//! broker is refused until it is named there.
 //!
 //! Nobody proves who he is: containers of a spawner are the same user. Who finds the id of another one-shot worker of the same queues can speak
 //! for that. Lists, where such ids could be read, are no calls for guests.
@@ -12,14 +12,12 @@ use std::{
 
 use raddle_core::{
     CapSet, QueueName, TaskView, Tid,
+    queue_name::Port,
     worker::{WorkerEntry, WorkerInfo, kind},
 };
 
-use super::{
-    perform::{Answer, Chest, Returns, answer, perform},
-    protocol::Call,
-};
-use crate::{Broker, Error, Fence, Result};
+use super::protocol::Renewal;
+use crate::{Broker, Call, Error, Fence, Reply, Result, TaskFilter};
 
 /// Whom a socket is for that serves guests alone: one-shot workers of these queues, with no more than these capabilities. Everybody who comes is
 /// one, also the user who serves: that may be the one that the containers have.
@@ -73,7 +71,7 @@ impl Guests {
     }
 
     /// What a worker may register as.
-    fn register(&self, info: WorkerInfo) -> Result<WorkerInfo> {
+    fn register(&self, info: &mut WorkerInfo) -> Result<()> {
         if info.kind != kind::ONE_SHOT || info.concurrency != 1 {
             return Err(refused("workers there are for one task each"));
         }
@@ -81,7 +79,8 @@ impl Guests {
             return Err(refused("workers there take no calls"));
         }
         self.serve(&info.queues)?;
-        Ok(WorkerInfo { capabilities: self.offered(&info.capabilities), ..info })
+        info.capabilities = self.offered(&info.capabilities);
+        Ok(())
     }
 
     fn may_be(&self, worker: &WorkerEntry) -> bool {
@@ -99,65 +98,67 @@ impl Guest {
     }
 
     /// Does what was asked for, if it is for guests.
-    pub(super) async fn perform(
-        &self,
-        broker: Arc<dyn Broker>,
-        call: Call,
-        id: u64,
-        chest: Chest,
-        returns: Returns,
-    ) -> Answer {
-        let plain = |frame| Answer { frame, taken: None };
-        match self.admit(&*broker, call).await {
-            Err(error) => plain(answer::<()>(id, &Err(error))),
-            Ok(Call::Register { info, ttl }) => {
-                let registered = broker.register(info, ttl).await;
-                registered.iter().for_each(|worker| self.speaks_for(*worker));
-                plain(answer(id, &registered))
-            }
-            Ok(call) => perform(broker, call, id, chest, returns).await,
+    pub(super) async fn perform(&self, broker: &dyn Broker, call: Call) -> Result<Reply> {
+        let reply = self.admit(broker, call).await?.perform(broker).await?;
+        if let Reply::Register(worker) = reply {
+            self.speaks_for(worker);
         }
+        Ok(reply)
     }
 
-    /// The call as it may be made.
-    async fn admit(&self, broker: &dyn Broker, call: Call) -> Result<Call> {
-        if matches!(call, Call::Chain(_)) {
-            return Err(refused("a task there can submit nothing, and so chain nothing"));
-        }
-        if !call.is_for_guests() {
-            return Err(refused("this is nothing that a worker needs for its task"));
-        }
-        self.check_all(broker, fences(&call)).await?;
-        match call {
-            Call::Register { info, ttl } => {
-                check_lease(ttl)?;
-                return Ok(Call::Register { info: self.guests.register(info)?, ttl });
+    /// Whether this lease may be renewed.
+    pub(super) async fn admit_beat(&self, broker: &dyn Broker, renewal: &Renewal) -> Result<()> {
+        check_lease(renewal.ttl)?;
+        self.check_worker(broker, renewal.worker).await
+    }
+
+    /// The call as it may be made. What is not named here is nothing that a worker needs for itself and the one task that it has, and so not for a client
+    /// which may be the task.
+    async fn admit(&self, broker: &dyn Broker, mut call: Call) -> Result<Call> {
+        match &mut call {
+            Call::Sync {} => {}
+            Call::Started { batch } => {
+                self.check_all(broker, batch.iter().map(|started| started.fence).collect()).await?
             }
-            Call::Claim(mut request) => {
+            Call::Finish { batch } => self.check_all(broker, batch.iter().map(|finish| finish.fence).collect()).await?,
+            Call::Release { batch } => {
+                self.check_all(broker, batch.iter().map(|release| release.fence).collect()).await?
+            }
+            Call::Paused { fence, .. } | Call::Progress { fence, .. } | Call::AppendOutput { fence, .. } => {
+                self.check_all(broker, vec![*fence]).await?;
+            }
+            Call::Register { info, ttl } => {
+                check_lease(*ttl)?;
+                self.guests.register(info)?;
+            }
+            // By name, a task is given out whatever its queue is.
+            Call::Claim { request } if request.only.is_none() => {
                 self.guests.serve(&request.queues)?;
                 self.check_worker(broker, request.owner).await?;
                 request.caps = self.guests.offered(&request.caps);
                 request.max = request.max.min(1);
-                return Ok(Call::Claim(request));
             }
-            Call::Beat { worker, ttl, .. } => {
-                check_lease(ttl)?;
-                self.check_worker(broker, worker).await?;
-            }
-            Call::Controls { owner: worker, .. } | Call::Deregister { worker, .. } | Call::Unbegun(worker) => {
-                self.check_worker(broker, worker).await?;
+            Call::Controls { owner: worker, .. } | Call::Deregister { worker, .. } => {
+                self.check_worker(broker, *worker).await?;
             }
             // Answers to control words, for the worker or for its task.
-            Call::Put { queue: QueueName::Task(of, _), .. } => match broker.task(of).await? {
+            Call::Put { queue: QueueName::Task(of, Port::CtrlOut), .. } => match broker.task(*of).await? {
                 Some(task) if !task.spec.is_service() => self.check_owner(broker, &task).await?,
-                _ if self.is_known(broker, of).await? == Some(true) => {}
+                _ if self.is_known(broker, *of).await? == Some(true) => {}
                 _ => return Err(foreign()),
             },
-            Call::Task(tid) => match broker.task(tid).await? {
-                Some(task) if !self.guests.may_see(&task) => return Err(refused("the task is in another queue")),
-                _ => {}
-            },
-            _ => {}
+            // To find what it was given by an agent that could not tell it.
+            Call::Tasks { filter: TaskFilter { worker: Some(worker), .. } } => {
+                self.check_worker(broker, *worker).await?;
+            }
+            Call::Tasks { filter } if filter.is_one() => {
+                let tasks = broker.tasks(filter.clone()).await?;
+                if !tasks.iter().all(|task| self.guests.may_see(task)) {
+                    return Err(refused("the task is in another queue"));
+                }
+            }
+            Call::Chain { .. } => return Err(refused("a task there can submit nothing, and so chain nothing")),
+            _ => return Err(refused("this is nothing that a worker needs for its task")),
         }
         Ok(call)
     }
@@ -202,17 +203,6 @@ impl Guest {
             Some(worker) if self.is_known(broker, worker).await? == Some(true) => Ok(()),
             _ => Err(foreign()),
         }
-    }
-}
-
-/// The attempts of which the call tells something.
-fn fences(call: &Call) -> Vec<Fence> {
-    match call {
-        Call::Started(batch) => batch.iter().map(|started| started.fence).collect(),
-        Call::Finish(batch) => batch.iter().map(|finish| finish.fence).collect(),
-        Call::Release(batch) => batch.iter().map(|release| release.fence).collect(),
-        Call::Paused { fence, .. } | Call::Progress { fence, .. } | Call::AppendOutput { fence, .. } => vec![*fence],
-        _ => Vec::new(),
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     direct::Direct,
     link::{refused, welcome},
     protocol::{
-        CALL, Call, DONE, FAILED, GREETING, HEADER, MAX_REQUEST, Malformed, check_greeting, frame, header, read,
+        BEAT, DONE, FAILED, GREETING, HEADER, MAX_REQUEST, Malformed, Renewal, check_greeting, frame, header, read,
     },
     socket,
 };
@@ -81,8 +81,8 @@ impl Pacemaker {
 
     /// One beat on a connection that is there. One at a time, so that the answer is to this one.
     fn ask(&self, stream: &mut UnixStream, beat: Beat) -> Result<Pulse> {
-        let call = frame(CALL, 0, &Call::Beat { worker: self.worker, ttl: self.ttl, beat });
-        stream.write_all(&call).map_err(|error| socket::unreachable(&self.path, &error))?;
+        let frame = frame(BEAT, 0, &Renewal { worker: self.worker, ttl: self.ttl, beat });
+        stream.write_all(&frame).map_err(|error| socket::unreachable(&self.path, &error))?;
         let (kind, payload) = self.receive(stream)?;
         match kind {
             DONE => self.read(&payload),

@@ -22,13 +22,13 @@ use tokio::{
 use super::{
     claims::Claims,
     protocol::{
-        BUSY, CALL, CANCEL, CANCELLED, Call, DONE, FAILED, GREETING, HEADER, MAX_ANSWER, MAX_REQUEST, Malformed,
-        REFUSED, WELCOME, Welcome, bare, check_greeting, frame, read,
+        BUSY, CALL, CANCEL, CANCELLED, DONE, FAILED, GREETING, HEADER, MAX_ANSWER, MAX_REQUEST, Malformed, REFUSED,
+        WELCOME, Welcome, bare, check_greeting, frame, read,
     },
     socket,
     wire::{Broken, Frame, Inbox, Outbox, stalled},
 };
-use crate::{Claim, Error, Release, Result};
+use crate::{Call, Claim, Error, Release, Reply, Result};
 
 /// How long a server may take to greet, and a place in its queue to become free.
 pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ impl Link {
         let busy = || self.shared.gone("too many calls are under way");
         let permit = timeout(ANSWER_PATIENCE, Arc::clone(&self.permits).acquire_owned()).await.map_err(|_| busy())?;
         let (reply, answer) = oneshot::channel();
-        let owner = if let Call::Claim(request) = call { Some(request.owner) } else { None };
+        let owner = if let Call::Claim { request } = call { Some(request.owner) } else { None };
         self.shared.enter(id, Pending { reply: Some(reply), owner, _permit: permit.ok() })?;
         let waiting = Waiting { link: self, id };
         let sent = Arc::new(AtomicBool::new(false));
@@ -178,7 +178,7 @@ impl Unread {
 impl Drop for Unread {
     fn drop(&mut self) {
         let Some(claimer) = self.claimer else { return };
-        let claims: Vec<Claim> = read(&self.payload).unwrap_or_default();
+        let Ok(Reply::Claim(claims)) = read(&self.payload) else { return };
         let release = |claim: Claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() };
         let back: Vec<Release> = claims.into_iter().map(release).collect();
         if !back.is_empty() && self.orders.send(Order::GiveBack(claimer, back)).is_err() {
@@ -269,7 +269,7 @@ impl Driver {
         self.next_errand -= 1;
         let pending = Pending { reply: None, owner: Some(owner), _permit: None };
         self.shared.table().calls.insert(id, pending);
-        frame(CALL, id, &Call::Release(back))
+        frame(CALL, id, &Call::Release { batch: back })
     }
 
     fn hear(&mut self, frame: Frame) -> Result<(), Malformed> {

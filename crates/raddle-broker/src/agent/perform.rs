@@ -5,15 +5,15 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, tid::TidArg, worker::Beat};
+use raddle_core::Tid;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::{
-    claims::Claims,
-    protocol::{Bytes, Call, DONE, FAILED, HEADER, MAX_ANSWER, frame},
+    guests::Guest,
+    protocol::{DONE, FAILED, HEADER, MAX_ANSWER, Renewal, frame},
 };
-use crate::{Broker, Claim, Error, Heart, Pulse, Release, Result};
+use crate::{Broker, Call, Claim, Error, Heart, Pulse, Release, Reply, Result};
 
 /// A call's answer, ready to be written.
 pub(super) struct Answer {
@@ -39,95 +39,61 @@ pub(super) struct Beating {
     heart: Box<dyn Heart>,
 }
 
-/// Does what was asked for.
-pub(super) async fn perform(broker: Arc<dyn Broker>, call: Call, id: u64, chest: Chest, returns: Returns) -> Answer {
-    if let Call::Claim(request) = call {
-        let claims = broker.claim(request).await;
-        let taken = claims.as_ref().ok().and_then(|claims| Taken::new(claims, returns));
-        return Answer { frame: answer(id, &claims), taken };
-    }
-    Answer { frame: plain(&broker, call, id, chest).await, taken: None }
+/// What a client has asked for.
+pub(super) enum Asked {
+    Call(Call),
+    Beat(Renewal),
 }
 
-/// The frame that answers a call which takes nothing that could be lost.
-pub(super) async fn plain(broker: &Arc<dyn Broker>, call: Call, id: u64, chest: Chest) -> Vec<u8> {
-    match call {
-        Call::Submit(batch) => answer(id, &broker.submit(batch).await),
-        Call::SubmitOwn(request) => answer(id, &broker.submit_own(*request).await),
-        Call::Sync => answer(id, &broker.sync().await),
-        Call::Claim(request) => answer(id, &broker.claim(request).await),
-        Call::Started(batch) => answer(id, &broker.started(batch).await),
-        Call::Paused { fence, paused } => answer(id, &broker.paused(fence, paused).await),
-        Call::Progress { fence, progress } => answer(id, &broker.progress(fence, progress).await),
-        Call::Chain(chain) => answer(id, &broker.chain(chain).await),
-        Call::Finish(batch) => answer(id, &broker.finish(batch).await),
-        Call::Release(batch) => answer(id, &broker.release(batch).await),
-        Call::Reclaim => answer(id, &broker.reclaim().await),
-        Call::Control { tid, message } => answer(id, &broker.control(tid, message).await),
-        Call::Controls { owner, wait } => answer(id, &broker.controls(owner, wait).await),
-        Call::Resubmit { tid, dead } => answer(id, &broker.resubmit(tid, dead).await),
-        Call::Task(tid) => answer(id, &broker.task(tid).await),
-        Call::Tasks(filter) => answer(id, &broker.tasks(filter).await),
-        Call::Unbegun(owner) => {
-            let mut tasks = broker.tasks(Claims::suspects()).await;
-            tasks.iter_mut().for_each(|tasks| tasks.retain(|task| task.worker == Some(owner)));
-            answer(id, &tasks)
+impl Asked {
+    /// How long it may wait for something to happen.
+    pub(super) fn wait(&self) -> Duration {
+        match self {
+            Self::Call(call) => call.wait(),
+            Self::Beat(_) => Duration::ZERO,
         }
-        Call::Complete(digits) => answer(
-            id,
-            &match digits.parse() {
-                Ok(TidArg::Short(short)) => broker.complete(short).await,
-                // Nobody has an id that ends like this.
-                _ => Ok(Vec::new()),
-            },
-        ),
-        Call::AheadOf(tid) => answer(id, &broker.ahead_of(tid).await),
-        Call::Waiting(request) => answer(id, &broker.waiting(request).await),
-        Call::Demand => answer(id, &broker.demand().await),
-        Call::Summary => answer(id, &broker.summary().await),
-        Call::Purge => answer(id, &broker.purge().await),
-        Call::Health => answer(id, &broker.health().await),
-        Call::Register { info, ttl } => answer(id, &broker.register(info, ttl).await),
-        Call::RegisterOwn { info, ttl } => answer(id, &broker.register_own(info, ttl).await),
-        Call::Deregister { worker, failure } => answer(id, &broker.deregister(worker, failure).await),
-        Call::Workers => answer(id, &broker.workers().await),
-        Call::Beat { worker, ttl, beat } => answer(id, &beat_once(broker, chest, worker, ttl, beat).await),
-        Call::Put { queue, bodies } => answer(id, &broker.put(&queue, bodies).await),
-        Call::Take { queue, max, wait } => answer(id, &broker.take(&queue, max, wait).await),
-        Call::Look(peek) => answer(id, &broker.look(peek).await),
-        Call::Shift { from, to, max } => answer(id, &broker.shift(&from, &to, max).await),
-        Call::Convert(conversion) => answer(id, &broker.convert(*conversion).await),
-        Call::Depths => answer(id, &broker.depths().await),
-        Call::Clear(queue) => answer(id, &broker.clear(&queue).await),
-        Call::Events { after, tid, max, wait } => answer(id, &broker.events(after, tid, max, wait).await),
-        Call::LastEvent => answer(id, &broker.last_event().await),
-        Call::AppendOutput { fence, stream, bytes: Bytes(bytes) } => {
-            answer(id, &broker.append_output(fence, stream, bytes).await)
-        }
-        Call::ReadOutput { fence, stream, offset, max } => {
-            answer(id, &broker.read_output(fence, stream, offset, max).await.map(Bytes))
-        }
-        Call::Follow { tid, cursor, wait } => answer(id, &broker.follow(tid, cursor, wait).await),
-        Call::Schedules => answer(id, &broker.schedules().await),
-        Call::Schedule(name) => answer(id, &broker.schedule(&name).await),
-        Call::ChangeSchedule(change) => answer(id, &broker.change_schedule(*change).await),
-        Call::Agenda { wait } => answer(id, &broker.agenda(wait).await),
-        Call::Expire => answer(id, &broker.expire().await),
     }
+}
+
+/// Does what was asked for, as far as it is for this client: `guest`, if it is not trusted.
+pub(super) async fn perform(
+    broker: Arc<dyn Broker>,
+    asked: Asked,
+    id: u64,
+    chest: Chest,
+    guest: Option<&Guest>,
+    returns: Returns,
+) -> Answer {
+    let outcome = match (asked, guest) {
+        (Asked::Call(call), Some(guest)) => guest.perform(&*broker, call).await,
+        (Asked::Call(call), None) => call.perform(&*broker).await,
+        (Asked::Beat(renewal), guest) => {
+            let pulse = match guest {
+                Some(guest) => guest.admit_beat(&*broker, &renewal).await,
+                None => Ok(()),
+            };
+            let pulse = match pulse {
+                Ok(()) => beat_once(broker, chest, renewal).await,
+                Err(error) => Err(error),
+            };
+            return Answer { frame: answer(id, &pulse), taken: None };
+        }
+    };
+    // Nothing is awaited from here on: what was claimed is delivered, or goes back.
+    let taken = match &outcome {
+        Ok(Reply::Claim(claims)) => Taken::new(claims, returns),
+        _ => None,
+    };
+    Answer { frame: answer(id, &outcome), taken }
 }
 
 /// Hearts block, so that they beat on a thread for such things.
-async fn beat_once(broker: &Arc<dyn Broker>, chest: Chest, worker: Tid, ttl: Duration, beat: Beat) -> Result<Pulse> {
+async fn beat_once(broker: Arc<dyn Broker>, chest: Chest, renewal: Renewal) -> Result<Pulse> {
+    let Renewal { worker, ttl, beat } = renewal;
     let kept = lock(&chest).take().filter(|beating| beating.worker == worker && beating.ttl == ttl);
-    let broker = Arc::clone(broker);
     let beats = tokio::task::spawn_blocking(move || {
-        let is_new = kept.is_none();
         let mut beating = kept.unwrap_or_else(|| Beating { worker, ttl, heart: broker.heart(worker, ttl) });
         let pulse = beating.heart.beat(beat);
-        if is_new && pulse.is_ok() {
-            // The lease may have been long until now, as that of a worker that stood still.
-            broker.shorten(worker, ttl);
-        }
         *lock(&chest) = Some(beating);
         pulse
     });

@@ -12,24 +12,12 @@
 
 use std::time::Duration;
 
-use raddle_core::{
-    Control, QueueName, Tid,
-    queue_name::Port,
-    worker::{Beat, WorkerInfo},
-};
+use raddle_core::{Tid, worker::Beat};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-use crate::{
-    ScheduleChange,
-    request::{
-        Chain, ClaimRequest, Conversion, Cursor, Fence, Finish, OwnRequest, Peek, Release, Started, Stream, Submit,
-        TaskFilter, WaitingRequest,
-    },
-};
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 9;
+pub(super) const VERSION: u8 = 10;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
@@ -42,10 +30,12 @@ pub(super) const MAX_ANSWER: usize = 512 << 20;
 /// Arguments and metadata are JSON, which is nested up to 128 deep when it is read from the store.
 const MAX_DEPTH: usize = 256;
 
-/// A frame from the client: a call.
+/// A frame from the client: a [`Call`](crate::Call). What it returns is a [`Reply`](crate::Reply).
 pub(super) const CALL: u8 = 1;
 /// A frame from the client: nobody waits for the call of this id any more.
 pub(super) const CANCEL: u8 = 2;
+/// A frame from the client: a [`Renewal`].
+pub(super) const BEAT: u8 = 3;
 /// A frame from the server: what the call returned.
 pub(super) const DONE: u8 = 16;
 /// A frame from the server: the error that the call returned.
@@ -86,207 +76,12 @@ pub(super) struct Welcome {
     pub(super) in_flight: u32,
 }
 
-/// One method of the broker's traits, with its arguments. The payload of the answer is what the method returns.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Call {
-    Submit(Vec<Submit>),
-    SubmitOwn(Box<OwnRequest>),
-    Sync,
-    Claim(ClaimRequest),
-    Started(Vec<Started>),
-    Paused {
-        fence: Fence,
-        paused: bool,
-    },
-    Progress {
-        fence: Fence,
-        progress: raddle_core::Progress,
-    },
-    Chain(Chain),
-    Finish(Vec<Finish>),
-    Release(Vec<Release>),
-    Reclaim,
-    Control {
-        tid: Tid,
-        message: Control,
-    },
-    Controls {
-        owner: Tid,
-        wait: Duration,
-    },
-    Resubmit {
-        tid: Tid,
-        dead: bool,
-    },
-    Task(Tid),
-    Tasks(TaskFilter),
-    /// The tasks that this worker has claimed, and that have not begun.
-    Unbegun(Tid),
-    /// The ten digits, as text.
-    Complete(String),
-    AheadOf(Tid),
-    Waiting(WaitingRequest),
-    Demand,
-    Summary,
-    Purge,
-    Health,
-    Register {
-        info: WorkerInfo,
-        ttl: Duration,
-    },
-    RegisterOwn {
-        info: WorkerInfo,
-        ttl: Duration,
-    },
-    Deregister {
-        worker: Tid,
-        failure: Option<String>,
-    },
-    Workers,
-    Beat {
-        worker: Tid,
-        ttl: Duration,
-        beat: Beat,
-    },
-    Put {
-        queue: QueueName,
-        bodies: Vec<String>,
-    },
-    Take {
-        queue: QueueName,
-        max: u32,
-        wait: Duration,
-    },
-    Look(Peek),
-    Shift {
-        from: QueueName,
-        to: QueueName,
-        max: u32,
-    },
-    Convert(Box<Conversion>),
-    Depths,
-    Clear(QueueName),
-    Events {
-        after: u64,
-        tid: Option<Tid>,
-        max: u32,
-        wait: Duration,
-    },
-    LastEvent,
-    AppendOutput {
-        fence: Fence,
-        stream: Stream,
-        bytes: Bytes,
-    },
-    ReadOutput {
-        fence: Fence,
-        stream: Stream,
-        offset: u64,
-        max: u32,
-    },
-    Follow {
-        tid: Tid,
-        cursor: Cursor,
-        wait: Duration,
-    },
-    Schedules,
-    Schedule(String),
-    ChangeSchedule(Box<ScheduleChange>),
-    Agenda {
-        wait: Duration,
-    },
-    Expire,
-}
-
-/// Output on its way.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Bytes(#[serde(with = "crate::bytes")] pub(super) Vec<u8>);
-
-impl Call {
-    /// What is done a second time when the call is, if something is. The rest is fenced, or changes nothing more, or is output, which is
-    /// better there twice than not at all.
-    pub(super) fn doubles(&self) -> Option<&'static str> {
-        match self {
-            Self::Submit(_) | Self::SubmitOwn(_) | Self::Resubmit { .. } => Some("has stored a task"),
-            // What a worker passes on is counted, and so is there once.
-            Self::Chain(chain) if chain.told.is_none() => Some("has chained tasks"),
-            Self::Put { .. } => Some("has stored a message"),
-            Self::Take { .. } | Self::Shift { .. } => Some("has taken messages"),
-            _ => None,
-        }
-    }
-
-    /// Whether a worker needs it for itself and the one task that it has: all that a client is given which may be the task. Every call is named
-    /// here, so that a new one is thought about.
-    pub(super) fn is_for_guests(&self) -> bool {
-        match self {
-            Self::Sync
-            | Self::Started(_)
-            | Self::Paused { .. }
-            | Self::Progress { .. }
-            | Self::Finish(_)
-            | Self::Release(_)
-            | Self::Controls { .. }
-            | Self::Task(_)
-            // To find what it was given by an agent that could not tell it.
-            | Self::Unbegun(_)
-            | Self::Register { .. }
-            | Self::Deregister { .. }
-            | Self::Beat { .. }
-            | Self::AppendOutput { .. } => true,
-            // By name, a task is given out whatever its queue is.
-            Self::Claim(request) => request.only.is_none(),
-            // Answers to control words.
-            Self::Put { queue, .. } => matches!(queue, QueueName::Task(_, Port::CtrlOut)),
-            // A task there can submit nothing, also not what is to follow it.
-            Self::Chain(_)
-            | Self::Submit(_)
-            | Self::SubmitOwn(_)
-            | Self::Reclaim
-            | Self::Control { .. }
-            | Self::Resubmit { .. }
-            | Self::Tasks(_)
-            | Self::Complete(_)
-            | Self::AheadOf(_)
-            | Self::Waiting(_)
-            | Self::Demand
-            | Self::Summary
-            | Self::Purge
-            | Self::Health
-            | Self::RegisterOwn { .. }
-            | Self::Workers
-            | Self::Take { .. }
-            | Self::Look(_)
-            | Self::Shift { .. }
-            | Self::Convert(_)
-            | Self::Depths
-            | Self::Clear(_)
-            | Self::Events { .. }
-            | Self::LastEvent
-            | Self::ReadOutput { .. }
-            | Self::Follow { .. }
-            | Self::Schedules
-            | Self::Schedule(_)
-            | Self::ChangeSchedule(_)
-            | Self::Agenda { .. }
-            | Self::Expire => false,
-        }
-    }
-
-    /// How long the call may wait for something to happen.
-    pub(super) fn wait(&self) -> Duration {
-        match self {
-            Self::Claim(request) => request.wait,
-            Self::Look(peek) => peek.wait,
-            Self::Waiting(request) => request.wait,
-            Self::Controls { wait, .. }
-            | Self::Take { wait, .. }
-            | Self::Events { wait, .. }
-            | Self::Follow { wait, .. }
-            | Self::Agenda { wait } => *wait,
-            _ => Duration::ZERO,
-        }
-    }
+/// A beat of a worker's heart. Its answer is a [`Pulse`](crate::Pulse).
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Renewal {
+    pub(super) worker: Tid,
+    pub(super) ttl: Duration,
+    pub(super) beat: Beat,
 }
 
 /// Reads the first bytes of the other side.
@@ -335,11 +130,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
-    use raddle_core::{CapSet, Exit, Report, Retry, Span, Spec, State, Usage, spec::Target};
+    use raddle_core::{CapSet, Control, Exit, QueueName, Report, Retry, Span, Spec, State, Usage, spec::Target};
     use serde_json::json;
 
     use super::*;
-    use crate::{Error, Submitted, Verdict};
+    use crate::{Call, Error, Fence, Finish, Reply, Submit, Submitted, Verdict};
 
     fn there_and_back<T: Serialize + DeserializeOwned>(value: &T) -> T {
         let frame = frame(CALL, 7, value);
@@ -441,54 +236,6 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_given_what_a_worker_needs_for_itself() {
-        let put = |queue: &str| Call::Put { queue: queue.parse().unwrap(), bodies: vec![] };
-        let claim = |only| {
-            let (caps, queues) = (CapSet::new(), vec!["default".into()]);
-            Call::Claim(ClaimRequest { owner: tid(), caps, queues, only, max: 1, wait: Duration::ZERO })
-        };
-        let (worker, wait, ttl) = (tid(), Duration::ZERO, Duration::from_secs(3));
-        let fence = Fence { tid: tid(), attempt: 1 };
-        let needed = [
-            claim(None),
-            Call::Started(vec![]),
-            Call::Finish(vec![]),
-            Call::Release(vec![]),
-            Call::AppendOutput { fence, stream: Stream::Stdout, bytes: Bytes(vec![]) },
-            Call::Beat { worker, ttl, beat: Beat::default() },
-            Call::Controls { owner: worker, wait },
-            Call::Deregister { worker, failure: None },
-            Call::Unbegun(worker),
-            put(&format!("T{worker}.ctrl_out")),
-        ];
-        for call in needed {
-            assert!(call.is_for_guests(), "{call:?}");
-        }
-        let message: Control = "kill".parse().unwrap();
-        let refused = [
-            claim(Some(tid())),
-            Call::Submit(vec![]),
-            Call::Chain(Chain { fence, tasks: vec![], told: Some(0) }),
-            Call::Resubmit { tid: tid(), dead: true },
-            Call::Control { tid: tid(), message },
-            Call::Tasks(TaskFilter::default()),
-            Call::Workers,
-            Call::Purge,
-            Call::Depths,
-            Call::Clear("jobs".parse().unwrap()),
-            Call::Events { after: 0, tid: None, max: 1, wait },
-            Call::LastEvent,
-            Call::ReadOutput { fence, stream: Stream::Stdout, offset: 0, max: 1 },
-            put("jobs"),
-            put(&format!("T{worker}.ctrl_in")),
-            put("raddle.workers.control"),
-        ];
-        for call in refused {
-            assert!(!call.is_for_guests(), "{call:?}");
-        }
-    }
-
-    #[test]
     fn what_is_nested_too_deep_is_refused() {
         // Arrays of one element each, without end.
         let nested = vec![0x91; 100_000];
@@ -499,6 +246,7 @@ mod tests {
         #[test]
         fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {
             let _ = read::<Call>(&bytes);
+            let _ = read::<Reply>(&bytes);
             let _ = read::<Error>(&bytes);
         }
     }

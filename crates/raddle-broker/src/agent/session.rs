@@ -16,9 +16,9 @@ use tokio::{
 
 use super::{
     guests::Guest,
-    perform::{Answer, Chest, Taken, answer, perform},
+    perform::{Answer, Asked, Chest, Taken, answer, perform},
     protocol::{
-        CALL, CANCEL, CANCELLED, Call, GREETING, MAX_REQUEST, Malformed, REFUSED, WELCOME, Welcome, bare,
+        BEAT, CALL, CANCEL, CANCELLED, GREETING, MAX_REQUEST, Malformed, REFUSED, WELCOME, Welcome, bare,
         check_greeting, frame, read,
     },
     server::{DRAIN, Shared},
@@ -61,7 +61,7 @@ struct Running {
 
 struct Queued {
     id: u64,
-    call: Call,
+    asked: Asked,
     room: Option<OwnedSemaphorePermit>,
 }
 
@@ -154,7 +154,7 @@ impl Session {
     fn take(&mut self, frame: Frame) -> Result<(), Malformed> {
         let Frame { kind, id, payload, room } = frame;
         match kind {
-            CALL => {
+            CALL | BEAT => {
                 // Tasks that a client gives back come on top of the calls that were agreed on.
                 if self.running.len() + self.queued.len() + self.outbox.len()
                     >= 2 * self.shared.options.in_flight as usize
@@ -164,9 +164,10 @@ impl Session {
                 if self.calls.contains_key(&id) || self.queued.iter().any(|queued| queued.id == id) {
                     return Err(Malformed::Twice(id));
                 }
-                let queued = Queued { id, call: read(&payload)?, room };
+                let asked = if kind == CALL { Asked::Call(read(&payload)?) } else { Asked::Beat(read(&payload)?) };
+                let queued = Queued { id, asked, room };
                 // One that waits may do so for an hour: it has no turn to wait for, and takes nobody's.
-                if queued.call.wait().is_zero() {
+                if queued.asked.wait().is_zero() {
                     self.queued.push_back(queued)
                 } else {
                     self.begin(queued)
@@ -198,16 +199,13 @@ impl Session {
     }
 
     fn begin(&mut self, queued: Queued) {
-        let Queued { id, call, room } = queued;
-        let waits = !call.wait().is_zero();
+        let Queued { id, asked, room } = queued;
+        let waits = !asked.wait().is_zero();
         self.busy += usize::from(!waits);
         let (broker, returns) = (Arc::clone(&self.shared.broker), self.shared.returns.clone());
         let (chest, guest) = (Arc::clone(&self.chest), self.guest.clone());
         let abort = self.running.spawn(async move {
-            let answer = match guest {
-                Some(guest) => guest.perform(broker, call, id, chest, returns).await,
-                None => perform(broker, call, id, chest, returns).await,
-            };
+            let answer = perform(broker, asked, id, chest, guest.as_deref(), returns).await;
             drop(room);
             answer
         });

@@ -96,7 +96,7 @@ pub async fn ping_and_status_are_answered(store: &dyn Fixture) -> Result<()> {
     for (word, id) in [(Word::Ping, None), (Word::Status, Some("r-1"))] {
         let message = Control { request_id: id.map(String::from), ..Control::new(word) };
         assert_eq!(broker.control(tid, message).await?, Delivered::Applied(State::Created));
-        let answers = broker.take(&ctrl_out(tid), 10, AT_ONCE).await?;
+        let answers = broker.take(ctrl_out(tid), 10, AT_ONCE).await?;
         assert_eq!(answers.len(), 1);
         let answer: Reply = serde_json::from_str(&answers[0].body).expect("replies are JSON");
         assert_eq!((answer.command, answer.request_id.as_deref(), answer.status.as_str()), (word, id, "ok"));
@@ -195,7 +195,7 @@ pub async fn what_is_no_word_is_logged_and_skipped(store: &dyn Fixture) -> Resul
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     let fence = begin(broker, owner).await?;
-    broker.put(&ctrl_in(tid), vec!["ATTENTION".into()]).await?;
+    broker.put(ctrl_in(tid), vec!["ATTENTION".into()]).await?;
     tell(broker, tid, Word::Pause).await?;
     release(broker, fence).await?;
     let steps = kinds(broker, tid).await?;

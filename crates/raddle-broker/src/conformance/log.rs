@@ -132,7 +132,7 @@ pub async fn the_last_event_is_known(store: &dyn Fixture) -> Result<()> {
     assert_eq!(broker.last_event().await?, tids[2].as_u64());
     let claims = broker.claim(ClaimRequest { max: 3, ..request(owner) }).await?;
     assert_eq!(broker.last_event().await?, last().await?);
-    broker.put(&free("jobs"), vec!["x".into()]).await?;
+    broker.put(free("jobs"), vec!["x".into()]).await?;
     assert_eq!(broker.last_event().await?, last().await?, "a message is no event");
     broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
     assert_eq!(store.reopen().await.last_event().await?, last().await?);

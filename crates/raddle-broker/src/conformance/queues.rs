@@ -319,7 +319,7 @@ pub async fn watching_shows_each_message_once(store: &dyn Fixture) -> Result<()>
         let add = async || -> Result<()> {
             match &queue {
                 QueueName::System(_) => submit(broker, spec("task")).await.map(drop),
-                free => broker.put(free, vec!["x".into()]).await.map(drop),
+                free => broker.put(free.clone(), vec!["x".into()]).await.map(drop),
             }
         };
         for _ in 0..3 {
@@ -334,11 +334,11 @@ pub async fn watching_shows_each_message_once(store: &dyn Fixture) -> Result<()>
 /// However old it is.
 pub async fn watching_shows_what_is_moved_there(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
-    broker.put(&free("elsewhere"), vec!["old".into()]).await?;
-    broker.put(&free("jobs"), vec!["new".into()]).await?;
+    broker.put(free("elsewhere"), vec!["old".into()]).await?;
+    broker.put(free("jobs"), vec!["new".into()]).await?;
     let mut watch = Watch::new(free("jobs"), 0);
     assert_eq!(watch.next(&*other, SOON).await?[0].body, "new");
-    broker.shift(&free("elsewhere"), &free("jobs"), 1).await?;
+    broker.shift(free("elsewhere"), free("jobs"), 1).await?;
     assert_eq!(watch.next(&*other, SOON).await?[0].body, "old");
     Ok(())
 }
@@ -369,7 +369,7 @@ pub async fn watching_for_news_passes_over_what_is_there(store: &dyn Fixture) ->
     submit_all(broker, vec![spec("old"), Spec { priority: 1, ..spec("new") }]).await?;
     let (old, new) = (begin(broker, owner).await?, begin(broker, owner).await?);
     end(broker, old, failure()).await?;
-    let now = broker.put(&free("jobs"), vec!["x".into()]).await?[0].as_u64();
+    let now = broker.put(free("jobs"), vec!["x".into()]).await?[0].as_u64();
     let mut watch = Watch::new(QueueName::System(dead), now);
     assert!(watch.next(&**broker, AT_ONCE).await?.is_empty());
     end(broker, new, failure()).await?;

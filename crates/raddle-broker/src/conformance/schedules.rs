@@ -56,13 +56,13 @@ fn now() -> Timestamp {
 /// By its name, for all handles.
 pub async fn a_schedule_is_kept_as_it_was_given(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    assert_eq!((broker.schedules().await?, broker.schedule("b").await?), (vec![], None));
+    assert_eq!((broker.schedules(None).await?, broker.schedule("b").await?), (vec![], None));
     let (a, b) = (entry("a", EVERY, now() + EVERY), entry("b", EVERY, now() + EVERY));
     let version = make(broker, change(&b, None)).await?;
     make(broker, change(&a, None)).await?;
     let other = store.reopen().await;
     assert_eq!(stored(&other, "b").await?, ScheduleView { version, task: None, entry: b.clone() });
-    let all = other.schedules().await?;
+    let all = other.schedules(None).await?;
     assert_eq!(all.iter().map(|view| &view.entry).collect::<Vec<_>>(), [&a, &b]);
     Ok(())
 }
@@ -100,7 +100,7 @@ pub async fn names_and_tasks_are_checked(store: &dyn Fixture) -> Result<()> {
         let error = broker.change_schedule(refused).await.expect_err("nobody could fire it");
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
-    assert_eq!(broker.schedules().await?, []);
+    assert_eq!(broker.schedules(None).await?, []);
     Ok(())
 }
 

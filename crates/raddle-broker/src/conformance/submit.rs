@@ -135,7 +135,7 @@ pub async fn ids_increase_over_tasks_messages_and_events(store: &dyn Fixture) ->
     for n in 0..20 {
         let handle = if n % 2 == 0 { broker } else { &other };
         ids.push(submit(handle, spec("task")).await?);
-        ids.extend(handle.put(&free("free"), vec!["one".into(), "two".into()]).await?);
+        ids.extend(handle.put(free("free"), vec!["one".into(), "two".into()]).await?);
         end(handle, begin(handle, owner).await?, success()).await?;
     }
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");

@@ -301,13 +301,13 @@ pub async fn the_end_wakes_followers(store: &dyn Fixture) -> Result<()> {
 
 fn taker(other: &Handle, queue: QueueName) -> impl Future<Output = Result<bool>> + Send + 'static {
     let other = other.clone();
-    async move { Ok(!other.take(&queue, 1, SOON).await?.is_empty()) }
+    async move { Ok(!other.take(queue.clone(), 1, SOON).await?.is_empty()) }
 }
 
 /// The oldest waits no longer than the youngest.
 pub async fn a_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
-    let put = async || broker.put(&free("jobs"), vec!["x".into()]).await.map(drop);
+    let put = async || broker.put(free("jobs"), vec!["x".into()]).await.map(drop);
     woken(|| taker(&other, free("jobs")), put).await
 }
 
@@ -323,7 +323,7 @@ pub async fn a_message_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
     woken(
         || onlooker(&other, free("jobs"), last.get()),
         async || {
-            last.set(broker.put(&free("jobs"), vec!["x".into()]).await?[0].as_u64());
+            last.set(broker.put(free("jobs"), vec!["x".into()]).await?[0].as_u64());
             Ok(())
         },
     )
@@ -333,8 +333,8 @@ pub async fn a_message_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
 /// Wherever it comes from.
 pub async fn a_moved_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
-    broker.put(&free("from"), vec!["x".into(); ROUNDS as usize]).await?;
-    let shift = async || broker.shift(&free("from"), &free("jobs"), 1).await.map(drop);
+    broker.put(free("from"), vec!["x".into(); ROUNDS as usize]).await?;
+    let shift = async || broker.shift(free("from"), free("jobs"), 1).await.map(drop);
     woken(|| taker(&other, free("jobs")), shift).await
 }
 
@@ -348,7 +348,7 @@ pub async fn a_word_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
     woken(
         || onlooker(&other, ctrl_in(tid), last.get()),
         async || {
-            last.set(broker.put(&ctrl_in(tid), vec!["PING".into()]).await?[0].as_u64());
+            last.set(broker.put(ctrl_in(tid), vec!["PING".into()]).await?[0].as_u64());
             Ok(())
         },
     )

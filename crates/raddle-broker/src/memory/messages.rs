@@ -17,12 +17,12 @@ use crate::{
 
 #[async_trait]
 impl Messages for Memory {
-    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
-        Ok(self.shared.change(|state, now| state.put(queue, bodies, now)))
+    async fn put(&self, queue: QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
+        Ok(self.shared.change(|state, now| state.put(&queue, bodies, now)))
     }
 
-    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
-        let taken = self.shared.wait_for(Topic::Messages, wait, |state, _| Ok(found(state.take(queue, max)))).await?;
+    async fn take(&self, queue: QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+        let taken = self.shared.wait_for(Topic::Messages, wait, |state, _| Ok(found(state.take(&queue, max)))).await?;
         Ok(taken.unwrap_or_default())
     }
 
@@ -31,8 +31,8 @@ impl Messages for Memory {
         Ok(seen.unwrap_or_default())
     }
 
-    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
-        Ok(self.shared.change(|state, now| state.shift(from, to, max, now)))
+    async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
+        Ok(self.shared.change(|state, now| state.shift(&from, &to, max, now)))
     }
 
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
@@ -47,10 +47,6 @@ impl Messages for Memory {
             };
             state.queues.iter().map(depth).collect()
         }))
-    }
-
-    async fn clear(&self, queue: &QueueName) -> Result<u64> {
-        Ok(self.shared.change(|state, _| state.queues.remove(queue).map_or(0, |held| held.len() as u64)))
     }
 }
 
@@ -72,7 +68,7 @@ impl State {
             taken.push(Message { id, body });
         }
         if held.is_empty() {
-            self.queues.remove(queue);
+            self.queues.remove(&queue);
         }
         taken
     }

@@ -14,7 +14,7 @@ use super::{
     shared::{Shared, after},
     state::{Now, Place, Run, State, Worker},
 };
-use crate::{Heart, Registry, Result, request::Pulse};
+use crate::{Heart, Leases, Registry, Result, request::Pulse};
 
 #[async_trait]
 impl Registry for Memory {
@@ -30,10 +30,6 @@ impl Registry for Memory {
         }))
     }
 
-    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        Box::new(MemoryHeart { shared: self.shared.clone(), worker, ttl })
-    }
-
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
         self.shared.change(|state, now| state.deregister(worker, failure, now));
         Ok(())
@@ -41,6 +37,12 @@ impl Registry for Memory {
 
     async fn workers(&self) -> Result<Vec<WorkerEntry>> {
         Ok(self.shared.change(|state, now| state.entries(now)))
+    }
+}
+
+impl Leases for Memory {
+    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
+        Box::new(MemoryHeart { shared: self.shared.clone(), worker, ttl })
     }
 }
 

@@ -19,12 +19,9 @@ use crate::{
 
 #[async_trait]
 impl Schedules for Memory {
-    async fn schedules(&self) -> Result<Vec<ScheduleView>> {
-        Ok(self.shared.change(|state, _| state.schedules.values().cloned().collect()))
-    }
-
-    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
-        Ok(self.shared.change(|state, _| state.schedules.get(name).cloned()))
+    async fn schedules(&self, name: Option<String>) -> Result<Vec<ScheduleView>> {
+        let is_meant = |view: &&ScheduleView| name.as_ref().is_none_or(|name| *name == view.entry.schedule.name);
+        Ok(self.shared.change(|state, _| state.schedules.values().filter(is_meant).cloned().collect()))
     }
 
     async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {

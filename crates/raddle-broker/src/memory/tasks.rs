@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_core::{Control, TaskView, Tid, tid::ShortTid};
+use raddle_core::{Control, TaskView, Tid};
 
 use super::{Memory, shared::Topic, state::State};
 use crate::{
@@ -77,19 +77,11 @@ impl Tasks for Memory {
         self.shared.change(|state, now| state.resubmit(tid, dead, now))
     }
 
-    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
-        Ok(self.shared.change(|state, _| state.view(tid)))
-    }
-
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
         let tasks = self.shared.change(|state, _| state.list(&filter));
         #[cfg(test)]
         self.shared.longest_list.fetch_max(tasks.len(), std::sync::atomic::Ordering::Relaxed);
         Ok(tasks)
-    }
-
-    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
-        Ok(self.shared.change(|state, _| state.complete(short)))
     }
 
     async fn ahead_of(&self, tid: Tid) -> Result<u64> {

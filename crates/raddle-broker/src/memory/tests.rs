@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::{Leases, Queries};
 use raddle_core::{
     CapSet, Exit, Report, Span, Spec, State, Tid,
     worker::{Beat, WorkerInfo},
@@ -82,7 +83,7 @@ async fn waits_end_when_they_are_over() {
     let owner = worker(&broker, 100 * HOUR).await;
     let began = Instant::now();
     assert!(claim(&broker, owner, HOUR).await.is_empty());
-    assert!(broker.take(&"jobs".parse().unwrap(), 1, HOUR).await.unwrap().is_empty());
+    assert!(broker.take("jobs".parse().unwrap(), 1, HOUR).await.unwrap().is_empty());
     assert!(broker.controls(owner, HOUR).await.unwrap().is_empty());
     assert!((3 * HOUR..3 * HOUR + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }

@@ -22,7 +22,8 @@ impl State {
             let fitting = tasks.filter(|(_, task)| task.fits(filter)).take(filter.limit as usize);
             fitting.map(|(tid, task)| task.view(*tid)).collect()
         };
-        if let Some(chosen) = filter.chosen() {
+        let completed = filter.short.map(|short| self.complete(short)).unwrap_or_default();
+        if let Some(chosen) = filter.chosen(completed) {
             return show(&mut chosen.iter().filter_map(|tid| self.tasks.get_key_value(tid)));
         }
         let older = (Bound::Unbounded, filter.before.map_or(Bound::Unbounded, Bound::Excluded));
@@ -30,7 +31,7 @@ impl State {
     }
 
     /// The ids that end in these digits.
-    pub(super) fn complete(&self, short: ShortTid) -> Vec<Tid> {
+    fn complete(&self, short: ShortTid) -> Vec<Tid> {
         self.tasks.keys().copied().filter(|tid| tid.short() == short).collect()
     }
 

@@ -17,17 +17,17 @@ use crate::{Conversion, Letter, Message, Messages, Peek, QueueDepth, Result, Sub
 
 #[async_trait]
 impl Messages for Redis {
-    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
-        let place = self.core.keys.queue(queue);
+    async fn put(&self, queue: QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
+        let place = self.core.keys.queue(&queue);
         let mut args = vec![arg(place.prefix), arg(place.listed), arg(place.mark)];
         args.extend(bodies.into_iter().map(String::into_bytes));
         Ok(tids(self.link().change(&script::PUT, vec![place.key], args, Sure::Durable).await?))
     }
 
-    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+    async fn take(&self, queue: QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, wait).await;
         loop {
-            let place = self.core.keys.queue(queue);
+            let place = self.core.keys.queue(&queue);
             let args = vec![arg(max), arg(place.prefix), arg(place.listed)];
             let taken = self.link().change(&script::TAKE, vec![place.key], args, Sure::Durable).await?;
             let taken: Vec<Message> = list(taken).into_iter().filter_map(|member| message(&text(member))).collect();
@@ -59,8 +59,8 @@ impl Messages for Redis {
         }
     }
 
-    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
-        let (from, to) = (self.core.keys.queue(from), self.core.keys.queue(to));
+    async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
+        let (from, to) = (self.core.keys.queue(&from), self.core.keys.queue(&to));
         let args = vec![arg(max), arg(from.prefix), arg(from.listed), arg(to.prefix), arg(to.listed), arg(to.mark)];
         let moved = self.link().change(&script::TAKE, vec![from.key, to.key], args, Sure::Durable).await?;
         Ok(list(moved).into_iter().next().map_or(0, number))
@@ -112,13 +112,6 @@ impl Messages for Redis {
         depths.retain(|depth| depth.messages > 0);
         depths.sort_by_cached_key(|depth| depth.queue.to_string());
         Ok(depths)
-    }
-
-    async fn clear(&self, queue: &QueueName) -> Result<u64> {
-        let place = self.core.keys.queue(queue);
-        let args = vec![arg(place.prefix), arg(place.listed)];
-        let removed = self.link().change(&script::CLEAR, vec![place.key], args, Sure::Durable).await?;
-        Ok(list(removed).into_iter().next().map_or(0, number))
     }
 }
 

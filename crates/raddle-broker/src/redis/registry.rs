@@ -24,7 +24,7 @@ use super::{
     target::Target,
     value::{arg, at_nanos, list, maybe, micros, number, text, tid},
 };
-use crate::{Error, Heart, Pulse, Registry, Result};
+use crate::{Error, Heart, Leases, Pulse, Registry, Result};
 
 /// How long what operators see of a worker outlives its last beat.
 const SHOWN_SECONDS: u64 = 15;
@@ -63,11 +63,6 @@ impl Registry for Redis {
         Group::ask(&self.core, Entrant(own_args(&info, ttl))).await?.ok_or(Error::Closed)
     }
 
-    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        let (target, keys) = (Arc::clone(&self.link().target), Arc::clone(&self.core.keys));
-        Box::new(Pacemaker { target, keys, worker, ttl, thread: None })
-    }
-
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
         // First what matters least: once the worker is seen to have left, it has nothing more to do.
         let mut pipe = redis::pipe();
@@ -95,6 +90,13 @@ impl Registry for Redis {
         alive
             .filter_map(|(tid, _)| infos.get(tid).map(|info| entry(*tid, info, beats.get(tid).map(String::as_str))))
             .collect()
+    }
+}
+
+impl Leases for Redis {
+    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
+        let (target, keys) = (Arc::clone(&self.link().target), Arc::clone(&self.core.keys));
+        Box::new(Pacemaker { target, keys, worker, ttl, thread: None })
     }
 }
 

@@ -24,7 +24,10 @@ use crate::{
 
 #[async_trait]
 impl Schedules for Redis {
-    async fn schedules(&self) -> Result<Vec<ScheduleView>> {
+    async fn schedules(&self, name: Option<String>) -> Result<Vec<ScheduleView>> {
+        if let Some(name) = name {
+            return self.read_schedules(&[name]).await;
+        }
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(self.core.keys.of("schedules"));
         let found: Vec<String> =
@@ -32,10 +35,6 @@ impl Schedules for Redis {
         let mut views: Vec<ScheduleView> = found.chunks_exact(2).filter_map(|pair| read(&pair[0], &pair[1])).collect();
         views.sort_by(|a, b| a.entry.schedule.name.cmp(&b.entry.schedule.name));
         Ok(views)
-    }
-
-    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
-        Ok(self.read_schedules(&[name.to_owned()]).await?.pop())
     }
 
     async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {

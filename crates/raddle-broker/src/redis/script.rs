@@ -40,7 +40,6 @@ scripts! {
     BOOT = "boot.lua";
     CHAIN = "chain.lua" doubles "has chained tasks";
     CLAIM = "claim.lua";
-    CLEAR = "clear.lua";
     CONVERT = "convert.lua" "expiring.lua" "submit.lua";
     DEPTHS = "depths.lua";
     DISMISS = "dismiss.lua";

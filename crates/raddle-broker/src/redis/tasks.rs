@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{
     Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged,
-    Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Queries, Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    WaitingRequest,
 };
 
 /// How many tasks are read at once for a list.
@@ -94,18 +95,8 @@ impl Tasks for Redis {
         self.submit_again(tid, Submit::once_more(old, dead)?, dead).await
     }
 
-    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
-        let Some(mut task) = self.snapshot(tid).await?.map(|task| view(&task)).transpose()? else { return Ok(None) };
-        self.show_more(std::slice::from_mut(&mut task)).await?;
-        Ok(Some(task))
-    }
-
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
         self.list(&filter).await
-    }
-
-    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
-        self.complete_short(short).await
     }
 
     async fn ahead_of(&self, tid: Tid) -> Result<u64> {
@@ -208,7 +199,11 @@ impl Redis {
     /// reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
         let are_all = |is: fn(&State) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
-        let few = if let Some(chosen) = filter.chosen() {
+        let completed = match filter.short {
+            Some(short) => self.complete_short(short).await?,
+            None => Vec::new(),
+        };
+        let few = if let Some(chosen) = filter.chosen(completed) {
             Some(chosen)
         } else if filter.dead {
             Some(self.dead().await?)
@@ -252,8 +247,12 @@ impl Redis {
             if !filter.states.is_empty() && !filter.states.contains(&task.state()) {
                 continue;
             }
-            // One record that cannot be read must not hide the others.
-            let Ok(task) = view(task) else { continue };
+            let task = match view(task) {
+                Ok(task) => task,
+                Err(error) if filter.is_one() => return Err(error),
+                // One record that cannot be read must not hide the others.
+                Err(_) => continue,
+            };
             if filter.admits(&task) && found.len() < filter.limit as usize {
                 found.push(task);
             }

@@ -29,6 +29,8 @@ pub(super) struct Pacemaker {
     shared: Arc<Shared>,
     worker: Tid,
     ttl: Duration,
+    /// Whether it has beaten before.
+    beats: bool,
 }
 
 /// The look for workers that are gone, if one is under way. One for all hearts of a handle: each would find the same.
@@ -41,7 +43,7 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Pacemaker {
     pub(super) fn new(shared: Arc<Shared>, worker: Tid, ttl: Duration) -> Self {
-        Self { shared, worker, ttl }
+        Self { shared, worker, ttl, beats: false }
     }
 
     /// Enters a worker that the page has lost, if the database knows it.
@@ -76,7 +78,11 @@ impl Heart for Pacemaker {
         };
         if !is_alive {
             leases.untie(self.worker);
+        } else if !self.beats {
+            // A renewal makes no lease shorter. It may have been long until now, as that of a worker that stood still.
+            leases.shorten(self.worker, self.ttl);
         }
+        self.beats |= is_alive;
         let patience = (self.ttl / PATIENCE_IN_LEASE).min(LONGEST_PATIENCE);
         let reclaimed = sweep(&self.shared, !is_alive || leases.is_anyone_gone(), patience);
         Ok(if is_alive { Pulse::Alive(reclaimed) } else { Pulse::Expired })

@@ -67,12 +67,11 @@ fn select(db: &Connection, queue: &QueueName, after: u64, max: u32) -> rusqlite:
 
 #[async_trait]
 impl Messages for Sqlite {
-    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
-        let queue = queue.clone();
+    async fn put(&self, queue: QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
         self.write(Durability::Power, move |tx| bodies.iter().map(|body| insert(tx, &queue, body)).collect()).await
     }
 
-    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
+    async fn take(&self, queue: QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, wait);
         loop {
             let queue = queue.clone();
@@ -94,8 +93,7 @@ impl Messages for Sqlite {
         }
     }
 
-    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
-        let (from, to) = (from.clone(), to.clone());
+    async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
         self.write(Durability::Power, move |tx| {
             let taken = take(tx, &from, max)?;
             taken.iter().try_for_each(|message| insert(tx, &to, &message.body).map(drop))?;
@@ -144,15 +142,6 @@ impl Messages for Sqlite {
                     })
                 })
                 .collect())
-        })
-        .await
-    }
-
-    async fn clear(&self, queue: &QueueName) -> Result<u64> {
-        let queue = key(queue);
-        self.write(Durability::Power, move |tx| {
-            let removed = tx.db().prepare_cached("DELETE FROM messages WHERE queue = ?1")?.execute([queue])?;
-            Ok(removed as u64)
         })
         .await
     }

@@ -38,18 +38,6 @@ impl Registry for Sqlite {
         .await
     }
 
-    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        Box::new(Pacemaker::new(Arc::clone(&self.shared), worker, ttl))
-    }
-
-    fn tie(&self, worker: Tid) -> bool {
-        self.shared.leases.tie(worker)
-    }
-
-    fn shorten(&self, worker: Tid, ttl: Duration) {
-        self.shared.leases.shorten(worker, ttl);
-    }
-
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
         self.write(Durability::Process, move |tx| {
             give_back_all(tx, worker)?;
@@ -61,6 +49,16 @@ impl Registry for Sqlite {
     async fn workers(&self) -> Result<Vec<WorkerEntry>> {
         let shared = Arc::clone(&self.shared);
         self.read(move |db| living(db, &shared.leases)).await
+    }
+}
+
+impl crate::Leases for Sqlite {
+    fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
+        Box::new(Pacemaker::new(Arc::clone(&self.shared), worker, ttl))
+    }
+
+    fn tie(&self, worker: Tid) -> bool {
+        self.shared.leases.tie(worker)
     }
 }
 

@@ -37,31 +37,18 @@ const TABLES: [&str; 3] = [
 
 #[async_trait]
 impl Schedules for Sqlite {
-    async fn schedules(&self) -> Result<Vec<ScheduleView>> {
+    async fn schedules(&self, name: Option<String>) -> Result<Vec<ScheduleView>> {
         self.read(|db| {
             if !is_there(db)? {
                 return Ok(Vec::new());
             }
             let rows: Vec<_> = db
-                .prepare_cached("SELECT name, version, task, entry FROM schedules ORDER BY name")?
-                .query_map([], stored)?
+                .prepare_cached(
+                    "SELECT name, version, task, entry FROM schedules WHERE name = coalesce(?1, name) ORDER BY name",
+                )?
+                .query_map([name], stored)?
                 .collect::<rusqlite::Result<_>>()?;
             Ok(rows.into_iter().filter_map(Stored::view).collect())
-        })
-        .await
-    }
-
-    async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
-        let name = name.to_owned();
-        self.read(move |db| {
-            if !is_there(db)? {
-                return Ok(None);
-            }
-            let found = db
-                .prepare_cached("SELECT name, version, task, entry FROM schedules WHERE name = ?1")?
-                .query_row([name], stored)
-                .optional()?;
-            Ok(found.and_then(Stored::view))
         })
         .await
     }

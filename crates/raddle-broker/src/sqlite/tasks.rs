@@ -129,16 +129,8 @@ impl Tasks for Sqlite {
         .await
     }
 
-    async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
-        self.read(move |db| view(db, tid)).await
-    }
-
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
         self.read(move |db| list(db, &filter)).await
-    }
-
-    async fn complete(&self, short: ShortTid) -> Result<Vec<Tid>> {
-        self.read(move |db| complete(db, short)).await
     }
 
     async fn ahead_of(&self, tid: Tid) -> Result<u64> {
@@ -323,7 +315,8 @@ fn fill_done(db: &Connection, task: &mut TaskView) -> Result<raddle_core::Tally,
 fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     let limit = filter.limit as usize;
     let mut found = Vec::new();
-    if let Some(chosen) = filter.chosen() {
+    let completed = filter.short.map(|short| complete(db, short)).transpose()?;
+    if let Some(chosen) = filter.chosen(completed.unwrap_or_default()) {
         let mut chosen = chosen.into_iter();
         while found.len() < limit
             && let Some(tid) = chosen.next()
@@ -364,7 +357,7 @@ fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<Task
     match view(db, tid) {
         Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.admits(task))),
         // One record that cannot be read must not hide the others.
-        Err(Fail::Caller(Error::Record { .. })) => Ok(None),
+        Err(Fail::Caller(Error::Record { .. })) if !filter.is_one() => Ok(None),
         Err(fail) => Err(fail),
     }
 }

@@ -206,14 +206,14 @@ async fn a_submit_whose_answer_is_lost_is_not_said_to_have_failed() {
             assert!(matches!(error, Error::Unanswered { .. }) && !error.is_retryable(), "{engine:?}: {error}");
             assert!(error.to_string().contains(what), "{engine:?}: {error}");
         };
-        let queue = "jobs".parse().unwrap();
+        let queue: raddle_core::QueueName = "jobs".parse().unwrap();
         lossy.deaf.store(true, Ordering::SeqCst);
         let task = || vec![Submit::new(Spec::command(["true"]))];
         unknown(broker.submit(task()).await.unwrap_err(), "has stored a task");
         lossy.hear_again(&*broker).await;
         unknown(broker.resubmit(finished, false).await.unwrap_err(), "has stored a task");
         lossy.hear_again(&*broker).await;
-        unknown(broker.put(&queue, vec!["x".into()]).await.unwrap_err(), "has stored a message");
+        unknown(broker.put(queue.clone(), vec!["x".into()]).await.unwrap_err(), "has stored a message");
         lossy.hear_again(&*broker).await;
         // What can be asked for again without harm fails as before.
         let error = broker.finish(vec![conformance::finish(fence, Exit::Code { code: 1 })]).await.unwrap_err();

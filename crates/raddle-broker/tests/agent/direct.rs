@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use raddle_broker::{Chain, Error, Pulse, Registry, TaskFilter, Tasks, Verdict, agent::Remote, conformance, connect};
+use raddle_broker::{
+    Chain, Error, Leases, Pulse, Queries, Registry, TaskFilter, Tasks, Verdict, agent::Remote, conformance, connect,
+};
 use raddle_core::{Exit, Spec, State, worker::Beat};
 
 use crate::support::*;

@@ -64,7 +64,7 @@ async fn a_guest_that_is_a_worker_works() {
     host.control(tid, "status".parse().unwrap()).await.unwrap();
     assert_eq!(guest.controls(owner, SOON).await.unwrap()[0].tid, tid);
     for of in [tid, owner] {
-        guest.put(&QueueName::Task(of, Port::CtrlOut), vec!["{}".into()]).await.unwrap();
+        guest.put(QueueName::Task(of, Port::CtrlOut), vec!["{}".into()]).await.unwrap();
     }
     let end = || vec![conformance::finish(fence, Exit::Code { code: 0 })];
     assert_eq!(guest.finish(end()).await.unwrap(), [Verdict::Done(State::Completed)]);
@@ -89,7 +89,7 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
     let (served, host) = hosted().await;
     let guest = remote(served.path()).await;
     let queue: QueueName = "jobs".parse().unwrap();
-    host.put(&queue, vec!["secret".into()]).await.unwrap();
+    host.put(queue.clone(), vec!["secret".into()]).await.unwrap();
     let tid = submit(&*host).await;
     assert_refused(guest.submit(vec![Submit::new(spec("default"))]).await, "submit");
     assert_refused(guest.resubmit(tid, false).await, "resubmit");
@@ -97,17 +97,21 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
     assert_refused(guest.chain(chain).await, "chain");
     assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");
     assert_refused(guest.tasks(TaskFilter::default()).await, "tasks");
+    assert_refused(guest.complete(tid.short()).await, "tasks by their last digits");
+    assert_refused(
+        guest.tasks(TaskFilter { among: Some(vec![tid, tid]), ..TaskFilter::default() }).await,
+        "some tasks",
+    );
     assert_refused(guest.workers().await, "workers");
     assert_refused(guest.summary().await, "summary");
     assert_refused(guest.health().await, "health");
     assert_refused(guest.purge().await, "purge");
     assert_refused(guest.reclaim().await, "reclaim");
-    assert_refused(guest.put(&queue, vec!["x".into()]).await, "put");
-    assert_refused(guest.take(&queue, 1, Duration::ZERO).await, "take");
-    assert_refused(guest.clear(&queue).await, "clear");
+    assert_refused(guest.put(queue.clone(), vec!["x".into()]).await, "put");
+    assert_refused(guest.take(queue.clone(), 1, Duration::ZERO).await, "take");
     assert_refused(guest.depths().await, "depths");
     let broadcast: QueueName = "raddle.workers.control".parse().unwrap();
-    assert_refused(guest.put(&broadcast, vec!["kill".into()]).await, "broadcast");
+    assert_refused(guest.put(broadcast.clone(), vec!["kill".into()]).await, "broadcast");
     assert_eq!(state(&*host, tid).await, State::Created);
     assert_eq!(host.tasks(TaskFilter::default()).await.unwrap().len(), 1);
 }
@@ -150,10 +154,11 @@ async fn a_guest_does_not_speak_for_others() {
     assert_refused(guest.claim(request(other, Duration::ZERO)).await, "claim");
     assert_refused(guest.controls(other, Duration::ZERO).await, "controls");
     assert_refused(guest.deregister(other, None).await, "deregister");
+    assert_refused(guest.tasks(TaskFilter { worker: Some(other), ..TaskFilter::default() }).await, "its tasks");
     assert_refused(guest.heart(other, LEASE).beat(Beat::default()), "beat");
     let nobody = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
     for of in [other, nobody] {
-        assert_refused(guest.put(&QueueName::Task(of, Port::CtrlOut), vec!["{}".into()]).await, "answers");
+        assert_refused(guest.put(QueueName::Task(of, Port::CtrlOut), vec!["{}".into()]).await, "answers");
     }
 
     let tid = submit(&*host).await;
@@ -167,7 +172,7 @@ async fn a_guest_does_not_speak_for_others() {
     assert_refused(guest.release(vec![Release { fence, reason: "mine".into() }]).await, "release");
     assert_refused(guest.paused(fence, true).await, "paused");
     assert_refused(guest.append_output(fence, Stream::Stdout, b"forged".to_vec()).await, "output");
-    assert_refused(guest.put(&QueueName::Task(tid, Port::CtrlOut), vec!["{}".into()]).await, "answers");
+    assert_refused(guest.put(QueueName::Task(tid, Port::CtrlOut), vec!["{}".into()]).await, "answers");
     assert_eq!(state(&*host, tid).await, State::Spawning);
     assert_eq!(host.workers().await.unwrap().len(), 2);
 }

@@ -1,7 +1,6 @@
 //! Bytes that no client of ours sends, and servers that are none of ours.
 
 use std::{
-    collections::BTreeMap,
     fs,
     io::{Read, Write},
     os::unix::net::{UnixListener, UnixStream},
@@ -9,13 +8,12 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Error, Peek, agent::Remote};
-use raddle_core::{QueueName, State};
-use serde::Serialize;
+use raddle_broker::{Call, Error, Peek, agent::Remote};
+use raddle_core::{QueueName, State, Tid};
 
 use crate::support::*;
 
-const GREETING: &[u8] = b"raddle\n\x09";
+const GREETING: &[u8] = b"raddle\n\x0a";
 
 fn frame(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind];
@@ -25,15 +23,18 @@ fn frame(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A text, as it is on the wire; also a call without arguments.
+/// A text, as it is on the wire.
 fn text(text: &str) -> Vec<u8> {
     assert!(text.len() < 32);
     [&[0xa0 | u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
 }
 
-/// A call with its arguments.
-fn call(method: &str, arguments: &impl Serialize) -> Vec<u8> {
-    rmp_serde::to_vec_named(&BTreeMap::from([(method, arguments)])).unwrap()
+fn wire(call: &Call) -> Vec<u8> {
+    rmp_serde::to_vec_named(call).unwrap()
+}
+
+fn summary() -> Vec<u8> {
+    wire(&Call::Summary {})
 }
 
 fn open(path: &Path) -> UnixStream {
@@ -63,11 +64,9 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     let broker = remote(&path).await;
     let with_greeting = |bytes: &[u8]| [GREETING, bytes].concat();
     let asking = |payload: &[u8]| with_greeting(&frame(1, 0, payload));
-    let twice = [frame(1, 5, &text("Summary")), frame(1, 5, &text("Summary"))].concat();
-    let long_wait = [
-        frame(1, 5, &[&[0x81][..], &text("Controls"), &[0x92], &text("1700000000000000000"), &[0x92, 60, 0]].concat()),
-        frame(1, 5, &text("Summary")),
-    ];
+    let twice = [frame(1, 5, &summary()), frame(1, 5, &summary())].concat();
+    let controls = wire(&Call::Controls { owner: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), wait: SOON });
+    let long_wait = [frame(1, 5, &controls), frame(1, 5, &summary())];
     let hostile: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0; 100_000],
@@ -82,7 +81,7 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
         asking(&text("Claim")),
         asking(&vec![0x91; 100_000]),
         // A list of four billion submissions.
-        asking(&[&[0x81][..], &text("Submit"), &[0xdd, 0xff, 0xff, 0xff, 0xff]].concat()),
+        asking(&[&[0x81][..], &text("Submit"), &[0x81], &text("batch"), &[0xdd, 0xff, 0xff, 0xff, 0xff]].concat()),
         with_greeting(&long_wait.concat()),
     ];
     for bytes in &hostile {
@@ -96,7 +95,7 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     drop(stream);
     // One that cancels what it never asked for is served.
     let mut stream = open(&path);
-    let bytes = [frame(2, 77, &[]), frame(1, 1, &text("Summary"))].concat();
+    let bytes = [frame(2, 77, &[]), frame(1, 1, &summary())].concat();
     stream.write_all(&with_greeting(&bytes)).unwrap();
     let mut answer = [0; 200];
     let mut len = 0;
@@ -111,7 +110,7 @@ async fn bytes_cut_anywhere_and_changed_anywhere_do_no_harm() {
     let served = Served::start(Engine::Memory);
     let path = served.path();
     let broker = remote(&path).await;
-    let whole = [GREETING, &frame(1, 1, &text("Summary")), &frame(1, 2, &text("Workers"))].concat();
+    let whole = [GREETING, &frame(1, 1, &summary()), &frame(1, 2, &wire(&Call::Workers {}))].concat();
     for cut in 0..whole.len() {
         open(&path).write_all(&whole[..cut]).unwrap();
     }
@@ -138,11 +137,11 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
     let served = Served::start(Engine::Sqlite);
     let broker = remote(served.path()).await;
     let queue: QueueName = "large".parse().unwrap();
-    broker.put(&queue, vec!["x".repeat(MESSAGE)]).await.unwrap();
+    broker.put(queue.clone(), vec!["x".repeat(MESSAGE)]).await.unwrap();
     let before = resident_kib();
     let mut slow = open(&served.path());
     slow.write_all(GREETING).unwrap();
-    let look = call("Look", &Peek { queue, after: 0, max: 1, wait: Duration::ZERO });
+    let look = wire(&Call::Look { peek: Peek { queue, after: 0, max: 1, wait: Duration::ZERO } });
     for id in 0..CALLS {
         slow.write_all(&frame(1, id, &look)).unwrap();
     }
@@ -171,19 +170,19 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
         let broker = remote(served.path()).await;
         let owner = broker.register(info(), TTL).await.unwrap();
         let queue: QueueName = "large".parse().unwrap();
-        broker.put(&queue, vec!["x".repeat(4 << 20)]).await.unwrap();
+        broker.put(queue.clone(), vec!["x".repeat(4 << 20)]).await.unwrap();
         let tid = submit(&*broker).await;
         let mut client = open(&served.path());
         client.write_all(GREETING).unwrap();
         let peek = Peek { queue, after: 0, max: 1, wait: Duration::ZERO };
-        client.write_all(&frame(1, 1, &call("Look", &peek))).unwrap();
+        client.write_all(&frame(1, 1, &wire(&Call::Look { peek }))).unwrap();
         // When the first byte of the large answer is there, that one is ahead of the next.
         let mut seen = vec![0; 4096];
         let mut total = 0;
         while total < 4096 {
             total += client.read(&mut seen).unwrap();
         }
-        client.write_all(&frame(1, 2, &call("Claim", &request(owner, SOON)))).unwrap();
+        client.write_all(&frame(1, 2, &wire(&Call::Claim { request: request(owner, SOON) }))).unwrap();
         until("it is claimed", async || (state(&*broker, tid).await == State::Spawning).then_some(())).await;
         drop(client);
         until("it is back", async || (state(&*broker, tid).await == State::Created).then_some(())).await;
@@ -195,9 +194,9 @@ async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\xff", "version 255 is spoken there, and 9 here"),
+        ("later", b"raddle\n\xff", "version 255 is spoken there, and 10 here"),
         ("silent", b"", "has closed the connection"),
-        ("half", b"raddle\n\x09\x13\x00", "has closed the connection"),
+        ("half", b"raddle\n\x0a\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
         let path = folder.path().join(name);

@@ -232,10 +232,10 @@ async fn a_lost_answer_changes_nothing_twice() {
         assert!(proxy.has_cut());
         assert_eq!(verdicts, [Verdict::Done(State::Completed); 2]);
         proxy.cut_next_answer();
-        let queue = "jobs".parse().unwrap();
-        let put = broker.put(&queue, vec!["x".into()]).await.unwrap();
+        let queue: raddle_core::QueueName = "jobs".parse().unwrap();
+        let put = broker.put(queue.clone(), vec!["x".into()]).await.unwrap();
         proxy.cut_next_answer();
-        let taken = broker.take(&queue, 9, Duration::ZERO).await.unwrap();
+        let taken = broker.take(queue.clone(), 9, Duration::ZERO).await.unwrap();
         assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), put);
     }
     let summary = broker.summary().await.unwrap();
@@ -359,10 +359,10 @@ async fn what_may_have_been_stored_is_not_said_to_have_failed() {
     let server = Server::start();
     let proxy = Proxy::to(server.port).await;
     let broker = open(&format!("redis://127.0.0.1:{}/0?namespace=x&give_up_after=1s", proxy.port)).await.unwrap();
-    let queue = "jobs".parse().unwrap();
+    let queue: raddle_core::QueueName = "jobs".parse().unwrap();
     // The server has to know the scripts, or the first answer that is cut is that it does not.
     broker.submit(vec![task("known")]).await.unwrap();
-    broker.put(&queue, vec!["known".into()]).await.unwrap();
+    broker.put(queue.clone(), vec!["known".into()]).await.unwrap();
     proxy.cut_all_after(0);
     let error = broker.submit(vec![task("one")]).await.unwrap_err();
     assert!(matches!(error, Error::Unanswered { .. }) && !error.is_retryable(), "{error}");
@@ -370,7 +370,7 @@ async fn what_may_have_been_stored_is_not_said_to_have_failed() {
     proxy.mend();
     assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 2, "it is there");
     proxy.cut_all_after(0);
-    let error = broker.put(&queue, vec!["x".into()]).await.unwrap_err();
+    let error = broker.put(queue.clone(), vec!["x".into()]).await.unwrap_err();
     assert!(error.to_string().contains("has stored a message"), "{error}");
     // What can be asked for again without harm fails as before, and so does what never reached the server.
     let error = broker.reclaim().await.unwrap_err();

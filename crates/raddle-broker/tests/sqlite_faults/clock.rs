@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use raddle_broker::{Log, Registry, Tasks, Verdict};
+use raddle_broker::{Leases, Log, Queries, Registry, Tasks, Verdict};
 use raddle_core::{State, Tid, worker::Beat};
 use rustix::time::{ClockId, clock_gettime};
 

@@ -144,7 +144,7 @@ async fn odd_names_are_names() {
         let path = folder.path().join(name);
         submit(&open(&path).await, vec![spec("task")]).await.unwrap();
         let again = open(&path).await;
-        again.put(&"jobs".parse().unwrap(), vec!["x".into()]).await.unwrap();
+        again.put("jobs".parse().unwrap(), vec!["x".into()]).await.unwrap();
         assert_eq!(again.summary().await.unwrap().ready["default"], 1);
     }
 }

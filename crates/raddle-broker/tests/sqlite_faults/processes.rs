@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Fence, Log, Tasks, Verdict};
+use raddle_broker::{Fence, Log, Queries, Tasks, Verdict};
 use raddle_core::{EventKind, State, Tid};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fs, path::Path};
 
-use raddle_broker::{ClaimRequest, Fence, Log, Output, Purged, Stream, Tasks, sqlite::Sqlite};
+use raddle_broker::{ClaimRequest, Fence, Log, Output, Purged, Queries, Stream, Tasks, sqlite::Sqlite};
 use raddle_core::{Span, Spec, Tid};
 
 use crate::support::*;

@@ -32,7 +32,7 @@ pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Proces
 /// Removes the triggers that a manager of this name had in its file before. To be called by one that is registered: of several that begin at once, each
 /// sees those of the others.
 pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
-    let former = former(broker.schedules().await?, name, processes);
+    let former = former(broker.schedules(None).await?, name, processes);
     if former.is_empty() {
         return Ok(());
     }
@@ -87,7 +87,7 @@ mod tests {
 
     async fn names(broker: &Memory) -> Vec<String> {
         use raddle_broker::Schedules;
-        broker.schedules().await.unwrap().into_iter().map(|view| view.entry.schedule.name).collect()
+        broker.schedules(None).await.unwrap().into_iter().map(|view| view.entry.schedule.name).collect()
     }
 
     #[tokio::test]
@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_trigger_of_a_worker_that_is_off_begins_paused() {
-        use raddle_broker::Schedules;
+        use raddle_broker::Queries;
         let broker = Memory::new();
         let without = [Process::new("clock").worker(Work::command("a", ["true"]))];
         standing::declare(&broker, &without).await.unwrap();
@@ -139,7 +139,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_without_an_owner_is_adopted_if_it_says_the_same() {
-        use raddle_broker::Schedules;
+        use raddle_broker::Queries;
         let broker = Memory::new();
         // As versions have stored it that did not say whose it is.
         let stored = file(&["a"])[0].workers[0].schedule().unwrap();

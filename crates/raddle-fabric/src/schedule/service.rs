@@ -302,7 +302,7 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::memory::Memory;
+    use raddle_broker::{Call, Proxy, Queries, Reply, memory::Memory};
     use raddle_core::{Spec, spec::InvalidSpec};
     use tokio::time::timeout;
 
@@ -318,32 +318,17 @@ mod tests {
     }
 
     #[async_trait]
-    impl Schedules for Frail {
-        async fn schedules(&self) -> Result<Vec<ScheduleView>> {
-            self.memory.schedules().await
-        }
-
-        async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
-            self.memory.schedule(name).await
-        }
-
-        async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> {
-            if change.name == "worse" || change.name == "bad" && !change.tasks.is_empty() {
-                return Err(InvalidSpec { path: ".".into(), reason: "it is too large".into() }.into());
+    impl Proxy for Frail {
+        async fn call(&self, call: Call) -> Result<Reply> {
+            if let Call::ChangeSchedule { change } = &call {
+                if change.name == "worse" || change.name == "bad" && !change.tasks.is_empty() {
+                    return Err(InvalidSpec { path: ".".into(), reason: "it is too large".into() }.into());
+                }
+                if let Some(failure) = self.failures.lock().unwrap().pop() {
+                    return Err(failure);
+                }
             }
-            let failure = self.failures.lock().unwrap().pop();
-            if let Some(failure) = failure {
-                return Err(failure);
-            }
-            self.memory.change_schedule(change).await
-        }
-
-        async fn agenda(&self, wait: Duration) -> Result<Agenda> {
-            self.memory.agenda(wait).await
-        }
-
-        async fn expire(&self) -> Result<u64> {
-            self.memory.expire().await
+            call.perform(&*self.memory).await
         }
     }
 

@@ -44,7 +44,6 @@ impl Standstill {
         present.renew(LONGEST);
         stop();
         present.renew(present.lease);
-        present.broker.shorten(present.tid, present.lease);
     }
 
     pub(super) fn enter(&self, present: Present) {

@@ -89,7 +89,7 @@ async fn run(broker: &dyn Broker, errand: Errand) {
     match errand {
         Errand::Reply { of, reply } => {
             let body = serde_json::to_string(&reply).expect("a reply has only string keys");
-            if let Err(error) = broker.put(&QueueName::Task(of, Port::CtrlOut), vec![body]).await {
+            if let Err(error) = broker.put(QueueName::Task(of, Port::CtrlOut), vec![body]).await {
                 tracing::warn!(tid = %of, %error, "a control message could not be answered");
             }
         }

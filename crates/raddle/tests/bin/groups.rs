@@ -56,7 +56,7 @@ async fn broker() -> Outcome<Arc<dyn Broker>> {
 }
 
 async fn write(queue: &str, message: &str) -> Outcome {
-    broker().await?.put(&queue.parse()?, vec![message.into()]).await?;
+    broker().await?.put(queue.parse()?, vec![message.into()]).await?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use crate::{context::Context, error::Outcome, format, output, table::Table};
 
 pub(super) async fn list(context: &Context) -> Outcome {
     let broker = context.onlooker().await?;
-    let schedules = broker.schedules().await?;
+    let schedules = broker.schedules(None).await?;
     if context.json {
         output::json(&schedules.iter().map(to_json).collect::<Vec<_>>())?;
         return Ok(0);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use raddle_broker::{QueueDepth, Submitted, TaskFilter, Tasks, memory::Memory};
+use raddle_broker::{Call, Proxy, Reply, TaskFilter, Tasks, memory::Memory};
 use raddle_core::spec::MAX_SPEC_BYTES;
 use serde_json::json;
 
@@ -20,34 +20,12 @@ struct Frail {
 }
 
 #[async_trait]
-impl Messages for Frail {
-    async fn put(&self, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
-        self.memory.put(queue, bodies).await
-    }
-
-    async fn take(&self, queue: &QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
-        self.memory.take(queue, max, wait).await
-    }
-
-    async fn look(&self, peek: Peek) -> Result<Vec<Message>> {
-        self.memory.look(peek).await
-    }
-
-    async fn shift(&self, from: &QueueName, to: &QueueName, max: u32) -> Result<u64> {
-        self.memory.shift(from, to, max).await
-    }
-
-    async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
-        (*self.fate.lock().unwrap())(&conversion.messages)?;
-        self.memory.convert(conversion).await
-    }
-
-    async fn depths(&self) -> Result<Vec<QueueDepth>> {
-        self.memory.depths().await
-    }
-
-    async fn clear(&self, queue: &QueueName) -> Result<u64> {
-        self.memory.clear(queue).await
+impl Proxy for Frail {
+    async fn call(&self, call: Call) -> Result<Reply> {
+        if let Call::Convert { conversion } = &call {
+            (*self.fate.lock().unwrap())(&conversion.messages)?;
+        }
+        call.perform(&self.memory).await
     }
 }
 
@@ -84,9 +62,9 @@ async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
         "slug": "odd", "process": "odd", "sources": ["orders"], "on": true, "replicas": 1, "scales": true,
         "event": { "target": { "command": [""] }, "queue": "odd" },
     });
-    broker.put(&queue("raddle.groups"), vec![standing.to_string()]).await.unwrap();
+    broker.put(queue("raddle.groups"), vec![standing.to_string()]).await.unwrap();
     let words: Vec<String> = (0..3).map(|number| number.to_string()).collect();
-    broker.put(&queue("orders"), words.clone()).await.unwrap();
+    broker.put(queue("orders"), words.clone()).await.unwrap();
     Pump::new(&broker, queue("orders"), "orders".into()).turn().await.unwrap();
     assert_eq!((tasks_of(&broker, "mail").await, held(&broker, "odd.dead").await), (words.clone(), words));
     assert_eq!(held(&broker, "orders").await, [""; 0]);
@@ -97,7 +75,7 @@ async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
     let broker = Memory::new();
     declare(&broker, &[work("mail")]).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
-    broker.put(&queue("orders"), vec!["a".into(), large.clone(), "b".into()]).await.unwrap();
+    broker.put(queue("orders"), vec!["a".into(), large.clone(), "b".into()]).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
     pump.turn().await.unwrap();
     assert_eq!(tasks_of(&broker, "mail").await, ["a", "b"]);
@@ -120,7 +98,7 @@ async fn a_dead_letter_is_written_once() {
     let broker = Frail { memory: Memory::new(), fate: Mutex::new(Box::new(fate)) };
     declare(&broker.memory, &[work("mail")]).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
-    broker.put(&queue("orders"), vec![large.clone()]).await.unwrap();
+    broker.put(queue("orders"), vec![large.clone()]).await.unwrap();
     let _ = Pump::new(&broker, queue("orders"), "orders".into()).turn().await;
     assert_eq!((held(&broker, "orders").await.len(), held(&broker, "mail.dead").await.len()), (1, 0));
     Pump::new(&broker, queue("orders"), "orders".into()).turn().await.unwrap();
@@ -140,7 +118,7 @@ async fn an_error_that_passes_passes_over_nothing() {
     let fate = Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Fate);
     let broker = Frail { memory: Memory::new(), fate };
     declare(&broker.memory, &[work("mail")]).await.unwrap();
-    broker.put(&queue("orders"), vec!["a".into(), "b".into()]).await.unwrap();
+    broker.put(queue("orders"), vec!["a".into(), "b".into()]).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
     for _ in 0..8 {
         let _ = tokio::time::timeout(Duration::from_secs(60), pump.turn()).await;
@@ -160,7 +138,7 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
     let many = 3 * PORTION as usize;
     let mut words = vec!["stuck".to_owned(); PORTION as usize + 1];
     words.extend(vec!["free".to_owned(); many]);
-    broker.put(&queue("orders"), words).await.unwrap();
+    broker.put(queue("orders"), words).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
     for _ in 0..20 {
         let _ = tokio::time::timeout(Duration::from_secs(60), pump.turn()).await;
@@ -186,7 +164,7 @@ async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
         pump.keep(&broker, ["orders".to_owned()].into_iter());
     }
     for number in 0..300 {
-        broker.put(&source, vec![number.to_string()]).await.unwrap();
+        broker.put(source.clone(), vec![number.to_string()]).await.unwrap();
     }
     let find = || async { broker.tasks(TaskFilter::default()).await.unwrap() };
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
