@@ -21,7 +21,6 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use crate::{
     CallError, Never, On,
     connection::{Outgoing, Replies, Step},
-    proxy,
     scope::{Scope, To},
 };
 
@@ -113,7 +112,7 @@ impl Prepared {
         let proxy = match &scope.to {
             To::Nowhere => return Err(CallError::NoPool),
             To::Proxy(proxy) => proxy.clone(),
-            To::Route(route) => proxy::of_route(route).await?,
+            To::Route(route) => route.proxy().await?,
         };
         let rewrite = arguments.rewrite();
         let arguments = arguments.finish().map_err(CallError::Arguments)?;

@@ -1,6 +1,7 @@
 //! The bridge between calls and workers: follows a discovery, and has a balancer choose.
 
 mod follow;
+mod resource;
 mod returns;
 mod route;
 
@@ -17,7 +18,7 @@ use futures_util::future::BoxFuture;
 use tokio::{task::AbortHandle, time::Instant};
 
 use self::follow::Follower;
-pub(crate) use self::route::{Given, Routing, call_as, keep_for, of_route};
+pub(crate) use self::route::{Given, Proxies, Routing};
 use crate::{
     CallError, On, WorkerMetadata,
     balancer::{Balancer, Context, RoundRobin},

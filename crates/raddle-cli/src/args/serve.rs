@@ -53,6 +53,9 @@ pub(crate) struct PoolServeArgs {
     /// How many calls each takes at a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_in_flight: Option<u32>,
+    /// How many plain functions each runs at a time [default: the number of cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_blocking: Option<u32>,
     /// Take no more calls after so long, and leave when those in flight have ended
     #[arg(long, value_name = "TIME")]
     pub(crate) max_uptime: Option<Span>,

@@ -97,6 +97,7 @@ impl Context {
                 // What was thought of it is worth nothing if it was started anew.
                 if known.metadata.pid == entry.metadata.pid && known.metadata.address == entry.metadata.address {
                     entry.standing = Arc::clone(&known.standing);
+                    entry.factory.adopt(&known.factory);
                 }
                 entry.public = known.public.take();
                 *known = entry;

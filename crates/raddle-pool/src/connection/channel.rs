@@ -1,71 +1,41 @@
-//! One socket to a worker, and the calls that go over it.
+//! The way to one worker, and the calls that go over it. It belongs to the pool or proxy that has made it.
 
 use std::{
-    io,
+    fmt, io,
     pin::pin,
-    sync::{
-        Arc, LazyLock, OnceLock, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
 };
 
-use raddle_wire::{
-    frame::GREETING,
-    v1::{self, worker_client::WorkerClient},
-};
+use raddle_wire::v1;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::Handle,
     sync::Semaphore,
     time::{sleep, timeout},
 };
-use tonic::{Code, Status, transport};
+use tonic::{Code, Status};
 
 use super::{
-    link::Link,
     reach::{AGAIN, Reach, SLOW, Wait},
-    replies::{self, From, Replies, Turn, distrusted, refusal},
-    resource::ResourcePool,
+    replies::{self, Replies, Turn, distrusted},
     target::{CONNECT, Target},
+    transport::Transport,
 };
 use crate::{
     Encoding, RpcError,
     credentials::{Refusal, WorkerCredentials},
-    stream::{GRPC, LINK},
 };
 
-/// How long a channel is kept that nobody uses.
-const TTL: Duration = Duration::from_secs(60);
 /// How often a call is sent over a link that then turns out to have been given up for others.
 const AGAIN_AT_MOST: usize = 3;
-/// How many are kept: twice as many as a discovery tells of. Who tells of others again and again has those let go of that nobody uses.
-const MOST: usize = 8192;
 
-/// All channels of this process. Tasks of a runtime cannot serve another, so that is part of the key.
-static CHANNELS: LazyLock<ResourcePool<Key, Channel>> = LazyLock::new(|| ResourcePool::new(TTL, MOST));
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    target: Target,
-    limit: usize,
-    runtime: tokio::runtime::Id,
-}
-
-impl Key {
-    fn new(address: &str, credentials: Option<&WorkerCredentials>, limit: usize) -> Result<Self, RpcError> {
-        let runtime = tokio::runtime::Handle::current().id();
-        Ok(Self { target: Target::new(address, credentials)?, limit, runtime })
-    }
-}
-
-/// One socket to a worker.
+/// The way to one worker. Nothing is opened before the first call.
 pub(crate) struct Channel {
-    target: Target,
-    grpc: WorkerClient<transport::Channel>,
+    target: Result<Target, RpcError>,
+    limit: usize,
+    /// Where it was made: what a connection needs runs there, whatever runtime a caller is on. If that was outside of any, where it is first used.
+    runtime: OnceLock<Handle>,
     permits: Arc<Semaphore>,
-    manner: RwLock<Manner>,
-    /// The machine of a worker without links was found to be gone.
-    is_cut: Arc<AtomicBool>,
+    transport: RwLock<Option<Arc<Transport>>>,
     reach: Reach,
     /// What the worker has said that it reads, when it has refused something else.
     encoding: OnceLock<Encoding>,
@@ -82,47 +52,43 @@ pub(crate) enum Way {
     Silent,
 }
 
-/// How calls go.
-enum Manner {
-    /// Nobody has asked.
-    Unknown,
-    Link(Arc<Link>),
-    /// The worker has no links.
-    Grpc,
-}
-
 impl Channel {
-    /// The channel there.
-    pub(crate) fn get(
-        address: &str,
-        credentials: Option<&WorkerCredentials>,
-        limit: usize,
-    ) -> Result<Arc<Self>, RpcError> {
-        let key = Key::new(address, credentials, limit)?;
-        CHANNELS.get(&key, || Ok(Self::open(key.target.clone(), limit)))
+    pub(super) fn new(address: &str, credentials: Option<&WorkerCredentials>, limit: usize) -> Self {
+        let runtime = Handle::try_current().map_or_else(|_| OnceLock::new(), OnceLock::from);
+        Self {
+            target: Target::new(address, credentials),
+            limit,
+            runtime,
+            permits: Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS))),
+            transport: RwLock::default(),
+            reach: Reach::default(),
+            encoding: OnceLock::new(),
+        }
     }
 
-    /// What is known of the way there without asking anybody.
-    pub(super) fn seen(address: &str, credentials: Option<&WorkerCredentials>, limit: usize) -> Way {
-        let channel = Key::new(address, credentials, limit).ok().and_then(|key| CHANNELS.peek(&key));
-        channel.map_or(Way::Unknown, |channel| match channel.known() {
+    /// The same with these credentials, and without what is known.
+    pub(super) fn with_credentials(&self, credentials: Option<WorkerCredentials>) -> Self {
+        let target = self.target.clone().map(|target| target.with_credentials(credentials));
+        Self { target, ..Self::new("", None, self.limit) }
+    }
+
+    /// Whether another leads to the same place, by the same means.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.target == other.target && self.limit == other.limit
+    }
+
+    /// What is known of the way without asking anybody.
+    pub(super) fn way(&self) -> Way {
+        match self.known() {
             Some(_) => Way::Open,
-            None if channel.reach.says_nothing() => Way::Silent,
+            None if self.reach.says_nothing() => Way::Silent,
             None => Way::Unknown,
-        })
+        }
     }
 
     /// Finds out whether there is a way, and waits for that.
     pub(super) async fn reach(self: &Arc<Self>, wait: Wait) -> Result<(), RpcError> {
-        self.link(wait).await.map(drop)
-    }
-
-    fn open(target: Target, limit: usize) -> Self {
-        let is_cut = Arc::default();
-        let grpc = target.client(&is_cut);
-        let permits = Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS)));
-        let (manner, reach) = (RwLock::new(Manner::Unknown), Reach::default());
-        Self { target, grpc, permits, manner, is_cut, reach, encoding: OnceLock::new() }
+        self.transport(wait).await.map(drop)
     }
 
     /// What the worker reads, if it has refused something else.
@@ -151,16 +117,19 @@ impl Channel {
         wait: Wait,
     ) -> Result<Replies, RpcError> {
         for _ in 0..AGAIN_AT_MOST {
-            let Some(link) = self.link(wait).await? else { return self.dispatch_by_grpc(call, encoding, turn).await };
-            let refused = match link.call(call.clone()) {
-                Ok(sent) => match Replies::new(From::Link(sent), encoding, turn).once_taken().await {
+            let transport = self.transport(wait).await?;
+            let refused = match transport.send(call.clone()).await {
+                Ok(answers) => match Replies::new(answers, encoding, turn).once_taken().await {
                     Ok(replies) => return Ok(replies),
                     Err(refused) => refused,
                 },
-                Err(unsent) => unsent,
+                Err(unsent) => {
+                    drop(turn);
+                    unsent
+                }
             };
             // It was quiet, and had to make room for others just when there was something to say: that was not taken.
-            if refused.may_have_begun || !link.has_made_room() {
+            if refused.may_have_begun || !transport.has_made_room() {
                 return Err(refused);
             }
             turn = self.turn().await?;
@@ -168,32 +137,27 @@ impl Channel {
         Err(RpcError::refused(Code::Unavailable, "the worker has too many callers"))
     }
 
-    async fn dispatch_by_grpc(&self, call: &v1::Call, encoding: Encoding, turn: Turn) -> Result<Replies, RpcError> {
-        let replies = self.grpc.clone().dispatch(call.clone()).await;
-        let replies = replies.inspect_err(|status| self.doubt(status));
-        let from = From::Grpc(replies.map_err(|status| refusal(&status))?.into_inner());
-        Replies::new(from, encoding, turn).once_taken().await
-    }
-
-    /// The link, if the worker has links.
-    async fn link(self: &Arc<Self>, wait: Wait) -> Result<Option<Arc<Link>>, RpcError> {
+    async fn transport(self: &Arc<Self>, wait: Wait) -> Result<Arc<Transport>, RpcError> {
         match self.known() {
             Some(known) => Ok(known),
-            None => self.ask_for_link(wait).await,
+            None => self.connect(wait).await,
         }
     }
 
-    /// The link, where there was none a moment ago.
-    async fn ask_for_link(self: &Arc<Self>, wait: Wait) -> Result<Option<Arc<Link>>, RpcError> {
-        let asked = self.reach.ask(self.is_cut());
+    /// The way, where there was none a moment ago.
+    async fn connect(self: &Arc<Self>, wait: Wait) -> Result<Arc<Transport>, RpcError> {
+        let target = self.target.clone()?;
+        let is_cut =
+            self.transport.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|last| last.is_cut());
+        let asked = self.reach.ask(is_cut);
         if asked.is_mine {
             // Somebody may have opened one between the look and the question. A second would take its place, and end it with all that runs over it.
             if let Some(known) = self.known() {
                 self.reach.reached();
                 return Ok(known);
             }
-            // Ends when there is a link, or the worker has answered otherwise, or nobody has the channel any more.
-            tokio::spawn(open(Arc::downgrade(self), self.target.clone()));
+            // Ends when there is a way, or the worker has answered otherwise, or nobody has the channel any more.
+            self.runtime.get_or_init(Handle::current).spawn(open(Opening(Arc::downgrade(self)), target));
         }
         let failed = self.reach.wait(asked, wait).await;
         // It may have come and gone.
@@ -201,72 +165,56 @@ impl Channel {
         self.known().ok_or_else(|| failed.unwrap_or_else(lost))
     }
 
-    /// How calls go, if that is known and the way is still there.
-    fn known(&self) -> Option<Option<Arc<Link>>> {
-        match &*self.manner.read().unwrap_or_else(PoisonError::into_inner) {
-            Manner::Link(link) if link.is_open() => Some(Some(Arc::clone(link))),
-            Manner::Grpc if !self.is_cut.load(Ordering::Relaxed) => Some(None),
-            Manner::Link(_) | Manner::Grpc | Manner::Unknown => None,
-        }
-    }
-
-    /// If the way to a worker without links broke, it is greeted anew: that finds out whether it can be reached, and nobody has to wait for it.
-    fn doubt(&self, status: &Status) {
-        if std::error::Error::source(status).is_some() {
-            *self.manner.write().unwrap_or_else(PoisonError::into_inner) = Manner::Unknown;
-        }
-    }
-
-    /// Whether the way there was is gone because nothing was heard any more.
-    fn is_cut(&self) -> bool {
-        self.is_cut.load(Ordering::Relaxed)
-            || matches!(&*self.manner.read().unwrap_or_else(PoisonError::into_inner), Manner::Link(link) if link.is_cut())
+    /// The way, if it is open.
+    fn known(&self) -> Option<Arc<Transport>> {
+        let transport = self.transport.read().unwrap_or_else(PoisonError::into_inner);
+        transport.as_ref().filter(|transport| transport.is_open()).cloned()
     }
 }
 
-/// Opens a link. Tries again and again, if nobody says anything.
-async fn open(channel: Weak<Channel>, target: Target) {
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("target", &self.target).field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+/// An attempt to open a way. When its runtime ends before it does, those who wait are told.
+struct Opening(Weak<Channel>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(channel) = self.0.upgrade() {
+            channel.reach.give_up(RpcError::refused(Code::Unavailable, "the runtime of the pool has ended"));
+        }
+    }
+}
+
+/// Opens a way. Tries again and again, if nobody says anything.
+async fn open(mut opening: Opening, target: Target) {
     loop {
-        let mut greeting = pin!(timeout(CONNECT, greet(&target)));
-        let greeted = match timeout(SLOW, &mut greeting).await {
-            Ok(greeted) => greeted,
+        let mut connecting = pin!(timeout(CONNECT, Transport::open(&target)));
+        let connected = match timeout(SLOW, &mut connecting).await {
+            Ok(connected) => connected,
             Err(_) => {
-                let Some(channel) = channel.upgrade() else { return };
+                let Some(channel) = opening.0.upgrade() else { return };
                 channel.reach.is_slow();
                 drop(channel);
-                greeting.await
+                connecting.await
             }
         };
-        let Some(channel) = channel.upgrade() else { return };
-        // Nothing was sent but a greeting.
-        match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(manner) => {
-                channel.is_cut.store(false, Ordering::Relaxed);
-                *channel.manner.write().unwrap_or_else(PoisonError::into_inner) = manner;
+        // From here on it is over, unless it is tried again.
+        let Some(channel) = std::mem::take(&mut opening.0).upgrade() else { return };
+        match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(transport) => {
+                *channel.transport.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(transport));
                 return channel.reach.reached();
             }
             Err(error) if !channel.reach.failed(&error, unreached(&error)) => return,
-            Err(_) => {}
+            Err(_) => opening.0 = Arc::downgrade(&channel),
         }
         drop(channel);
         sleep(AGAIN).await;
     }
-}
-
-/// Greets whoever serves there, and finds out how calls go.
-async fn greet(target: &Target) -> io::Result<Manner> {
-    let mut stream = target.connect(&[LINK, GRPC]).await?;
-    if stream.is_grpc() {
-        return Ok(Manner::Grpc);
-    }
-    stream.write_all(&GREETING).await?;
-    let mut greeting = [0; GREETING.len()];
-    // A gRPC server begins to speak by itself. One that hangs up without a word was just ending, and has taken nothing.
-    stream.read_exact(&mut greeting).await?;
-    if greeting != GREETING {
-        return Ok(Manner::Grpc);
-    }
-    Link::new(stream.into_socket()?).map(Arc::new).map(Manner::Link)
 }
 
 /// Nobody was met there.
@@ -292,9 +240,15 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use futures_util::future::join_all;
-    use tokio::time::Instant;
+    use std::time::Duration;
 
-    use super::*;
+    use raddle_wire::frame::GREETING;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
+
+    use super::{super::link::Link, *};
     use crate::link::{Raw, Socket};
 
     /// As a worker that stands still: the system connects, and nobody says anything.
@@ -302,20 +256,19 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        let target = Target::new(&format!("unix:{}", path.display()), None).unwrap();
-        (folder, listener, Arc::new(Channel::open(target, 100)))
+        (folder, listener, Arc::new(Channel::new(&format!("unix:{}", path.display()), None, 100)))
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_worker_that_does_not_greet_waits_no_longer_than_the_first() {
         let (_folder, _listener, channel) = silent();
         let began = Instant::now();
-        for link in join_all((0..20).map(|_| channel.link(Wait::ForIt))).await {
+        for link in join_all((0..20).map(|_| channel.transport(Wait::ForIt))).await {
             assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
         }
         assert!(began.elapsed() < 2 * CONNECT, "{:?}", began.elapsed());
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(channel.link(Wait::ForIt).await.is_err(), "a later one waits for the next attempt");
+        assert!(channel.transport(Wait::ForIt).await.is_err(), "a later one waits for the next attempt");
         assert!(began.elapsed() > 2 * CONNECT, "{:?}", began.elapsed());
     }
 
@@ -324,7 +277,7 @@ mod tests {
         let (_folder, _listener, channel) = silent();
         let began = Instant::now();
         for _ in 0..20 {
-            let link = channel.link(Wait::Briefly).await;
+            let link = channel.transport(Wait::Briefly).await;
             assert!(link.is_err_and(|error| error.code == Code::Unavailable && !error.may_have_begun));
         }
         assert!((SLOW..2 * SLOW).contains(&began.elapsed()), "{:?}", began.elapsed());
@@ -335,10 +288,10 @@ mod tests {
         let (_folder, listener, channel) = silent();
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let first = Arc::new(Link::new(Socket::new(Raw::Unix(ours), None)).unwrap());
-        *channel.manner.write().unwrap() = Manner::Link(Arc::clone(&first));
-        let link = timeout(CONNECT, channel.ask_for_link(Wait::ForIt)).await.expect("nobody is waited for");
-        assert!(link.unwrap().is_some_and(|link| Arc::ptr_eq(&link, &first)));
+        let first = Arc::new(Transport::Link(Link::new(Socket::new(Raw::Unix(ours), None)).unwrap()));
+        *channel.transport.write().unwrap() = Some(Arc::clone(&first));
+        let link = timeout(CONNECT, channel.connect(Wait::ForIt)).await.expect("nobody is waited for");
+        assert!(Arc::ptr_eq(&link.unwrap(), &first));
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
         assert!(channel.reach.ask(false).is_mine, "whoever needs one later opens it");
@@ -347,7 +300,7 @@ mod tests {
     #[tokio::test]
     async fn a_worker_that_is_back_is_reached_without_a_call() {
         let (_folder, listener, channel) = silent();
-        assert!(channel.link(Wait::Briefly).await.is_err());
+        assert!(channel.transport(Wait::Briefly).await.is_err());
         listener.set_nonblocking(true).unwrap();
         let listener = tokio::net::UnixListener::from_std(listener).unwrap();
         let meeting = async {
@@ -362,6 +315,30 @@ mod tests {
             }
         };
         timeout(2 * CONNECT, meeting).await.expect("it is reached");
-        assert!(matches!(channel.link(Wait::Briefly).await, Ok(Some(_))));
+        assert!(channel.transport(Wait::Briefly).await.is_ok());
+    }
+
+    /// Callers on other runtimes use the same connection, and outlive neither it nor its runtime.
+    #[test]
+    fn a_connection_runs_where_its_channel_was_made() {
+        let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (home, other) = (runtime(), runtime());
+        let (_folder, listener, channel) = home.block_on(async { silent() });
+        let answering = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; GREETING.len()]).unwrap();
+            stream.write_all(&GREETING).unwrap();
+            stream
+        });
+        assert!(other.block_on(channel.transport(Wait::ForIt)).is_ok());
+        let _worker = answering.join().unwrap();
+        other.shutdown_background();
+        assert!(channel.known().is_some(), "the caller's runtime is not the connection's");
+        home.shutdown_timeout(CONNECT);
+        assert!(channel.known().is_none());
+        let again = async { timeout(CONNECT, channel.transport(Wait::ForIt)).await.expect("at once") };
+        let error = runtime().block_on(again).err().unwrap();
+        assert_eq!((error.code, error.may_have_begun), (Code::Unavailable, false));
     }
 }

@@ -1,7 +1,7 @@
 //! The way to a worker.
 //!
-//! A [`Connection`] is a light thing: what costs something, the channel with its socket, is shared by all connections to the same worker, kept
-//! for a while when nobody needs it, and bounded in the calls that it carries at a time.
+//! A [`Connection`] is a light thing: the channel with its socket is shared by all connections that one [`ConnectionFactory`] has made, belongs to its proxy, and is
+//! bounded in the calls that it carries at a time.
 
 mod address;
 mod channel;
@@ -11,12 +11,13 @@ mod outgoing;
 mod pulse;
 mod reach;
 mod replies;
-pub(crate) mod resource;
 mod target;
+mod transport;
 mod watched;
 
 use std::{sync::Arc, time::Duration};
 
+use self::channel::Channel;
 pub use self::{
     address::Address,
     control::{Control, ping},
@@ -24,7 +25,7 @@ pub use self::{
     replies::Replies,
 };
 pub(crate) use self::{
-    channel::{Channel, Way},
+    channel::Way,
     reach::Wait,
     replies::{Account, Step},
 };
@@ -34,16 +35,14 @@ use crate::{
     encoding::{self, Encoding, Encodings},
 };
 
-/// Makes connections to one worker.
+/// Makes connections to one worker. All of them, and those of its clones, go over the same socket.
 #[derive(Clone, Debug)]
 pub struct ConnectionFactory(Connection);
 
 /// A way to a worker.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    address: Arc<str>,
-    credentials: Option<WorkerCredentials>,
-    limit: usize,
+    channel: Arc<Channel>,
     /// What the worker is thought to read.
     encoding: Encoding,
 }
@@ -54,7 +53,8 @@ pub const LIMIT: usize = 100;
 impl ConnectionFactory {
     /// For a worker that serves at this address.
     pub fn new(address: &str, limit: usize) -> Self {
-        Self(Connection { address: address.into(), credentials: None, limit, encoding: Encoding::default() })
+        let channel = Arc::new(Channel::new(address, None, limit));
+        Self(Connection { channel, encoding: Encoding::default() })
     }
 
     /// In the best of these encodings, which the worker is said to read.
@@ -66,19 +66,25 @@ impl ConnectionFactory {
     /// Over TLS, if there are credentials. There is none at a Unix socket: with credentials, nobody is called there.
     #[must_use]
     pub fn credentials(self, credentials: Option<WorkerCredentials>) -> Self {
-        Self(Connection { credentials, ..self.0 })
+        let channel = Arc::new(self.0.channel.with_credentials(credentials));
+        Self(Connection { channel, ..self.0 })
+    }
+
+    /// Goes on with the connection of another, if that leads to the same place.
+    pub(crate) fn adopt(&mut self, other: &Self) {
+        if self.0.channel.is_like(&other.0.channel) {
+            self.0.channel = Arc::clone(&other.0.channel);
+        }
     }
 
     /// What is known of the way there.
     pub(crate) fn way(&self) -> Way {
-        let Connection { address, credentials, limit, .. } = &self.0;
-        Channel::seen(address, credentials.as_ref(), *limit)
+        self.0.channel.way()
     }
 
     /// Finds out whether the worker can be reached, without handing it anything.
     pub(crate) async fn reach(&self, wait: Wait) -> Result<(), RpcError> {
-        let Connection { address, credentials, limit, .. } = &self.0;
-        Channel::get(address, credentials.as_ref(), *limit)?.reach(wait).await
+        self.0.channel.reach(wait).await
     }
 
     /// A connection. Nothing is opened before it is used.
@@ -102,7 +108,7 @@ impl Connection {
         is_sent: impl FnOnce() + Send,
     ) -> Result<Replies, RpcError> {
         let handing_over = async {
-            let channel = Channel::get(&self.address, self.credentials.as_ref(), self.limit)?;
+            let channel = &self.channel;
             let encoding = channel.encoding().unwrap_or(self.encoding);
             let first = call.written_in(encoding)?;
             let turn = channel.turn().await?;

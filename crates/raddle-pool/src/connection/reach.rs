@@ -92,6 +92,17 @@ impl Reach {
         self.0.send_modify(|state| *state = State { attempts: state.attempts + 1, ..State::default() });
     }
 
+    /// The attempt under way, if there is one, was dropped.
+    pub(super) fn give_up(&self, why: RpcError) {
+        self.0.send_if_modified(|state| {
+            let was_tried = state.is_tried;
+            if was_tried {
+                *state = State { attempts: state.attempts + 1, error: Some(why), ..State::default() };
+            }
+            was_tried
+        });
+    }
+
     /// There is none. Returns whether it is tried again.
     pub(super) fn failed(&self, error: &io::Error, told: RpcError) -> bool {
         let is_silent = is_silence(error);

@@ -2,21 +2,16 @@
 
 use std::{
     future::poll_fn,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use futures_core::Stream;
-use raddle_wire::{
-    ENCODINGS,
-    v1::{self, reply},
-};
+use raddle_wire::{ENCODINGS, v1};
 use tokio::sync::OwnedSemaphorePermit;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status};
 
-use super::{channel::Channel, link::LinkCall};
+use super::{channel::Channel, transport::Answers};
 use crate::{
     RpcError,
     credentials::Refusal,
@@ -27,7 +22,7 @@ use crate::{
 pub struct Replies {
     /// What was read to see whether the call was taken.
     first: Option<Step>,
-    from: From,
+    from: Answers,
     /// That of the call.
     encoding: Encoding,
     /// The worker has taken it, so that it may have begun.
@@ -50,11 +45,6 @@ pub(crate) trait Account: Send {
 pub(crate) struct Turn {
     pub(super) _permit: OwnedSemaphorePermit,
     pub(super) _channel: Arc<Channel>,
-}
-
-pub(super) enum From {
-    Link(LinkCall),
-    Grpc(Streaming<v1::Reply>),
 }
 
 /// One thing that is heard of a call.
@@ -81,7 +71,7 @@ impl Step {
 }
 
 impl Replies {
-    pub(super) fn new(from: From, encoding: Encoding, turn: Turn) -> Self {
+    pub(super) fn new(from: Answers, encoding: Encoding, turn: Turn) -> Self {
         Self { first: None, from, encoding, is_taken: false, turn: Some(turn), account: None, guest: None }
     }
 
@@ -121,10 +111,7 @@ impl Replies {
         if let Some(first) = self.first.take() {
             return Poll::Ready(first);
         }
-        let step = ready!(match &mut self.from {
-            From::Link(call) => call.poll_step(cx),
-            From::Grpc(replies) => poll_grpc(replies, cx),
-        });
+        let step = ready!(self.from.poll_step(cx));
         if step.is_last() {
             self.turn = None;
             self.guest = None;
@@ -143,23 +130,6 @@ impl Replies {
                 step
             }
         })
-    }
-}
-
-fn poll_grpc(replies: &mut Streaming<v1::Reply>, cx: &mut Context<'_>) -> Poll<Step> {
-    loop {
-        let step = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
-            Some(Ok(v1::Reply { what: Some(what) })) => match what {
-                reply::What::Ack(_) => Step::Taken,
-                reply::What::Result(result) => Step::Item(result),
-                reply::What::Exception(exception) => Step::Exception(exception),
-            },
-            // Of a later version.
-            Some(Ok(v1::Reply { what: None })) => continue,
-            Some(Err(status)) => Step::Refused(refusal(&status)),
-            None => Step::End,
-        };
-        return Poll::Ready(step);
     }
 }
 

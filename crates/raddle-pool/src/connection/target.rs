@@ -1,7 +1,6 @@
 //! Where a worker serves, and as whom it is spoken to.
 
 use std::{
-    hash::{Hash, Hasher},
     io,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -39,6 +38,11 @@ impl Target {
         Ok(Self { address: address.reached_here(), credentials: credentials.cloned() })
     }
 
+    /// The same place, spoken to as somebody else.
+    pub(super) fn with_credentials(self, credentials: Option<WorkerCredentials>) -> Self {
+        Self { credentials, ..self }
+    }
+
     /// A connection in one of these protocols.
     pub(super) async fn connect(&self, protocols: &[&[u8]]) -> io::Result<Stream> {
         let connecting = Stream::connect(&self.address, self.credentials.as_ref(), protocols);
@@ -61,12 +65,5 @@ impl Target {
             .keep_alive_timeout(ALIVE)
             .connect_with_connector_lazy(connect);
         WorkerClient::new(channel).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
-    }
-}
-
-impl Hash for Target {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.address.hash(state);
-        self.credentials.as_ref().map(WorkerCredentials::fingerprint).hash(state);
     }
 }

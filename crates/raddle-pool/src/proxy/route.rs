@@ -3,23 +3,16 @@
 //! A route is for finding workers and says nothing else of them. It travels with every call, so it is bounded, written once for each change of
 //! what is known, and read by none but those who call somebody.
 
-use std::{
-    sync::{LazyLock, OnceLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use raddle_wire::{Message, v1};
-use tokio::sync::OnceCell;
+use tokio::{runtime::Handle, sync::OnceCell};
 
-use super::WorkerProxy;
+use super::{WorkerProxy, resource::ResourcePool};
 use crate::{
-    CallError, NoWorkersAvailable, WorkerMetadata,
-    balancer::Entry,
-    connection::{Address, resource::ResourcePool},
-    credentials::WorkerCredentials,
-    encoding,
-    scope::To,
+    CallError, NoWorkersAvailable, WorkerMetadata, balancer::Entry, connection::Address,
+    credentials::WorkerCredentials, encoding, scope::To,
 };
 
 /// So many workers are named. Enough for any routine, and little enough for every call.
@@ -60,58 +53,73 @@ pub(super) fn to(workers: &[Entry]) -> Bytes {
     route.encode_to_vec().into()
 }
 
-/// The proxies by which routines of this process call others. Made when they are first needed, and kept while they are.
-static PROXIES: LazyLock<ResourcePool<Key, OnceCell<WorkerProxy>>> =
-    LazyLock::new(|| ResourcePool::new(TTL.get().copied().unwrap_or(Duration::from_secs(60)), KEPT));
-static TTL: OnceLock<Duration> = OnceLock::new();
+/// The proxies by which the routines of a worker call others. Made when they are first needed, and kept while they are.
+pub(crate) struct Proxies {
+    kept: Arc<ResourcePool<Key, OnceCell<WorkerProxy>>>,
+    /// Where they run, whatever runtime a routine calls from.
+    runtime: Handle,
+    /// As whom routines call others.
+    credentials: Option<WorkerCredentials>,
+}
 
-/// Where calls go, as it is sent. Tasks of a runtime cannot serve another, so that is part of it.
-#[derive(Clone, PartialEq, Eq, Hash)]
+/// Where calls go, as it is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    route: Given,
-    runtime: tokio::runtime::Id,
+    route: Bytes,
+    /// By a caller of this machine.
+    is_from_here: bool,
 }
 
-/// How long they are kept when nobody needs them. To be said before the first is made.
-pub(crate) fn keep_for(ttl: Duration) {
-    let _ = TTL.set(ttl);
-}
-
-/// As whom routines of this process call others.
-static OWN: OnceLock<WorkerCredentials> = OnceLock::new();
-
-/// Has routines of this process call others as this. To be said before the first does.
-pub(crate) fn call_as(credentials: WorkerCredentials) {
-    let _ = OWN.set(credentials);
-}
-
-/// The proxy by which a routine calls others in the pool that it was called in.
-pub(crate) async fn of_route(given: &Given) -> Result<WorkerProxy, CallError> {
-    let Given { route, is_from_here } = given;
-    if route.is_empty() || route.len() > LONGEST {
-        return Err(CallError::NoPool);
+impl Proxies {
+    /// Each is kept for so long when no routine needs it.
+    pub(crate) fn new(ttl: Duration, credentials: Option<WorkerCredentials>, runtime: &Handle) -> Arc<Self> {
+        Arc::new(Self { kept: ResourcePool::new(ttl, KEPT, runtime.clone()), runtime: runtime.clone(), credentials })
     }
-    // A copy: what has come with it is not to be kept for as long.
-    let route = Bytes::copy_from_slice(route);
-    let key = Key {
-        route: Given { route: route.clone(), is_from_here: *is_from_here },
-        runtime: tokio::runtime::Handle::current().id(),
+}
+
+/// Where the calls of a routine go, as its caller says.
+#[derive(Clone)]
+pub(crate) struct Given {
+    key: Key,
+    proxies: Arc<Proxies>,
+}
+
+impl Given {
+    /// The proxy by which a routine calls others in the pool that it was called in.
+    pub(crate) async fn proxy(&self) -> Result<WorkerProxy, CallError> {
+        let (Key { route, is_from_here }, proxies) = (&self.key, &*self.proxies);
+        if route.is_empty() || route.len() > LONGEST {
+            return Err(CallError::NoPool);
+        }
+        // A copy: what has come with it is not to be kept for as long.
+        let key = Key { route: Bytes::copy_from_slice(route), is_from_here: *is_from_here };
+        let cell = proxies.kept.get(&key, OnceCell::new);
+        let made = cell.get_or_try_init(|| async {
+            let starting = proxies.runtime.spawn(start(key, proxies.credentials.clone()));
+            starting.await.unwrap_or(Err(CallError::NoPool))
+        });
+        made.await.cloned()
+    }
+}
+
+impl fmt::Debug for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(f)
+    }
+}
+
+async fn start(Key { route, is_from_here }: Key, own: Option<WorkerCredentials>) -> Result<WorkerProxy, CallError> {
+    let v1::Route { pool, tags, workers } = v1::Route::decode(route).map_err(|_| CallError::NoPool)?;
+    let proxy = match (pool.is_empty(), believable(workers, is_from_here)) {
+        // A pool of the caller's machine, which is not this one, or nobody at all.
+        (false, _) if !is_from_here => return Err(CallError::NoPool),
+        (false, _) => WorkerProxy::of_pool(pool).tags(tags),
+        (true, workers) if workers.is_empty() => return Err(CallError::NoPool),
+        (true, workers) => WorkerProxy::of_workers(workers),
     };
-    let cell = PROXIES.get(&key, || Ok::<_, CallError>(OnceCell::new()))?;
-    let made = cell.get_or_try_init(|| async {
-        let v1::Route { pool, tags, workers } = v1::Route::decode(route).map_err(|_| CallError::NoPool)?;
-        let proxy = match (pool.is_empty(), believable(workers, *is_from_here)) {
-            // A pool of the caller's machine, which is not this one, or nobody at all.
-            (false, _) if !is_from_here => return Err(CallError::NoPool),
-            (false, _) => WorkerProxy::of_pool(pool).tags(tags),
-            (true, workers) if workers.is_empty() => return Err(CallError::NoPool),
-            (true, workers) => WorkerProxy::of_workers(workers),
-        };
-        // A routine that waits for those it calls holds their places: with a bound, enough of them would wait for each other for ever.
-        let started = proxy.limit(usize::MAX).known_by(OWN.get().cloned()).start().await;
-        started.map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
-    });
-    made.await.cloned()
+    // A routine that waits for those it calls holds their places: with a bound, enough of them would wait for each other for ever.
+    let started = proxy.limit(usize::MAX).known_by(own).start().await;
+    started.map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }
 
 /// Those that can be workers. They were named by whoever has called: on another machine, what is at the loopback or at a Unix socket is somebody else.
@@ -121,14 +129,6 @@ fn believable(workers: Vec<v1::WorkerMetadata>, is_from_here: bool) -> Vec<Worke
         is_from_here || worker.address.parse().is_ok_and(|address| !Address::is_of_one_machine(&address))
     };
     read.filter(|worker| worker.check().is_ok() && is_there(worker)).collect()
-}
-
-/// Where the calls of a routine go, as its caller says.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Given {
-    route: Bytes,
-    /// By a caller of this machine.
-    is_from_here: bool,
 }
 
 /// What a caller may say of that.
@@ -144,11 +144,12 @@ pub(crate) enum Routing {
 
 impl Routing {
     /// Where the calls of a routine go that was called with this.
-    pub(crate) fn of(self, route: Bytes) -> To {
+    pub(crate) fn of(self, route: Bytes, proxies: &Arc<Proxies>) -> To {
         if route.is_empty() || self == Self::Nowhere {
             return To::Nowhere;
         }
-        To::Route(Given { route, is_from_here: self == Self::Anywhere })
+        let key = Key { route, is_from_here: self == Self::Anywhere };
+        To::Route(Given { key, proxies: Arc::clone(proxies) })
     }
 }
 
@@ -210,11 +211,13 @@ mod tests {
         assert_eq!(places(true).len(), 5);
     }
 
-    #[test]
-    fn whoever_may_not_say_where_calls_go_says_nothing() {
+    #[tokio::test]
+    async fn whoever_may_not_say_where_calls_go_says_nothing() {
         let route = by_name("pool", vec![]);
-        assert!(matches!(Routing::Nowhere.of(route.clone()), To::Nowhere));
-        assert!(matches!(Routing::Anywhere.of(Bytes::new()), To::Nowhere));
-        assert!(matches!(Routing::Beyond.of(route), To::Route(Given { is_from_here: false, .. })));
+        let proxies = Proxies::new(Duration::ZERO, None, &Handle::current());
+        let of = |routing: Routing, route| routing.of(route, &proxies);
+        assert!(matches!(of(Routing::Nowhere, route.clone()), To::Nowhere));
+        assert!(matches!(of(Routing::Anywhere, Bytes::new()), To::Nowhere));
+        assert!(matches!(of(Routing::Beyond, route), To::Route(Given { key: Key { is_from_here: false, .. }, .. })));
     }
 }

@@ -18,10 +18,14 @@ use raddle_wire::v1::{self, exception::Kind};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
+    executor::PollWatch,
     panics,
     sink::{Sink, exception},
 };
-use crate::{context::Value, proxy::Routing, scope::Scope};
+use crate::{
+    context::Value,
+    scope::{Scope, To},
+};
 
 /// A call that was taken.
 pub(super) struct Taken {
@@ -30,22 +34,30 @@ pub(super) struct Taken {
     arguments: Bytes,
     scope: Scope,
     sink: Sink,
+    poll: PollWatch,
 }
 
 impl Taken {
-    pub(super) fn new(routine: Routine, encoding: Encoding, call: v1::Call, routing: Routing, sink: Sink) -> Self {
-        let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, route, .. } = call;
+    pub(super) fn new(
+        routine: Routine,
+        encoding: Encoding,
+        call: v1::Call,
+        to: To,
+        sink: Sink,
+        poll: PollWatch,
+    ) -> Self {
+        let v1::Call { arguments, timeout_ms, context, traceparent, tracestate, .. } = call;
         let received = |(name, bytes)| (name, Value::received(encoding, bytes));
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
         let trace = traceparent.parse().ok().map(|parent| Trace { parent, state: tracestate.parse().ok() });
         let scope = Scope {
-            to: routing.of(route),
+            to,
             values: Arc::new(context.into_iter().map(received).collect()),
             trace,
             // As far away as there is, if it is said to be further.
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         };
-        Self { routine, encoding, arguments, scope, sink }
+        Self { routine, encoding, arguments, scope, sink, poll }
     }
 
     /// Whether it is to be run on a thread that it may block.
@@ -55,7 +67,7 @@ impl Taken {
 
     /// Runs a routine that is a plain function, on this thread.
     pub(super) fn run_plain(self) {
-        let Self { routine, encoding, arguments, scope, sink } = self;
+        let Self { routine, encoding, arguments, scope, sink, .. } = self;
         let Run::Plain(function) = routine.run else { return };
         sink.ack();
         let call = AssertUnwindSafe(|| scope.around_plain(|| function(Given::Call(encoding, &arguments))));
@@ -67,14 +79,15 @@ impl Taken {
 
     /// Runs any other routine.
     pub(super) async fn run(self) {
-        let Self { routine, encoding, arguments, scope, sink } = self;
+        let Self { routine, encoding, arguments, scope, sink, poll } = self;
         let deadline = scope.deadline;
         let running = scope.around(perform(routine, encoding, arguments, &sink));
         let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
+        let watched = poll_fn(|cx| poll.around(|| running.as_mut().poll(cx)));
         let caught = match deadline {
-            None => running.await,
+            None => watched.await,
             // From when it was read, not from when there was a thread for it.
-            Some(deadline) => match timeout_at(deadline, running.as_mut()).await {
+            Some(deadline) => match timeout_at(deadline, watched).await {
                 Ok(caught) => caught,
                 // Said while the routine is still there: its destructors may take their time, or panic.
                 Err(_) => return sink.exception(exception(Kind::TimedOut)),

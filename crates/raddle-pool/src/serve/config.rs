@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) extra: BTreeMap<String, String>,
     /// Calls that it takes at a time, if that is bounded.
     pub(crate) max_in_flight: Option<usize>,
+    /// Plain functions that it runs at a time; as many as there are cores, if nothing is said.
+    pub(crate) max_blocking: Option<usize>,
     /// Who it is, and whom it trusts, if it is not to be found by whoever comes.
     pub(crate) credentials: Option<Recipe>,
     /// Who may do what, if not everybody may do everything.

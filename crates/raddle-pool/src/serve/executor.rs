@@ -1,8 +1,13 @@
 //! The calls of a worker: which are in flight, whether more are taken, and how they are ended.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::{HashMap, HashSet},
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
     time::Duration,
 };
 
@@ -11,30 +16,65 @@ use raddle_wire::{
     PROTOCOL,
     v1::{self, exception::Kind},
 };
-use tokio::{runtime::Handle, sync::watch, task::AbortHandle, time::Instant};
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::AbortHandle,
+    time::Instant,
+};
 use tonic::Code;
+use tracing::warn;
 
 use super::{
     backpressure::{Backpressure, Load},
     call::Taken,
-    crew::{Crew, HELD_UP},
     link::Links,
     sink::{Sink, exception},
 };
 use crate::{
     RpcError,
     encoding::{self, Encoding},
-    proxy::Routing,
+    proxy::{Proxies, Routing},
 };
 
+/// An `async fn` that does not yield for so long blocks its thread.
+const BLOCKING: Duration = Duration::from_millis(200);
+
 /// Runs calls.
+///
+/// `async fn`s run on one multi-threaded runtime. Plain `fn`s run on blocking threads, a bounded number at a time. Neither runs on the thread of the control
+/// runtime, which serves health, stop and gRPC.
 pub(super) struct Executor {
     routines: Routines,
-    crew: Crew,
+    /// The runtime of routines.
+    threads: Handle,
+    /// The runtime that no routine runs on.
+    control: Handle,
+    /// By which routines call others.
+    proxies: Arc<Proxies>,
+    /// Plain functions that may begin.
+    plain: Arc<Semaphore>,
+    /// Counts periods of [`BLOCKING`] while calls are in flight.
+    ticks: Arc<AtomicU32>,
     max_in_flight: Option<usize>,
     calls: Mutex<Calls>,
     /// How many calls are in flight, for those who wait for none to be.
     in_flight: watch::Sender<usize>,
+}
+
+/// What it takes to run calls.
+pub(super) struct Setup {
+    pub(super) routines: Routines,
+    /// The runtime of routines.
+    pub(super) threads: Handle,
+    /// The runtime that no routine runs on.
+    pub(super) control: Handle,
+    /// By which routines call others.
+    pub(super) proxies: Arc<Proxies>,
+    /// Plain functions that run at a time: as many as there are cores, if nothing is said.
+    pub(super) max_blocking: Option<usize>,
+    /// Calls that are taken at a time, if that is bounded.
+    pub(super) max_in_flight: Option<usize>,
 }
 
 #[derive(Default)]
@@ -55,16 +95,36 @@ pub(super) struct Number {
 
 #[derive(Clone)]
 struct Running {
-    /// What ends it. What runs on a thread of its own cannot be ended.
-    aborts: Vec<AbortHandle>,
+    routine: &'static str,
+    /// Ends it. A plain function that has begun cannot be ended.
+    abort: AbortHandle,
     sink: Sink,
-    /// The call itself, until a thread has taken it.
-    waiting: Waiting,
-    is_plain: bool,
+    poll: PollWatch,
 }
 
-/// A call that waits for a thread. Whoever comes first takes it.
-type Waiting = Arc<Mutex<Option<(Taken, InFlight)>>>;
+/// Since which tick a call is in one poll of its `async fn`. It costs no look at a clock.
+#[derive(Clone)]
+pub(super) struct PollWatch {
+    ticks: Arc<AtomicU32>,
+    /// 0 between polls.
+    since: Arc<AtomicU32>,
+}
+
+impl PollWatch {
+    /// Runs one poll.
+    pub(super) fn around<T>(&self, poll: impl FnOnce() -> T) -> T {
+        self.since.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+        let polled = poll();
+        self.since.store(0, Ordering::Relaxed);
+        polled
+    }
+
+    /// Whether the poll has lasted for a whole period.
+    fn is_blocking(&self) -> bool {
+        let since = self.since.load(Ordering::Relaxed);
+        since != 0 && self.ticks.load(Ordering::Relaxed).wrapping_sub(since) >= 2
+    }
+}
 
 /// That a call is in flight. It ends with the call, however that does.
 struct InFlight {
@@ -81,10 +141,32 @@ pub(super) struct Doing {
     pub(super) idle: Duration,
 }
 
+#[cfg(test)]
+impl Setup {
+    /// All on one runtime, and without bounds.
+    pub(super) fn for_test(routines: Routines, runtime: &Handle) -> Self {
+        let proxies = Proxies::new(Duration::from_secs(60), None, runtime);
+        let (threads, control) = (runtime.clone(), runtime.clone());
+        Self { routines, threads, control, proxies, max_blocking: None, max_in_flight: None }
+    }
+}
+
 impl Executor {
-    pub(super) fn new(routines: Routines, crew: Crew, max_in_flight: Option<usize>) -> Arc<Self> {
+    pub(super) fn new(setup: Setup) -> Arc<Self> {
+        let Setup { routines, threads, control, proxies, max_blocking, max_in_flight } = setup;
         let calls = Mutex::new(Calls { idle_since: Some(Instant::now()), ..Calls::default() });
-        Arc::new(Self { routines, crew, max_in_flight, calls, in_flight: watch::Sender::new(0) })
+        let plain = max_blocking.unwrap_or_else(cores).clamp(1, Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            routines,
+            threads,
+            control,
+            proxies,
+            plain: Arc::new(Semaphore::new(plain)),
+            ticks: Arc::new(AtomicU32::new(1)),
+            max_in_flight,
+            calls,
+            in_flight: watch::Sender::new(0),
+        })
     }
 
     /// The number of a new link.
@@ -98,7 +180,7 @@ impl Executor {
     pub(super) fn begin(
         self: &Arc<Self>,
         number: Number,
-        call: v1::Call,
+        mut call: v1::Call,
         routing: Routing,
         sink: &Sink,
     ) -> Result<(), RpcError> {
@@ -121,50 +203,61 @@ impl Executor {
         let in_flight = self.calls().running.len();
         // Asked before the lock is taken: it is a user's function.
         let is_wanted = || Backpressure::allows(Load { in_flight, routine: routine.name });
-        if is_full(in_flight) || self.crew.is_exhausted() || !is_wanted() {
+        if is_full(in_flight) || !is_wanted() {
             return Err(full());
         }
-        let taken = Taken::new(routine, encoding, call, routing, sink.clone());
-        let is_plain = taken.is_plain();
-        let waiting = Waiting::default();
-        {
-            let mut calls = self.calls();
-            if calls.is_stopping {
-                return Err(RpcError::refused(Code::Unavailable, "the worker is stopping"));
-            }
-            // Other links may have brought some meanwhile.
-            if is_full(calls.running.len()) {
-                return Err(full());
-            }
-            if calls.running.contains_key(&number) {
-                return Err(RpcError::refused(Code::InvalidArgument, "a call of this number is in flight"));
-            }
-            // Known before it can end.
-            let running = Running { aborts: Vec::new(), sink: sink.clone(), waiting: Arc::clone(&waiting), is_plain };
-            calls.running.insert(number, running);
-            calls.taken += 1;
-            calls.idle_since = None;
-            self.in_flight.send_replace(calls.running.len());
-            // Together with that: whoever ends all calls that are known ends this one, too.
-            *lock(&waiting) = Some((taken, InFlight { executor: Arc::clone(self), number }));
+        let poll = PollWatch { ticks: Arc::clone(&self.ticks), since: Arc::default() };
+        let name = routine.name;
+        let to = routing.of(std::mem::take(&mut call.route), &self.proxies);
+        let taken = Taken::new(routine, encoding, call, to, sink.clone(), poll.clone());
+        let mut calls = self.calls();
+        if calls.is_stopping {
+            return Err(RpcError::refused(Code::Unavailable, "the worker is stopping"));
         }
-        self.find_a_thread(number, &waiting, is_plain);
+        // Other links may have brought some meanwhile.
+        if is_full(calls.running.len()) {
+            return Err(full());
+        }
+        if calls.running.contains_key(&number) {
+            return Err(RpcError::refused(Code::InvalidArgument, "a call of this number is in flight"));
+        }
+        // Under the lock: a call that ends at once waits for it, and so is known before it ends.
+        let in_flight = InFlight { executor: Arc::clone(self), number };
+        let abort = if taken.is_plain() { self.start_plain(taken, in_flight) } else { self.start(taken, in_flight) };
+        calls.running.insert(number, Running { routine: name, abort, sink: sink.clone(), poll });
+        calls.taken += 1;
+        calls.idle_since = None;
+        self.in_flight.send_replace(calls.running.len());
         Ok(())
     }
 
-    /// Has a thread take the call, if no other has.
-    fn find_a_thread(&self, number: Number, waiting: &Waiting, is_plain: bool) {
-        let (crew, waiting) = (self.crew.current(), Arc::clone(waiting));
-        if is_plain {
-            crew.spawn_blocking(move || {
-                if let Some((taken, _in_flight)) = take(&waiting) {
-                    taken.run_plain();
-                }
-            });
-        } else {
-            // It may have been ended by now. If not, whoever wants to end it waits until it can be.
-            if let Some(running) = self.calls().running.get_mut(&number) {
-                running.aborts.push(crew.spawn(run(waiting)).abort_handle());
+    /// Starts an `async fn`.
+    fn start(&self, taken: Taken, in_flight: InFlight) -> AbortHandle {
+        let running = self.threads.spawn(async move {
+            let _in_flight = in_flight;
+            taken.run().await;
+        });
+        running.abort_handle()
+    }
+
+    /// Starts a plain function, or has it wait for a thread.
+    fn start_plain(&self, taken: Taken, in_flight: InFlight) -> AbortHandle {
+        let run = move |permit: OwnedSemaphorePermit| {
+            taken.run_plain();
+            drop((permit, in_flight));
+        };
+        let plain = Arc::clone(&self.plain);
+        let threads = self.threads.clone();
+        match Arc::clone(&plain).try_acquire_owned() {
+            Ok(permit) => threads.spawn_blocking(move || run(permit)).abort_handle(),
+            Err(_) => {
+                let waiting = async move {
+                    // It is never closed.
+                    if let Ok(permit) = plain.acquire_owned().await {
+                        threads.spawn_blocking(move || run(permit));
+                    }
+                };
+                self.control.spawn(waiting).abort_handle()
             }
         }
     }
@@ -172,13 +265,13 @@ impl Executor {
     /// Ends a call that nobody wants any more.
     pub(super) fn cancel(&self, number: Number) {
         let running = self.calls().running.get(&number).cloned();
-        running.iter().for_each(Running::end);
+        running.iter().for_each(|running| running.abort.abort());
     }
 
     /// Ends all calls of a link that is gone.
     pub(super) fn cancel_link(&self, link: u64) {
         let own = self.running(|number| number.link == link);
-        own.iter().for_each(Running::end);
+        own.iter().for_each(|running| running.abort.abort());
     }
 
     fn running(&self, which: impl Fn(&Number) -> bool) -> Vec<Running> {
@@ -203,47 +296,37 @@ impl Executor {
         let all = self.running(|_| true);
         for running in &all {
             running.sink.exception(exception(Kind::Cancelled));
-            running.end();
+            running.abort.abort();
         }
         all.len()
     }
 
-    /// Sees to it that calls find a thread, for as long as there are calls: costs nothing while there are none.
-    pub(super) async fn mind_the_crew(self: Arc<Self>, links: Arc<Links>) {
-        let mut in_flight = self.in_flight.subscribe();
+    /// Warns of each `async fn` that blocks its thread, once. While all threads are blocked, links are read on the control runtime, which runs this: pings are
+    /// answered, calls cancelled and plain functions started there.
+    pub(super) async fn watch_for_blocking(self: Arc<Self>, links: Arc<Links>) {
+        let (mut in_flight, mut warned) = (self.in_flight.subscribe(), HashSet::new());
+        let workers = self.threads.metrics().num_workers();
         while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
-            tokio::time::sleep(HELD_UP).await;
-            if *in_flight.borrow() == 0 || !self.crew.is_held_up().await {
-                continue;
+            tokio::time::sleep(BLOCKING).await;
+            self.ticks.fetch_add(1, Ordering::Relaxed);
+            let blocking: Vec<_> = {
+                let calls = self.calls();
+                let blocking = calls.running.values().filter(|running| running.poll.is_blocking());
+                blocking.map(|running| running.routine).collect()
+            };
+            for routine in blocking.iter().filter(|routine| warned.insert(**routine)) {
+                warn!(
+                    routine,
+                    "an `async fn` blocks its thread, and delays other calls of this worker: make it a plain `fn`, or use `spawn_blocking` in it"
+                );
             }
-            if self.crew.grow() {
-                self.move_on();
-                links.move_to(&self.threads());
-            } else {
-                // Where nobody can block them: calls are refused, and clients hear that the worker is there.
-                links.move_to(&Handle::current());
-            }
+            links.move_to(if blocking.len() < workers { &self.threads } else { &self.control });
         }
     }
 
-    /// Has those that wait for a thread taken by others.
-    fn move_on(&self) {
-        let waiting: Vec<_> = {
-            let calls = self.calls();
-            let waiting = calls.running.iter().filter(|(_, running)| lock(&running.waiting).is_some());
-            waiting.map(|(number, running)| (*number, running.clone())).collect()
-        };
-        waiting.iter().for_each(|(number, running)| self.find_a_thread(*number, &running.waiting, running.is_plain));
-    }
-
-    /// The threads that new calls are run on.
-    pub(super) fn threads(&self) -> Handle {
-        self.crew.current()
-    }
-
-    /// Lets go of all threads.
-    pub(super) fn leave(&self) {
-        self.crew.leave();
+    /// The threads that `async fn`s run on.
+    pub(super) fn threads(&self) -> &Handle {
+        &self.threads
     }
 
     /// Waits until nothing is in flight.
@@ -280,34 +363,20 @@ impl Drop for InFlight {
     }
 }
 
-async fn run(waiting: Waiting) {
-    let taken = take(&waiting);
-    if let Some((taken, _guard)) = taken {
-        taken.run().await;
-    }
+/// The runtime of routines. To be shut down with `shutdown_background`: a thread that is blocked is not waited for.
+pub(super) fn routine_runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(cores().max(2)).thread_name("routine").enable_all().build()
 }
 
-fn take(waiting: &Waiting) -> Option<(Taken, InFlight)> {
-    lock(waiting).take()
-}
-
-fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<(Taken, InFlight)>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Running {
-    /// Ends it, whether it runs or waits for a thread.
-    fn end(&self) {
-        drop(take(&self.waiting));
-        self.aborts.iter().for_each(AbortHandle::abort);
-    }
+fn cores() -> usize {
+    thread::available_parallelism().map_or(2, usize::from)
 }
 
 #[cfg(test)]
 mod tests {
     use std::{sync::Barrier, thread};
 
-    use raddle_core::routine::{Routine, Run};
+    use raddle_core::routine::{Answer, Given, Outcome, Routine, Run};
     use tokio::sync::mpsc;
 
     use super::*;
@@ -317,8 +386,10 @@ mod tests {
         let endless = Run::Async(|_| Ok(Box::pin(std::future::pending())));
         let routines = Routines::new([Routine { name: "endless", place: "here", run: endless }]).unwrap();
         let call = || v1::Call { protocol: PROTOCOL, routine: "endless".into(), ..v1::Call::default() };
+        let runtime = routine_runtime().unwrap();
         for _ in 0..200 {
-            let executor = Executor::new(routines.clone(), Crew::new().unwrap(), Some(1));
+            let setup = Setup { max_in_flight: Some(1), ..Setup::for_test(routines.clone(), runtime.handle()) };
+            let executor = Executor::new(setup);
             let (threads, sink) = (4, Sink::of_grpc(mpsc::unbounded_channel().0));
             let at_once = Barrier::new(threads);
             let begin = &|link| {
@@ -329,8 +400,8 @@ mod tests {
                 let all: Vec<_> = (0..threads as u64).map(|link| scope.spawn(move || begin(link))).collect();
                 all.into_iter().map(|one| one.join().unwrap()).filter(|is_taken| *is_taken).count()
             });
-            executor.leave();
             assert_eq!(taken, 1);
+            executor.cancel_all();
         }
     }
     /// Calls that come while all are ended: each is either refused, or ended. None is told that it was cancelled and goes on.
@@ -340,7 +411,9 @@ mod tests {
         let routines = Routines::new([Routine { name: "endless", place: "here", run: endless }]).unwrap();
         let call = || v1::Call { protocol: PROTOCOL, routine: "endless".into(), ..v1::Call::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let executor = Executor::new(routines, Crew::new().unwrap(), None);
+        let threads = routine_runtime().unwrap();
+        let executor =
+            Executor::new(Setup { control: runtime.handle().clone(), ..Setup::for_test(routines, threads.handle()) });
         let (sink, at_once) = (Sink::of_grpc(mpsc::unbounded_channel().0), Barrier::new(2));
         for round in 0..2_000 {
             thread::scope(|scope| {
@@ -356,6 +429,111 @@ mod tests {
             let idle = async { tokio::time::timeout(Duration::from_secs(30), executor.idle()).await };
             assert!(runtime.block_on(idle).is_ok(), "one goes on in round {round}");
         }
-        executor.leave();
+    }
+
+    fn named(name: &'static str, run: Run) -> Routines {
+        Routines::new([Routine { name, place: "here", run }]).unwrap()
+    }
+
+    /// Plain functions that wait for [`OPEN`].
+    static OPEN: Semaphore = Semaphore::const_new(0);
+    static BEGUN: AtomicU32 = AtomicU32::new(0);
+
+    fn wait(_: Given<'_>) -> Outcome {
+        BEGUN.fetch_add(1, Ordering::SeqCst);
+        Handle::current().block_on(OPEN.acquire()).unwrap().forget();
+        Ok(Answer::Bytes(Vec::new()))
+    }
+
+    #[tokio::test]
+    async fn no_more_plain_functions_run_at_a_time_than_may() {
+        let runtime = routine_runtime().unwrap();
+        let setup = Setup::for_test(named("wait", Run::Plain(wait)), runtime.handle());
+        let executor = Executor::new(Setup { control: Handle::current(), max_blocking: Some(2), ..setup });
+        let sink = Sink::of_grpc(mpsc::unbounded_channel().0);
+        for id in 0..5 {
+            let call = v1::Call { protocol: PROTOCOL, routine: "wait".into(), ..v1::Call::default() };
+            executor.begin(Number { link: 1, id }, call, Routing::Anywhere, &sink).unwrap();
+        }
+        let soon = async |begun: u32| {
+            let waiting = async {
+                while BEGUN.load(Ordering::SeqCst) < begun {
+                    tokio::task::yield_now().await
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it begins");
+        };
+        soon(2).await;
+        assert_eq!(executor.doing().in_flight, 5, "the others wait");
+        // One that waits can be cancelled; what has begun cannot.
+        executor.cancel(Number { link: 1, id: 4 });
+        OPEN.add_permits(2);
+        soon(4).await;
+        OPEN.add_permits(2);
+        tokio::time::timeout(Duration::from_secs(30), executor.idle()).await.expect("all end");
+        assert_eq!(BEGUN.load(Ordering::SeqCst), 4);
+        runtime.shutdown_background();
+    }
+
+    static RELEASED: Mutex<bool> = Mutex::new(false);
+
+    /// Blocks its thread until [`RELEASED`].
+    fn block(_: Given<'_>) -> Result<raddle_core::routine::Running, raddle_core::routine::Failure> {
+        Ok(Box::pin(async {
+            while !*RELEASED.lock().unwrap() {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Ok(Answer::Bytes(Vec::new()))
+        }))
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_async_function_that_blocks_is_named_once() {
+        use super::super::{gate::Gate, guests::Guests};
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let runtime = routine_runtime().unwrap();
+        let setup = Setup::for_test(named("sleeper", Run::Async(block)), runtime.handle());
+        let executor = Executor::new(Setup { control: Handle::current(), ..setup });
+        let sink = Sink::of_grpc(mpsc::unbounded_channel().0);
+        for id in 0..3 {
+            let call = v1::Call { protocol: PROTOCOL, routine: "sleeper".into(), ..v1::Call::default() };
+            executor.begin(Number { link: 1, id }, call, Routing::Anywhere, &sink).unwrap();
+        }
+        let gate = Arc::new(Gate::default());
+        let links = Links::new(Arc::clone(&gate), Guests::new(1, gate));
+        let said = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().matches("sleeper").count();
+        let waiting = async {
+            while said() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tokio::time::sleep(3 * BLOCKING).await;
+        };
+        let watched =
+            async { tokio::join!(Arc::clone(&executor).watch_for_blocking(links), std::future::pending::<()>()) };
+        tokio::select! {
+            _ = watched => unreachable!("it watches for ever"),
+            waited = tokio::time::timeout(Duration::from_secs(30), waiting) => waited.expect("it is named"),
+        }
+        assert_eq!(said(), 1);
+        *RELEASED.lock().unwrap() = true;
+        tokio::time::timeout(Duration::from_secs(30), executor.idle()).await.expect("they end");
+        runtime.shutdown_background();
     }
 }

@@ -1,7 +1,7 @@
 //! Many calls over one connection: the worker's side.
 //!
-//! It is read on the threads that routines run on: a call that has come is run where it was read, without waking anybody. A routine that then
-//! blocks the thread blocks nobody else, for another takes over; and if all are blocked, the links move with the calls that wait.
+//! It is read on the threads that `async fn`s run on: a call runs where it was read, without waking another thread. While routines block all of those threads,
+//! links are read on the control runtime (`Executor::watch_for_blocking`).
 
 use std::{
     io,
@@ -150,7 +150,7 @@ impl Links {
             ending.end();
         });
         drop(open);
-        link.read_on(&executor.threads());
+        link.read_on(executor.threads());
     }
 
     /// Has all links read by these threads.

@@ -9,7 +9,6 @@ mod announced;
 mod backpressure;
 mod call;
 mod config;
-mod crew;
 mod door;
 mod executor;
 mod gate;

@@ -16,6 +16,7 @@ use raddle_core::routine::Routines;
 use raddle_process::{log::Log, title};
 use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
+    runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
 };
@@ -27,9 +28,8 @@ use tower::util::MapRequestLayer;
 use super::{
     announced::Announced,
     config::{ARGUMENT, ASKED, Report, STOP, Seconds, Settings},
-    crew::Crew,
     door::Door,
-    executor::{Doing, Executor},
+    executor::{Doing, Executor, Setup, routine_runtime},
     gate::Gate,
     guests::Guests,
     link::Links,
@@ -42,7 +42,7 @@ use crate::{
     Encoding, WorkerMetadata,
     connection::Address,
     credentials::Recipe,
-    proxy,
+    proxy::Proxies,
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
     worker::Tally,
 };
@@ -97,9 +97,12 @@ fn run() -> io::Result<()> {
     settings.show("starting");
     settings.log.clone().unwrap_or_else(|| Log::of_environment(LEVEL)).start();
     panics::watch();
-    proxy::keep_for(settings.proxy_pool_ttl);
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    control.block_on(serve(&settings, &leash))
+    let routines = routine_runtime()?;
+    let served = control.block_on(serve(&settings, &leash, routines.handle()));
+    // A thread that is blocked is not waited for.
+    routines.shutdown_background();
+    served
 }
 
 /// The socket that the pool holds the other end of, out of the way of routines that read their input.
@@ -120,7 +123,7 @@ impl Pool {
     }
 }
 
-async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
+async fn serve(settings: &Settings, leash: &File, threads: &Handle) -> io::Result<()> {
     let pool = Arc::new(Pool(Mutex::new(leash.try_clone()?)));
     let bound = async {
         let address: Address = settings.address.parse().map_err(|error| format!("{error}"))?;
@@ -131,20 +134,24 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         let tls = tls.map_err(|error| error.to_string())?.map(TlsAcceptor::from);
         let may_be_exposed = tls.is_some() || settings.insecure;
         let (listener, address) = Listener::bind(&address, may_be_exposed).await.map_err(|error| error.to_string())?;
-        if let Some(credentials) = credentials {
-            // Routines that call others do it as this worker.
-            proxy::call_as(credentials);
-        }
-        Ok((routines, listener, address, tls))
+        Ok((routines, listener, address, tls, credentials))
     };
-    let (routines, listener, address, tls) = match bound.await {
+    let (routines, listener, address, tls, credentials) = match bound.await {
         Ok(bound) => bound,
         Err(error) => {
             pool.tell(&Report::Failed(error))?;
             return Ok(());
         }
     };
-    let executor = Executor::new(routines, Crew::new()?, settings.max_in_flight);
+    let executor = Executor::new(Setup {
+        routines,
+        threads: threads.clone(),
+        control: Handle::current(),
+        // Routines that call others do it as this worker.
+        proxies: Proxies::new(settings.proxy_pool_ttl, credentials, threads),
+        max_blocking: settings.max_blocking,
+        max_in_flight: settings.max_in_flight,
+    });
     let stopper = Stopper::new(Arc::clone(&executor));
     let metadata = WorkerMetadata {
         uid: settings.uid,
@@ -162,7 +169,7 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let guests = Guests::within_limits(Arc::clone(&gate));
     let links = Links::new(Arc::clone(&gate), Arc::clone(&guests));
     tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
-    tokio::spawn(Arc::clone(&executor).mind_the_crew(Arc::clone(&links)));
+    tokio::spawn(Arc::clone(&executor).watch_for_blocking(Arc::clone(&links)));
     tokio::spawn(obey(signals, stopper.clone()));
     let (order, orders) = unbounded_channel();
     tokio::spawn(obey_the_pool(orders, stopper.clone()));
@@ -179,7 +186,6 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<WorkerServer<Service>>().await;
     tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
-    let leaving = Arc::clone(&executor);
     let (its_links, its_executor) = (Arc::clone(&links), Arc::clone(&executor));
     let door = Door { links: its_links, guests, executor: its_executor, gate: Arc::clone(&gate), tls };
     let clients = door.open(listener);
@@ -221,7 +227,6 @@ async fn serve(settings: &Settings, leash: &File) -> io::Result<()> {
         (served, ()) = async { tokio::join!(server, ending_links) } => served.map_err(io::Error::other),
         () = ending => Ok(()),
     };
-    leaving.leave();
     // For those who keep count. Nobody else can say it any more.
     let _ = pool.tell(&Report::Done(tally()));
     if let Address::Unix(path) = &address {

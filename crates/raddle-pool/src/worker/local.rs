@@ -66,6 +66,12 @@ impl LocalWorker {
         self
     }
 
+    /// How many plain functions (`fn`) it runs at a time: others wait for a thread. As many as there are cores, if nothing is said. `async fn`s do not count.
+    pub fn max_blocking(mut self, functions: usize) -> Self {
+        self.settings.max_blocking = Some(functions);
+        self
+    }
+
     /// Who it is, and whom it trusts: it then serves by TLS, at a port of this machine unless another address is said.
     pub fn credentials(mut self, credentials: WorkerCredentials) -> Self {
         self.settings.credentials = Some(credentials);

@@ -57,6 +57,8 @@ pub struct ProcessSettings {
     pub extra: BTreeMap<String, String>,
     /// Calls that it takes at a time, if that is bounded.
     pub max_in_flight: Option<usize>,
+    /// Plain functions (`fn`) that it runs at a time. As many as there are cores, if nothing is said.
+    pub max_blocking: Option<usize>,
     /// Who it is, and whom it trusts: it then serves at a port, by TLS.
     pub credentials: Option<WorkerCredentials>,
     /// Who may do what. If nothing is said, everybody who is let in.
@@ -96,6 +98,7 @@ impl Default for ProcessSettings {
             tags: BTreeSet::new(),
             extra: BTreeMap::new(),
             max_in_flight: None,
+            max_blocking: None,
             credentials: None,
             allow: None,
             insecure: false,
@@ -292,6 +295,7 @@ async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<String, W
         tags: settings.tags.clone(),
         extra: settings.extra.clone(),
         max_in_flight: settings.max_in_flight,
+        max_blocking: settings.max_blocking,
         credentials: settings.credentials.as_ref().map(|credentials| credentials.recipe().clone()),
         allow: settings.allow.clone(),
         insecure: settings.insecure,

@@ -74,6 +74,7 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     options.allow = allow(args)?;
     options.insecure = args.insecure;
     options.max_in_flight = args.max_in_flight.map(|calls| calls as usize);
+    options.max_blocking = args.max_blocking.map(|functions| functions as usize);
     options.max_uptime = args.max_uptime.map(|time| time.0);
     options.start_timeout = Some(args.start_timeout.0);
     options.program = program(args)?;

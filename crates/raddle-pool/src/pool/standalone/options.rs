@@ -39,6 +39,8 @@ pub struct Options {
     pub insecure: bool,
     /// Calls that each takes at a time, if that is bounded.
     pub max_in_flight: Option<usize>,
+    /// Plain functions (`fn`) that each runs at a time. As many as there are cores, if nothing is said.
+    pub max_blocking: Option<usize>,
     /// How long they serve. Then they take no more calls, and end when those in flight have.
     pub max_uptime: Option<Duration>,
     /// How long each may take to serve.
@@ -63,6 +65,7 @@ impl Options {
             allow: None,
             insecure: false,
             max_in_flight: None,
+            max_blocking: None,
             max_uptime: None,
             start_timeout: None,
             program: None,
@@ -108,6 +111,9 @@ impl Options {
         }
         if let Some(calls) = self.max_in_flight {
             worker = worker.max_in_flight(calls);
+        }
+        if let Some(functions) = self.max_blocking {
+            worker = worker.max_blocking(functions);
         }
         if let Some(program) = &self.program {
             worker = worker.program(program);

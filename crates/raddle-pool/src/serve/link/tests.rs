@@ -5,12 +5,12 @@ use std::{io::Read as _, os::unix::net::UnixStream};
 use raddle_core::routine::Routines;
 use raddle_wire::frame::Decoder;
 
-use super::{super::crew::Crew, *};
+use super::{super::executor::Setup, *};
 use crate::{link::Raw, stream::Peer};
 
 #[tokio::test]
 async fn who_comes_when_the_worker_leaves_is_told_so() {
-    let executor = Executor::new(Routines::default(), Crew::new().unwrap(), None);
+    let executor = Executor::new(Setup::for_test(Routines::default(), &Handle::current()));
     let gate = Arc::new(Gate::default());
     let links = Links::new(Arc::clone(&gate), Guests::new(1, gate));
     links.leave(Duration::from_secs(1)).await;
@@ -25,5 +25,4 @@ async fn who_comes_when_the_worker_leaves_is_told_so() {
     let (mut heard, bytes) = (Vec::new(), reading.await.unwrap().unwrap());
     Decoder::default().take(&bytes, |frame| heard.push(v1::Answer::decode(frame.head).unwrap().what)).unwrap();
     assert_eq!(heard, [Some(answer::What::Leave(v1::Leave::default()))]);
-    executor.leave();
 }

@@ -7,11 +7,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::AbortHandle, time::Instant};
+use tokio::{runtime::Handle, task::AbortHandle, time::Instant};
 
 /// Keeps what was made, by its key.
-pub(crate) struct ResourcePool<K, V> {
+pub(super) struct ResourcePool<K, V> {
     ttl: Duration,
+    /// Where things are let go of.
+    runtime: Handle,
     /// So many are kept. If there are more, the one that was last used longest ago is let go of.
     most: usize,
     kept: Mutex<HashMap<K, Kept<V>>>,
@@ -29,25 +31,20 @@ where
     K: Clone + Eq + Hash + Send + 'static,
     V: Send + Sync + 'static,
 {
-    pub(crate) fn new(ttl: Duration, most: usize) -> Self {
-        Self { ttl, most, kept: Mutex::default() }
-    }
-
-    /// What is kept under this key, if anything is.
-    pub(crate) fn peek(&self, key: &K) -> Option<Arc<V>> {
-        self.lock().get(key).map(|known| Arc::clone(&known.value))
+    pub(super) fn new(ttl: Duration, most: usize, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self { ttl, runtime, most, kept: Mutex::default() })
     }
 
     /// What is kept under this key, or was made now.
-    pub(crate) fn get<E>(&'static self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<Arc<V>, E> {
+    pub(super) fn get(self: &Arc<Self>, key: &K, make: impl FnOnce() -> V) -> Arc<V> {
         let mut kept = self.lock();
         if let Some(known) = kept.get_mut(key) {
             known.last_used = Instant::now();
-            return Ok(Arc::clone(&known.value));
+            return Arc::clone(&known.value);
         }
-        let value = Arc::new(make()?);
+        let value = Arc::new(make());
         // Ends when what it is about has been let go of, at the latest with the runtime that it belongs to.
-        let ending = tokio::spawn(self.let_go_of(key.clone(), Arc::downgrade(&value)));
+        let ending = self.runtime.spawn(let_go_of(Arc::clone(self), key.clone(), Arc::downgrade(&value)));
         let ending = Some(ending.abort_handle());
         let oldest = (kept.len() >= self.most).then(|| remove_oldest(&mut kept)).flatten();
         kept.insert(key.clone(), Kept { value: Arc::clone(&value), last_used: Instant::now(), ending });
@@ -55,31 +52,36 @@ where
         // Outside of the lock: what is dropped may take its time. Whoever uses it goes on to.
         oldest.iter().flat_map(|oldest| &oldest.ending).for_each(AbortHandle::abort);
         drop(oldest);
-        Ok(value)
-    }
-
-    /// Waits until nobody has used it for long enough.
-    async fn let_go_of(&'static self, key: K, value: Weak<V>) {
-        let ending = Ending { pool: self, key, value };
-        // As far away as there is, if it is to be kept for longer than that.
-        let later = |from: Instant| from.checked_add(self.ttl).unwrap_or_else(|| from + Duration::from_secs(1 << 30));
-        let mut due = later(Instant::now());
-        loop {
-            tokio::time::sleep_until(due).await;
-            let mut kept = self.lock();
-            let Some(known) = ending.find(&mut kept) else { return };
-            if Arc::strong_count(&known.value) > 1 {
-                known.last_used = Instant::now();
-            }
-            due = later(known.last_used);
-            if due <= Instant::now() {
-                return;
-            }
-        }
+        value
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Kept<V>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until nobody has used it for long enough.
+async fn let_go_of<K, V>(pool: Arc<ResourcePool<K, V>>, key: K, value: Weak<V>)
+where
+    K: Clone + Eq + Hash + Send + 'static,
+    V: Send + Sync + 'static,
+{
+    let ending = Ending { pool, key, value };
+    let ttl = ending.pool.ttl;
+    // As far away as there is, if it is to be kept for longer than that.
+    let later = |from: Instant| from.checked_add(ttl).unwrap_or_else(|| from + Duration::from_secs(1 << 30));
+    let mut due = later(Instant::now());
+    loop {
+        tokio::time::sleep_until(due).await;
+        let mut kept = ending.pool.lock();
+        let Some(known) = ending.find(&mut kept) else { return };
+        if Arc::strong_count(&known.value) > 1 {
+            known.last_used = Instant::now();
+        }
+        due = later(known.last_used);
+        if due <= Instant::now() {
+            return;
+        }
     }
 }
 
@@ -89,8 +91,8 @@ fn remove_oldest<K: Clone + Eq + Hash, V>(kept: &mut HashMap<K, Kept<V>>) -> Opt
 }
 
 /// Lets go of what it is about when it is dropped: because nobody needs it, or because the runtime ends that it belongs to.
-struct Ending<K: Eq + Hash + 'static, V: 'static> {
-    pool: &'static ResourcePool<K, V>,
+struct Ending<K: Eq + Hash, V> {
+    pool: Arc<ResourcePool<K, V>>,
     key: K,
     value: Weak<V>,
 }
@@ -114,14 +116,12 @@ impl<K: Eq + Hash, V> Drop for Ending<K, V> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::LazyLock;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_needs_for_a_while_is_let_go_of() {
-        static POOL: LazyLock<ResourcePool<u8, u32>> = LazyLock::new(|| ResourcePool::new(Duration::from_secs(60), 8));
-        let made = |value| POOL.get(&1, || Ok::<_, ()>(value)).unwrap();
+        let pool = ResourcePool::new(Duration::from_secs(60), 8, Handle::current());
+        let made = |value: u32| pool.get(&1_u8, || value);
         let first = made(10);
         assert_eq!(*made(11), 10, "it is shared");
         tokio::time::sleep(Duration::from_secs(200)).await;
@@ -131,21 +131,20 @@ mod tests {
         assert_eq!(*made(13), 10, "it is kept for a while");
         tokio::time::sleep(Duration::from_secs(121)).await;
         assert_eq!(*made(14), 14);
-        assert!(POOL.get(&2, || Err(())).is_err());
     }
+
     #[tokio::test(start_paused = true)]
     async fn no_more_are_kept_than_there_is_room_for() {
-        static POOL: LazyLock<ResourcePool<u8, u8>> = LazyLock::new(|| ResourcePool::new(Duration::from_secs(60), 3));
-        for key in 0..100 {
+        let pool = ResourcePool::new(Duration::from_secs(60), 3, Handle::current());
+        for key in 0..100_u8 {
             tokio::time::advance(Duration::from_millis(1)).await;
-            assert_eq!(*POOL.get(&0, || Ok::<_, ()>(0)).unwrap(), 0, "what is used stays");
+            assert_eq!(*pool.get(&0, || 0), 0, "what is used stays");
             tokio::time::advance(Duration::from_millis(1)).await;
-            assert_eq!(*POOL.get(&key, || Ok::<_, ()>(key)).unwrap(), key);
-            assert!(POOL.lock().len() <= 3);
+            assert_eq!(*pool.get(&key, || key), key);
+            assert!(pool.lock().len() <= 3);
         }
-        assert_eq!(POOL.peek(&99).as_deref(), Some(&99));
-        assert!(POOL.peek(&50).is_none());
+        assert!(pool.lock().contains_key(&99) && !pool.lock().contains_key(&50));
         tokio::time::sleep(Duration::from_secs(130)).await;
-        assert!(POOL.lock().is_empty(), "and it goes in its time");
+        assert!(pool.lock().is_empty(), "and it goes in its time");
     }
 }
