@@ -35,8 +35,7 @@ pub fn become_subreaper() -> io::Result<()> {
 /// For a process that goes on in the background. It does so itself, early: asking for it in the parent would put the parent on
 /// the slow path of spawning.
 pub fn setsid_self() -> io::Result<()> {
-    // SAFETY: setsid has no memory effects.
-    sys::check(unsafe { libc::setsid() }).map(drop)
+    Ok(rustix::process::setsid().map(drop)?)
 }
 
 /// Kills a child of this process that leads a process group, and all that are in it. Only for one that has not been waited for.
@@ -54,17 +53,16 @@ pub const SUSPEND: i32 = libc::SIGTSTP;
 
 /// Stops this process with all its threads. Returns when somebody lets it go on.
 pub fn stop_self() {
-    // SAFETY: a signal to this thread that nobody can catch; it touches no memory.
-    unsafe { libc::raise(libc::SIGSTOP) };
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
 }
 
 /// Whether this process ignores a signal, as its parent may have asked for: `nohup` does.
 pub fn is_ignored(signal: i32) -> bool {
-    // SAFETY: an all-zero sigaction is a valid one, and only written to.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks for the present action and changes nothing.
-    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
-    asked == 0 && action.sa_sigaction == libc::SIG_IGN
+    // SAFETY: an all-zero sigaction is a valid one, and only written to: nothing is changed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// The children that this process has now.

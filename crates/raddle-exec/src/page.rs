@@ -3,12 +3,12 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::AtomicU64,
 };
 
-use crate::sys;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 
 const SIZE: usize = 4096;
 /// How many numbers there are in it.
@@ -29,22 +29,17 @@ unsafe impl Sync for SharedPage {}
 impl SharedPage {
     /// A new one.
     pub(crate) fn new() -> io::Result<Self> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string; the new descriptor is owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(sys::check(libc::memfd_create(c"raddle-page".as_ptr(), flags))?) };
+        let fd = memfd_create(c"raddle-page", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         File::from(fd.try_clone()?).set_len(SIZE as u64)?;
         // A page that could be cut short would turn a read into SIGBUS.
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: plain integers to fcntl.
-        sys::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::map(fd, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     /// A view of the page behind `fd`. Only one that `is_writable` may be written to.
     pub(crate) fn from_fd(fd: OwnedFd, is_writable: bool) -> io::Result<Self> {
-        // SAFETY: plain integers to fcntl.
-        let seals = sys::check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
-        if seals & libc::F_SEAL_SHRINK == 0 || File::from(fd.try_clone()?).metadata()?.len() != SIZE as u64 {
+        let seals = fcntl_get_seals(&fd)?;
+        if !seals.contains(SealFlags::SHRINK) || File::from(fd.try_clone()?).metadata()?.len() != SIZE as u64 {
             return Err(io::Error::other("not a page that is shared"));
         }
         Self::map(fd, libc::PROT_READ | if is_writable { libc::PROT_WRITE } else { 0 })

@@ -1,12 +1,23 @@
-//! The system calls that std does not offer, each behind a safe function of its own. No policy here.
+//! The system calls that std does not offer, each behind a safe function: by rustix where that has them, else by libc. No policy here.
 
 use std::{
-    io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
 use libc::{c_int, pid_t};
+use rustix::{
+    fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create},
+    io::{Errno, fcntl_dupfd_cloexec, retry_on_intr},
+    net::{
+        self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    },
+    process::{self, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid},
+    time::{ClockId, clock_gettime},
+};
 
 /// A process that was waited for.
 #[derive(Clone, Copy, Debug)]
@@ -34,19 +45,13 @@ pub(crate) fn check(result: c_int) -> io::Result<c_int> {
 
 /// Whether this process has any child, dead ones that nobody has waited for included.
 pub(crate) fn has_children() -> bool {
-    // SAFETY: an all-zero siginfo is a valid one, and only written to.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: waits for nothing, and leaves every child as it is.
-    let found = unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) };
-    check(found).is_ok()
+    waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT).is_ok()
 }
 
 /// Time since boot, suspended time included: all deadlines of this crate are readings of this clock.
 pub(crate) fn now() -> Duration {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a valid place for the result.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
-    Duration::new(ts.tv_sec as u64, ts.tv_nsec as u32)
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Waits for events on `fds` for at most `timeout`. Entries with a negative descriptor are skipped by the kernel.
@@ -75,150 +80,76 @@ const ROOM: usize = 4096;
 /// Appends at most `max` bytes from `fd` to `buf`, and less than there is only beyond a page. `Ok(0)` is the end of the file.
 pub(crate) fn read_some(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
     buf.reserve(max.min(ROOM));
-    loop {
-        let room = buf.spare_capacity_mut();
-        // SAFETY: pointer and length are those of the spare capacity.
-        let n = unsafe { libc::read(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len().min(max)) };
-        if n >= 0 {
-            // SAFETY: the kernel has initialised `n` bytes behind the old length.
-            unsafe { buf.set_len(buf.len() + n as usize) };
-            return Ok(n as usize);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    let room = buf.spare_capacity_mut();
+    let length = room.len().min(max);
+    let n = retry_on_intr(|| rustix::io::read(fd, &mut room[..length]).map(|(read, _)| read.len()))?;
+    // SAFETY: the kernel has initialised `n` bytes behind the old length.
+    unsafe { buf.set_len(buf.len() + n) };
+    Ok(n)
 }
 
 /// Writes what `fd` takes of `bytes`.
 pub(crate) fn write_some(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        // SAFETY: pointer and length come from one slice.
-        let n = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
-        if n >= 0 {
-            return Ok(n as usize);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
+    Ok(retry_on_intr(|| rustix::io::write(fd, bytes))?)
 }
 
 /// For pipes and sockets that have no other status flag: they are not read first, which would cost a call per pipe.
 pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: plain integers, and a descriptor that is open for the length of the borrow.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).map(drop)
+    Ok(fcntl_setfl(fd, OFlags::NONBLOCK)?)
 }
 
 /// A close-on-exec duplicate with a number of at least `min`.
 pub(crate) fn dup_above(fd: BorrowedFd<'_>, min: c_int) -> io::Result<OwnedFd> {
-    // SAFETY: the new descriptor is owned by nobody else.
-    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, min))?)) }
+    Ok(fcntl_dupfd_cloexec(fd, min)?)
 }
 
 /// Sends what fits into a socket, without waiting for more room.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is valid for its length and only read.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    Ok(net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
 /// Whether the other end of a socket is open, and has said nothing that was not read.
 pub(crate) fn is_quiet(socket: BorrowedFd<'_>) -> bool {
-    let (mut byte, flags) = (0u8, libc::MSG_PEEK | libc::MSG_DONTWAIT);
-    // SAFETY: there is room for the one byte that is asked for.
-    let found = unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
-    found < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+    let found = net::recv(socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    matches!(found, Err(Errno::WOULDBLOCK))
 }
 
 /// Sends a message in one piece, and waits for room. A reader who is gone is not an error worth telling.
 pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
-    loop {
-        // SAFETY: the buffer is valid for its length and only read.
-        let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
-        if sent >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return;
-        }
-    }
+    let _ = retry_on_intr(|| net::send(socket, bytes, SendFlags::NOSIGNAL));
 }
 
 /// The longest list of descriptors in one message.
 const MAX_PASSED: usize = 8;
-/// Room for a control message with that many, aligned as the kernel wants it.
-type Ancillary = [u64; 8];
 
 /// Sends a message with descriptors, which the reader gets copies of, without waiting for more room.
 pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], passed: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let passed: Vec<c_int> = passed.iter().take(MAX_PASSED).map(AsRawFd::as_raw_fd).collect();
-    let size = size_of_val(&passed[..]) as u32;
-    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let mut control: Ancillary = [0; 8];
-    // SAFETY: a header of zeros is valid. Every pointer in it is to a local that outlives the call; the control message is written within
-    // `control`, which has room for `MAX_PASSED` descriptors.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = libc::CMSG_SPACE(size) as _;
-        let head = libc::CMSG_FIRSTHDR(&raw const message);
-        (*head).cmsg_level = libc::SOL_SOCKET;
-        (*head).cmsg_type = libc::SCM_RIGHTS;
-        (*head).cmsg_len = libc::CMSG_LEN(size) as _;
-        std::ptr::copy_nonoverlapping(passed.as_ptr().cast(), libc::CMSG_DATA(head), size as usize);
-        libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&passed[..passed.len().min(MAX_PASSED)]));
+    net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
 }
 
 /// Receives a message of at most `max` bytes, and the descriptors that came with it.
 pub(crate) fn receive_with(socket: BorrowedFd<'_>, max: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut bytes = vec![0; max];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: max };
-    let (mut control, mut passed): (Ancillary, _) = ([0; 8], Vec::new());
-    loop {
-        // SAFETY: a header of zeros is valid, and every pointer in it is to a local that outlives its use.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
-        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of::<Ancillary>() as _);
-        // SAFETY: as above.
-        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-        if got < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            return Err(error);
-        }
-        bytes.truncate(got as usize);
-        // SAFETY: the kernel has filled the control buffer in and says how far; the descriptors in it are new and owned by nobody else.
-        unsafe {
-            let mut head = libc::CMSG_FIRSTHDR(&raw const message);
-            while !head.is_null() {
-                if ((*head).cmsg_level, (*head).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                    let (data, length) = (libc::CMSG_DATA(head), (*head).cmsg_len as usize);
-                    let count = (length - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
-                    passed
-                        .extend((0..count).map(|n| OwnedFd::from_raw_fd(data.cast::<c_int>().add(n).read_unaligned())));
-                }
-                head = libc::CMSG_NXTHDR(&raw const message, head);
-            }
-        }
-        return Ok((bytes, passed));
-    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = retry_on_intr(|| {
+        net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    bytes.truncate(got.bytes);
+    let passed = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(passed) => Some(passed),
+        _ => None,
+    });
+    Ok((bytes, passed.flatten().collect()))
 }
 
 /// Two ends of a connection that keeps the bounds of messages, and that tells when the other end is closed.
 pub(crate) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut pair = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the array has room for both descriptors, which nobody else owns.
-    unsafe {
-        check(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()))?;
-        Ok((OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1])))
-    }
+    Ok(net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Makes descriptor number `target` another name for `fd`.
@@ -253,9 +184,7 @@ pub(crate) unsafe fn fork_with(flags: c_int) -> io::Result<Option<u32>> {
 
 /// Memory that can be passed on, with these bytes in it.
 pub(crate) fn memory(name: &std::ffi::CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
-    // SAFETY: the name is a C string; the new descriptor is owned by nobody else.
-    let fd = unsafe { OwnedFd::from_raw_fd(check(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC))?) };
-    let mut file = std::fs::File::from(fd);
+    let mut file = std::fs::File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     io::Write::write_all(&mut file, bytes)?;
     Ok(file.into())
 }
@@ -290,29 +219,30 @@ fn timeval(tv: libc::timeval) -> Duration {
 
 /// Sends a signal to one process. A process that is gone is not an error worth telling.
 pub(crate) fn kill(pid: u32, signal: c_int) {
+    let _ = signal_to(pid as pid_t, signal);
+}
+
+/// Rustix has no signals without a name.
+fn signal_to(target: pid_t, signal: c_int) -> io::Result<()> {
     // SAFETY: kill has no memory effects.
-    unsafe { libc::kill(pid as pid_t, signal) };
+    check(unsafe { libc::kill(target, signal) }).map(drop)
 }
 
 /// Whether this process may send signals to another.
 pub(crate) fn may_signal(pid: u32) -> bool {
-    // SAFETY: no signal is sent, and kill has no memory effects.
-    match check(unsafe { libc::kill(pid as pid_t, 0) }) {
-        Ok(_) => true,
-        Err(error) => error.raw_os_error() != Some(libc::EPERM),
-    }
+    // No signal is sent.
+    signal_to(pid as pid_t, 0).err().and_then(|error| error.raw_os_error()) != Some(libc::EPERM)
 }
 
 /// Sends a signal to a process group.
 pub(crate) fn kill_group(pgid: u32, signal: c_int) {
-    // SAFETY: kill has no memory effects.
-    unsafe { libc::kill(-(pgid as pid_t), signal) };
+    let _ = signal_to(-(pgid as pid_t), signal);
 }
 
 /// A descriptor that keeps meaning this very process, also after its number is used again.
 pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the new descriptor is owned by nobody else.
-    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::syscall(libc::SYS_pidfd_open, pid as pid_t, 0) as c_int)?)) }
+    let pid = Pid::from_raw(pid as pid_t).ok_or(Errno::INVAL)?;
+    Ok(process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
 pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
@@ -338,46 +268,34 @@ pub fn survive_file_limit() {
 /// Has the kernel continue this process when its parent dies. One that somebody has stopped could otherwise not see that: a runner that its worker
 /// is gone, and its task would run beside the next attempt; a worker that its manager is gone.
 pub fn wake_when_parent_dies() {
-    // SAFETY: plain integers.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT) };
+    let _ = process::set_parent_process_death_signal(Some(Signal::CONT));
 }
 
 /// Orphaned descendants of this process become its children instead of init's.
 pub(crate) fn set_subreaper() -> io::Result<()> {
-    // SAFETY: this prctl takes plain integers.
-    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+    Ok(process::set_child_subreaper(Some(process::getpid()))?)
 }
 
 /// Whether the processes of a user are counted in each user namespace by itself, as since Linux 5.14.
 pub(crate) fn counts_by_namespace() -> bool {
-    // SAFETY: plain data, for which zeros are a value, and a place for the result; the release is a C string then.
-    let release = unsafe {
-        let mut name: libc::utsname = std::mem::zeroed();
-        libc::uname(&raw mut name);
-        std::ffi::CStr::from_ptr(name.release.as_ptr()).to_string_lossy().into_owned()
-    };
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(5), Some(14))
 }
 
 pub(crate) fn is_root() -> bool {
-    // SAFETY: geteuid cannot fail and touches no memory.
-    unsafe { libc::geteuid() == 0 }
+    process::geteuid().is_root()
 }
 
 /// Puts this process before all ordinary ones, or among them again. Its children are ordinary in any case. Needs a privilege, without
 /// which nothing happens.
 pub(crate) fn set_urgent(urgent: bool) {
     let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
-    // SAFETY: sched_param is plain data, for which zeros are a value.
-    let mut param: libc::sched_param = unsafe { std::mem::zeroed() };
-    param.sched_priority = priority;
-    // SAFETY: `param` is valid for the call.
-    unsafe { libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const param) };
-}
-
-/// A sysconf value that is positive on every Linux.
-pub(crate) fn sysconf(name: c_int) -> u64 {
-    // SAFETY: sysconf takes and returns plain integers.
-    u64::try_from(unsafe { libc::sysconf(name) }).unwrap_or(1).max(1)
+    // SAFETY: sched_param is plain data, for which zeros are a value, and valid for the call.
+    unsafe {
+        let mut param: libc::sched_param = std::mem::zeroed();
+        param.sched_priority = priority;
+        libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const param);
+    }
 }

@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::param::{clock_ticks_per_second, page_size};
+
 use libc::c_int;
 
 use crate::sys;
@@ -68,8 +70,8 @@ pub fn consumption(pid: u32) -> Option<Consumption> {
     let tree: Vec<Proc> = read(pid).into_iter().chain(descendants(pid)).collect();
     let ticks: u64 = tree.iter().map(|process| process.cpu_ticks).sum();
     let pages: u64 = tree.iter().map(|process| process.rss_pages).sum();
-    let cpu = Duration::from_secs(ticks) / sys::sysconf(libc::_SC_CLK_TCK) as u32;
-    (!tree.is_empty()).then(|| Consumption { cpu, rss_bytes: pages * sys::sysconf(libc::_SC_PAGESIZE) })
+    let cpu = Duration::from_secs(ticks) / clock_ticks_per_second() as u32;
+    (!tree.is_empty()).then(|| Consumption { cpu, rss_bytes: pages * page_size() as u64 })
 }
 
 /// The parent of a process of this machine, if it is there.

@@ -5,6 +5,7 @@
 use std::{os::fd::AsRawFd, os::fd::RawFd, time::Duration};
 
 use raddle_core::{Exit, Limits, limits::LimitKind};
+use rustix::param::{clock_ticks_per_second, page_size};
 
 use super::{child::Resource, sandbox::Spawned, throttle::Throttle};
 use crate::{
@@ -86,7 +87,7 @@ impl Watch {
         let own = || tree.iter().filter(|process| !is_ours(process.pid));
         let alive = || own().filter(|process| !process.zombie);
 
-        let page = sys::sysconf(libc::_SC_PAGESIZE);
+        let page = page_size() as u64;
         let rss = alive().map(|process| process.rss_pages).sum::<u64>() * page;
         let refused = self.group.as_ref().is_some_and(Group::refused_a_process);
         if self.procs.is_some_and(|most| refused || own().map(|process| process.threads).sum::<u64>() > most) {
@@ -109,7 +110,7 @@ impl Watch {
         }
         self.peak_rss = self.peak_rss.max(used);
         let ticks: u64 = tree.iter().map(|process| process.cpu_ticks).sum();
-        let cpu = reaped + Duration::from_secs(ticks) / sys::sysconf(libc::_SC_CLK_TCK) as u32;
+        let cpu = reaped + Duration::from_secs(ticks) / clock_ticks_per_second() as u32;
         let hold = self.throttle.as_mut().is_some_and(|throttle| throttle.hold(now, cpu));
         if hold { Verdict::Hold } else { Verdict::Run }
     }

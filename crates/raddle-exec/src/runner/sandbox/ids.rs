@@ -1,7 +1,16 @@
 //! The user that a command in a sandbox is. Inside it is an ordinary one. Outside it is the worker's own, which has no power over anything that
 //! is to be seen inside; or `nobody`, where the worker is root.
 
-use std::{fs, io, os::fd::RawFd, ptr};
+use std::{
+    fs, io,
+    os::fd::{BorrowedFd, RawFd},
+};
+
+use rustix::{
+    fs::{FileType, fchown, fstat},
+    process::{Gid, Uid, getegid, geteuid},
+    thread::{self, CapabilitySet, CapabilitySets},
+};
 
 use crate::sys;
 
@@ -13,8 +22,7 @@ const NOBODY: u32 = 65534;
 /// Names the user of a user namespace that `pid` has just entered. It is named from outside: whoever is to name itself must let others of its
 /// user look into it, and what it still has in memory is the worker's.
 pub(super) fn name(pid: u32) -> io::Result<()> {
-    // SAFETY: these cannot fail.
-    let (mut user, mut group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let (mut user, mut group) = (geteuid().as_raw(), getegid().as_raw());
     if sys::is_root() {
         (user, group) = (NOBODY, NOBODY);
     } else {
@@ -29,45 +37,37 @@ pub(super) fn name(pid: u32) -> io::Result<()> {
 ///
 /// The calling thread alone does. The C library would have every thread do so, and wait for one that is making a network.
 pub(super) fn become_it(is_root: bool) -> io::Result<()> {
-    // SAFETY: plain integers, and an empty list.
-    unsafe {
-        if is_root {
-            sys::check(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()) as i32)?;
-        }
-        sys::check(libc::syscall(libc::SYS_setresgid, INSIDE, INSIDE, INSIDE) as i32)?;
-        sys::check(libc::syscall(libc::SYS_setresuid, INSIDE, INSIDE, INSIDE) as i32).map(drop)
-    }
+    become_user(INSIDE, is_root)
 }
 
 /// Becomes `nobody`, as root, where there is no user namespace to be another in.
 pub(super) fn become_nobody() -> io::Result<()> {
-    // SAFETY: plain integers, and an empty list.
-    unsafe {
-        sys::check(libc::setgroups(0, ptr::null()))?;
-        sys::check(libc::setresgid(NOBODY, NOBODY, NOBODY))?;
-        sys::check(libc::setresuid(NOBODY, NOBODY, NOBODY)).map(drop)
+    become_user(NOBODY, true)
+}
+
+fn become_user(id: u32, leaves_groups: bool) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+    if leaves_groups {
+        thread::set_thread_groups(&[])?;
     }
+    thread::set_thread_res_gid(group, group, group)?;
+    Ok(thread::set_thread_res_uid(user, user, user)?)
 }
 
 /// Whether a file that belongs to this user was made by a command of this process, or by the process itself.
 pub(super) fn is_ours(user: u32) -> bool {
-    // SAFETY: this cannot fail.
-    user == unsafe { libc::geteuid() } || (sys::is_root() && user == NOBODY)
+    user == geteuid().as_raw() || (sys::is_root() && user == NOBODY)
 }
 
 /// Gives what root has made for a command to its user, who may want to open it by its name.
 pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
     if sys::is_root() {
         for fd in fds {
-            // SAFETY: plain data, for which zeros are a value, and a place for the result.
-            let kind = unsafe {
-                let mut found: libc::stat = std::mem::zeroed();
-                if libc::fstat(fd, &raw mut found) == 0 { found.st_mode & libc::S_IFMT } else { 0 }
-            };
+            // SAFETY: the caller has it open.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             // A device, as the empty input is, is the host's own: its owner may take it away from all others.
-            if kind != libc::S_IFCHR {
-                // SAFETY: plain integers.
-                unsafe { libc::fchown(fd, NOBODY, NOBODY) };
+            if fstat(fd).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice) {
+                let _ = fchown(fd, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY)));
             }
         }
     }
@@ -76,28 +76,14 @@ pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
 /// Bounds what any program can ever get to nothing. That takes a capability itself, so it must be done before anything is given up, and
 /// before root is somebody else. Whoever has not got that one gets none by a program either, once it has given up its privileges.
 pub(super) fn bound_capabilities() {
-    let mut capability = 0;
-    // Until there is none of that number.
-    // SAFETY: plain integers.
-    while unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } == 0 {
-        capability += 1;
-    }
+    let all = (0..u64::BITS).map(|number| CapabilitySet::from_bits_retain(1 << number));
+    // Until the kernel has none of that number.
+    all.map(thread::remove_capability_from_bounding_set).take_while(Result::is_ok).for_each(drop);
 }
 
 /// Gives up every capability, and the means to get one.
 pub(super) fn give_up_privileges() -> io::Result<()> {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    /// The structure that has 64 bits.
-    const VERSION: u32 = 0x2008_0522;
-    // SAFETY: plain integers, and structures as the kernel has them.
-    unsafe {
-        sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-        let (header, none) = (Header { version: VERSION, pid: 0 }, [0u32; 6]);
-        sys::check(libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) as i32)?;
-    }
-    Ok(())
+    let none = CapabilitySet::empty();
+    thread::set_no_new_privs(true)?;
+    Ok(thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }

@@ -13,9 +13,14 @@ use std::{
     cell::RefCell,
     fs::{self, File},
     io, mem,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     process,
     thread::{self, JoinHandle},
+};
+
+use rustix::{
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+    thread::{LinkNameSpaceType, gettid, move_into_link_name_space},
 };
 
 use super::{super::child::Step, Layer, NotBegun};
@@ -143,11 +148,7 @@ impl Making {
 fn make() -> io::Result<OwnedFd> {
     // SAFETY: a plain integer. The calling thread alone is moved.
     sys::check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
-    // SAFETY: a new descriptor, which nobody else owns.
-    let socket = unsafe {
-        let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
-        OwnedFd::from_raw_fd(sys::check(fd)?)
-    };
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: plain data, for which zeros are a value.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(INTERFACE.bytes()) {
@@ -165,14 +166,12 @@ fn of_socket(socket: &OwnedFd) -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(sys::check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGSKNS as _))?)) }
 }
 
-fn enter(network: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: plain integers.
-    sys::check(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+fn enter(network: &impl AsFd) -> io::Result<()> {
+    Ok(move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 fn own_id() -> libc::pid_t {
-    // SAFETY: cannot fail, and touches no memory.
-    unsafe { libc::syscall(libc::SYS_gettid) as libc::pid_t }
+    gettid().as_raw_nonzero().get()
 }
 
 /// Waits until a thread that was joined is gone. It was joined when it had let go of its memory, and counts as a process of the task for a

@@ -10,6 +10,11 @@ use std::{
 };
 
 use raddle_core::spec::Network;
+use rustix::{
+    fs::Mode,
+    mount::{UnmountFlags, unmount},
+    process::{pivot_root, umask},
+};
 
 use super::{super::child::Step, Layer, NotBegun, Refused, SCRATCH, ids};
 use crate::{HANDLER, message::Sandbox, sys};
@@ -67,8 +72,8 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     }
     let stage = Path::new(STAGE);
     let at = |path: &str| within(stage, path);
-    // SAFETY: a plain integer. What is made here is for another user, whatever the worker keeps to itself.
-    unsafe { libc::umask(0o022) };
+    // What is made here is for another user, whatever the worker keeps to itself.
+    umask(Mode::from_raw_mode(0o022));
     step("keep mounts to itself", mount("none", "/", None, libc::MS_REC | libc::MS_PRIVATE, None))?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     step("a folder in memory", mount("tmpfs", STAGE, Some("tmpfs"), flags, Some(OF_ROOT)))?;
@@ -158,11 +163,9 @@ fn settings(stage: &Path, has_names: bool) -> io::Result<()> {
 /// Makes `stage` the root, and lets go of the one before.
 fn change_root(stage: &Path) -> io::Result<()> {
     std::env::set_current_dir(stage)?;
-    // SAFETY: C strings. The old root is put over the new one, which is how it can be let go of without a place for it.
-    unsafe {
-        sys::check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) as i32)?;
-        sys::check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
-    }
+    // The old root is put over the new one, which is how it can be let go of without a place for it.
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
     std::env::set_current_dir("/")
 }
 

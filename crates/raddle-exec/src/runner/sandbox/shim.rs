@@ -2,12 +2,16 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::Path,
     time::Duration,
 };
 
 use raddle_core::spec::Network;
+use rustix::{
+    pipe::{PipeFlags, pipe_with},
+    process::{self, DumpableBehavior, Signal},
+};
 
 use super::{
     super::{
@@ -147,8 +151,8 @@ pub(super) fn live(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, 
 /// Makes all layers, each of which takes away what it takes to make those before it.
 fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> Result<(), NotBegun> {
     let setup = Layer::Privileges;
-    // SAFETY: plain integers. The group that the command will be in.
-    unsafe { libc::setpgid(0, 0) };
+    // The group that the command will be in.
+    let _ = process::setpgid(None, None);
     end_with_the_runner();
     // The runner names its user meanwhile. What takes no name is done before that is waited for.
     ids::bound_capabilities();
@@ -170,8 +174,8 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     if !matches!(sys::read_some(ends.leash.as_fd(), &mut go, 1), Ok(1)) {
         leave();
     }
-    // SAFETY: plain integers. What the shim has open or in memory is nothing for the command, which is the same user.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    // What the shim has open or in memory is nothing for the command, which is the same user.
+    let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if !design.lacks.namespaces {
         ids::become_it(design.is_root).map_err(Layer::Ids.refused("become it"))?;
     } else if design.is_root {
@@ -210,8 +214,7 @@ fn enter(design: &Design<'_>, network: Option<Making>) -> Result<(), NotBegun> {
     if let Some(door) = design.door {
         proxy::open(door).map_err(|error| NotBegun::Step(Step::Setup, error))?;
     }
-    // SAFETY: a name and its length.
-    unsafe { libc::sethostname(c"sandbox".as_ptr(), 7) };
+    let _ = rustix::system::sethostname(b"sandbox");
     Ok(())
 }
 
@@ -228,8 +231,7 @@ fn restrict(design: &Design<'_>, executable: &Executable) -> io::Result<()> {
 
 /// Asks for SIGKILL at the runner's death. Whether that has come before is told by the leash: a shim does not see its parent.
 pub(super) fn end_with_the_runner() {
-    // SAFETY: plain integers.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+    let _ = process::set_parent_process_death_signal(Some(Signal::KILL));
 }
 
 /// Lets go of what belongs to the runner: its socket, its fence, its signals, and the worker's standard error.
@@ -267,12 +269,7 @@ fn leave() -> ! {
 }
 
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: room for two descriptors, which nobody else owns.
-    unsafe {
-        sys::check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC))?;
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
+    Ok(pipe_with(PipeFlags::CLOEXEC)?)
 }
 
 #[cfg(test)]

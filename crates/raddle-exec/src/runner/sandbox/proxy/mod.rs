@@ -20,6 +20,7 @@ use std::{
 };
 
 use raddle_core::spec::{Network, network::Place};
+use rustix::process::{self, DumpableBehavior, Pid, WaitOptions};
 
 use self::request::Wanted;
 use super::{
@@ -65,8 +66,9 @@ impl Proxy {
     /// Forks one. The runner has one thread, so the child is a whole process.
     pub(super) fn fork(network: &Network) -> io::Result<Self> {
         let (door, theirs) = sys::seqpacket_pair()?;
-        // SAFETY: getpid cannot fail; the child of a process with one thread is a whole one, and never returns from here.
-        let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };
+        let parent = process::getpid();
+        // SAFETY: the child of a process with one thread is a whole one, and never returns from here.
+        let pid = unsafe { libc::fork() };
         match sys::check(pid)? {
             0 => {
                 drop(door);
@@ -86,8 +88,7 @@ impl Proxy {
     /// Ends it before it was of use.
     pub(super) fn discard(self) {
         sys::kill(self.pid, libc::SIGKILL);
-        // SAFETY: a child that is dead, or about to be: its parent may wait for it.
-        unsafe { libc::waitpid(self.pid as i32, std::ptr::null_mut(), 0) };
+        let _ = process::waitpid(Pid::from_raw(self.pid as i32), WaitOptions::empty());
     }
 }
 
@@ -98,16 +99,13 @@ pub(super) fn open(door: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// The proxy's part. It reads what nobody trusts, and so has no more than it needs.
-fn live(parent: i32, door: &OwnedFd, network: &Network) {
-    // SAFETY: plain integers.
-    unsafe {
-        libc::setpgid(0, 0);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        // What a panic would say is nothing for the worker's log: the runner's standard input is empty, and so is this.
-        libc::dup2(0, 2);
-        shim::close_all_but(&mut [0, 1, 2, door.as_raw_fd()]);
-    }
+fn live(parent: Pid, door: &OwnedFd, network: &Network) {
+    let _ = process::setpgid(None, None);
+    shim::end_with_the_runner();
+    let _ = process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    // What a panic would say is nothing for the worker's log: the runner's standard input is empty, and so is this.
+    let _ = rustix::stdio::dup2_stderr(rustix::stdio::stdin());
+    shim::close_all_but(&mut [0, 1, 2, door.as_raw_fd()]);
     let bound = || {
         ids::bound_capabilities();
         if sys::is_root() {
@@ -117,8 +115,8 @@ fn live(parent: i32, door: &OwnedFd, network: &Network) {
         }
         ids::give_up_privileges()
     };
-    // SAFETY: getppid cannot fail. The parent may have died before its death was asked about.
-    if bound().is_err() || unsafe { libc::getppid() } != parent {
+    // The parent may have died before its death was asked about.
+    if bound().is_err() || process::getppid() != Some(parent) {
         return;
     }
     // The sandbox has these too, or may do without; what is here is a second lock.
