@@ -1,11 +1,8 @@
-//! The program's own log, on stderr. Off unless asked for, but for errors of a command that lasts: setting it up costs more than a short task does.
+//! The program's own log, on stderr.
 
-use std::sync::{
-    Once,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use raddle_exec::log::{Format, Log, filter_of_environment};
+use raddle_exec::log::{Log, filter_of_environment};
 
 use crate::args::{Global, LogFormat};
 
@@ -31,12 +28,6 @@ pub(crate) fn start(global: &Global, default: Option<&str>, format: LogFormat) {
     if let Some(log) = chosen(global, default, format) {
         log.start();
     }
-}
-
-/// Logs errors from now on, unless something was asked for: of a command that has taken long enough for it to cost nothing beside that.
-pub(crate) fn errors() {
-    static LATE: Once = Once::new();
-    LATE.call_once(|| Log { filter: "error".into(), format: Format::Text }.start());
 }
 
 /// A message to whoever has started this, as a line of the log where that is JSON.

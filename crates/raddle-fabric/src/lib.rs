@@ -14,9 +14,10 @@ pub mod metrics;
 #[cfg(feature = "otlp")]
 pub mod otlp;
 pub mod routine;
+pub mod run;
 pub mod schedule;
 pub mod spawner;
 pub mod wait;
 pub mod worker;
 
-pub use worker::{Ended, LastAttempt, Options, Shutdown, Standstill, Worker};
+pub use worker::{Ended, LastAttempt, Options, Shutdown, Worker};

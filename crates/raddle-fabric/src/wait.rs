@@ -2,13 +2,56 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Broker, Error, Log, Result};
+use raddle_broker::{Broker, Cursor, Error, Log, Progress, Result};
 use raddle_core::{TaskView, Tid};
 
 use crate::leftovers;
 
 /// How often to look whether the worker that has a task is still there. Delays only what a dead worker has left behind.
 pub const WATCH_WORKERS: Duration = Duration::from_secs(1);
+
+/// One look waits no longer than this before it is begun again, so that a wait without end can be written down.
+pub const LONG: Duration = Duration::from_secs(3600);
+
+/// A reader of one task's output and events.
+#[derive(Debug)]
+pub struct Follower {
+    tid: Tid,
+    cursor: Cursor,
+}
+
+impl Follower {
+    /// From the beginning.
+    pub fn new(tid: Tid) -> Self {
+        Self { tid, cursor: Cursor::default() }
+    }
+
+    /// How far it has come.
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// What is new; waits for it. Nothing is lost when the future is dropped.
+    pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Progress> {
+        let progress = broker.follow(self.tid, self.cursor, wait).await?;
+        self.cursor = progress.cursor;
+        Ok(progress)
+    }
+}
+
+/// Whether `within` is the task `tid`, or one that was submitted by it or below it: such a task must not wait for `tid`.
+pub async fn is_within(broker: &dyn Broker, mut within: Option<Tid>, tid: Tid) -> Result<bool> {
+    // A task has a later id than the task that submitted it, so no earlier one can be below `tid`.
+    while let Some(task) = within
+        && task >= tid
+    {
+        if task == tid {
+            return Ok(true);
+        }
+        within = broker.task(task).await?.and_then(|task| task.parent).filter(|parent| *parent < task);
+    }
+    Ok(false)
+}
 
 /// Waits until a task is finished, and returns what became of it.
 pub async fn until_finished(broker: &dyn Broker, tid: Tid) -> Result<TaskView> {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use raddle_broker::{Broker, Chunk, Fence, Stream};
 use raddle_core::Tid;
+use raddle_fabric::wait::{Follower, LONG};
 use serde_json::json;
 
 use crate::{
     args::LogsArgs,
     context::Context,
     error::{Failure, Outcome},
-    follow::{self, Follower, LONG},
-    output, result, tid,
+    follow, output, result, tid,
 };
 
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {

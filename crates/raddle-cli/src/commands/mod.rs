@@ -68,7 +68,13 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
     };
     // Who starts a worker in the background speaks to people; the worker does not.
     let format = if stays { log.log_format } else { LogFormat::Text };
-    logging::start(&global, stays.then_some(LEVEL), format);
+    let level = match &command {
+        _ if stays => Some(LEVEL),
+        // A full disk, for one, keeps a task from its end.
+        Command::Run(_) => Some("error"),
+        _ => None,
+    };
+    logging::start(&global, level, format);
     if let Command::Completions { shell } = command {
         return completions::completions(shell, global.json);
     }

@@ -10,6 +10,7 @@ use raddle_broker::{
     queues::{self, Watch, Written},
 };
 use raddle_core::QueueName;
+use raddle_fabric::wait::LONG;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -17,7 +18,6 @@ use crate::{
     args::{Amount, QueueCommand},
     context::Context,
     error::{Failure, Outcome},
-    follow::LONG,
     format, output,
     table::Table,
 };

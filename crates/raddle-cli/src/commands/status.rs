@@ -7,6 +7,7 @@ use std::{
 
 use raddle_broker::{Broker, Summary, TaskFilter};
 use raddle_core::{State, TaskView, WorkerEntry};
+use raddle_fabric::wait::LONG;
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
@@ -14,7 +15,6 @@ use crate::{
     args::StatusArgs,
     context::Context,
     error::Outcome,
-    follow::LONG,
     format::{self, count},
     output, table,
 };

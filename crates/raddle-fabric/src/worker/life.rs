@@ -82,8 +82,8 @@ pub enum EndReason {
     LeaseLost,
 }
 
-/// Of the workers for one task, how many leave without removing expired records, for each that does not.
-const TIDY_ONE_IN: u64 = 64;
+/// One in this many workers for one task removes expired records.
+const PURGE_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
 
@@ -223,10 +223,9 @@ impl Worker {
         self.tid
     }
 
-    /// Whether somebody should remove expired records after it. Where nobody but workers for one task comes, one in many does what a resident
-    /// does every minute; but not before whoever waits for the task has seen what became of it, for that may expire at once.
-    pub fn is_followed_by_purge(&self) -> bool {
-        self.options.only.is_some() && (self.tid.as_u64() / TID_STEP).is_multiple_of(TIDY_ONE_IN)
+    /// Whether it should remove expired records first. Where only workers for one task come, one in many does what a resident worker does every minute.
+    pub(crate) fn should_purge(&self) -> bool {
+        self.options.only.is_some() && (self.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
     }
 
     /// How many attempts it has begun, as it begins them.
