@@ -222,8 +222,8 @@ pub(crate) fn kill(pid: u32, signal: c_int) {
     let _ = signal_to(pid as pid_t, signal);
 }
 
-/// Rustix has no signals without a name.
-fn signal_to(target: pid_t, signal: c_int) -> io::Result<()> {
+/// Sends a signal, as `kill` takes its target. Rustix has no signals without a name.
+pub(crate) fn signal_to(target: pid_t, signal: c_int) -> io::Result<()> {
     // SAFETY: kill has no memory effects.
     check(unsafe { libc::kill(target, signal) }).map(drop)
 }

@@ -193,8 +193,7 @@ pub(crate) fn proportional_bytes(pid: u32) -> Option<u64> {
 
 /// The number of threads that the processes of this user have, all in all.
 pub(crate) fn threads_of_user() -> u64 {
-    // SAFETY: geteuid cannot fail and touches no memory.
-    let me = unsafe { libc::geteuid() };
+    let me = rustix::process::geteuid().as_raw();
     let owned = |p: &Proc| fs::metadata(format!("/proc/{}", p.pid)).is_ok_and(|found| found.uid() == me);
     all().iter().filter(|p| owned(p)).map(|p| p.threads).sum()
 }

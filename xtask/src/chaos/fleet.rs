@@ -8,6 +8,7 @@ use std::{
 };
 
 use raddle_core::Tid;
+use rustix::process::{Pid, WaitOptions, waitpid};
 
 use crate::{
     campaign::is_interrupted,
@@ -230,8 +231,8 @@ impl<'a> Fleet<'a> {
             if matches!(signal, libc::SIGKILL | libc::SIGTERM) {
                 *ending = Some(signal);
             }
-            // SAFETY: has no memory effects; the child was not waited for, so the pid is its own.
-            unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+            // The child was not waited for, so the pid is its own.
+            procs::kill(child.id(), signal);
         }
     }
 
@@ -370,8 +371,7 @@ impl<'a> Fleet<'a> {
         let submitters = self.submitters.iter().map(|one| one.child.id());
         let own: Vec<u32> = up.chain(submitters).chain(asking).chain(self.foreign).collect();
         for pid in procs::children(std::process::id()).into_iter().filter(|pid| !own.contains(pid)) {
-            // SAFETY: asks without waiting, and for no status.
-            unsafe { libc::waitpid(pid as libc::pid_t, std::ptr::null_mut(), libc::WNOHANG) };
+            let _ = waitpid(Pid::from_raw(pid as i32), WaitOptions::NOHANG);
         }
     }
 

@@ -15,8 +15,7 @@ pub(crate) fn main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         eprintln!("usage: leash PARENT PROGRAM ARGS…");
         return ExitCode::from(2);
     };
-    // SAFETY: has no memory effects.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if parent_id() != parent {
         // It died before we could ask.
         return ExitCode::from(137);

@@ -2,11 +2,13 @@
 
 use std::{
     fs, io,
-    os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::Path,
+};
+
+use rustix::{
+    io::Errno,
+    process::{self, Pid, PidfdFlags, Signal, WaitOptions},
 };
 
 use crate::task::MARKER;
@@ -69,21 +71,14 @@ pub(crate) struct Grip {
 impl Grip {
     /// Takes hold of a process, if it is still a child of `parent`.
     pub(crate) fn new(pid: u32, parent: u32) -> Option<Self> {
-        // SAFETY: opens a descriptor and touches no memory.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
-        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-        // SAFETY: the descriptor was opened just now, and nobody else has it.
-        let handle = unsafe { OwnedFd::from_raw_fd(fd) };
+        let handle = process::pidfd_open(Pid::from_raw(pid as i32)?, PidfdFlags::empty()).ok()?;
         // Looked at after the grip: had the pid been given away before, the parent would be another.
         (stat(pid)?.ppid == parent).then_some(Self { pid, handle })
     }
 
     pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
-        let fd = self.handle.as_raw_fd();
-        // SAFETY: passes no pointers but a null one, which is allowed.
-        let sent =
-            unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, std::ptr::null::<libc::siginfo_t>(), 0) };
-        if sent == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let signal = Signal::from_named_raw(signal).ok_or(Errno::INVAL)?;
+        Ok(process::pidfd_send_signal(&self.handle, signal)?)
     }
 }
 
@@ -141,8 +136,8 @@ pub(crate) fn kill_campaign(folder: &Path) -> usize {
             break;
         }
         for one in left {
-            // SAFETY: has no memory effects. The pid was read a moment ago and belongs to the campaign.
-            unsafe { libc::kill(one.pid as libc::pid_t, libc::SIGKILL) };
+            // The pid was read a moment ago and belongs to the campaign.
+            kill(one.pid, libc::SIGKILL);
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
         reap_adopted();
@@ -154,14 +149,19 @@ pub(crate) fn kill_campaign(folder: &Path) -> usize {
 ///
 /// Only to be called when nobody waits for a child by its handle any more.
 fn reap_adopted() {
-    // SAFETY: asks without waiting, and for no status.
-    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+    while let Ok(Some(_)) = process::wait(WaitOptions::NOHANG) {}
 }
 
 /// Makes this process the one that orphans below it come to.
 pub(crate) fn adopt_orphans() {
-    // SAFETY: has no memory effects.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    let _ = process::set_child_subreaper(Some(process::getpid()));
+}
+
+/// Sends a signal. A process that is gone is no error.
+pub(crate) fn kill(pid: u32, signal: i32) {
+    if let (Some(pid), Some(signal)) = (Pid::from_raw(pid as i32), Signal::from_named_raw(signal)) {
+        let _ = process::kill_process(pid, signal);
+    }
 }
 
 #[cfg(test)]

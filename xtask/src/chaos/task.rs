@@ -111,8 +111,7 @@ impl Task {
 
     /// What stays behind: in a session of its own, where no signal to a process group reaches it.
     fn live_on(mut self) -> Result<ExitCode, String> {
-        // SAFETY: setsid has no memory effects.
-        unsafe { libc::setsid() };
+        let _ = rustix::process::setsid();
         let until = Instant::now() + KIN_LIFE;
         while Instant::now() < until {
             self.say(Mark::Kin)?;

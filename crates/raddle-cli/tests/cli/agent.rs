@@ -87,8 +87,7 @@ fn a_worker_outlives_the_agent_it_works_through() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     until("it runs", || world.path().join("ran").exists());
     world.until_state(&tid, "running");
-    // SAFETY: the pid is the first worker's, which nobody has waited for or stopped.
-    unsafe { libc::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.worker(&["--serve", "agent.sock", "--queues", "none"]);
     world.file("go", "");
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
@@ -108,8 +107,7 @@ fn a_worker_whose_agent_is_gone_can_be_stopped() {
     let worker = world.start(["worker", "start", "--no-detach", "--queue-url", &url]);
     let tid = world.submit(&["--", "sh", "-c", "echo ran >> ran; while ! test -e go; do sleep 0.02; done"]);
     world.until_state(&tid, "running");
-    // SAFETY: the pid is the first worker's, which nobody has waited for or stopped.
-    unsafe { libc::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.file("go", "");
     until("it has a result", || worker.stderr().contains("results cannot be written yet"));
     for times in 1..=3 {

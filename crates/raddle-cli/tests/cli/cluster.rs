@@ -168,8 +168,7 @@ impl Drop for Cluster {
 }
 
 fn signal(pid: u32, signal: i32) {
-    // SAFETY: a process that this cluster has started and not waited for; the signal has no memory effects here.
-    unsafe { libc::kill(pid as i32, signal) };
+    crate::world::kill(pid as i32, signal);
 }
 
 // -- the API server
@@ -430,8 +429,7 @@ impl Site {
         let inside = container["terminationMessagePath"].as_str().unwrap();
         let output = File::create(self.folder.join(format!("{name}.out"))).unwrap();
         let mut command = Command::new("unshare");
-        // SAFETY: geteuid has no effects.
-        if unsafe { libc::geteuid() } != 0 {
+        if !rustix::process::geteuid().is_root() {
             command.args(["--user", "--map-root-user"]);
         }
         command

@@ -123,8 +123,7 @@ impl Drop for Bay {
 }
 
 fn kill(pid: i32) {
-    // SAFETY: a signal to a process of the test's own world; it has no memory effects here.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    crate::world::kill(pid, libc::SIGKILL);
 }
 
 #[test]

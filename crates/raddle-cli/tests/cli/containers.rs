@@ -271,8 +271,7 @@ fn a_task_in_a_container_submits_nothing() {
 }
 
 fn uid() -> u32 {
-    // SAFETY: no effects.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 #[test]

@@ -117,8 +117,7 @@ fn a_stuck_task_is_recovered() {
     let attempts = || std::fs::read_to_string(world.path().join("begun")).unwrap().lines().count();
     until("the second attempt runs", || attempts() == 2);
 
-    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
-    unsafe { libc::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     until("the worker counts as gone", || world.raddle(["worker", "list", "--json"]).json() == serde_json::json!([]));
     assert_eq!(action(&tid)["action"], "reclaimed");
     world.until_state(&tid, "created");

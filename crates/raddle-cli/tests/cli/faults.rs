@@ -5,8 +5,7 @@ use raddle_hosts::is_root;
 use crate::world::{World, until};
 
 fn signal(pid: i32, signal: i32) {
-    // SAFETY: the pid is of a process of this test that nobody has waited for.
-    unsafe { libc::kill(pid, signal) };
+    crate::world::kill(pid, signal);
 }
 
 /// A worker, and the pid of the runner that has its task.

@@ -33,8 +33,7 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
     let title = format!("raddle-{}", &killed[9..]);
     let runner = || world.processes().into_iter().find(|(_, shown)| shown.starts_with(&title));
     until("its runner wears its title", || runner().is_some());
-    // SAFETY: the runner of this test's own task; the signal has no memory effects here.
-    unsafe { libc::kill(runner().unwrap().0, libc::SIGKILL) };
+    crate::world::kill(runner().unwrap().0, libc::SIGKILL);
     world.until_state(&killed, "killed");
     worker.signal(libc::SIGTERM);
     let ran = worker.finish().ok();

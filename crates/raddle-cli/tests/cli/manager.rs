@@ -372,8 +372,7 @@ fn a_manager_that_dies_is_made_again_by_its_prime() {
     let first = manager(&world, &[]);
     let spawn = ["worker", "spawn", "--type", "unix", "--registry", "tasks.toml", "--json"];
     let made = world.raddle(spawn).ok().json();
-    // SAFETY: a process that this test has had started; the signal has no memory effects here.
-    unsafe { libc::kill(made["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(made["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     until("another is there", || {
         let list = managers(&world);
         list.iter().any(|entry| entry["type"] == "unix" && entry["pid"] != made["pid"])

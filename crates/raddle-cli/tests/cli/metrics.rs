@@ -197,8 +197,7 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
     let busy =
         || list().as_array().unwrap().iter().find(|w| w["type"] == "one-shot" && w["load"] == 1.0)?["pid"].as_i64();
     until("the registry knows who is busy", || busy().is_some());
-    // SAFETY: a worker that this test's spawner has started; the signal has no memory effects here.
-    unsafe { libc::kill(busy().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(busy().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
     until("the loss is told, by the spawner that speaks for it", || {
         let metrics = scrape(&url);

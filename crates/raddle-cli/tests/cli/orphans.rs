@@ -6,8 +6,7 @@ use crate::{
 };
 
 fn kill(worker: &serde_json::Value) {
-    // SAFETY: the pid is of a worker of this test's own world, which nobody has stopped.
-    unsafe { libc::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
 }
 
 #[test]

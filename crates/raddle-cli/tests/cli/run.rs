@@ -262,8 +262,7 @@ fn a_task_whose_worker_vanishes_is_worked_off_here() {
     let first = world.start(["run", "--", "sh", "-c", script]);
     until("the first runs", || world.path().join("begun").exists());
     let second = world.start(["run", "--", "echo", "second"]);
-    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
-    unsafe { libc::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     assert_eq!(second.finish().ok().text(), "second\n");
     first.finish().ok();
     assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n");
@@ -373,8 +372,7 @@ fn a_process_that_became_root_is_named() {
     until("it says who cannot be killed", || started.stderr().contains("cannot kill process"));
     let pid: i32 = started.stdout().trim().parse().unwrap();
     assert!(started.stderr().contains(&pid.to_string()), "{}", started.stderr());
-    // SAFETY: the process is the task's, and goes on until it is killed.
-    unsafe { libc::kill(pid, libc::SIGKILL) };
+    crate::world::kill(pid, libc::SIGKILL);
     started.finish().code(124);
 }
 
@@ -431,8 +429,7 @@ fn an_interrupt_while_the_database_is_locked_ends_it_before_it_has_begun() {
         run.finish().code(130).says("interrupted");
         assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
         for (pid, _) in world.processes() {
-            // SAFETY: the script and its sleep, which belong to this test.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            crate::world::kill(pid, libc::SIGKILL);
         }
         holder.finish();
         std::fs::remove_file(world.path().join("locked")).unwrap();

@@ -28,8 +28,7 @@ fn workers(world: &World) -> Vec<(i64, f64)> {
 }
 
 fn kill(pid: i64) {
-    // SAFETY: a process that this test has started, or its spawner has; the signal has no memory effects here.
-    unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+    crate::world::kill(pid as i32, libc::SIGKILL);
 }
 
 fn lines(world: &World, file: &str) -> Vec<String> {

@@ -211,8 +211,7 @@ fn a_killed_workers_task_is_finished_by_another() {
     world.until_state(&tid, "running");
     world.worker(&[]);
     let killed = Instant::now();
-    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
-    unsafe { libc::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
     assert!(killed.elapsed() < LEASE, "it took {:?}: nobody has to wait for the lease", killed.elapsed());
     assert_eq!(fs::read_to_string(world.path().join("begun")).unwrap(), "x\nx\n");
@@ -240,12 +239,10 @@ fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     until("it runs", || world.path().join("ran").exists());
     world.until_state(&tid, "running");
-    // SAFETY: the pid is the worker's, which nobody has waited for or stopped.
-    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    crate::world::kill(pid, libc::SIGSTOP);
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
-    // SAFETY: as above; a stopped process cannot have ended.
-    unsafe { libc::kill(pid, libc::SIGCONT) };
+    crate::world::kill(pid, libc::SIGCONT);
     until("both are there again", || {
         world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 2)
     });

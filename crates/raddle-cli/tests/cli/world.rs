@@ -110,8 +110,7 @@ impl World {
     pub(crate) fn start_bash_apart(&self, script: &str) -> Started {
         let path = self.file("script.sh", script);
         let mut command = self.command("unshare");
-        // SAFETY: geteuid has no effects.
-        if unsafe { libc::geteuid() } != 0 {
+        if !rustix::process::geteuid().is_root() {
             command.args(["--user", "--map-root-user"]);
         }
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash"]).arg(path);
@@ -184,8 +183,7 @@ impl Drop for World {
         }
         let left = self.processes();
         for (pid, _) in &left {
-            // SAFETY: a signal to a process of this world; it has no memory effects here.
-            unsafe { libc::kill(*pid, libc::SIGKILL) };
+            kill(*pid, libc::SIGKILL);
         }
         if !thread::panicking() {
             assert!(left.is_empty(), "processes are left: {left:?}");
@@ -196,14 +194,12 @@ impl Drop for World {
 impl Started {
     /// Sends it a signal.
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: the child is not waited for yet, so the pid is its own.
-        unsafe { libc::kill(self.child.id() as i32, signal) };
+        kill(self.child.id() as i32, signal);
     }
 
     /// Ctrl-C: the terminal interrupts all who are in the group that the program was started in.
     pub(crate) fn ctrl_c(&self) {
-        // SAFETY: the child is not waited for yet, so the group of its number is the one that it was made with.
-        assert_eq!(unsafe { libc::kill(-(self.child.id() as i32), libc::SIGINT) }, 0, "it leads a group");
+        assert_eq!(kill(-(self.child.id() as i32), libc::SIGINT), 0, "it leads a group");
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -295,6 +291,12 @@ pub(crate) fn skip(what: &str) {
 
 /// Waits until something holds.
 #[track_caller]
+/// Sends a signal to a process, or to a group if the number is negative. Returns what `kill` does.
+pub(crate) fn kill(pid: i32, signal: i32) -> i32 {
+    // SAFETY: kill has no memory effects.
+    unsafe { libc::kill(pid, signal) }
+}
+
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {

@@ -44,8 +44,7 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
         "pry" => {
             // What a sandbox keeps from it: a file of the host by its name, the worker's variables, and its user.
             let file = std::fs::read(text).map_or("no file", |_| "a file");
-            // SAFETY: getuid cannot fail.
-            let user = unsafe { libc::getuid() };
+            let user = rustix::process::getuid().as_raw();
             let here = std::env::current_dir().map(|here| here.display().to_string()).unwrap_or_default();
             let maps = std::fs::read("/proc/self/environ").unwrap_or_default();
             let told = String::from_utf8_lossy(&maps).contains("CARGO") || std::env::var_os("CARGO").is_some();

@@ -62,8 +62,8 @@ async fn a_runner_leaves_that_can_fork_no_functions_any_more() {
     let pid = rig.runner.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let cradle: i32 = children.trim().parse().unwrap();
-    // SAFETY: kill has no memory effects.
-    unsafe { libc::kill(cradle, libc::SIGKILL) };
+    rustix::process::kill_process(rustix::process::Pid::from_raw(cradle).unwrap(), rustix::process::Signal::KILL)
+        .unwrap();
     let done = rig.run(&rig.function("count", "")).await.done;
     assert!(matches!(done.exit, Exit::Starved { .. }), "{done:?}");
     let until = std::time::Instant::now() + Duration::from_secs(30);

@@ -65,8 +65,7 @@ async fn a_fork_bomb_is_killed_without_privileges_too() {
     let script = format!("#!/bin/sh\nexec setpriv --reuid=65534 --clear-groups --inh-caps=-all '{runner}' \"$@\"\n");
     fs::write(&program, script).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    // SAFETY: geteuid cannot fail.
-    let program = if unsafe { libc::geteuid() } == 0 { program } else { runner.into() };
+    let program = if rustix::process::geteuid().is_root() { program } else { runner.into() };
     let mut rig = Rig::with(&RunnerOptions { program, ..options() }).await;
     survive_fork_bombs(&mut rig).await;
     rig.finish().await;

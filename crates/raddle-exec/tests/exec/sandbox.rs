@@ -40,8 +40,7 @@ async fn rigs() -> Vec<Rig> {
 /// The same, with these words before the arguments of each.
 async fn rigs_under(words: &str) -> Vec<Rig> {
     let mut rigs = vec![rig_of("", words).await];
-    // SAFETY: geteuid cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if rustix::process::geteuid().is_root() {
         for privileges in OTHERS {
             rigs.push(rig_of(&format!("setpriv {privileges}"), words).await);
         }

@@ -60,8 +60,7 @@ impl Pools {
 
     /// Sends a signal to it.
     fn signal(&self, number: usize, signal: i32) {
-        // SAFETY: the worker is our child and not waited for, so the pid is its own.
-        unsafe { libc::kill(self.process(number).pid() as i32, signal) };
+        crate::world::kill(self.process(number).pid() as i32, signal);
     }
 }
 

@@ -96,8 +96,8 @@ pub(super) fn main() -> i32 {
 
 impl Init {
     fn set_up() -> io::Result<Self> {
-        // SAFETY: plain integers. The command is the same user, and could else write in its name.
-        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+        // The command is the same user, and could otherwise write in its name.
+        let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
         let null = open_null()?;
         let (input, output) = (take(0, &null)?, take(1, &null)?);
         for fd in [&input, &output] {
@@ -398,8 +398,8 @@ fn request(begin: &Begin) -> Start {
 
 /// Signals all processes of the container but this one.
 fn everybody(signal: libc::c_int) {
-    // SAFETY: no memory effects. Process 1 is spared by the kernel.
-    unsafe { libc::kill(-1, signal) };
+    // Process 1 is spared by the kernel.
+    let _ = sys::signal_to(-1, signal);
 }
 
 /// How soon this process, and those that it starts from now on, are ended for want of memory.
