@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 #[cfg(feature = "redis")]
 use crate::redis;
-use crate::{Broker, Result, agent, memory, sqlite};
+use crate::{Broker, Result, agent, sqlite};
 
 /// Where a broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ const FORMS: &str =
 /// Opens the broker at `url`, making it if it is not there. One that is served must be served already.
 pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
     Ok(match url {
-        Url::Memory => Arc::new(memory::Memory::new()),
+        Url::Memory => Arc::new(sqlite::Sqlite::in_memory().await?),
         Url::Sqlite(path) => Arc::new(sqlite::Sqlite::open(path).await?),
         Url::Unix(path) => Arc::new(agent::Remote::connect(path).await?),
         #[cfg(feature = "redis")]

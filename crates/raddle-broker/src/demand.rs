@@ -4,7 +4,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use jiff::Timestamp;
-use raddle_core::{Span, Spec, Tid, spec::DEFAULT_QUEUE};
+use raddle_core::{Span, Tid, spec::DEFAULT_QUEUE};
 use serde::{Deserialize, Serialize};
 
 /// What waits for workers, and what they have.
@@ -66,12 +66,6 @@ impl Demand {
         self.add(kind.as_deref(), queue.as_deref().unwrap_or(DEFAULT_QUEUE), due);
     }
 
-    /// Counts a task that could be claimed now.
-    pub(crate) fn add_spec(&mut self, tid: Tid, spec: &Spec, due: Option<Timestamp>) {
-        let due = due.unwrap_or_else(|| ready_at(tid, spec.delay, spec.run_at));
-        self.add(spec.kind.as_deref(), &spec.queue, due);
-    }
-
     fn add(&mut self, kind: Option<&str>, queue: &str, since: Timestamp) {
         let first = Waiting { tasks: 0, since };
         let waiting = told_apart(&mut self.kinds, kind.unwrap_or_default(), first);
@@ -95,31 +89,35 @@ fn ready_at(tid: Tid, delay: Option<Span>, run_at: Option<Timestamp>) -> Timesta
 
 #[cfg(test)]
 mod tests {
+    use raddle_core::Spec;
+
     use super::*;
+
+    fn add(demand: &mut Demand, n: u64, spec: &Spec) {
+        demand.add_written(tid(n), &serde_json::to_string(spec).unwrap(), None);
+    }
 
     fn tid(number: u64) -> Tid {
         Tid::from_u64(1_700_000_000_000_000_000 + number).unwrap()
     }
 
     #[test]
-    fn written_and_read_specs_are_counted_alike() {
+    fn specs_are_counted_as_they_are_written() {
         let specs = [
             Spec::command(["true"]),
             Spec { kind: Some("a\"b\u{e4}".into()), queue: "mail".into(), ..Spec::command(["x"]) },
             Spec { kind: Some("late".into()), delay: Some(Span::secs(5)), ..Spec::command(["x"]) },
             Spec { kwargs: [("kind".to_owned(), "not this".into())].into_iter().collect(), ..Spec::command(["x"]) },
         ];
-        let (mut read, mut written) = (Demand::default(), Demand::default());
-        for (spec, n) in specs.iter().zip(0..) {
-            read.add_spec(tid(n), spec, None);
-            written.add_written(tid(n), &serde_json::to_string(spec).unwrap(), None);
-        }
-        assert_eq!(read, written);
-        assert_eq!((read.kinds[""].tasks, read.queues["default"], read.queues["mail"]), (2, 3, 1));
-        let since = |kind: &str| read.kinds[kind].since.as_nanosecond() as u64;
+        let mut demand = Demand::default();
+        specs.iter().zip(0..).for_each(|(spec, n)| add(&mut demand, n, spec));
+        let kinds: Vec<&str> = demand.kinds.keys().map(String::as_str).collect();
+        assert_eq!(kinds, ["", "a\"b\u{e4}", "late"]);
+        assert_eq!((demand.kinds[""].tasks, demand.queues["default"], demand.queues["mail"]), (2, 3, 1));
+        let since = |kind: &str| demand.kinds[kind].since.as_nanosecond() as u64;
         assert_eq!((since(""), since("late")), (tid(0).unix_nanos(), tid(2).unix_nanos() + 5_000_000_000));
-        written.add_written(tid(9), "no spec", None);
-        assert_eq!(written.kinds[""].tasks, 3);
+        demand.add_written(tid(9), "no spec", None);
+        assert_eq!(demand.kinds[""].tasks, 3);
     }
 
     #[test]
@@ -127,7 +125,7 @@ mod tests {
         let mut demand = Demand::default();
         for n in 0..10 * TOLD_APART as u64 {
             let spec = Spec { kind: Some(n.to_string()), queue: format!("q{n}"), ..Spec::command(["x"]) };
-            demand.add_spec(tid(n), &spec, None);
+            add(&mut demand, n, &spec);
         }
         assert_eq!((demand.kinds.len(), demand.queues.len()), (TOLD_APART + 1, TOLD_APART + 1));
         assert_eq!(demand.kinds[THE_REST].tasks, 9 * TOLD_APART as u64);

@@ -13,7 +13,6 @@ mod demand;
 mod doubt;
 mod error;
 mod follow;
-pub mod memory;
 pub mod queues;
 #[cfg(feature = "redis")]
 pub mod redis;

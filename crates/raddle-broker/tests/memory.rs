@@ -1,13 +1,17 @@
-//! The conformance suite on the memory engine.
+//! The conformance suite on the SQLite engine in memory.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use raddle_broker::{
-    conformance,
+    ClaimRequest, Stream, Submit, conformance,
     conformance::{Fixture, Handle},
-    memory::Memory,
+    sqlite::Sqlite,
 };
+use raddle_core::{CapSet, Spec};
 
 /// A broker in memory has no other place to be opened from: a second handle is the first.
 struct InMemory(Handle);
@@ -24,7 +28,35 @@ impl Fixture for InMemory {
 }
 
 async fn make() -> InMemory {
-    InMemory(Arc::new(Memory::new()))
+    InMemory(Arc::new(Sqlite::in_memory().await.expect("there is memory")))
 }
 
 conformance!(make);
+
+#[tokio::test]
+async fn two_brokers_share_nothing() {
+    let (one, other) = (make().await.0, make().await.0);
+    let tid = one.submit(vec![Submit::new(Spec::command(["true"]))]).await.expect("there is room")[0].tid();
+    assert!(one.task(tid).await.expect("it answers").is_some());
+    assert!(other.task(tid).await.expect("it answers").is_none());
+}
+
+#[tokio::test]
+async fn large_output_is_gone_with_the_broker() {
+    let broker = make().await.0;
+    broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.expect("there is room");
+    let owner = broker.register(conformance::info("worker"), Duration::from_secs(120)).await.expect("it answers");
+    let queues = vec!["default".into()];
+    let request = ClaimRequest { owner, caps: CapSet::new(), queues, only: None, max: 1, wait: Duration::ZERO };
+    let fence = broker.claim(request).await.expect("it answers")[0].fence;
+    broker.append_output(fence, Stream::Stdout, vec![b'x'; 1000]).await.expect("there is room");
+    let file = format!("{}.1.out", fence.tid);
+    let mut folders = std::fs::read_dir(std::env::temp_dir()).expect("there is such a folder").flatten();
+    let folder = folders.find(|entry| entry.path().join(&file).exists()).expect("it is there").path();
+    drop(broker);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while folder.exists() {
+        assert!(Instant::now() < deadline, "{} is left", folder.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

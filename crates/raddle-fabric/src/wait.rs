@@ -109,15 +109,14 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::{Call, Proxy, Reply, Submit, Tasks, memory::Memory};
+    use raddle_broker::{Call, Proxy, Reply, Submit, Tasks, sqlite::Sqlite};
     use raddle_core::{Control, Spec, Word};
 
     use super::*;
 
     /// A log that notes from where it is looked at.
-    #[derive(Default)]
     struct Noting {
-        memory: Memory,
+        memory: Sqlite,
         looks: Mutex<Vec<u64>>,
     }
 
@@ -139,7 +138,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_others_do_is_gone_through_once() {
-        let log = Noting::default();
+        let log = Noting { memory: Sqlite::in_memory().await.unwrap(), looks: Mutex::default() };
         let (tid, mut before) = (log.submit().await, log.submit().await);
         let mut news = News::of(&log, tid).await.unwrap();
         for _ in 0..3 {

@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use raddle_broker::{Error, Url, agent::Agent, connect, memory::Memory};
+use raddle_broker::{Error, Url, agent::Agent, connect, sqlite::Sqlite};
 use raddle_fabric::{Options, Shutdown, Worker, worker::EndReason};
 use tokio::{
     sync::oneshot,
@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// An agent, and a worker that reaches its broker through it.
 async fn behind_an_agent(dir: &tempfile::TempDir, give_up_after: Duration) -> (Worker, impl AsyncFnOnce()) {
     let path = dir.path().join("agent.sock");
-    let agent = Agent::bind(&path, Arc::new(Memory::new())).await.unwrap();
+    let agent = Agent::bind(&path, Arc::new(Sqlite::in_memory().await.unwrap())).await.unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(agent.run(async { drop(stopped.await) }));
     let broker = connect(&Url::Unix(path)).await.unwrap();

@@ -23,16 +23,46 @@ pub(super) async fn each(broker: &dyn Broker, filter: TaskFilter, mut see: impl 
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
 
-    use raddle_core::{CapSet, Exit, QueueName, Report, Spec, queue_name::System, worker::WorkerInfo};
+    use async_trait::async_trait;
+    use raddle_core::{CapSet, Exit, QueueName, Report, Spec, Tid, queue_name::System, worker::WorkerInfo};
 
     use super::*;
-    use crate::{ClaimRequest, Finish, Registry, Submit, Tasks, memory::Memory, queues};
+    use crate::{
+        Call, ClaimRequest, Finish, Heart, Leases, Proxy, Registry, Reply, Submit, Tasks, queues, sqlite::Sqlite,
+    };
+
+    /// Notes the most tasks that were given at once.
+    struct Noting {
+        broker: Sqlite,
+        longest: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl Proxy for Noting {
+        async fn call(&self, call: Call) -> Result<Reply> {
+            let reply = call.perform(&self.broker).await?;
+            if let Reply::Tasks(tasks) = &reply {
+                self.longest.fetch_max(tasks.len(), Ordering::Relaxed);
+            }
+            Ok(reply)
+        }
+    }
+
+    impl Leases for Noting {
+        fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
+            self.broker.heart(worker, ttl)
+        }
+    }
 
     #[tokio::test]
     async fn no_more_tasks_are_held_than_one_page_of_them() {
-        let (broker, waiting, dead) = (Memory::new(), AT_ONCE + 1, AT_ONCE + 2);
+        let broker = Noting { broker: Sqlite::in_memory().await.unwrap(), longest: AtomicUsize::new(0) };
+        let (waiting, dead) = (AT_ONCE + 1, AT_ONCE + 2);
         let tasks = vec![Submit::new(Spec::command(["false"])); (waiting + dead) as usize];
         broker.submit(tasks).await.unwrap();
         let (queues, wait) = (vec!["default".into()], Duration::ZERO);
@@ -51,7 +81,7 @@ mod tests {
         assert_eq!(listed.len() as u32, waiting + 2 * dead + 1 + 5);
         let reached = queues::broadcast(&broker, "T*.ctrl_in", "PING").await.unwrap();
         assert_eq!(reached.len() as u32, waiting + 1);
-        let longest = broker.longest_list();
+        let longest = broker.longest.load(Ordering::Relaxed);
         assert!(longest <= AT_ONCE as usize, "{longest} tasks at once");
     }
 }

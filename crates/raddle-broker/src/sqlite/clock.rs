@@ -24,6 +24,12 @@ pub(super) fn boot() -> i64 {
     i64::from_str_radix(&hex, 16).unwrap_or(0)
 }
 
+/// A name that nobody else has or can guess.
+pub(super) fn unique() -> String {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    format!("{}-{}{}", std::process::id(), wall(), uuid.trim())
+}
+
 /// A stored wall-clock time as a timestamp.
 pub(super) fn timestamp(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)

@@ -2,7 +2,7 @@
 
 use rusqlite::Connection;
 
-use super::{Shared, clock, registry::entered, tx::Fail};
+use super::{Shared, clock, open::Place, registry::entered, tx::Fail};
 use crate::{Check, Health};
 
 /// Above this the log is worth a word: something keeps SQLite from moving it into the database.
@@ -12,10 +12,18 @@ pub(super) fn health(db: &Connection, shared: &Shared) -> Result<Health, Fail> {
     Ok(Health {
         engine: format!("sqlite {}", rusqlite::version()),
         location: shared.path.display().to_string(),
-        durability: "submit and finish are synced to disk before they return: they survive a power cut; \
-                     claims survive a crash of the process, and a power cut only makes a task run again"
-            .into(),
-        checks: vec![journal(db)?, integrity(db)?, log_size(shared), stale_workers(db, shared)?],
+        durability: match shared.place {
+            Place::File(_) => {
+                "submit and finish are synced to disk before they return: they survive a power cut; \
+                 claims survive a crash of the process, and a power cut only makes a task run again"
+            }
+            Place::Memory(_) => "nothing survives the end of the process",
+        }
+        .into(),
+        checks: match shared.place {
+            Place::File(_) => vec![journal(db)?, integrity(db)?, log_size(shared), stale_workers(db, shared)?],
+            Place::Memory(_) => vec![integrity(db)?, stale_workers(db, shared)?],
+        },
     })
 }
 

@@ -49,7 +49,7 @@ impl Pacemaker {
     /// Enters a worker that the page has lost, if the database knows it.
     fn enter_again(&self, beat: Beat) -> Result<bool> {
         let shared = &self.shared;
-        let entered = open::connection(&shared.path)?
+        let entered = open::connection(&shared.place)?
             .query_row("SELECT tid, boot, alive_until FROM workers WHERE tid = ?1", [self.worker.as_i64()], |row| {
                 entered_at(row, 0)
             })
@@ -122,7 +122,7 @@ fn start(shared: &Arc<Shared>) -> Option<mpsc::Receiver<Vec<Reclaimed>>> {
 
 pub(super) fn take_back(shared: &Shared) -> Result<Vec<Reclaimed>> {
     shared.refuse_behind_hole()?;
-    let connection = open::connection(&shared.path)?;
+    let connection = open::connection(&shared.place)?;
     let mut cache = Cache::default();
     let lock = shared.lock()?;
     let mut transact = || -> Result<_, Fail> {

@@ -52,6 +52,7 @@ use crate::{
 };
 use bell::{Bell, Topic};
 use leases::Leases;
+use open::Place;
 use page::Page;
 use tx::{Fail, Tx};
 use writer::{Durability, Writer};
@@ -67,7 +68,11 @@ pub struct Sqlite {
 
 /// What the threads of one handle share.
 struct Shared {
+    place: Place,
+    /// What it is called in errors.
     path: PathBuf,
+    /// The directory for output that is too large for a row.
+    output: PathBuf,
     bell: Bell,
     leases: Leases,
     /// Why the log could not be synced, from then on.
@@ -90,7 +95,16 @@ impl Sqlite {
 
     /// Opens the database at `path`, making it if it is not there.
     pub async fn open(path: &Path) -> Result<Self> {
-        let (writer, shared, ended) = Writer::start(path.to_owned()).await?;
+        Self::start(Place::File(path.to_owned())).await
+    }
+
+    /// A database of this process, which is gone with the handle. Output that is too large for a row is in the directory for temporary files meanwhile.
+    pub async fn in_memory() -> Result<Self> {
+        Self::start(Place::Memory(clock::unique())).await
+    }
+
+    async fn start(place: Place) -> Result<Self> {
+        let (writer, shared, ended) = Writer::start(place).await?;
         Ok(Self { shared, writer: Some(writer), ended: Mutex::new(ended) })
     }
 
@@ -167,13 +181,20 @@ impl Wait {
 }
 
 impl Shared {
-    /// Opens the page beside the database, or makes it.
-    fn new(path: PathBuf) -> Result<Self> {
-        let boot = clock::boot();
-        let page = Arc::new(Page::open(&path, boot)?);
+    /// Opens the page of the database, or makes it.
+    fn new(place: Place) -> Result<Self> {
+        let (path, boot) = (place.path(), clock::boot());
+        let page = Arc::new(match &place {
+            Place::File(path) => Page::open(path, boot)?,
+            Place::Memory(_) => Page::in_memory(boot)?,
+        });
+        let output = match &place {
+            Place::File(path) => open::with_suffix(path, "-out"),
+            Place::Memory(name) => std::env::temp_dir().join(format!("raddle-{name}-out")),
+        };
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
         let (hole, sweep, outlet) = (OnceLock::new(), heart::Sweep::default(), Arc::default());
-        Ok(Self { path, bell: Bell::new(page), leases, hole, sweep, outlet })
+        Ok(Self { place, path, output, bell: Bell::new(page), leases, hole, sweep, outlet })
     }
 
     /// Refuses to write behind a sync of the log that has failed.
@@ -222,11 +243,16 @@ impl Shared {
         Error::Locked { path: self.path.clone(), secs: LOCK_PATIENCE.as_secs(), holder }
     }
 
-    /// The folder for output that is too large for a row.
     fn output_folder(&self) -> PathBuf {
-        let mut name = self.path.as_os_str().to_owned();
-        name.push("-out");
-        name.into()
+        self.output.clone()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Place::Memory(_) = self.place {
+            let _ = std::fs::remove_dir_all(&self.output);
+        }
     }
 }
 

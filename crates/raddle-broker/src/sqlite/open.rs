@@ -21,6 +21,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
 use super::{Shared, private, schema};
 use crate::{Error, Result, error::is_want};
 
+const OPEN: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 /// Pages in the WAL before they are moved into the database: many, because each move costs the writer two syncs.
@@ -35,17 +36,51 @@ const BESIDE: [&str; 3] = ["", LOG, "-shm"];
 const INDEX_BYTES: u64 = 32 * 1024;
 const INDEX_PAGE: u64 = 4096;
 
-/// Opens the database at `path`, making it if it is not there.
-pub(super) fn open(path: PathBuf) -> Result<(Shared, Connection)> {
+/// Where a database is.
+#[derive(Clone, Debug)]
+pub(super) enum Place {
+    File(PathBuf),
+    /// In the memory of this process. Connections by the same name share it, and it is gone with the last.
+    Memory(String),
+}
+
+impl Place {
+    /// What to call it.
+    pub(super) fn path(&self) -> PathBuf {
+        match self {
+            Self::File(path) => path.clone(),
+            Self::Memory(_) => "mem://".into(),
+        }
+    }
+}
+
+/// Opens a database, making it if it is not there.
+pub(super) fn open(place: Place) -> Result<(Shared, Connection)> {
+    match place {
+        Place::File(path) => open_file(path),
+        Place::Memory(_) => {
+            let shared = Shared::new(place)?;
+            let made = raw(&shared.place).and_then(|connection| {
+                set_up(&connection)?;
+                make_tables(&connection)?;
+                Ok(connection)
+            });
+            let connection = made.map_err(|e| shared.error(&e))?;
+            Ok((shared, connection))
+        }
+    }
+}
+
+fn open_file(path: PathBuf) -> Result<(Shared, Connection)> {
     let path = resolve(path)?;
     check_room(&path)?;
     let (shared, connection) = if is_there(&path)? {
         // Nothing is made beside a file that is refused.
         let connection = checked(&path)?;
-        (Shared::new(path)?, connection)
+        (Shared::new(Place::File(path))?, connection)
     } else {
         let above = make_folder(&path)?;
-        let shared = Shared::new(path)?;
+        let shared = Shared::new(Place::File(path))?;
         make(&shared, above.as_deref())?;
         let connection = checked(&shared.path)?;
         (shared, connection)
@@ -69,13 +104,24 @@ fn check_room(path: &Path) -> Result<()> {
 
 /// A connection to a file that is ours by its first bytes.
 fn checked(path: &Path) -> Result<Connection> {
-    let connection = raw(path).map_err(|e| explain(path, &e))?;
+    let connection = raw_file(path).map_err(|e| explain(path, &e))?;
     Header::read(&connection).map_err(|e| explain(path, &e))?.check(path)?;
     Ok(connection)
 }
 
-fn raw(path: &Path) -> rusqlite::Result<Connection> {
-    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+fn raw(place: &Place) -> rusqlite::Result<Connection> {
+    match place {
+        Place::File(path) => raw_file(path),
+        Place::Memory(name) => {
+            // SQLite shares what begins like this among the connections of a process.
+            let flags = OPEN | OpenFlags::SQLITE_OPEN_CREATE;
+            Connection::open_with_flags_and_vfs(format!("/{name}"), flags, c"memdb")
+        }
+    }
+}
+
+fn raw_file(path: &Path) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(path, OPEN)
 }
 
 /// Whether there is something to be looked at. An empty file is nothing: SQLite and `touch` make those.
@@ -139,19 +185,25 @@ fn write(path: &Path, draft: &Path) -> Result<()> {
     let file = private::options().write(true).create_new(true).open(draft).map_err(io)?;
     private::keep(&file, &file.metadata().map_err(io)?).map_err(io)?;
     let tables = || {
-        let connection = raw(draft)?;
+        let connection = raw_file(draft)?;
         // Nothing of it has to last, or to be undone, before it has its name.
-        connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN")?;
-        connection.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
-        connection.pragma_update(None, "user_version", schema::VERSION)?;
-        schema::STATEMENTS.iter().try_for_each(|statement| connection.execute_batch(statement))?;
-        connection.execute_batch("COMMIT; PRAGMA journal_mode = WAL")?;
+        connection.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")?;
+        make_tables(&connection)?;
+        connection.execute_batch("PRAGMA journal_mode = WAL")?;
         connection.close().map_err(|(_, error)| error)
     };
     tables().map_err(|e| explain(path, &e))?;
     file.sync_all().map_err(io)?;
     fs::rename(draft, path).map_err(io)?;
     sync_folder(path.parent().unwrap_or(Path::new("")))
+}
+
+fn make_tables(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch("BEGIN")?;
+    connection.pragma_update(None, "application_id", schema::APPLICATION_ID)?;
+    connection.pragma_update(None, "user_version", schema::VERSION)?;
+    schema::STATEMENTS.iter().try_for_each(|statement| connection.execute_batch(statement))?;
+    connection.execute_batch("COMMIT")
 }
 
 /// Removes a draft with what SQLite has made beside it. Mostly there is none.
@@ -243,14 +295,14 @@ fn failure(code: i32) -> rusqlite::Error {
 }
 
 /// A further connection to a database that is known to be ours. What it commits survives the process, and need not survive a power cut.
-pub(super) fn connection(path: &Path) -> Result<Connection> {
+pub(super) fn connection(place: &Place) -> Result<Connection> {
     let open = || {
-        let connection = raw(path)?;
+        let connection = raw(place)?;
         set_up(&connection)?;
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         Ok(connection)
     };
-    open().map_err(|e| explain(path, &e))
+    open().map_err(|e| explain(&place.path(), &e))
 }
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {

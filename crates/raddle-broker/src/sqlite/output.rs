@@ -88,7 +88,7 @@ impl Sqlite {
             }
             let connected = match &mut *outlet {
                 Some(db) => Ok(db),
-                none => open::connection(&shared.path).map(|db| none.insert(db)),
+                none => open::connection(&shared.place).map(|db| none.insert(db)),
             };
             let done = connected.and_then(|db| work(&shared, db));
             // Whoever hears of it may have the next turn.

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, OFlags, fallocate},
+    fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, memfd_create},
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
@@ -60,6 +60,7 @@ pub(super) struct Slot {
 }
 
 pub(super) const TOPICS: usize = 4;
+const IN_MEMORY: &str = "mem://";
 /// A new file is one page of memory, and `raddle run` pays for no more.
 const FIRST_BYTES: usize = 4096;
 /// So much is mapped. The file grows as it is needed; what it does not have yet is not touched.
@@ -76,7 +77,8 @@ const fn bytes_for(slots: usize) -> u64 {
 }
 
 pub(super) struct Page {
-    path: PathBuf,
+    /// Its name, if other processes find it by one.
+    path: Option<PathBuf>,
     file: File,
     /// Device and number of the file: another one may have its name by now.
     identity: (u64, u64),
@@ -106,13 +108,27 @@ impl Page {
         if found.len() < FIRST_BYTES as u64 {
             reserve(&file, FIRST_BYTES as u64).map_err(io)?;
         }
+        Self::map(file, Some(path.clone()), boot).map_err(io)
+    }
+
+    /// The page of a database that no other process has.
+    pub(super) fn in_memory(boot: i64) -> Result<Self> {
+        let made = || {
+            let file = File::from(memfd_create("raddle-page", MemfdFlags::CLOEXEC)?);
+            reserve(&file, FIRST_BYTES as u64)?;
+            Self::map(file, None, boot)
+        };
+        made().map_err(|e| Error::io(Path::new(IN_MEMORY), &e))
+    }
+
+    fn map(file: File, path: Option<PathBuf>, boot: i64) -> io::Result<Self> {
+        let found = file.metadata()?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh shared mapping, to which nothing else refers.
         let address =
-            unsafe { mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, MapFlags::SHARED, file.as_fd(), 0) }
-                .map_err(|e| io(e.into()))?;
+            unsafe { mmap(std::ptr::null_mut(), MAPPED_BYTES, protection, MapFlags::SHARED, file.as_fd(), 0) }?;
         let head = NonNull::new(address.cast()).expect("a mapping is never at address zero");
-        let page = Self { identity: (found.dev(), found.ino()), file, head, boot, path: path.clone() };
+        let page = Self { identity: (found.dev(), found.ino()), file, head, boot, path };
         page.begin_if_new();
         Ok(page)
     }
@@ -141,14 +157,15 @@ impl Page {
 
     /// Opens the file once more, for locks that are not to be those of [`file`](Self::file). `None` if another file has its name.
     pub(super) fn open_again(&self) -> Option<File> {
-        let file = open(&self.path, false).ok()?;
+        let file = open(self.path.as_deref()?, false).ok()?;
         let found = file.metadata().ok()?;
         (self.identity == (found.dev(), found.ino())).then_some(file)
     }
 
     /// Whether this is still the file that others find under its name.
     pub(super) fn is_current(&self) -> bool {
-        std::fs::symlink_metadata(&self.path).is_ok_and(|found| self.identity == (found.dev(), found.ino()))
+        let is_it = |found: std::fs::Metadata| self.identity == (found.dev(), found.ino());
+        self.path.as_ref().is_none_or(|path| path.symlink_metadata().is_ok_and(is_it))
     }
 
     pub(super) fn head(&self) -> &Head {
@@ -182,11 +199,12 @@ impl Page {
     /// Makes room for more slots. Several may do so at once.
     pub(super) fn grow(&self) -> Result<()> {
         let more = self.slots().len() + FIRST_BYTES / size_of::<Slot>();
+        let path = || self.path.clone().unwrap_or_else(|| IN_MEMORY.into());
         if more > MOST_SLOTS {
             let reason = format!("there are {MOST_SLOTS} workers already, which is as many as there can be");
-            return Err(Error::Io { path: self.path.clone(), reason });
+            return Err(Error::Io { path: path(), reason });
         }
-        reserve(&self.file, bytes_for(more)).map_err(|e| Error::io(&self.path, &e))?;
+        reserve(&self.file, bytes_for(more)).map_err(|e| Error::io(&path(), &e))?;
         self.head().room.fetch_max(more as u32, Ordering::AcqRel);
         Ok(())
     }

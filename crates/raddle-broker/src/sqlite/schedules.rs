@@ -1,6 +1,4 @@
 //! Schedules, and tasks that expire.
-//!
-//! Their tables are made by the first who needs them: most databases never do, and those of an earlier version have none.
 
 use std::time::Duration;
 
@@ -24,24 +22,10 @@ use crate::{
     schedules::{AGENDA, EXPIRED_AT_ONCE, read_entry},
 };
 
-/// `next` is when a schedule is due, and nothing while it is paused. Of those that expire, some may have been taken, or be over, by now.
-const TABLES: [&str; 3] = [
-    "CREATE TABLE IF NOT EXISTS schedules (
-    name TEXT PRIMARY KEY, version INTEGER NOT NULL, next INTEGER, task INTEGER, entry TEXT NOT NULL
-) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS schedules_by_next ON schedules (next) WHERE next IS NOT NULL",
-    "CREATE TABLE IF NOT EXISTS expiring (
-    expires_at INTEGER NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (expires_at, tid)
-) WITHOUT ROWID",
-];
-
 #[async_trait]
 impl Schedules for Sqlite {
     async fn schedules(&self, name: Option<String>) -> Result<Vec<ScheduleView>> {
         self.read(|db| {
-            if !is_there(db)? {
-                return Ok(Vec::new());
-            }
             let rows: Vec<_> = db
                 .prepare_cached(
                     "SELECT name, version, task, entry FROM schedules WHERE name = coalesce(?1, name) ORDER BY name",
@@ -78,9 +62,6 @@ impl Schedules for Sqlite {
     }
 
     async fn expire(&self) -> Result<u64> {
-        if !self.read(|db| Ok(is_there(db)?)).await? {
-            return Ok(0);
-        }
         self.write(Durability::Process, expire).await
     }
 }
@@ -104,7 +85,6 @@ impl Step {
         if due.is_some_and(|due| due > tx.now) {
             return Ok(ScheduleChanged::Early);
         }
-        make(tx)?;
         let submitted = submit(tx, tasks)?;
         let (version, task) = (tx.next_id(), submitted.last().map(|last| last.tid().as_i64()));
         match text {
@@ -137,19 +117,7 @@ fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<Stored> {
     Ok(Stored(row.get(0)?, tid_at(row, 1)?, task, row.get(3)?))
 }
 
-/// Makes the tables if they are not there.
-fn make(tx: &Tx<'_>) -> rusqlite::Result<()> {
-    TABLES.iter().try_for_each(|table| tx.db().prepare_cached(table)?.execute([]).map(drop))
-}
-
-fn is_there(db: &Connection) -> rusqlite::Result<bool> {
-    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE name = 'expiring'")?.exists([])
-}
-
 fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
-    if !is_there(db)? {
-        return Ok(None);
-    }
     db.prepare_cached("SELECT version FROM schedules WHERE name = ?1")?
         .query_row([name], |row| tid_at(row, 0))
         .optional()
@@ -159,9 +127,6 @@ fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
 fn agenda(db: &Connection) -> Result<(Agenda, Option<Duration>), Fail> {
     let now = clock::wall() as i64;
     let mut agenda = Agenda { now: clock::timestamp(now), due: Vec::new(), expired: false };
-    if !is_there(db)? {
-        return Ok((agenda, None));
-    }
     let due: Vec<Stored> = db
         .prepare_cached("SELECT name, version, task, entry FROM schedules WHERE next <= ?1 ORDER BY next LIMIT ?2")?
         .query_map(params![now, AGENDA as i64], stored)?
@@ -182,7 +147,6 @@ pub(super) fn note_expiries(tx: &mut Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Resu
     let expiring = rows.iter().filter_map(|row| Some((row.task.spec.expires_at(row.tid)?, row.tid)));
     let expiring: Vec<(i64, Tid)> = expiring.collect();
     let Some(soonest) = expiring.iter().map(|(at, _)| *at).min() else { return Ok(()) };
-    make(tx)?;
     let first: Option<i64> =
         tx.db().prepare_cached("SELECT min(expires_at) FROM expiring")?.query_row([], |row| row.get(0))?;
     for (at, tid) in expiring {

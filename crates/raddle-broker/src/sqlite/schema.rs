@@ -11,8 +11,8 @@ pub(super) const VERSION: u32 = 1;
 /// `chained`, and is no task yet. `rank` is 9 minus the priority, so that
 /// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
 /// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page, so `status`,
-/// `busy` and `spawned` stay 0.
-pub(super) const STATEMENTS: [&str; 19] = [
+/// `busy` and `spawned` stay 0. `next` is when a schedule is due, and nothing while it is paused. Of those in `expiring`, some may have been taken, or be over, by now.
+pub(super) const STATEMENTS: [&str; 22] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
     "CREATE UNIQUE INDEX parts_by_name ON parts (queue, needs)",
@@ -63,4 +63,9 @@ pub(super) const STATEMENTS: [&str; 19] = [
     tid INTEGER PRIMARY KEY, info TEXT NOT NULL, boot INTEGER NOT NULL, alive_until INTEGER NOT NULL, own INTEGER NOT NULL,
     status INTEGER NOT NULL, busy INTEGER NOT NULL, spawned INTEGER NOT NULL
 )",
+    "CREATE TABLE schedules (
+    name TEXT PRIMARY KEY, version INTEGER NOT NULL, next INTEGER, task INTEGER, entry TEXT NOT NULL
+) WITHOUT ROWID",
+    "CREATE INDEX schedules_by_next ON schedules (next) WHERE next IS NOT NULL",
+    "CREATE TABLE expiring (expires_at INTEGER NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (expires_at, tid)) WITHOUT ROWID",
 ];

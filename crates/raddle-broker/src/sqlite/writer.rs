@@ -5,7 +5,6 @@
 //! replies, so the queue is never longer than the number of callers, and the channel needs no bound of its own.
 
 use std::{
-    path::PathBuf,
     sync::{Arc, mpsc::Receiver},
     thread,
     time::{Duration, Instant},
@@ -17,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     LOCK_PATIENCE, Shared,
     bell::Topics,
-    open,
+    open::{self, Place},
     tx::{Cache, Fail, Tx},
 };
 use crate::{Error, Result};
@@ -72,16 +71,16 @@ const STACK: usize = 512 * 1024;
 
 impl Writer {
     /// Starts the thread, which opens the database. It ends when every clone of the writer is gone, and what is returned last ends with it.
-    pub(super) async fn start(path: PathBuf) -> Result<(Self, Arc<Shared>, Receiver<()>)> {
+    pub(super) async fn start(place: Place) -> Result<(Self, Arc<Shared>, Receiver<()>)> {
         let (work, queue) = mpsc::unbounded_channel();
         let (opened, open) = oneshot::channel();
         let (end, ended) = std::sync::mpsc::channel();
-        let locked = Error::Locked { path: path.clone(), secs: LOCK_PATIENCE.as_secs(), holder: String::new() };
+        let locked = Error::Locked { path: place.path(), secs: LOCK_PATIENCE.as_secs(), holder: String::new() };
         thread::Builder::new()
             .name("sqlite".into())
             .stack_size(STACK)
             .spawn(move || {
-                match open::open(path) {
+                match open::open(place) {
                     Ok((shared, connection)) => {
                         let shared = Arc::new(shared);
                         let scribe = Scribe::new(Arc::clone(&shared), connection);

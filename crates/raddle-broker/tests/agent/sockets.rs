@@ -14,13 +14,13 @@ use std::{
 use raddle_broker::{
     Error,
     agent::{Agent, Remote},
-    memory::Memory,
+    sqlite::Sqlite,
 };
 
 use crate::support::*;
 
 async fn bind(path: &Path) -> Result<Agent, Error> {
-    Agent::bind(path, Arc::new(Memory::new())).await
+    Agent::bind(path, Arc::new(Sqlite::in_memory().await.unwrap())).await
 }
 
 async fn refused(path: &Path) -> String {
@@ -124,7 +124,7 @@ async fn a_server_waits_for_another_that_is_taking_the_name() {
     drop(other);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_folder_that_stays_locked_is_said_so() {
     let (folder, path) = place();
     let lock = fs::File::open(folder.path()).unwrap();

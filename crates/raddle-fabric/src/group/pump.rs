@@ -26,9 +26,9 @@ use super::{process::with_message, standing::Standings};
 const PORTION: u32 = 64;
 const WAIT: Duration = Duration::from_secs(3600);
 /// After an error of the broker, before the next try.
-const ERROR_PAUSE: Duration = Duration::from_millis(500);
+const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
 /// Before a message that the broker did not convert is tried again, while those behind it go on.
-const LEFT_PAUSE: Duration = Duration::from_secs(5);
+const LEFT_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
 
 /// Pumps for some sources. They end when this is dropped.
 #[derive(Default)]

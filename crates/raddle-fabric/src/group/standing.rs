@@ -233,7 +233,7 @@ async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<Standings>) {
 mod tests {
     use std::cell::Cell;
 
-    use raddle_broker::memory::Memory;
+    use raddle_broker::sqlite::Sqlite;
     use raddle_core::Tid;
     use tokio::{runtime::Handle, task::block_in_place};
 
@@ -263,7 +263,7 @@ mod tests {
     /// Between the look of one and its write, another says something else.
     #[tokio::test(flavor = "multi_thread")]
     async fn nobody_is_talked_over() {
-        let broker = Memory::new();
+        let broker = Sqlite::in_memory().await.unwrap();
         let process = Process::new("p").worker(Work::command("mail", ["true"]));
         declare(&broker, &[process]).await.unwrap();
         let at_once = |said: Said<'_>| block_in_place(|| Handle::current().block_on(said)).unwrap();

@@ -65,7 +65,7 @@ fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<S
 mod tests {
     use std::time::Duration;
 
-    use raddle_broker::memory::Memory;
+    use raddle_broker::sqlite::Sqlite;
     use raddle_core::Spec;
 
     use super::{super::standing, *};
@@ -80,19 +80,19 @@ mod tests {
     }
 
     /// As a manager does it that begins.
-    async fn settle(broker: &Memory, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
+    async fn settle(broker: &Sqlite, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
         declare(broker, name, processes).await?;
         retire(broker, name, processes).await
     }
 
-    async fn names(broker: &Memory) -> Vec<String> {
+    async fn names(broker: &Sqlite) -> Vec<String> {
         use raddle_broker::Schedules;
         broker.schedules(None).await.unwrap().into_iter().map(|view| view.entry.schedule.name).collect()
     }
 
     #[tokio::test]
     async fn what_a_file_has_no_longer_goes_and_nothing_else() {
-        let broker = Memory::new();
+        let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = Schedule::every("hand", Duration::from_secs(60)).task(Spec::command(["true"])).unwrap();
         put(&broker, by_hand, false).await.unwrap();
         settle(&broker, "group", &file(&["a", "b"])).await.unwrap();
@@ -106,7 +106,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_written_by_hand_is_left_alone() {
-        let broker = Memory::new();
+        let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = || Schedule::every("a", Duration::from_secs(7)).task(Spec::command(["true"])).unwrap();
         put(&broker, by_hand(), false).await.unwrap();
         let refused = settle(&broker, "group", &file(&["a"])).await.unwrap_err();
@@ -123,7 +123,7 @@ mod tests {
     #[tokio::test]
     async fn the_trigger_of_a_worker_that_is_off_begins_paused() {
         use raddle_broker::Queries;
-        let broker = Memory::new();
+        let broker = Sqlite::in_memory().await.unwrap();
         let without = [Process::new("clock").worker(Work::command("a", ["true"]))];
         standing::declare(&broker, &without).await.unwrap();
         turn(&broker, "a", false).await.unwrap();
@@ -140,7 +140,7 @@ mod tests {
     #[tokio::test]
     async fn one_without_an_owner_is_adopted_if_it_says_the_same() {
         use raddle_broker::Queries;
-        let broker = Memory::new();
+        let broker = Sqlite::in_memory().await.unwrap();
         // As versions have stored it that did not say whose it is.
         let stored = file(&["a"])[0].workers[0].schedule().unwrap();
         put(&broker, Schedule { paused: true, ..stored.clone() }, false).await.unwrap();

@@ -302,7 +302,7 @@ mod tests {
     use std::sync::Mutex;
 
     use async_trait::async_trait;
-    use raddle_broker::{Call, Proxy, Queries, Reply, memory::Memory};
+    use raddle_broker::{Call, Proxy, Queries, Reply, sqlite::Sqlite};
     use raddle_core::{Spec, spec::InvalidSpec};
     use tokio::time::timeout;
 
@@ -313,7 +313,7 @@ mod tests {
     /// A broker that never has what is submitted for the schedule `bad`, has no change at all of the schedule `worse`, and fails for good with the first
     /// change that it could make.
     struct Frail {
-        memory: Arc<Memory>,
+        memory: Arc<Sqlite>,
         failures: Mutex<Vec<Error>>,
     }
 
@@ -334,7 +334,7 @@ mod tests {
 
     /// Adds schedules that are due so often.
     async fn frail(schedules: &[(&str, Duration)], failures: Vec<Error>) -> Arc<Frail> {
-        let memory = Arc::new(Memory::new());
+        let memory = Arc::new(Sqlite::in_memory().await.unwrap());
         for (name, every) in schedules {
             let schedule = Schedule::every(*name, *every).task(Spec::command(["true"])).unwrap();
             put(&*memory, schedule, false).await.unwrap();

@@ -293,7 +293,7 @@ async fn gather(
 mod tests {
     use std::sync::Mutex;
 
-    use raddle_broker::memory::Memory;
+    use raddle_broker::sqlite::Sqlite;
     use raddle_core::Tid;
 
     use super::{super::pace::Haste, *};
@@ -303,7 +303,8 @@ mod tests {
         let (events, mut told) = mpsc::unbounded_channel();
         let haste = Haste::new();
         let start_linger = Duration::ZERO;
-        let keeper = Keeper { broker: Arc::new(Memory::new()), events, pace: haste.pace(), start_linger };
+        let keeper =
+            Keeper { broker: Arc::new(Sqlite::in_memory().await.unwrap()), events, pace: haste.pace(), start_linger };
         let tid = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
         let fences = vec![Fence { tid, attempt: 1 }, Fence { tid, attempt: 2 }];
         let (path, reason) = (std::path::PathBuf::from("x"), "input/output error".to_owned());

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use raddle_broker::{Call, Proxy, Reply, TaskFilter, Tasks, memory::Memory};
+use raddle_broker::{Call, Proxy, Reply, TaskFilter, Tasks, sqlite::Sqlite};
 use raddle_core::spec::MAX_SPEC_BYTES;
 use serde_json::json;
 
@@ -15,7 +15,7 @@ type Fate = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
 
 /// A broker whose conversions fail as they are told to.
 struct Frail {
-    memory: Memory,
+    memory: Sqlite,
     fate: Mutex<Fate>,
 }
 
@@ -43,11 +43,21 @@ async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
 }
 
 /// The messages that have become tasks of a worker, in their order.
-async fn tasks_of(broker: &Memory, slug: &str) -> Vec<String> {
+async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
     let mut tasks = broker.tasks(TaskFilter::default()).await.unwrap();
     tasks.retain(|task| task.spec.queue == slug);
     tasks.sort_by_key(|task| task.tid);
     tasks.into_iter().map(|task| task.spec.stdin.unwrap()).collect()
+}
+
+/// Lets a pump work until this holds.
+async fn turn_until(pump: &mut Pump<'_>, holds: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds().await {
+        assert!(Instant::now() < deadline, "it takes too long");
+        // A turn that finds nothing to do waits for something.
+        let _ = tokio::time::timeout(Duration::from_millis(100), pump.turn()).await;
+    }
 }
 
 fn server_error() -> Error {
@@ -56,7 +66,7 @@ fn server_error() -> Error {
 
 #[tokio::test]
 async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
-    let broker = Memory::new();
+    let broker = Sqlite::in_memory().await.unwrap();
     declare(&broker, &[work("mail")]).await.unwrap();
     let standing = json!({
         "slug": "odd", "process": "odd", "sources": ["orders"], "on": true, "replicas": 1, "scales": true,
@@ -72,7 +82,7 @@ async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
 
 #[tokio::test]
 async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
-    let broker = Memory::new();
+    let broker = Sqlite::in_memory().await.unwrap();
     declare(&broker, &[work("mail")]).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
     broker.put(queue("orders"), vec!["a".into(), large.clone(), "b".into()]).await.unwrap();
@@ -95,7 +105,7 @@ async fn a_dead_letter_is_written_once() {
         // For all, for it alone, and then with its letter.
         if calls == 3 { Err(Error::AgentGone { path: "a".into(), reason: "cut".into() }) } else { Ok(()) }
     };
-    let broker = Frail { memory: Memory::new(), fate: Mutex::new(Box::new(fate)) };
+    let broker = Frail { memory: Sqlite::in_memory().await.unwrap(), fate: Mutex::new(Box::new(fate)) };
     declare(&broker.memory, &[work("mail")]).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
     broker.put(queue("orders"), vec![large.clone()]).await.unwrap();
@@ -105,7 +115,7 @@ async fn a_dead_letter_is_written_once() {
     assert_eq!((held(&broker, "orders").await.len(), held(&broker, "mail.dead").await), (0, vec![large]));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn an_error_that_passes_passes_over_nothing() {
     let mut errors = [
         Error::Unanswered { place: "here".into(), what: "stored it".into(), reason: "cut".into() },
@@ -116,46 +126,40 @@ async fn an_error_that_passes_passes_over_nothing() {
     ]
     .into_iter();
     let fate = Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Fate);
-    let broker = Frail { memory: Memory::new(), fate };
+    let broker = Frail { memory: Sqlite::in_memory().await.unwrap(), fate };
     declare(&broker.memory, &[work("mail")]).await.unwrap();
     broker.put(queue("orders"), vec!["a".into(), "b".into()]).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
-    for _ in 0..8 {
-        let _ = tokio::time::timeout(Duration::from_secs(60), pump.turn()).await;
-    }
+    turn_until(&mut pump, async || tasks_of(&broker.memory, "mail").await.len() == 2).await;
     let mut made = tasks_of(&broker.memory, "mail").await;
     made.sort();
     assert_eq!((made, held(&broker, "orders").await), (vec!["a".to_owned(), "b".into()], Vec::new()));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
     let stuck = |messages: &[Message]| {
         if messages.iter().any(|message| message.body == "stuck") { Err(server_error()) } else { Ok(()) }
     };
-    let broker = Frail { memory: Memory::new(), fate: Mutex::new(Box::new(stuck)) };
+    let broker = Frail { memory: Sqlite::in_memory().await.unwrap(), fate: Mutex::new(Box::new(stuck)) };
     declare(&broker.memory, &[work("mail")]).await.unwrap();
     let many = 3 * PORTION as usize;
     let mut words = vec!["stuck".to_owned(); PORTION as usize + 1];
     words.extend(vec!["free".to_owned(); many]);
     broker.put(queue("orders"), words).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
-    for _ in 0..20 {
-        let _ = tokio::time::timeout(Duration::from_secs(60), pump.turn()).await;
-    }
+    turn_until(&mut pump, async || tasks_of(&broker.memory, "mail").await.len() == many).await;
     assert_eq!(tasks_of(&broker.memory, "mail").await, vec!["free"; many]);
     assert_eq!(held(&broker, "orders").await, vec!["stuck"; PORTION as usize + 1]);
     assert_eq!(pump.told.len(), PORTION as usize + 1, "each is in the log, once");
     *broker.fate.lock().unwrap() = Box::new(|_| Ok(()));
-    for _ in 0..20 {
-        let _ = tokio::time::timeout(Duration::from_secs(60), pump.turn()).await;
-    }
+    turn_until(&mut pump, async || held(&broker, "orders").await.is_empty()).await;
     assert_eq!((held(&broker, "orders").await, tasks_of(&broker.memory, "mail").await.len()), (vec![], many + 65));
 }
 
 #[tokio::test]
 async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
-    let broker: Arc<dyn Broker> = Arc::new(Memory::new());
+    let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
     let of = |slug: &str| Process::new(slug).worker(Work::command(slug, ["cat"]).source("orders"));
     declare(&*broker, &[of("mail"), of("stock")]).await.unwrap();
     let source: QueueName = "orders".parse().unwrap();
