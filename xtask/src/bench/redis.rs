@@ -62,7 +62,7 @@ fn throughput(plan: &Plan, tasks: usize) -> Vec<Verdict> {
     show("claim + finish, batches of 100", "/s", &finished);
     vec![
         Verdict::at_least("redis: submit, of pipelined XADD", ratio(&submitted, &xadd), 0.5),
-        Verdict::at_least("redis: claim + finish, of the bare loop", ratio(&finished, &bare), 0.35),
+        Verdict::at_least("redis: claim + finish, of the bare loop", ratio(&finished, &bare), 0.5),
     ]
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn latency(plan: &Plan) -> Vec<Verdict> {
     }
     show("bare blocked XREADGROUP wake-up, p50", "us", &bare);
     show("submit to claim, worker waiting, p50", "us", &ours);
-    vec![Verdict::at_most("redis: submit to start, of the bare wake-up", ratio(&ours, &bare), 3.0)]
+    vec![Verdict::at_most("redis: submit to start, of the bare wake-up", ratio(&ours, &bare), 4.0)]
 }
 
 /// How late a delayed task starts, with two workers waiting of which each also has other things to do.
@@ -183,10 +183,9 @@ fn crowd(plan: &Plan) -> Vec<Verdict> {
 
 /// What a task costs when the tasks need many different things.
 fn sets(plan: &Plan) -> Vec<Verdict> {
-    let beds = [Bed::new(), Bed::new(), Bed::new()];
+    let beds = [Bed::new(), Bed::new()];
     let servers = beds.each_ref().map(Server::start);
-    // One set alone is another matter: its batches stand in line as one. Two that take turns have tasks to be told apart, as 200 have.
-    let sizes = [1, 2, SETS];
+    let sizes = [2, SETS];
     let mut next = 0;
     let mut one_of = move |sets: usize| {
         next += 1;
@@ -199,14 +198,13 @@ fn sets(plan: &Plan) -> Vec<Verdict> {
             submit(bed, &**broker, (0..SETS).map(|_| one_of(sets)).collect());
         }
     }
-    let mut costs = [const { Vec::new() }; 3];
+    let mut costs = [const { Vec::new() }; 2];
     for _ in 0..plan.rounds.max(3) {
         for (((bed, broker), sets), costs) in sides.iter().zip(sizes).zip(&mut costs) {
             costs.push(cost(bed, &**broker, || one_of(sets)));
         }
     }
-    let [alone, few, many] = &costs;
-    show("task in and out, one set of capabilities", "us", alone);
+    let [few, many] = &costs;
     show("task in and out, 2 sets of capabilities, turn about", "us", few);
     show("task in and out, 200 sets of capabilities, turn about", "us", many);
     vec![Verdict::at_most("redis: a task among 200 sets, of one among two", ratio(many, few), 1.3)]

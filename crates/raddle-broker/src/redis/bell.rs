@@ -11,7 +11,7 @@ use tokio::{
 use super::{FOR_EVER, SAFETY_INTERVAL, keys::Keys, keys::Topic, link::Backoff, target::Target};
 
 /// How long a wait stands back until its channel is open. After that it goes by the safety interval.
-pub(super) const OPENING: Duration = Duration::from_secs(2);
+const OPENING: Duration = Duration::from_secs(2);
 
 /// The channels that this handle listens to, each from the first wait for it.
 pub(super) struct Bell {
@@ -58,36 +58,26 @@ impl Bell {
         tokio::spawn(async move {
             tokio::select! {
                 () = ring.closed() => {}
-                // What rang while nobody listened is made up for by looking once.
-                () = listen(&target, &channel, |_| ring.send_modify(|rings| *rings += 1)) => {}
+                () = listen(&target, &channel, || ring.send_modify(|rings| *rings += 1)) => {}
             }
         });
         rung
     }
 }
 
-/// What is heard of a channel.
-pub(super) enum Heard {
-    /// It is listened to from now on.
-    Open,
-    /// It is not listened to until it is open again.
-    Cut,
-    Message(redis::Msg),
-}
-
-/// Listens to a channel, over as many connections as it takes.
-pub(super) async fn listen(target: &Target, channel: &str, mut hear: impl FnMut(Heard)) {
+/// Listens to a channel, over as many connections as it takes. Calls `ring` for each message, and when it begins to listen: what rang
+/// while nobody listened is made up for by looking once.
+async fn listen(target: &Target, channel: &str, mut ring: impl FnMut()) {
     let mut backoff = Backoff::new(&target.address.options, FOR_EVER);
     loop {
         if let Ok(mut subscriber) = target.subscriber().await
             && subscriber.subscribe(channel).await.is_ok()
         {
-            hear(Heard::Open);
+            ring();
             let mut messages = pin!(subscriber.on_message());
-            while let Some(message) = messages.next().await {
-                hear(Heard::Message(message));
+            while messages.next().await.is_some() {
+                ring();
             }
-            hear(Heard::Cut);
             backoff = Backoff::new(&target.address.options, FOR_EVER);
         }
         backoff.pause().await;

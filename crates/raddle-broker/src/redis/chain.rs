@@ -1,6 +1,6 @@
 //! Tasks that stand aside until the attempt that chained them has succeeded.
 //!
-//! They are fields of one hash, `chained`: what there is of each attempt's, and what came with each call, packed as `lua/follow.lua` unpacks it.
+//! They are fields of one hash, `chained`: what there is of each attempt's, and what came with each call, packed as `submit` in `lua/common.lua` takes it.
 //! What there is names the partitions, so that whoever ends the attempt can declare their streams.
 
 use std::{collections::BTreeSet, fmt};
@@ -11,12 +11,11 @@ use super::{
     Redis,
     keys::Part,
     link::Sure,
-    record::{key_of, unreadable},
+    record::unreadable,
     script,
-    submit::{due, lifetime, task_text},
     value::{arg, list, maybe, number, text},
 };
-use crate::{Chain, Error, Result, chain::Account};
+use crate::{Chain, Error, Result, Submit, chain::Account};
 
 /// What there is of one attempt's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,18 +36,11 @@ impl Redis {
                 before.as_deref().map(|text| Chained::parse(fence.tid, text)).transpose()?.unwrap_or_default();
             let known = now.account.add(fence, told, &sizes)?;
             now.calls += 1;
-            let tasks = chain.submissions().skip(known).map(|submit| {
-                let ((due, due_nanos), key) = (due(&submit.spec), key_of(&submit.spec));
-                Ok((Part::name_of(&submit.spec), due, due_nanos, key, task_text(&submit)?, lifetime(&submit)))
-            });
-            let tasks: Vec<_> = tasks.collect::<Result<_>>()?;
-            let parts: BTreeSet<String> = tasks.iter().map(|(part, ..)| part.clone()).collect();
-            now.parts.extend(parts.iter().cloned());
-            let packed = rmp_serde::to_vec(&tasks).expect("texts are writable to memory");
-            let keys = parts.iter().map(|part| self.core.keys.ready(part)).collect();
+            let tasks: Vec<Submit> = chain.submissions().skip(known).collect();
+            now.parts.extend(tasks.iter().map(|task| Part::name_of(&task.spec)));
+            let (keys, packed) = self.submission(&tasks)?;
             let mut args = vec![arg(fence.tid), arg(fence.attempt), before.unwrap_or_default().into_bytes()];
             args.extend([arg(&now), arg(now.calls), packed]);
-            args.extend(parts.into_iter().map(String::into_bytes));
             // As durable as a submission, where the URL asks for more than one copy: a server that took over without it would let the attempt
             // end well, and nothing would follow.
             let answer = list(self.link().change(&script::CHAIN, keys, args, Sure::Durable).await?);

@@ -13,7 +13,6 @@ use super::{
     fault::Fault,
     finish::release,
     group::{Group, Shared},
-    hand::Seat,
     keys::Part,
     link::{Backoff, Sure},
     reader::Woken,
@@ -33,30 +32,14 @@ struct Look {
 enum Found {
     /// Tasks, and whether more were waiting.
     Claims(Vec<Claim>, bool),
-    /// Tasks that were handed over while the worker waited, and the last id there is.
-    Handed(Vec<Claim>, Tid),
-    /// Nothing, when something may be due, and the last id there is.
-    Nothing(Option<Duration>, Option<Tid>),
-    /// Nothing, and there are partitions that this handle does not know of.
+    /// Nothing, and when something may be due.
+    Nothing(Option<Duration>),
+    /// The caller knows of other partitions than there are, and nothing was looked for.
     NewParts,
-}
-
-/// How a worker waits for tasks.
-struct Stay {
-    /// Whether it waits when there is nothing.
-    waits: bool,
-    /// The last id that there was when it began to wait.
-    since: Option<Tid>,
-    /// How many tasks it takes.
-    max: u32,
 }
 
 /// How many tasks one script gives to several workers at most: nobody else is served meanwhile.
 const TAKEN_AT_ONCE: usize = 64;
-/// Who looks for more than this makes up for a script by itself.
-const FEW: u32 = 32;
-/// The channel of a worker that waits and has none.
-const UNREACHABLE: &str = "-";
 
 /// What came of waiting for tasks.
 #[derive(Default)]
@@ -77,25 +60,25 @@ impl Redis {
                 Err(error) => (Err(error), Vec::new()),
             };
             if let Err(Ok(claims)) = give.send(outcome) {
-                core.give_back(owner, claims).await;
+                core.give_back(claims).await;
                 tracing::debug!(%owner, "a claim was given up");
             }
             core.wake(&wakes).await;
         });
         // Dropped between the answer and the next poll, the channel still has what was sent.
-        struct Undelivered<'a>(&'a mut oneshot::Receiver<Result<Vec<Claim>>>, Arc<Core>, Tid);
+        struct Undelivered<'a>(&'a mut oneshot::Receiver<Result<Vec<Claim>>>, Arc<Core>);
         impl Drop for Undelivered<'_> {
             fn drop(&mut self) {
                 self.0.close();
                 if let Ok(Ok(claims)) = self.0.try_recv()
                     && !claims.is_empty()
                 {
-                    let (core, owner) = (Arc::clone(&self.1), self.2);
-                    tokio::spawn(async move { core.give_back(owner, claims).await });
+                    let core = Arc::clone(&self.1);
+                    tokio::spawn(async move { core.give_back(claims).await });
                 }
             }
         }
-        let waiting = Undelivered(&mut given, Arc::clone(&self.core), owner);
+        let waiting = Undelivered(&mut given, Arc::clone(&self.core));
         let answer = (&mut *waiting.0).await;
         answer.unwrap_or(Err(Error::Closed))
     }
@@ -111,116 +94,40 @@ impl Core {
         if request.only.is_some() {
             return self.claim_only(&request, deadline, caller).await;
         }
-        let mut seat = self.hand.sit(request.owner);
-        let since = self.hand.take_unsettled(request.owner);
-        let mut stay = Stay { waits: !request.wait.is_zero(), since, max: request.max };
-        let outcome = self.claim_or_wait(&request, deadline, &mut stay, &mut seat, caller).await;
-        let handed = seat.leave();
-        match outcome {
-            Ok(mut outcome) if outcome.claims.is_empty() => {
-                outcome.claims.extend(handed);
-                Ok(outcome)
-            }
-            Ok(outcome) => {
-                // For another claim of the same worker, which has ended in the same moment.
-                self.give_back(request.owner, handed.into_iter().collect()).await;
-                Ok(outcome)
-            }
-            // It is not a worker any more, and others take over what was its own.
-            Err(Error::NotFound(owner)) if owner == request.owner => Err(Error::NotFound(owner)),
-            Err(error) => {
-                if let Some(since) = stay.since {
-                    self.hand.leave_unsettled(request.owner, since);
-                }
-                // What was handed over is the worker's own, whatever went wrong with the rest.
-                handed.map(|claim| Outcome { claims: vec![claim], wakes: Vec::new() }).ok_or(error)
-            }
-        }
-    }
-
-    /// Returns with nothing when a task was handed over: it is at the seat.
-    async fn claim_or_wait(
-        self: &Arc<Self>,
-        request: &ClaimRequest,
-        deadline: Instant,
-        stay: &mut Stay,
-        seat: &mut Seat<'_>,
-        caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
-    ) -> Result<Outcome> {
         let options = &self.link.target.address.options;
         let mut backoff = Backoff::new(options, options.give_up_after);
-        let (mut woken_by, mut has_listened) = (None, false);
+        let mut woken_by = None;
         loop {
-            let is_reachable = self.hand.open_channel().is_some();
-            let Look { found, mut wakes } = self.look(request, stay).await?;
+            let parts = self.parts_for(&request);
+            let Look { found, mut wakes } = self.look(&request, &parts).await?;
             let again_in = match found {
                 Found::Claims(claims, more) => {
                     // A batch wakes a few, and each of them one more, until all are taken.
                     wakes.extend(woken_by.filter(|_| more));
                     return Ok(Outcome { claims, wakes });
                 }
-                Found::Handed(claims, now) => {
-                    stay.since = Some(now);
-                    // Whatever it was woken for is for another.
-                    wakes.extend(woken_by);
-                    return Ok(Outcome { claims: self.hand.news(claims), wakes });
-                }
                 Found::NewParts => {
-                    self.wake(&wakes).await;
                     self.refresh_parts().await?;
                     continue;
                 }
-                Found::Nothing(again_in, now) => {
-                    stay.since = stay.since.or(now);
-                    again_in
-                }
+                Found::Nothing(again_in) => again_in,
             };
             woken_by = None;
             self.wake(&wakes).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            if !stay.waits || seat.has_come() {
-                return Ok(Outcome::default());
-            }
             if left.is_zero() || caller.is_closed() {
-                if seat.is_alone() {
-                    // One more look, to take nothing: it says that nothing is to be handed over any more, and brings what was.
-                    (stay.waits, stay.max) = (false, 0);
-                    continue;
-                }
                 return Ok(Outcome::default());
-            }
-            if !is_reachable && !has_listened {
-                has_listened = true;
-                let opens = tokio::select! {
-                    opens = self.hand.listen(self, left) => opens,
-                    () = caller.closed() => false,
-                };
-                if opens {
-                    continue;
-                }
             }
             let wait = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL).min(left);
-            let parts = self.parts_for(request);
-            let ended = async {
-                tokio::select! {
-                    () = seat.wait() => {}
-                    () = caller.closed() => {}
-                }
-            };
-            match self.block(request.owner, &parts, wait, ended).await {
-                Ok(Woken::Ended(())) if seat.has_come() => return Ok(Outcome::default()),
-                Ok(Woken::Ended(())) => stay.max = 0,
+            match self.block(request.owner, &parts, wait, caller.closed()).await {
+                Ok(Woken::Ended) => return Ok(Outcome::default()),
                 Ok(Woken::By(stream)) => {
                     backoff = Backoff::new(options, options.give_up_after);
                     woken_by = stream;
                 }
                 Err(Fault::Final(error)) => return Err(*error),
                 Err(fault) => {
-                    let pauses = tokio::select! {
-                        pauses = backoff.pause() => pauses,
-                        () = seat.wait() => return Ok(Outcome::default()),
-                    };
-                    if !pauses {
+                    if !backoff.pause().await {
                         return Err(self.link.give_up(fault));
                     }
                 }
@@ -238,12 +145,11 @@ impl Core {
         // Whatever makes a task ready is an event, but for its time.
         let left = deadline.saturating_duration_since(Instant::now());
         let mut wait = self.bell.wait(super::Topic::Log, left).await;
-        let stay = Stay { waits: false, since: None, max: request.max };
         loop {
-            let Look { found, wakes } = self.look(request, &stay).await?;
+            let Look { found, wakes } = self.look(request, &[]).await?;
             let again_in = match found {
-                Found::Claims(claims, _) | Found::Handed(claims, _) => return Ok(Outcome { claims, wakes }),
-                Found::Nothing(again_in, _) => again_in,
+                Found::Claims(claims, _) => return Ok(Outcome { claims, wakes }),
+                Found::Nothing(again_in) => again_in,
                 Found::NewParts => None,
             };
             self.wake(&wakes).await;
@@ -258,14 +164,10 @@ impl Core {
     }
 
     /// Takes what is there now.
-    async fn look(self: &Arc<Self>, request: &ClaimRequest, stay: &Stay) -> Result<Look> {
-        let ask = Ask::new(request, stay, self.hand.open_channel());
-        let answer = if ask.is_shared() {
-            Group::ask(self, ask).await?
-        } else {
-            Ask::send(self, &[&ask]).await?.pop().ok_or(Error::Closed)?
-        };
-        self.read_look(request, answer).await
+    async fn look(self: &Arc<Self>, request: &ClaimRequest, parts: &[Part]) -> Result<Look> {
+        let parts = parts.iter().map(|part| part.name.clone()).collect();
+        let ask = Ask { owner: request.owner, max: request.max, only: request.only, parts };
+        self.read_look(request, Group::ask(self, ask).await?).await
     }
 
     async fn read_look(&self, request: &ClaimRequest, answer: Value) -> Result<Look> {
@@ -279,19 +181,12 @@ impl Core {
                 let more = rest().is_some();
                 self.found(answer, more).await?
             }
-            Some("given") => {
-                let now = answer.next().and_then(tid).ok_or(Error::Closed)?;
-                Found::Handed(self.readable(answer).await?, now)
-            }
             Some("again") => {
                 let more = rest().is_some();
                 let answer = self.fetch_specs(answer).await?;
                 self.found(answer.into_iter(), more).await?
             }
-            Some("none") => {
-                let again_in = rest().and_then(|text| text.parse().ok()).map(Duration::from_micros);
-                Found::Nothing(again_in, rest().and_then(|text| text.parse().ok()))
-            }
+            Some("none") => Found::Nothing(rest().and_then(|text| text.parse().ok()).map(Duration::from_micros)),
             Some("parts") => Found::NewParts,
             _ => return Err(Error::NotFound(request.owner)),
         };
@@ -312,7 +207,7 @@ impl Core {
 
     async fn found(&self, answer: impl Iterator<Item = Value>, more: bool) -> Result<Found> {
         let claims = self.readable(answer).await?;
-        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO), None) } else { Found::Claims(claims, more) })
+        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims, more) })
     }
 
     /// The tasks of an answer. A record that nobody can read must not stand in the way of those behind it, and fails.
@@ -358,7 +253,7 @@ impl Core {
         Ok(claims)
     }
 
-    pub(super) async fn fail(&self, fence: Fence, error: &Error) -> Result<()> {
+    async fn fail(&self, fence: Fence, error: &Error) -> Result<()> {
         if let Some(task) = snapshots(&self.link, &[fence.tid]).await?.remove(&fence.tid)
             && task.is_latest(fence)
         {
@@ -371,7 +266,7 @@ impl Core {
     }
 
     /// Gives back what nobody has begun.
-    pub(super) async fn give_back(&self, owner: Tid, claims: Vec<Claim>) {
+    async fn give_back(&self, claims: Vec<Claim>) {
         if claims.is_empty() {
             return;
         }
@@ -387,7 +282,6 @@ impl Core {
         };
         if let Err(error) = give_back().await {
             tracing::warn!(%error, "claims that nobody waits for were not given back: they come back with the worker's lease");
-            self.hand.forget(owner, &claims);
         }
     }
 
@@ -417,33 +311,10 @@ impl Core {
 pub(super) struct Ask {
     owner: Tid,
     max: u32,
-    like: Like,
-}
-
-/// What looks have to have in common that go together.
-#[derive(PartialEq, Eq)]
-struct Like {
-    queues: Vec<u8>,
-    caps: Vec<u8>,
-    channel: String,
+    /// The only task that is wanted.
     only: Option<Tid>,
-    since: Option<Tid>,
-}
-
-impl Ask {
-    /// `channel` is where the worker is reached.
-    fn new(request: &ClaimRequest, stay: &Stay, channel: Option<&str>) -> Self {
-        let queues = lines(request.queues.iter().map(String::as_str));
-        let caps = lines(request.caps.iter());
-        let channel = if stay.waits { channel.unwrap_or(UNREACHABLE) } else { "" }.to_owned();
-        let like = Like { queues, caps, channel, only: request.only, since: stay.since };
-        Self { owner: request.owner, max: stay.max, like }
-    }
-
-    /// Whether others may be served with it. What one worker alone is meant by goes by itself, and so does a look for many tasks, which waits for nobody.
-    fn is_shared(&self) -> bool {
-        self.like.only.is_none() && self.like.since.is_none() && (1..=FEW).contains(&self.max)
-    }
+    /// The partitions that the worker serves, the most urgent first.
+    parts: Vec<String>,
 }
 
 impl Shared for Ask {
@@ -456,7 +327,7 @@ impl Shared for Ask {
     }
 
     fn goes_with(&self, other: &Self) -> bool {
-        self.max == other.max && self.like == other.like
+        self.only.is_none() && other.only.is_none() && self.max == other.max && self.parts == other.parts
     }
 
     fn group(core: &Core) -> &Group<Self> {
@@ -464,27 +335,17 @@ impl Shared for Ask {
     }
 
     async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Value>> {
-        let Some(Self { max, like, .. }) = parts.first() else { return Ok(Vec::new()) };
+        let Some(Self { max, only, parts: served, .. }) = parts.first() else { return Ok(Vec::new()) };
         let known = core.parts.lock().expect("no holder panics").len();
-        let id = |tid: Option<Tid>| tid.map_or(Vec::new(), arg);
-        let mut args = vec![arg(max), arg(known), id(like.only), like.queues.clone(), like.caps.clone()];
-        args.extend([arg(&like.channel), id(like.since)]);
+        let mut args = vec![arg(max), arg(known), only.map_or(Vec::new(), arg), arg(served.len())];
+        args.extend(served.iter().map(arg));
         args.extend(parts.iter().map(|part| arg(part.owner)));
         Ok(list(core.link.change(&script::CLAIM, Vec::new(), args, Sure::Done).await?))
     }
 }
 
 /// A claim, as it is stored.
-pub(super) fn read_claim(fence: Fence, stored: &str) -> Result<Claim> {
+fn read_claim(fence: Fence, stored: &str) -> Result<Claim> {
     let spec = Stored::parse(fence.tid, stored)?.spec(fence.tid)?;
     Ok(Claim { fence, spec })
-}
-
-/// Words as the script finds one among them: each between line ends.
-fn lines<'a>(words: impl Iterator<Item = &'a str>) -> Vec<u8> {
-    words.fold(vec![b'\n'], |mut lines, word| {
-        lines.extend_from_slice(word.as_bytes());
-        lines.push(b'\n');
-        lines
-    })
 }

@@ -5,15 +5,12 @@ use raddle_core::Tid;
 
 use super::{
     Redis,
-    run::Run,
     value::{list, maybe, micros, number, text},
 };
 use crate::{Demand, Result};
 
 /// How many tasks are looked at in one go.
 const PORTION: usize = 500;
-/// How many runs of tasks are read in one go.
-const RUNS: usize = 100;
 
 /// A task that could be claimed, and when its time came if that was waited for.
 type Claimable = (Tid, Option<Timestamp>);
@@ -23,14 +20,11 @@ impl Redis {
         let (mut demand, now) = self.counts().await?;
         let mut from = "-".to_owned();
         loop {
-            let runs = self.in_order(&from).await?;
-            let tids: Vec<Claimable> =
-                runs.iter().filter_map(|run| Run::in_order(run)).flat_map(Run::tids).map(|tid| (tid, None)).collect();
-            for portion in tids.chunks(PORTION) {
-                self.add(&mut demand, portion.to_vec()).await?;
-            }
-            match runs.last() {
-                Some(last) if runs.len() == RUNS => from = format!("({last}"),
+            let line = self.in_line(&from).await?;
+            let tids = line.iter().filter_map(|entry| entry.rsplit(' ').next()?.parse().ok());
+            self.add(&mut demand, tids.map(|tid| (tid, None)).collect()).await?;
+            match line.last() {
+                Some(last) if line.len() == PORTION => from = format!("({last}"),
                 _ => break,
             }
         }
@@ -60,9 +54,10 @@ impl Redis {
         Ok((Demand { delayed, paused, active, dead, reclaims, stale_writes, ..Demand::default() }, now))
     }
 
-    async fn in_order(&self, from: &str) -> Result<Vec<String>> {
+    /// The next tasks that can be claimed: partition and id.
+    async fn in_line(&self, from: &str) -> Result<Vec<String>> {
         let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("order")).arg(from).arg("+").arg("LIMIT").arg(0).arg(RUNS);
+        pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("line")).arg(from).arg("+").arg("LIMIT").arg(0).arg(PORTION);
         let members = self.link().pipe(pipe).await?.pop().unwrap_or_default();
         Ok(list(members).into_iter().map(text).collect())
     }

@@ -24,8 +24,6 @@ use crate::{Error, Fence, Finish, Release, Result, Started, Stream, Verdict};
 
 /// How many attempts one script ends at most: nobody else is served meanwhile.
 const AT_ONCE: usize = 500;
-/// More attempts than this make up for a script by themselves: they wait for nobody else's.
-const FEW: usize = 32;
 /// So much output weighs as much as an attempt: what callers have to say goes together as long as it is short.
 const BYTES_OF_ONE: usize = 2048;
 /// How often what attempts have chained is read anew before it must have been lost.
@@ -80,11 +78,7 @@ impl Redis {
             }
             let part: Arc<[Finish]> = part.into();
             let successes = Successes(Arc::clone(&part));
-            let answers = if part.len() > FEW {
-                Successes::send(&self.core, &[&successes]).await?.pop().unwrap_or_default()
-            } else {
-                Group::ask(&self.core, successes).await?
-            };
+            let answers = Group::ask(&self.core, successes).await?;
             parts.push((indexes, part, answers));
         }
         let mut chained = Vec::new();
@@ -121,7 +115,7 @@ impl Redis {
                 return Err(Error::ChainLost { tid, attempt });
             }
             let tids: Vec<Tid> = open.iter().take(AT_ONCE).map(|(_, finish)| finish.fence.tid).collect();
-            let (mut keys, mut args, mut parts) = (Vec::new(), vec![arg(MAX_KEPT), arg(8)], BTreeSet::new());
+            let (mut keys, mut args, mut parts) = (Vec::new(), vec![arg(MAX_KEPT)], BTreeSet::new());
             let (mut ended, mut tasks) = (Vec::new(), 0);
             for ((_, finish), text) in open.iter().zip(self.chained(&tids).await?) {
                 let text = text.unwrap_or_default();
@@ -132,13 +126,11 @@ impl Redis {
                 }
                 tasks += chained.tasks();
                 parts.extend(chained.parts);
-                args.extend(head(finish));
-                args.extend(ends(&self.core.keys, finish, &mut keys));
-                args.push(text.into_bytes());
+                args.extend(success_args(&self.core.keys, finish, &mut keys, text));
                 ended.push(finish.fence);
             }
             keys.extend(parts.iter().map(|part| self.core.keys.ready(part)));
-            let answers = list(self.link().change(&script::FOLLOW, keys, args, Sure::Durable).await?);
+            let answers = list(self.link().change(&script::FINISH, keys, args, Sure::Durable).await?);
             let rest = open.split_off(ended.len());
             let mut again = Vec::new();
             for ((index, finish), answer) in open.into_iter().zip(answers) {
@@ -189,14 +181,9 @@ impl Shared for Successes {
     /// They are one script, so that all are ended or none. One that chained something is left as it is.
     async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Vec<Completed>>> {
         let batch = parts.iter().flat_map(|part| &*part.0);
-        // Most have nothing more to say at their end.
-        let is_silent = batch.clone().all(|finish| finish.stdout.is_empty() && finish.stderr.is_empty());
-        let (mut keys, mut args) = (Vec::new(), vec![arg(MAX_KEPT), arg(if is_silent { 3 } else { 7 })]);
+        let (mut keys, mut args) = (Vec::new(), vec![arg(MAX_KEPT)]);
         for finish in batch {
-            args.extend(head(finish));
-            if !is_silent {
-                args.extend(ends(&core.keys, finish, &mut keys));
-            }
+            args.extend(success_args(&core.keys, finish, &mut keys, String::new()));
         }
         let answers = list(core.link.change(&script::FINISH, keys, args, Sure::Durable).await?);
         let mut answers = answers.into_iter().map(completed);
@@ -204,16 +191,11 @@ impl Shared for Successes {
     }
 }
 
-/// Task, attempt and report, as the script takes them.
-fn head(finish: &Finish) -> [Vec<u8>; 3] {
+/// An attempt that went well, as the script takes it, with what it has chained. Keys of output that it names by number are added to `keys`.
+fn success_args(names: &Keys, finish: &Finish, keys: &mut Vec<String>, chained: String) -> Vec<Vec<u8>> {
     let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
-    [arg(finish.fence.tid), arg(finish.fence.attempt), report]
-}
-
-/// What is added to the output of an attempt at its end, as the script takes it. Keys that it names by number are added to `keys`.
-fn ends(names: &Keys, finish: &Finish, keys: &mut Vec<String>) -> Vec<Vec<u8>> {
+    let mut args = vec![arg(finish.fence.tid), arg(finish.fence.attempt), report];
     let mut tails: HashMap<Stream, Tail> = tails(finish).into_iter().collect();
-    let mut args = Vec::with_capacity(4);
     for stream in Stream::BOTH {
         let (kind, bytes) = match tails.remove(&stream) {
             None => (Vec::new(), Vec::new()),
@@ -225,6 +207,7 @@ fn ends(names: &Keys, finish: &Finish, keys: &mut Vec<String>) -> Vec<Vec<u8>> {
         };
         args.extend([kind, bytes]);
     }
+    args.push(chained.into_bytes());
     args
 }
 

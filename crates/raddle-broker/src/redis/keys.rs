@@ -43,7 +43,7 @@ pub(super) struct Keys {
 }
 
 /// The keys that are always there, and what each of them is. Scripts have their names in capitals.
-pub(super) const FIXED: [(&str, &str); 28] = [
+pub(super) const FIXED: [(&str, &str); 26] = [
     ("meta", "hash"),
     ("spec", "hash"),
     ("task", "hash"),
@@ -51,8 +51,6 @@ pub(super) const FIXED: [(&str, &str); 28] = [
     ("born", "stream"),
     ("log", "stream"),
     ("count", "hash"),
-    ("idle", "hash"),
-    ("order", "zset"),
     ("line", "zset"),
     ("delayed", "zset"),
     ("owned", "zset"),
@@ -110,11 +108,6 @@ impl Keys {
             Topic::Queue => "queue",
         };
         self.bells() + name
-    }
-
-    /// The channel by which tasks are handed to those who wait with a handle.
-    pub(super) fn hand(&self, handle: u64) -> String {
-        format!("{}hand:{handle:016x}", self.prefix)
     }
 
     /// The stream by which those are woken who wait for tasks of a partition.

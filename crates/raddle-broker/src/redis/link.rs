@@ -178,7 +178,7 @@ impl Link {
 
     /// A script with all that it is sent with; `remembered` is where its answer is to be kept, and its number.
     fn eval(&self, script: &'static Script, keys: Vec<String>, remembered: [String; 2], args: Vec<Vec<u8>>) -> Eval {
-        let fixed = script.keys.iter().map(|&key| self.keys.fixed()[key].clone());
+        let fixed = self.keys.fixed().iter().cloned();
         let head = std::iter::once(self.keys.bells()).chain(remembered).map(String::into_bytes);
         Eval { script, keys: fixed.chain(keys).collect(), args: head.chain(args).collect() }
     }
@@ -228,26 +228,10 @@ impl Link {
         let mut connection = live.connection.clone();
         let answer = match request {
             Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
+            // A server that was started anew, or whose scripts were flushed, is sent the script again.
             Request::Eval(eval) => {
-                let command = eval.command("EVALSHA", &eval.script.hash);
-                let sent = if eval.script.tells {
-                    // A server writes first to whom it had nothing to say until last: with an answer of ours under way before the script
-                    // runs, those that the script tells something are not kept waiting until we have been woken.
-                    // What becomes of the PING itself is nobody's concern.
-                    let mut pipe = redis::pipe();
-                    pipe.ignore_errors().cmd("PING").add_command(command);
-                    let answers = pipe.query_async::<Vec<Value>>(&mut connection).await;
-                    answers.and_then(|mut answers| answers.pop().unwrap_or_default().extract_error())
-                } else {
-                    command.query_async::<Value>(&mut connection).await
-                };
-                match sent {
-                    // A server that was started anew, or whose scripts were flushed, has to be told again.
-                    Err(error) if error.code() == Some("NOSCRIPT") => {
-                        eval.command("EVAL", &eval.script.text).query_async(&mut connection).await
-                    }
-                    sent => sent,
-                }
+                let mut call = eval.script.code.prepare_invoke();
+                call.key(&eval.keys).arg(&eval.args).invoke_async(&mut connection).await
             }
         };
         let answer = answer.map_err(|error| self.target.explain(&error))?;
@@ -332,14 +316,6 @@ impl Link {
             slots.made += 1;
             slots.made
         })
-    }
-}
-
-impl Eval {
-    fn command(&self, name: &str, script: &str) -> redis::Cmd {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
-        command
     }
 }
 

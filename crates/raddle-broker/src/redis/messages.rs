@@ -10,7 +10,6 @@ use super::{
     keys::Topic,
     link::Sure,
     script,
-    submit::{Mode, lifetimes},
     value::{arg, list, number, text, tids},
 };
 use crate::{Conversion, Letter, Message, Messages, Peek, QueueDepth, Result, Submitted};
@@ -68,26 +67,22 @@ impl Messages for Redis {
 
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
         let Conversion { queue, messages, tasks, letters } = conversion;
-        let (mut keys, mut args) = self.submission(&tasks, Mode::Plain)?;
+        let (streams, packed) = self.submission(&tasks)?;
         let place = self.core.keys.queue(&queue);
-        keys.push(place.key);
+        let (mut keys, mut args) = (vec![place.key], vec![packed, arg(place.listed), arg(messages.len())]);
         let member = |message: &Message| format!("{}{}:{}", place.prefix, message.id, message.body).into_bytes();
         args.extend(messages.iter().map(member));
-        let counts = [arg(place.listed), arg(messages.len()), arg(letters.len()), lifetimes(&tasks)];
         for Letter { to, body } in letters {
             let place = self.core.keys.queue(&to);
             keys.push(place.key);
             args.extend([arg(place.prefix), arg(place.listed), arg(place.mark), body.into_bytes()]);
         }
-        args.extend(counts);
-        let mut answer = list(self.link().change(&script::CONVERT, keys, args, Sure::Durable).await?);
-        if answer.first().cloned().map(text).as_deref() != Some("made") {
+        keys.extend(streams);
+        let mut answer = list(self.link().change(&script::CONVERT, keys, args, Sure::Durable).await?).into_iter();
+        if answer.next().map(text).as_deref() != Some("made") {
             return Ok(None);
         }
-        Ok(Some(match tasks.len() {
-            0 => Vec::new(),
-            tasks => self.stored(answer.split_off(1), tasks).await?.submitted,
-        }))
+        self.submitted(&mut answer).await.map(Some)
     }
 
     async fn depths(&self) -> Result<Vec<QueueDepth>> {

@@ -5,7 +5,6 @@
 //! id; a sorted set holds the ids of those that can be claimed, in order. A stream for each queue, set of needs and priority is a bell: a
 //! worker that waits blocks in one `XREADGROUP` over those it may take from, and a new entry wakes exactly one worker, whose claim then takes
 //! the best there is. No task is in a stream, so one whose bell was heard by a worker that died in that moment is still there for the next.
-//! Where a worker waits and nothing else does, a task that is submitted alone does not even stand in line: it is handed over (see `hand`).
 //!
 //! What follows from the end of an attempt is decided here, from what was read, by the same function that all engines use; the script
 //! then makes the change only if the task is still as it was read.
@@ -20,7 +19,6 @@ mod demand;
 mod fault;
 mod finish;
 mod group;
-mod hand;
 mod health;
 mod keys;
 mod link;
@@ -34,7 +32,6 @@ mod reader;
 mod reclaim;
 mod record;
 mod registry;
-mod run;
 mod schedules;
 mod script;
 mod submit;
@@ -58,7 +55,6 @@ use bell::{Bell, Wait};
 use claim::Ask;
 use finish::Successes;
 use group::Group;
-use hand::Hand;
 use keys::{Keys, Part, Topic};
 use link::{Link, random};
 use reader::Readers;
@@ -80,7 +76,6 @@ struct Core {
     link: Link,
     keys: Arc<Keys>,
     bell: Bell,
-    hand: Hand,
     readers: Readers,
     doubts: Doubts,
     /// Looks for tasks, workers that come, and ends of attempts, on their way.
@@ -118,12 +113,10 @@ impl Redis {
 impl Core {
     fn new(link: Link, keys: Arc<Keys>) -> Self {
         let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
-        let hand = Hand::new(&keys);
         Self {
             link,
             keys,
             bell,
-            hand,
             readers: Readers::default(),
             doubts: Doubts::default(),
             claiming: Group::default(),

@@ -129,11 +129,8 @@ async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys
     if known.as_deref() == Some(run) {
         return Ok(());
     }
-    let mut boot = redis::cmd("EVAL");
-    boot.arg(&script::BOOT.text).arg(script::BOOT.keys.len());
-    script::BOOT.keys.iter().for_each(|&key| _ = boot.arg(&keys.fixed()[key]));
-    boot.arg(keys.bells()).arg("").arg("").arg(run);
-    boot.query_async(connection).await
+    let mut boot = script::BOOT.code.prepare_invoke();
+    boot.key(keys.fixed()).arg(keys.bells()).arg("").arg("").arg(run).invoke_async(connection).await
 }
 
 fn parse(info: &str) -> HashMap<String, String> {

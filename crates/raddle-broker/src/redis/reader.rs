@@ -45,22 +45,22 @@ pub(super) struct Reader {
 }
 
 /// How a wait ended.
-pub(super) enum Woken<T> {
+pub(super) enum Woken {
     /// By the stream of a partition, by the worker's own, or because it was over.
     By(Option<String>),
-    /// As the caller wanted it.
-    Ended(T),
+    /// The caller has ended it.
+    Ended,
 }
 
 impl Core {
     /// Waits until something comes into one of the partitions, for `wait` at most, or until `ended` is there.
-    pub(super) async fn block<T>(
+    pub(super) async fn block(
         self: &Arc<Self>,
         owner: Tid,
         parts: &[Part],
         wait: Duration,
-        ended: impl Future<Output = T>,
-    ) -> Result<Woken<T>, Fault> {
+        ended: impl Future<Output = ()>,
+    ) -> Result<Woken, Fault> {
         let reader = self.reader(owner).await?;
         let (id, probes) = (reader.id, reader.ready_for != Some(owner));
         let millis = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
@@ -79,18 +79,13 @@ impl Core {
                 self.unblock(id).await;
                 reading.await
             }
-            ended = ended => {
-                let core = Arc::clone(self);
-                tokio::spawn(async move {
-                    // The caller goes first.
-                    tokio::task::yield_now().await;
-                    core.unblock(id).await;
-                    // An entry that came in the same moment is for another.
-                    if let Ok(Ok(Read { by: Some(stream), .. })) = reading.await {
-                        core.wake(&[stream]).await;
-                    }
-                });
-                return Ok(Woken::Ended(ended));
+            () = ended => {
+                self.unblock(id).await;
+                // An entry that came in the same moment is for another.
+                if let Ok(Ok(Read { by: Some(stream), .. })) = reading.await {
+                    self.wake(&[stream]).await;
+                }
+                return Ok(Woken::Ended);
             }
         };
         match read.map_err(|error| Fault::Away(format!("a blocking read failed: {error}")))?? {

@@ -36,7 +36,6 @@ pub(super) struct Record {
     pub(super) owner: Option<Tid>,
     /// In microseconds since the epoch.
     pub(super) claimed_at: Option<i64>,
-    /// Where a task was handed over and has not begun, scripts see something else here: see `common.lua`.
     pub(super) pid: Option<u32>,
     pub(super) paused: bool,
     /// Whether its present attempt has chained anything.

@@ -14,7 +14,7 @@ use super::{
     keys::Topic,
     link::Sure,
     script,
-    submit::{Mode, lifetimes, micros_from},
+    submit::micros_from,
     value::{arg, at_micros, list, maybe, micros, text, tid},
 };
 use crate::{
@@ -41,28 +41,23 @@ impl Schedules for Redis {
         let entry = change.written()?;
         let ScheduleChange { name, seen, entry: is, tasks, due } = change;
         let next = is.as_ref().and_then(|entry| entry.due());
-        let (keys, mut args) = self.submission(&tasks, Mode::Plain)?;
-        args.extend([
+        let (keys, packed) = self.submission(&tasks)?;
+        let args = vec![
+            packed,
             name.into_bytes(),
             seen.map_or(Vec::new(), arg),
             due.map_or(Vec::new(), |due| arg(micros_from(unix_nanos(due)))),
             next.map_or(Vec::new(), |next| arg(micros_from(unix_nanos(next)))),
             entry.unwrap_or_default().into_bytes(),
-            arg(tasks.len()),
-            lifetimes(&tasks),
-        ]);
-        let mut answer = list(self.link().change(&script::SCHEDULE, keys, args, Sure::Durable).await?);
-        match answer.first().cloned().map(text).as_deref() {
+        ];
+        let mut answer = list(self.link().change(&script::SCHEDULE, keys, args, Sure::Durable).await?).into_iter();
+        match answer.next().map(text).as_deref() {
             Some("raced") => return Ok(ScheduleChanged::Raced),
             Some("early") => return Ok(ScheduleChanged::Early),
             _ => {}
         }
-        let version = answer.get(1).cloned().and_then(tid).ok_or_else(|| self.link().odd(&Value::Nil))?;
-        let submitted = match tasks.len() {
-            0 => Vec::new(),
-            tasks => self.stored(answer.split_off(2), tasks).await?.submitted,
-        };
-        Ok(ScheduleChanged::Made { version, submitted })
+        let version = answer.next().and_then(tid).ok_or_else(|| self.link().odd(&Value::Nil))?;
+        Ok(ScheduleChanged::Made { version, submitted: self.submitted(&mut answer).await? })
     }
 
     async fn agenda(&self, wait: Duration) -> Result<Agenda> {

@@ -13,7 +13,6 @@ use super::{
     log::{born, known},
     reclaim,
     record::Place,
-    run::Run,
     value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
@@ -24,8 +23,6 @@ use crate::{
 
 /// How many tasks are read at once for a list.
 const PAGE: usize = 200;
-/// How many runs of waiting tasks are read at once to count them.
-const RUNS: usize = 10_000;
 /// How many ids that could be meant by a short one are looked for at once.
 const COMPLETED_AT_ONCE: usize = 5000;
 
@@ -178,21 +175,10 @@ impl Tasks for Redis {
 impl Redis {
     /// How many tasks of a partition are older than one of them, or there at all.
     async fn before_in_line(&self, part: &str, tid: Option<Tid>) -> Result<u64> {
-        let (mut before, mut from) = (0, format!("[{part} "));
-        let to = tid.map_or_else(|| format!("({part}!"), |tid| format!("({part} {tid}!"));
-        loop {
-            let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGEBYLEX").arg(self.core.keys.of("line")).arg(&from).arg(&to);
-            pipe.arg("LIMIT").arg(0).arg(RUNS);
-            let runs = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
-            let (full, last) = (runs.len() == RUNS, runs.last().cloned().map(text));
-            let runs = runs.into_iter().filter_map(|run| Run::in_line(&text(run)));
-            before += runs.map(|run| tid.map_or(run.len(), |tid| run.older_than(tid))).sum::<u64>();
-            match last {
-                Some(last) if full => from = format!("({last}"),
-                _ => return Ok(before),
-            }
-        }
+        let to = tid.map_or_else(|| format!("({part}!"), |tid| format!("({part} {tid}"));
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(to);
+        Ok(self.link().pipe(pipe).await?.pop().map_or(0, number))
     }
 
     /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without

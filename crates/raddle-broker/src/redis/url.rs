@@ -66,13 +66,6 @@ impl Default for Options {
     }
 }
 
-impl Options {
-    /// Whether a submission is to be in more places than the server's memory before it counts.
-    pub(super) fn wants_copies(&self) -> bool {
-        self.wait_replicas > 0 || self.wait_aof
-    }
-}
-
 impl Address {
     /// Reads a URL. `None` if its scheme is not one of ours; the reason if the rest is wrong, without what may be a password.
     pub(crate) fn parse(text: &str) -> Option<Result<Self, String>> {

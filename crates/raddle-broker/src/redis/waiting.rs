@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::{
     Redis, Topic,
     keys::Part,
-    run::Run,
-    value::{list, text},
+    value::{list, number, text},
 };
 use crate::{Result, WaitingRequest};
 
@@ -40,8 +39,7 @@ impl Redis {
         pipe.cmd("ZRANGEBYSCORE").arg(delayed).arg(format!("({now}")).arg("+inf").arg("WITHSCORES");
         pipe.arg("LIMIT").arg(0).arg(1);
         for part in parts {
-            pipe.cmd("ZRANGEBYLEX").arg(keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
-            pipe.arg("LIMIT").arg(0).arg(request.max);
+            pipe.cmd("ZLEXCOUNT").arg(keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
         }
         let mut answers = self.link().pipe(pipe).await?.into_iter();
         // An id of 19 digits, a blank, and the partition.
@@ -50,7 +48,6 @@ impl Redis {
         let next = list(answers.next().unwrap_or_default()).into_iter().nth(1);
         let next = next.and_then(|score| text(score).parse::<f64>().ok());
         let again_in = next.map(|at| Duration::from_micros((at as u64).saturating_sub(now)));
-        let runs = answers.flat_map(list).filter_map(|run| Run::in_line(&text(run)));
-        Ok(((overdue + runs.map(Run::len).sum::<u64>()).min(request.max.into()), again_in))
+        Ok(((overdue + answers.map(number).sum::<u64>()).min(request.max.into()), again_in))
     }
 }

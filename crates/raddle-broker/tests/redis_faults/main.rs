@@ -8,7 +8,6 @@ mod cluster;
 mod doctor;
 mod forms;
 mod group;
-mod hand;
 mod proxy;
 mod refusals;
 mod replicas;

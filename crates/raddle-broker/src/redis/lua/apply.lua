@@ -40,8 +40,7 @@ local function enter(it)
   local f = fields(it.to)
   local place = f[1]
   if place == 'r' then
-    line_up(it.part, it.tid, 1)
-    waits(it.part, 1)
+    line_up(it.part, it.tid)
     wake(KEYS[FIXED + it.stream])
   elseif place == 'd' then
     delay(it.tid, it.part, it.due, KEYS[FIXED + it.stream])
@@ -67,7 +66,6 @@ local function finish(it, f)
     call('HDEL', WORKERS, it.tid)
     call('HDEL', BEATS, it.tid)
     call('ZREM', LEASE, it.tid)
-    call('HDEL', IDLE, it.tid)
     call('DEL', KEYS[FIXED + it.leaves])
   end
 end

@@ -1,6 +1,6 @@
--- What scripts begin with: of these pieces, set apart by empty lines, each script has those that it uses. All keys are declared. First come
--- those that are always the same, under their names in capitals, FIXED in all; those of partitions, output and the like follow. ARGV[1] is
--- the prefix of channels, ARGV[2] where the answer is remembered, if it is, and ARGV[3] the number of the call.
+-- The beginning of every script. All keys are declared. First come those that are always the same, under their names in capitals, FIXED in
+-- all; those of partitions, output and the like follow. ARGV[1] is the prefix of channels, ARGV[2] where the answer is remembered, if it is,
+-- and ARGV[3] the number of the call.
 local call, fmt, floor = redis.call, string.format, math.floor
 local FIRST = 4
 
@@ -86,7 +86,7 @@ local function call_many(name, key, args)
 end
 
 -- Bells are brought together, and rung once at the end; counters are written then.
-local bells, write_later = {}, nil
+local bells, counts = {}, {}
 local function ring(topic)
   bells[topic] = true
 end
@@ -122,28 +122,9 @@ local function note_expiries(members)
   if call('ZRANGE', EXPIRING, 0, 0)[1] ~= first then ring('control') end
 end
 
--- What is claimed and has not begun is not counted: it is what somebody owns and does not run. Few are added to one by one, many in one go.
-local FEW, counts = 4, {}
-local function write_counts()
-  local names, changed = {}, {}
-  for what, by in pairs(counts) do
-    if by ~= 0 then names[#names + 1] = what end
-  end
-  if #names <= FEW then
-    for i = 1, #names do
-      call('HINCRBY', COUNT, names[i], int(counts[names[i]]))
-    end
-    return
-  end
-  local before = call_many('HMGET', COUNT, names)
-  for i = 1, #names do
-    changed[2 * i - 1], changed[2 * i] = names[i], int((tonumber(before[i]) or 0) + counts[names[i]])
-  end
-  call_many('HSET', COUNT, changed)
-end
+-- What is claimed and has not begun is not counted: it is in `owned` and does not run.
 local function count(what, by)
   counts[what] = (counts[what] or 0) + by
-  write_later = write_counts
 end
 
 -- One entry of the log stands for one event of each of its tasks: "tid:attempt tid:attempt …". Their ids follow each other.
@@ -154,9 +135,9 @@ local function event(kind, worker, tasks, n, detail)
   ring('log')
 end
 
--- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Of a task that was
--- handed over and has not begun, `HANDED` stands in the place of the process. Flags are a number: 1 for one that stands still on request, 2
--- more if its attempt has chained anything, and 4 or 8 more if its worker was told to stop or to kill it.
+-- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Flags
+-- are a number: 1 for one that stands still on request, 2 more if its attempt has chained anything, and 4 or 8 more if its worker was told to
+-- stop or to kill it.
 -- Places: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that has never been anything but ready has no record.
 local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
@@ -181,9 +162,9 @@ local function head(spec)
 end
 
 -- The record of a task that is claimed for the first time.
-local function first_record(spec, owner, claimed_at, process)
+local function first_record(spec, owner)
   local part, ttl, _, key = head(spec)
-  return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. claimed_at .. ' ' .. process .. ' 0 - ' .. ttl .. ' ' .. key
+  return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
 end
 
 -- What attempts have chained: under a task's id what there is of it, "calls tasks bytes told" and a line for each partition; under that and the
@@ -204,9 +185,6 @@ local function unchain(tid)
   call_many('HDEL', CHAINED, gone)
 end
 
--- Where nothing else says so, what attempts have chained is left to another script: see `follow.lua`.
-local follow = nil
-
 -- The number of control words that wait for a task.
 local function words_of(tid)
   return call('ZLEXCOUNT', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
@@ -220,76 +198,17 @@ local function refuse(tid, attempt)
   end
 end
 
--- Tasks that can be claimed stand in two lines, in runs: tasks of one partition whose ids follow each other, so that a batch costs no more
--- than one task. ORDER has the runs as they are to be taken, the most urgent and then the oldest first: a digit of urgency, the first id,
--- partition, how many. LINE has them by partition, "partition first-id how-many", for a worker that may take few of those in front. No other
--- task has an id within a run: whoever takes runs by their first ids takes tasks by their ids.
--- A partition begins with the digit of its priority, and what is left of it to nine is its urgency.
-local function in_order(part, tid, n)
-  return string.char(105 - string.byte(part)) .. tid .. ' ' .. part .. ' ' .. int(n)
-end
-local function in_line(part, tid, n)
-  return part .. ' ' .. tid .. ' ' .. int(n)
-end
-
-local function line_up(part, tid, n)
-  call('ZADD', ORDER, '0', in_order(part, tid, n))
-  call('ZADD', LINE, '0', in_line(part, tid, n))
-end
-
--- How many wait is counted by queue, under its name behind a bar.
-local function queue_of(part)
-  return string.match(part, '|[^|]*')
-end
-
+-- A task that can be claimed is a member of LINE, its partition and its id: a range for each partition, the oldest first. How many wait is
+-- counted by queue, under its name behind a bar.
 local function waits(part, by)
-  count(queue_of(part), by)
+  count(string.match(part, '|[^|]*'), by)
 end
-
--- Whether a worker may take from a partition: it serves the queue, and has what is needed. What it serves and has stands between line ends.
-local function fits(part, queues, caps)
-  local queue, needs = string.match(part, '^%d|([^|]*)|(.*)$')
-  if not queue or not string.find(queues, '\n' .. queue .. '\n', 1, true) then return false end
-  if needs == '' then return true end
-  if not string.find(needs, ',', 1, true) then return string.find(caps, '\n' .. needs .. '\n', 1, true) ~= nil end
-  for need in string.gmatch(needs, '[^,]+') do
-    if not string.find(caps, '\n' .. need .. '\n', 1, true) then return false end
-  end
-  return true
+local function line_up(part, tid)
+  call('ZADD', LINE, '0', part .. ' ' .. tid)
+  waits(part, 1)
 end
-
--- An id in two limbs, which numbers hold exactly, and back.
-local LIMB = 10000000
-local function limbs(tid)
-  return tonumber(string.sub(tid, 1, 12)), tonumber(string.sub(tid, 13))
-end
-local function from_limbs(high, low)
-  return fmt('%d%07d', high + floor(low / LIMB), low % LIMB)
-end
-
--- Takes one task out of the run it stands in, and leaves what is before and behind it.
 local function leave_line(part, tid)
-  local run = call('ZREVRANGEBYLEX', LINE, '(' .. part .. ' ' .. tid .. '!', '[' .. part .. ' ', 'LIMIT', 0, 1)[1]
-  if not run then return end
-  local first, n = string.match(run, ' (%d+) (%d+)$')
-  local high, low = limbs(first)
-  local own_high, own_low = limbs(tid)
-  local before = (own_high - high) * LIMB + own_low - low
-  local behind = tonumber(n) - before - 1
-  if behind < 0 then return end
-  call('ZREM', ORDER, in_order(part, first, n))
-  call('ZREM', LINE, run)
-  if before > 0 then line_up(part, first, before) end
-  if behind > 0 then line_up(part, from_limbs(own_high, own_low + 1), behind) end
-  waits(part, -1)
-end
-
--- Gives a new task to a worker that has not asked for it.
-local HANDED = 'h'
-local function give(worker, tid, spec, process)
-  call('HSET', TASK, tid, first_record(spec, worker, int(now_us), process))
-  call('ZADD', OWNED, '0', worker .. ':' .. tid)
-  event(SPAWNING, worker, tid .. ':1', 1)
+  if call('ZREM', LINE, part .. ' ' .. tid) == 1 then waits(part, -1) end
 end
 
 -- Wakes one worker that waits for a partition. The stream is a bell: what it rings for stands in line, so that old entries may go.
@@ -304,6 +223,113 @@ local LOOKS = 2100000
 local function delay(tid, part, due, stream)
   call('ZADD', DELAYED, due, tid .. ' ' .. part)
   if due - now_us < LOOKS and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake(stream) end
+end
+
+-- The streams of partitions among the keys, by partition.
+local function given_streams()
+  local streams = {}
+  for i = FIXED + 1, #KEYS do
+    local part = string.match(KEYS[i], '}:ready:(.+)$')
+    if part then streams[part] = KEYS[i] end
+  end
+  return streams
+end
+
+-- Makes those partitions that are not there yet. Returns how many: the caller tells workers of them, which wait on those that they know of.
+local function open_parts(streams)
+  local fresh = 0
+  for part, stream in pairs(streams) do
+    if call('SADD', PARTS, part) == 1 then
+      local made = redis.pcall('XGROUP', 'CREATE', stream, 'raddle', '0', 'MKSTREAM')
+      if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err) end
+      fresh = fresh + 1
+    end
+  end
+  return fresh
+end
+
+-- How many workers a batch wakes for one partition: each that finds more than it takes wakes another.
+local RINGS = 4
+
+-- Stores tasks. Each is its partition, when it is due ('' for now, or microseconds from now, or '@' and the microsecond), the same in
+-- nanoseconds, its unique key, its spec as it is stored, and when it expires, as `expires_in` reads it. Returns their ids: behind '=' that of
+-- the task which has the unique key already. With `own`, one that is due is not put in line, and its id is returned besides.
+local function submit(tasks, streams, own)
+  local new, tids, taken = {}, {}, {}
+  for i, task in ipairs(tasks) do
+    local key = task[4]
+    local holder = key ~= '' and (taken[key] or call('HGET', UNIQUES, key))
+    if holder then
+      tids[i] = holder
+    else
+      new[#new + 1] = i
+      if key ~= '' then taken[key] = i end
+    end
+  end
+  if #new > 0 then
+    local s, c = take_ids(#new)
+    for n, i in ipairs(new) do
+      tids[i] = digits(id_after(s, c, n - 1))
+    end
+    call('XADD', BORN, stream_id(s, c), 'n', int(#new))
+    ring('log')
+  end
+  local specs, records, keys, line, expiring, ready, due_now = {}, {}, {}, {}, {}, {}, nil
+  for _, i in ipairs(new) do
+    local tid = tids[i]
+    local part, due, due_ns, key, spec, lifetime = unpack(tasks[i])
+    specs[#specs + 1] = tid
+    specs[#specs + 1] = spec
+    if key ~= '' then
+      keys[#keys + 1] = key
+      keys[#keys + 1] = tid
+    end
+    local expires = expires_in(lifetime)
+    if expires then
+      expiring[#expiring + 1] = expires
+      expiring[#expiring + 1] = tid
+    end
+    local run_at = nil
+    if string.sub(due, 1, 1) == '@' then
+      run_at = tonumber(string.sub(due, 2))
+    elseif due ~= '' then
+      run_at = now_us + tonumber(due)
+      due_ns = int(run_at) .. '000'
+    end
+    if run_at and run_at > now_us then
+      local _, ttl = head(spec)
+      records[#records + 1] = tid
+      records[#records + 1] = record({ 'd', 0, 0, 0, part, '-', '-', '-', 0, due_ns, ttl, key })
+      delay(tid, part, int(run_at), streams[part])
+      count('d', 1)
+    elseif own then
+      due_now = tid
+    else
+      line[#line + 1] = '0'
+      line[#line + 1] = part .. ' ' .. tid
+      ready[part] = (ready[part] or 0) + 1
+    end
+  end
+  call_many('HSET', SPEC, specs)
+  call_many('HSET', TASK, records)
+  call_many('HSET', UNIQUES, keys)
+  call_many('ZADD', LINE, line)
+  note_expiries(expiring)
+  for part, n in pairs(ready) do
+    waits(part, n)
+    for _ = 1, math.min(n, RINGS) do
+      wake(streams[part])
+    end
+  end
+  local is_new = {}
+  for _, i in ipairs(new) do
+    is_new[i] = true
+  end
+  for i, tid in ipairs(tids) do
+    -- One that has the key of another in the same batch stands for that one.
+    if not is_new[i] then tids[i] = '=' .. (type(tid) == 'number' and tids[tid] or tid) end
+  end
+  return tids, due_now
 end
 
 -- Leases run only while somebody is heard. Nobody can renew one with a server that is down or stands still, and nobody takes over: so when
@@ -334,19 +360,6 @@ local function lease_out(worker, ttl_ms)
   call('HSET', META, 'beat', int(now_ms))
 end
 
--- Enters a worker: it is a task too.
-local function enlist(spec, info, pid, ttl_ms, kept_ms)
-  local s, c = take_ids(1)
-  local tid = digits(s, c)
-  call('XADD', BORN, stream_id(s, c), 'n', '1')
-  call('HSET', SPEC, tid, spec)
-  call('HSET', TASK, tid, record({ 'x', 1, 0, 0, '-', tid, int(now_us), pid, 0, '-', kept_ms, '' }))
-  call('HSET', WORKERS, tid, info)
-  lease_out(tid, ttl_ms)
-  event(RUNNING, tid, tid .. ':1', 1)
-  return tid
-end
-
 -- Enters a worker that is there for one task alone. It is no task itself.
 local function enter_own(info, ttl_ms)
   local tid = digits(take_ids(1))
@@ -362,13 +375,14 @@ local function dismiss(owner)
     call('HDEL', WORKERS, owner)
     call('HDEL', BEATS, owner)
     call('ZREM', LEASE, owner)
-    call('HDEL', IDLE, owner)
   end
 end
 
 -- The end of every script: what was put off is written, and the answer is remembered, with the second of it.
 local function answer(reply, remembered)
-  if write_later then write_later() end
+  for what, by in pairs(counts) do
+    if by ~= 0 then call('HINCRBY', COUNT, what, int(by)) end
+  end
   for topic in pairs(bells) do
     call('PUBLISH', ARGV[1] .. topic, '')
   end

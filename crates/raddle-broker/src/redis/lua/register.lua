@@ -1,3 +1,11 @@
--- Enters a worker. KEYS: its own stream, which is made by the caller once the id is known. ARGV: spec, info, process, lease, how long
--- its record is kept.
-return answer({ enlist(ARGV[FIRST], ARGV[FIRST + 1], ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]), ARGV[FIRST + 4]) })
+-- Enters a worker: it is a task too. ARGV: spec, info, process, lease, how long its record is kept.
+local spec, info, pid, ttl_ms, kept_ms = unpack(ARGV, FIRST)
+local s, c = take_ids(1)
+local tid = digits(s, c)
+call('XADD', BORN, stream_id(s, c), 'n', '1')
+call('HSET', SPEC, tid, spec)
+call('HSET', TASK, tid, record({ 'x', 1, 0, 0, '-', tid, int(now_us), pid, 0, '-', kept_ms, '' }))
+call('HSET', WORKERS, tid, info)
+lease_out(tid, tonumber(ttl_ms))
+event(RUNNING, tid, tid .. ':1', 1)
+return answer({ tid })
