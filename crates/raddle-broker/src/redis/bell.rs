@@ -1,10 +1,10 @@
 //! How handles wake each other: one channel for each topic, which the scripts publish to.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures_util::StreamExt;
+use redis::PushKind;
 use tokio::{
-    sync::{OnceCell, watch},
+    sync::{OnceCell, mpsc, watch},
     time::{Instant, timeout},
 };
 
@@ -70,13 +70,17 @@ impl Bell {
 async fn listen(target: &Target, channel: &str, mut ring: impl FnMut()) {
     let mut backoff = Backoff::new(&target.address.options, FOR_EVER);
     loop {
-        if let Ok(mut subscriber) = target.subscriber().await
-            && subscriber.subscribe(channel).await.is_ok()
+        let (hear, mut heard) = mpsc::unbounded_channel();
+        if let Ok(mut connection) = target.subscriber(hear).await
+            && connection.subscribe(channel).await.is_ok()
         {
             ring();
-            let mut messages = pin!(subscriber.on_message());
-            while messages.next().await.is_some() {
-                ring();
+            while let Some(push) = heard.recv().await
+                && push.kind != PushKind::Disconnection
+            {
+                if push.kind == PushKind::Message {
+                    ring();
+                }
             }
             backoff = Backoff::new(&target.address.options, FOR_EVER);
         }

@@ -1,5 +1,7 @@
 //! What a failure means, and what to do about it.
 
+use std::fmt;
+
 use redis::{ErrorKind, RedisError};
 
 use crate::Error;
@@ -21,6 +23,15 @@ impl Fault {
     /// Whether it is worth asking again.
     pub(super) fn may_pass(&self) -> bool {
         !matches!(self, Self::Final(_))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Away(reason) | Self::Lost(reason) | Self::Down(reason) => f.write_str(reason),
+            Self::Final(error) => error.fmt(f),
+        }
     }
 }
 

@@ -1,27 +1,28 @@
 //! Making connections, to wherever the URL says that the server is at the moment.
 
 use std::{
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
-    aio::{MultiplexedConnection, PubSub},
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, TlsCertificates,
+    aio::MultiplexedConnection,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::{
     fault::{Fault, explain, said},
-    url::{Address, Place},
+    url::{Address, Login, Place, Tls},
 };
 use crate::Error;
 
 /// A server that can be connected to.
 pub(super) struct Target {
     pub(super) address: Address,
-    /// The certificate authority's file, read once.
-    ca: Option<Vec<u8>>,
     /// The node of a cluster that has the namespace, if the one in the URL has said that it is another. All keys of a namespace are in one
     /// place, so that one node is all there is to know of a cluster.
     node: Mutex<Option<Node>>,
@@ -32,15 +33,13 @@ pub(super) type Node = (String, u16);
 
 impl Target {
     pub(super) fn new(address: Address) -> Result<Arc<Self>, Error> {
-        let mut root = None;
-        if let Place::Tls { ca, .. } = &address.place {
+        if let Some(tls) = &address.tls {
             // Fails when there is one already: then that one serves.
             let _ = rustls::crypto::ring::default_provider().install_default();
-            if let Some(path) = ca {
-                root = Some(std::fs::read(path).map_err(|error| Error::io(path, &error))?);
-            }
+            // A file that is missing is said now. They are read again with each connection.
+            certificates(tls)?;
         }
-        Ok(Arc::new(Self { address, ca: root, node: Mutex::default() }))
+        Ok(Arc::new(Self { address, node: Mutex::default() }))
     }
 
     /// Where it is, for people.
@@ -50,85 +49,91 @@ impl Target {
 
     /// A connection for requests. Without a time for answers, for one that blocks.
     pub(super) async fn connect(&self, answers_within: Option<Duration>) -> Result<MultiplexedConnection, Fault> {
-        let timeout = self.address.options.connect_timeout;
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(timeout)).set_response_timeout(answers_within);
-        let client = self.client().await?;
+        let client = self.client(ProtocolVersion::RESP2).await?;
+        self.open(&client, self.config().set_response_timeout(answers_within)).await
+    }
+
+    /// A connection for what others publish.
+    pub(super) async fn subscriber(&self, heard: UnboundedSender<PushInfo>) -> Result<MultiplexedConnection, Fault> {
+        let client = self.client(ProtocolVersion::RESP3).await?;
+        self.open(&client, self.config().set_push_sender(heard)).await
+    }
+
+    async fn open(&self, client: &Client, config: AsyncConnectionConfig) -> Result<MultiplexedConnection, Fault> {
         let connected = client.get_multiplexed_async_connection_with_config(&config).await;
         connected.map_err(|error| self.not_connected(&error))
     }
 
-    /// A connection for what others publish.
-    pub(super) async fn subscriber(&self) -> Result<PubSub, Fault> {
-        let client = self.client().await?;
-        let connecting = client.get_async_pubsub();
-        match tokio::time::timeout(self.address.options.connect_timeout, connecting).await {
-            Ok(connected) => connected.map_err(|error| self.not_connected(&error)),
-            Err(_) => Err(Fault::Away("no connection in time".into())),
-        }
+    fn config(&self) -> AsyncConnectionConfig {
+        let options = &self.address.options;
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(options.connect_timeout))
+            .set_response_timeout(Some(options.response_timeout))
     }
 
-    async fn client(&self) -> Result<Client, Fault> {
-        let addr = match &self.address.place {
-            Place::Tcp { host, port } => {
-                let (host, port) = self.node().unwrap_or_else(|| (host.clone(), *port));
-                ConnectionAddr::Tcp(host, port)
-            }
-            Place::Tls { host, port, .. } => {
-                let (host, port) = self.node().unwrap_or_else(|| (host.clone(), *port));
-                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-            }
-            Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
-            Place::Sentinel { hosts, master } => self.ask_sentinels(hosts, master).await?,
-        };
-        let mut settings = RedisConnectionInfo::default()
+    async fn client(&self, protocol: ProtocolVersion) -> Result<Client, Fault> {
+        let login = &self.address.login;
+        let settings = settings(login)
             .set_db(self.address.database)
-            .set_lib_name("raddle", env!("CARGO_PKG_VERSION"));
-        if let Some(user) = &self.address.user {
-            settings = settings.set_username(user);
+            .set_lib_name("raddle", env!("CARGO_PKG_VERSION"))
+            .set_protocol(protocol);
+        match &self.address.place {
+            Place::Unix(path) => self.client_at(ConnectionAddr::Unix(path.clone()), settings),
+            Place::Tcp { host, port } => self.client_of(self.node().unwrap_or_else(|| (host.clone(), *port)), settings),
+            Place::Sentinel { hosts, master, login } => {
+                self.client_of(self.ask_sentinels(hosts, master, login).await?, settings)
+            }
         }
-        if let Some(password) = &self.address.password {
-            settings = settings.set_password(&password.0);
-        }
-        self.client_at(addr, settings).map_err(|error| self.explain(&error))
     }
 
-    fn client_at(&self, addr: ConnectionAddr, settings: RedisConnectionInfo) -> redis::RedisResult<Client> {
+    /// A client for a server on the network.
+    fn client_of(&self, (host, port): Node, settings: RedisConnectionInfo) -> Result<Client, Fault> {
+        let addr = match self.address.tls {
+            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+            None => ConnectionAddr::Tcp(host, port),
+        };
+        self.client_at(addr, settings)
+    }
+
+    fn client_at(&self, addr: ConnectionAddr, settings: RedisConnectionInfo) -> Result<Client, Fault> {
         // A peer that vanished without a word is noticed within half a minute, on connections that are silent by design.
         let keepalive = TcpKeepalive::new()
             .with_time(Duration::from_secs(10))
             .with_interval(Duration::from_secs(5))
             .with_retries(4);
         let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        let info = addr.into_connection_info()?.set_tcp_settings(tcp).set_redis_settings(settings);
-        match info.addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: self.ca.clone() })
+        let explain = |error| self.explain(&error);
+        let info = addr.into_connection_info().map_err(explain)?.set_tcp_settings(tcp).set_redis_settings(settings);
+        let client = match &self.address.tls {
+            // A file that is being replaced may be there in a moment.
+            Some(tls) => {
+                Client::build_with_tls(info, certificates(tls).map_err(|error| Fault::Away(error.to_string()))?)
             }
-            _ => Client::open(info),
-        }
+            None => Client::open(info),
+        };
+        client.map_err(explain)
     }
 
     /// Asks one sentinel after another where the master is.
-    async fn ask_sentinels(&self, hosts: &[(String, u16)], master: &str) -> Result<ConnectionAddr, Fault> {
-        let mut last = Fault::Away("no sentinel is named".into());
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.address.options.connect_timeout))
-            .set_response_timeout(Some(self.address.options.response_timeout));
-        for (host, port) in hosts {
-            let ask = async || -> redis::RedisResult<Option<(String, u16)>> {
-                let addr = ConnectionAddr::Tcp(host.clone(), *port);
-                let client = self.client_at(addr, RedisConnectionInfo::default())?;
-                let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-                redis::cmd("SENTINEL").arg("get-master-addr-by-name").arg(master).query_async(&mut connection).await
+    async fn ask_sentinels(&self, hosts: &[Node], master: &str, login: &Login) -> Result<Node, Fault> {
+        let mut last = "no sentinel is named".into();
+        for node in hosts {
+            let ask = async || -> Result<Option<Node>, Fault> {
+                let client = self.client_of(node.clone(), settings(login))?;
+                let mut connection = self.open(&client, self.config()).await?;
+                let mut command = redis::cmd("SENTINEL");
+                command.arg("get-master-addr-by-name").arg(master);
+                command.query_async(&mut connection).await.map_err(|error| self.explain(&error))
             };
+            let (host, port) = node;
             match ask().await {
-                Ok(Some((host, port))) => return Ok(ConnectionAddr::Tcp(host, port)),
-                Ok(None) => last = Fault::Away(format!("the sentinel {host}:{port} knows no master '{master}'")),
-                Err(error) => last = Fault::Away(format!("the sentinel {host}:{port}: {error}")),
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => last = format!("the sentinel {host}:{port} knows no master '{master}'"),
+                Err(fault) => last = format!("the sentinel {host}:{port}: {fault}"),
             }
         }
-        Err(last)
+        // Another of them may be asked in a moment, or this one may have been told the password by then.
+        Err(Fault::Away(last))
     }
 
     /// The node that was found to have the namespace.
@@ -145,7 +150,7 @@ impl Target {
                 fault => fault,
             };
         };
-        let (Place::Tcp { host: asked, .. } | Place::Tls { host: asked, .. }) = &self.address.place else {
+        let Place::Tcp { host: asked, .. } = &self.address.place else {
             let fix = "name a node of the cluster, as in redis://HOST:PORT".into();
             return Error::Refused { place: self.place(), reason: "is one node of a cluster".into(), fix }.into();
         };
@@ -170,6 +175,27 @@ impl Target {
         *self.node.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.explain(error)
     }
+}
+
+fn settings(login: &Login) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default();
+    if let Some(user) = &login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(&password.0);
+    }
+    settings
+}
+
+/// Reads the files for encrypted connections.
+fn certificates(tls: &Tls) -> Result<TlsCertificates, Error> {
+    let read = |path: &PathBuf| std::fs::read(path).map_err(|error| Error::io(path, &error));
+    let client_tls = match (&tls.cert, &tls.key) {
+        (Some(cert), Some(key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        _ => None,
+    };
+    Ok(TlsCertificates { client_tls, root_cert: tls.ca.as_ref().map(read).transpose()? })
 }
 
 /// Where a node of a cluster says that the namespace is: `MOVED 3999 127.0.0.1:6381`.

@@ -8,8 +8,9 @@ pub struct Address {
     /// As it was written, password and all.
     whole: Password,
     pub(super) place: Place,
-    pub(super) user: Option<String>,
-    pub(super) password: Option<Password>,
+    pub(super) login: Login,
+    /// How connections are encrypted, those to sentinels as well.
+    pub(super) tls: Option<Tls>,
     pub(super) database: i64,
     /// What keeps systems that share a server apart.
     pub(super) namespace: String,
@@ -20,9 +21,25 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Tcp { host: String, port: u16 },
-    Tls { host: String, port: u16, ca: Option<PathBuf> },
     Unix(PathBuf),
-    Sentinel { hosts: Vec<(String, u16)>, master: String },
+    Sentinel { hosts: Vec<(String, u16)>, master: String, login: Login },
+}
+
+/// The user that a server knows, and its password.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Password>,
+}
+
+/// Files for encrypted connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tls {
+    /// The only certificate authorities that are trusted; without it, those of the system.
+    pub(super) ca: Option<PathBuf>,
+    /// The client's own certificate, and its key.
+    pub(super) cert: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
 }
 
 /// How to deal with a server.
@@ -73,7 +90,8 @@ impl Address {
         let parse: fn(&str) -> Result<Self, String> = match scheme {
             "redis" => |rest| network(rest, false),
             "rediss" => |rest| network(rest, true),
-            "redis+sentinel" => sentinel,
+            "redis+sentinel" => |rest| sentinel(rest, false),
+            "rediss+sentinel" => |rest| sentinel(rest, true),
             "redis+unix" => unix,
             _ => return None,
         };
@@ -92,20 +110,24 @@ impl Address {
 
     /// Whether a password is in it.
     pub(crate) fn has_password(&self) -> bool {
-        self.password.is_some()
+        let of_sentinel = match &self.place {
+            Place::Sentinel { login, .. } => login.password.is_some(),
+            _ => false,
+        };
+        of_sentinel || self.login.password.is_some()
     }
 
-    fn new(place: Place) -> Self {
-        let namespace = DEFAULT_NAMESPACE.into();
-        let whole = Password(String::new());
-        Self { whole, place, user: None, password: None, database: 0, namespace, options: Options::default() }
+    fn new(place: Place, tls: bool) -> Self {
+        let (whole, namespace) = (Password(String::new()), DEFAULT_NAMESPACE.into());
+        let (login, tls, options) = (Login::default(), tls.then(Tls::default), Options::default());
+        Self { whole, place, login, tls, database: 0, namespace, options }
     }
 
     fn with_user(mut self, user: Option<&str>) -> Result<Self, String> {
         let Some(user) = user else { return Ok(self) };
         let (name, password) = user.split_once(':').map_or((user, None), |(name, password)| (name, Some(password)));
-        self.user = Some(decode(name)?).filter(|name| !name.is_empty());
-        self.password = password.map(decode).transpose()?.map(Password);
+        self.login.user = Some(decode(name)?).filter(|name| !name.is_empty());
+        self.login.password = password.map(decode).transpose()?.map(Password);
         Ok(self)
     }
 
@@ -122,7 +144,10 @@ impl Address {
                 pair.split_once('=').ok_or_else(|| "a parameter has no value: write name=value".to_owned())?;
             self.set(name, decode(value)?)?;
         }
-        Ok(self)
+        match &self.tls {
+            Some(Tls { cert, key, .. }) if cert.is_some() != key.is_some() => Err("cert and key go together".into()),
+            _ => Ok(self),
+        }
     }
 
     fn set(&mut self, name: &str, value: String) -> Result<(), String> {
@@ -130,12 +155,28 @@ impl Address {
         match name {
             "namespace" => self.namespace = namespace(value)?,
             "db" => self.database = database(&value)?,
-            "user" => self.user = Some(value),
-            "password" => self.password = Some(Password(value)),
-            "ca" => match &mut self.place {
-                Place::Tls { ca, .. } => *ca = Some(value.into()),
-                _ => return Err("ca is for rediss://".into()),
-            },
+            "user" => self.login.user = Some(value),
+            "password" => self.login.password = Some(Password(value)),
+            "sentinel_user" | "sentinel_password" => {
+                let Place::Sentinel { login, .. } = &mut self.place else {
+                    return Err(format!("{name} is for redis+sentinel://"));
+                };
+                match name {
+                    "sentinel_user" => login.user = Some(value),
+                    _ => login.password = Some(Password(value)),
+                }
+            }
+            "ca" | "cert" | "key" => {
+                let Some(tls) = &mut self.tls else {
+                    return Err(format!("{name} is for rediss:// and rediss+sentinel://"));
+                };
+                let file = match name {
+                    "ca" => &mut tls.ca,
+                    "cert" => &mut tls.cert,
+                    _ => &mut tls.key,
+                };
+                *file = Some(value.into());
+            }
             "initial" => options.initial = span(name, &value)?,
             "max" => options.max = span(name, &value)?,
             "give_up_after" => options.give_up_after = span(name, &value)?,
@@ -148,7 +189,8 @@ impl Address {
             "wait_aof" => options.wait_aof = yes(name, &value)?,
             "volatile" => options.volatile = yes(name, &value)?,
             _ => {
-                let known = "namespace, db, user, password, ca, initial, max, give_up_after, connect_timeout, response_timeout, \
+                let known = "namespace, db, user, password, sentinel_user, sentinel_password, ca, cert, key, initial, max, give_up_after, \
+                             connect_timeout, response_timeout, \
                              wait_replicas, wait_aof, volatile";
                 return Err(format!("'{name}' is not a parameter: there are {known}"));
             }
@@ -162,12 +204,11 @@ fn network(rest: &str, tls: bool) -> Result<Address, String> {
     let (authority, path, query) = split(rest)?;
     let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
     let (host, port) = host_and_port(host, PORT)?;
-    let place = if tls { Place::Tls { host, port, ca: None } } else { Place::Tcp { host, port } };
-    Address::new(place).with_user(user)?.with_database(path)?.with_query(query)
+    Address::new(Place::Tcp { host, port }, tls).with_user(user)?.with_database(path)?.with_query(query)
 }
 
 /// `//[user[:password]@]host[:port][,host[:port]…]/master[/db][?…]`.
-fn sentinel(rest: &str) -> Result<Address, String> {
+fn sentinel(rest: &str, tls: bool) -> Result<Address, String> {
     let (authority, path, query) = split(rest)?;
     let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
     let hosts = hosts.split(',').map(|host| host_and_port(host, SENTINEL_PORT)).collect::<Result<Vec<_>, _>>()?;
@@ -175,8 +216,8 @@ fn sentinel(rest: &str) -> Result<Address, String> {
     if master.is_empty() {
         return Err("the name of the master is missing: redis+sentinel://HOST:PORT/MASTER".into());
     }
-    let place = Place::Sentinel { hosts, master: decode(master)? };
-    Address::new(place).with_user(user)?.with_database(database)?.with_query(query)
+    let place = Place::Sentinel { hosts, master: decode(master)?, login: Login::default() };
+    Address::new(place, tls).with_user(user)?.with_database(database)?.with_query(query)
 }
 
 /// `PATH[?…]`.
@@ -186,7 +227,7 @@ fn unix(rest: &str) -> Result<Address, String> {
     if path.is_empty() {
         return Err("the path of the socket is missing: redis+unix:PATH".into());
     }
-    Address::new(Place::Unix(path.into())).with_query(query)
+    Address::new(Place::Unix(path.into()), false).with_query(query)
 }
 
 fn split(rest: &str) -> Result<(&str, &str, Option<&str>), String> {
@@ -259,16 +300,16 @@ impl fmt::Display for Address {
             true => format!("[{host}]:{port}"),
             false => format!("{host}:{port}"),
         };
-        let user = self.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
+        let tls = if self.tls.is_some() { "s" } else { "" };
+        let user = self.login.user.as_ref().map_or(String::new(), |user| format!("{user}@"));
         match &self.place {
-            Place::Tcp { host: name, port } => write!(f, "redis://{user}{}/{}", host((name, *port)), self.database)?,
-            Place::Tls { host: name, port, .. } => {
-                write!(f, "rediss://{user}{}/{}", host((name, *port)), self.database)?
+            Place::Tcp { host: name, port } => {
+                write!(f, "redis{tls}://{user}{}/{}", host((name, *port)), self.database)?
             }
             Place::Unix(path) => write!(f, "redis+unix:{}", path.display())?,
-            Place::Sentinel { hosts, master } => {
+            Place::Sentinel { hosts, master, .. } => {
                 let hosts: Vec<_> = hosts.iter().map(|(name, port)| host((name, *port))).collect();
-                write!(f, "redis+sentinel://{user}{}/{master}/{}", hosts.join(","), self.database)?;
+                write!(f, "redis{tls}+sentinel://{user}{}/{master}/{}", hosts.join(","), self.database)?;
             }
         }
         write!(f, "?namespace={}", self.namespace)
@@ -297,12 +338,13 @@ mod tests {
             ("redis://:p%40ss@[::1]:7000/", "redis://[::1]:7000/0?namespace=default"),
             ("rediss://host/1?ca=/etc/ca.pem", "rediss://host:6379/1?namespace=default"),
             ("redis+sentinel://a,b:7/main/2", "redis+sentinel://a:26379,b:7/main/2?namespace=default"),
+            ("rediss+sentinel://a/main?ca=x&cert=y&key=z", "rediss+sentinel://a:26379/main/0?namespace=default"),
             ("redis+unix:/run/redis.sock?db=4", "redis+unix:/run/redis.sock?namespace=default"),
         ] {
             assert_eq!(parse(text).to_string(), shown, "{text}");
         }
         let address = parse("redis://:p%40ss@host?give_up_after=2m&wait_replicas=1&volatile=yes");
-        assert_eq!((address.user, address.password), (None, Some(Password("p@ss".into()))));
+        assert_eq!(address.login, Login { user: None, password: Some(Password("p@ss".into())) });
         assert_eq!(address.options.give_up_after, Duration::from_secs(120));
         assert!(address.options.volatile && address.options.wait_replicas == 1);
     }
@@ -318,6 +360,9 @@ mod tests {
             ("redis://host?size=3", "not a parameter"),
             ("redis://host?max=soon", "not a time"),
             ("redis://host?ca=x", "rediss"),
+            ("redis+sentinel://host/main?cert=x", "rediss+sentinel"),
+            ("rediss://host?cert=x", "together"),
+            ("redis://host?sentinel_password=x", "redis+sentinel"),
             ("redis://a%4@host", "%25"),
             ("redis+sentinel://host", "master"),
             ("redis+unix:", "socket"),
@@ -330,9 +375,14 @@ mod tests {
 
     #[test]
     fn a_password_is_never_shown() {
-        for text in ["redis://me:secret@host", "rediss://:secret@host", "redis+unix:/x?password=secret"] {
+        for text in [
+            "redis://me:secret@host",
+            "rediss://:secret@host",
+            "redis+unix:/x?password=secret",
+            "redis+sentinel://a/m?sentinel_password=secret",
+        ] {
             let address = parse(text);
-            assert!(!format!("{address} {address:?}").contains("secret"), "{address:?}");
+            assert!(address.has_password() && !format!("{address} {address:?}").contains("secret"), "{address:?}");
         }
         for text in ["redis://me:secret@host:port", "redis:me:secret@host"] {
             assert!(!Address::parse(text).unwrap().unwrap_err().contains("secret"));

@@ -1,8 +1,8 @@
 //! The ways to name a server.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
-use raddle_broker::{Error, TaskFilter};
+use raddle_broker::TaskFilter;
 
 use super::{redis_server::Server, support::*};
 
@@ -34,48 +34,4 @@ async fn a_socket_file_will_do() {
     let broker = open(&format!("redis+unix:{path}?namespace=x")).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     assert!(broker.health().await.unwrap().location.starts_with("redis+unix:"));
-}
-
-#[tokio::test]
-async fn an_encrypted_connection_trusts_only_its_authority() {
-    let folder = tempfile::tempdir().unwrap();
-    let (key, cert) = (folder.path().join("key.pem"), folder.path().join("cert.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args([
-            "-subj",
-            "/CN=raddle",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-        ])
-        .arg("-keyout")
-        .arg(&key)
-        .arg("-out")
-        .arg(&cert)
-        .output()
-        .expect("openssl is installed");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let (key, cert) = (key.to_str().unwrap(), cert.to_str().unwrap());
-    let tls = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let port = tls.to_string();
-    let _server = Server::with(&[
-        "--tls-port",
-        &port,
-        "--tls-cert-file",
-        cert,
-        "--tls-key-file",
-        key,
-        "--tls-ca-cert-file",
-        cert,
-        "--tls-auth-clients",
-        "no",
-        "--appendonly",
-        "yes",
-    ]);
-    let broker = open(&format!("rediss://127.0.0.1:{port}?namespace=x&ca={cert}")).await.unwrap();
-    broker.submit(vec![task("one")]).await.unwrap();
-    let error = refusal(&format!("rediss://127.0.0.1:{port}?namespace=x")).await;
-    assert!(matches!(error, Error::Unreachable { .. } | Error::Server { .. }), "{error}");
 }

@@ -11,6 +11,7 @@ mod group;
 mod proxy;
 mod refusals;
 mod replicas;
+mod secure;
 mod support;
 
 #[path = "../redis_server/mod.rs"]

@@ -1,0 +1,125 @@
+//! Encrypted connections, passwords and client certificates, with and without sentinels.
+
+use std::{fs, net::TcpListener, path::Path, process::Command};
+
+use raddle_broker::Error;
+
+use super::{redis_server::Server, support::*};
+
+/// A certificate for this machine that vouches for itself: authority, server and client in one.
+struct Identity {
+    folder: tempfile::TempDir,
+}
+
+impl Identity {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+            .args(["-subj", "/CN=raddle", "-addext", "subjectAltName=IP:127.0.0.1"])
+            .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
+            .arg(folder.path().join("key.pem"))
+            .arg("-out")
+            .arg(folder.path().join("cert.pem"))
+            .output()
+            .expect("openssl is installed");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Self { folder }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().expect("temporary folders have plain names").to_owned()
+    }
+
+    /// What a server needs to use it, as in a configuration file.
+    fn server(&self, port: u16, clients: &str) -> Vec<(&'static str, String)> {
+        vec![
+            ("tls-port", port.to_string()),
+            ("tls-cert-file", self.file("cert.pem")),
+            ("tls-key-file", self.file("key.pem")),
+            ("tls-ca-cert-file", self.file("cert.pem")),
+            ("tls-auth-clients", clients.into()),
+        ]
+    }
+
+    /// The same for a client, as parameters of a URL.
+    fn client(&self) -> String {
+        format!("ca={}&cert={}&key={}", self.file("cert.pem"), self.file("cert.pem"), self.file("key.pem"))
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A server that keeps everything in its log, with these settings.
+fn start(settings: &[(&'static str, String)]) -> Server {
+    let mut args = vec!["--appendonly".to_owned(), "yes".into()];
+    for (name, value) in settings {
+        args.extend([format!("--{name}"), value.clone()]);
+    }
+    Server::with(&args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn start_sentinel(folder: &Path, settings: &[(&'static str, String)], monitor: &[String]) -> Server {
+    let mut lines: Vec<String> = settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    lines.extend_from_slice(monitor);
+    let config = folder.join("sentinel.conf");
+    fs::write(&config, lines.join("\n")).unwrap();
+    Server::sentinel(&config)
+}
+
+#[tokio::test]
+async fn trusts_only_the_authority_in_the_url() {
+    let (identity, port) = (Identity::new(), free_port());
+    let _server = start(&identity.server(port, "no"));
+    let url = format!("rediss://127.0.0.1:{port}?namespace=x");
+    let broker = open(&format!("{url}&ca={}", identity.file("cert.pem"))).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let error = refusal(&url).await;
+    assert!(matches!(error, Error::Unreachable { .. } | Error::Server { .. }), "{error}");
+    let error = refusal(&format!("{url}&ca=/nowhere/ca.pem")).await;
+    assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
+}
+
+#[tokio::test]
+async fn shows_its_certificate_to_a_server_that_asks_for_one() {
+    let (identity, port) = (Identity::new(), free_port());
+    let _server = start(&identity.server(port, "yes"));
+    let url = format!("rediss://127.0.0.1:{port}?namespace=x&give_up_after=1s");
+    let broker = open(&format!("{url}&{}", identity.client())).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let error = refusal(&format!("{url}&ca={}", identity.file("cert.pem"))).await;
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
+
+/// Master and sentinel have a password each, and take encrypted connections with a client certificate alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reaches_sentinel_and_master_by_password_and_certificate() {
+    let (identity, master_port, sentinel_port) = (Identity::new(), free_port(), free_port());
+    let mut settings = identity.server(master_port, "yes");
+    settings.push(("requirepass", "of-master".into()));
+    let _master = start(&settings);
+    let mut settings = identity.server(sentinel_port, "yes");
+    settings.extend([("tls-replication", "yes".into()), ("requirepass", "of-sentinel".into())]);
+    let monitor =
+        [format!("sentinel monitor main 127.0.0.1 {master_port} 1"), "sentinel auth-pass main of-master".into()];
+    let _sentinel = start_sentinel(identity.folder.path(), &settings, &monitor);
+
+    let url = |master: &str, sentinel: &str, files: &str| {
+        format!(
+            "rediss+sentinel://:{master}@127.0.0.1:{sentinel_port}/main?namespace=x&give_up_after=1s&sentinel_password={sentinel}&{files}"
+        )
+    };
+    let broker = open(&url("of-master", "of-sentinel", &identity.client())).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
+    assert_eq!(broker.claim(request(worker, 1)).await.unwrap()[0].fence.tid, tid);
+
+    let error = refusal(&url("of-master", "wrong", &identity.client())).await;
+    assert!(error.to_string().contains("sentinel") && error.to_string().contains("password"), "{error}");
+    let error = refusal(&url("wrong", "of-sentinel", &identity.client())).await;
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
+    let error = refusal(&url("of-master", "of-sentinel", &format!("ca={}", identity.file("cert.pem")))).await;
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+}
