@@ -59,7 +59,7 @@ struct End {
     owner: Option<Tid>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Event {
     kind: u8,
     worker: String,
@@ -268,7 +268,7 @@ impl<'a> Draft<'a> {
             expires,
             key,
             clears: self.obeyed,
-            events: self.events.iter().map(Event::copy).collect(),
+            events: self.events.clone(),
             replies: self.replies.clone(),
             ..Change::default()
         }
@@ -316,24 +316,6 @@ impl<'a> Draft<'a> {
         self.finish(state, false, report, None);
     }
 
-    fn is_held(&self) -> bool {
-        self.record.place == Place::Held
-    }
-
-    /// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
-    fn goes_back(&self) -> bool {
-        self.before.spec().is_ok_and(|spec| spec.on_stop == Reserved::Requeue)
-    }
-}
-
-impl Event {
-    fn copy(&self) -> Self {
-        let Self { kind, worker, attempt, detail } = self;
-        Self { kind: *kind, worker: worker.clone(), attempt: *attempt, detail: detail.clone() }
-    }
-}
-
-impl Draft<'_> {
     /// The attempt that this is about.
     pub(super) fn fence(&self) -> Fence {
         self.before.fence()
@@ -342,5 +324,14 @@ impl Draft<'_> {
     /// Whether the task is over from now on.
     pub(super) fn is_over(&self) -> bool {
         self.end.is_some()
+    }
+
+    fn is_held(&self) -> bool {
+        self.record.place == Place::Held
+    }
+
+    /// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
+    fn goes_back(&self) -> bool {
+        self.before.spec().is_ok_and(|spec| spec.on_stop == Reserved::Requeue)
     }
 }

@@ -56,15 +56,12 @@ use claim::Ask;
 use finish::Successes;
 use group::Group;
 use keys::{Keys, Part, Topic};
-use link::{Link, random};
+use link::Link;
 use reader::Readers;
 use registry::Entrant;
 use target::Target;
 
 pub use url::Address;
-
-/// How many handles are opened for one that forgets old answers.
-const FORGETS_ONE_IN: u64 = 64;
 
 /// A broker on a Redis server.
 pub struct Redis {
@@ -93,10 +90,8 @@ impl Redis {
         let target = Target::new(address)?;
         let link = Link::open(target, Arc::clone(&keys)).await?;
         let redis = Self { core: Arc::new(Core::new(link, keys)) };
-        // Where no worker stays that would do it, those that come and go do.
-        if random().is_multiple_of(FORGETS_ONE_IN) {
-            redis.forget_answers().await;
-        }
+        // Where no worker stays that would do it, those that come and go do. The script does it once a minute at most.
+        redis.forget_answers().await;
         Ok(redis)
     }
 

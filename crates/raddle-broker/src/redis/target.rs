@@ -1,6 +1,7 @@
 //! Making connections, to wherever the URL says that the server is at the moment.
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -8,8 +9,9 @@ use std::{
 
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, TlsCertificates,
+    RedisConnectionInfo, RedisFuture, TlsCertificates,
     aio::MultiplexedConnection,
+    io::AsyncDNSResolver,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -26,6 +28,22 @@ pub(super) struct Target {
     /// The node of a cluster that has the namespace, if the one in the URL has said that it is another. All keys of a namespace are in one
     /// place, so that one node is all there is to know of a cluster.
     node: Mutex<Option<Node>>,
+}
+
+/// Looks names of servers up as the rest of Raddle does.
+struct Names;
+
+impl AsyncDNSResolver for Names {
+    fn resolve<'a, 'b: 'a>(
+        &'a self,
+        host: &'b str,
+        port: u16,
+    ) -> RedisFuture<'a, Box<dyn Iterator<Item = SocketAddr> + Send + 'a>> {
+        Box::pin(async move {
+            let found = raddle_dns::lookup_host(host, port).await?;
+            Ok(Box::new(found.into_iter()) as Box<dyn Iterator<Item = SocketAddr> + Send>)
+        })
+    }
 }
 
 /// Host and port.
@@ -67,6 +85,7 @@ impl Target {
     fn config(&self) -> AsyncConnectionConfig {
         let options = &self.address.options;
         AsyncConnectionConfig::new()
+            .set_dns_resolver(Names)
             .set_connection_timeout(Some(options.connect_timeout))
             .set_response_timeout(Some(options.response_timeout))
     }
