@@ -389,7 +389,8 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     let server = Server::start();
     let old = 1_000_000_000_000_000_000u64;
     server.ask(&["XADD", "raddle:{x}:born", &format!("{}-{}", old >> 12, old & 4095), "n", "1"]);
-    server.ask(&["HSET", "raddle:{x}:spec", &old.to_string(), "5|default| 1000 - \n{}"]);
+    let stored = format!("5|default| 1000 - \n{}", serde_json::to_string(&task("old").spec).unwrap());
+    server.ask(&["HSET", "raddle:{x}:spec", &old.to_string(), &stored]);
     let broker = open(&server.url("x")).await.unwrap();
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
     let began = Instant::now();
