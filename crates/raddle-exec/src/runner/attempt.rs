@@ -120,6 +120,12 @@ impl<'a> Attempt<'a> {
             cgroup: watch.as_ref().and_then(Watch::join),
             leads: true,
         };
+        // Where the kernel does not bound the number of processes, the runner does, by looking: among a thousand busy processes of a fork bomb it would
+        // hardly get a turn.
+        let is_urgent = limits.max_procs.is_some() && !enforced.pids;
+        if is_urgent {
+            sys::set_urgent(true);
+        }
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
@@ -130,6 +136,7 @@ impl<'a> Attempt<'a> {
                     Ok(spawned) => Ok(boxed.insert(spawned).pid),
                     Err(NotBegun::Step(step, error)) => Err((step, error)),
                     Err(NotBegun::Refused(refused)) => {
+                        sys::set_urgent(false);
                         return Err(Exit::SpawnFailed { message: refused.to_string() });
                     }
                 }
@@ -142,7 +149,10 @@ impl<'a> Attempt<'a> {
             },
             (None, _, None) => unreachable!("what is no function was found as a command"),
         };
-        let pid = spawned.map_err(|(step, error)| prepared.failure(start, step, &error))?;
+        let pid = spawned.map_err(|(step, error)| {
+            sys::set_urgent(false);
+            prepared.failure(start, step, &error)
+        })?;
         frame::put_started(&mut runner.control.outgoing, pid);
         let mut attempt = Self {
             start,
@@ -360,7 +370,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn finish(mut self) -> Done {
-        if self.next_kill.is_some() {
+        if self.watch.is_some() || self.next_kill.is_some() {
             sys::set_urgent(false);
         }
         if let Some(watch) = &self.watch {
