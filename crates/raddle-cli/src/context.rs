@@ -8,6 +8,8 @@ use std::{
 
 use raddle_broker::{Broker, Url, agent::Remote, connect, sqlite::Sqlite};
 
+use raddle_fabric::spawner::WARM_VARIABLE;
+
 use crate::{
     args::Global,
     error::{Failure, Outcome},
@@ -39,12 +41,9 @@ impl Context {
     /// For a project that was found already.
     pub(crate) fn of(global: &Global, project: Project) -> Self {
         let agent = env::var_os(AGENT).map(PathBuf::from);
-        Self { project, json: global.json, quiet: global.quiet, agent }
-    }
-
-    /// For a worker of a spawner that serves at `agent`. It has nothing to say that people wait for.
-    pub(crate) fn of_warm_worker(project: Project, agent: Option<PathBuf>) -> Self {
-        Self { project, json: false, quiet: true, agent }
+        // That a worker of a spawner has run its task and left is no news.
+        let quiet = global.quiet || env::var_os(WARM_VARIABLE).is_some();
+        Self { project, json: global.json, quiet, agent }
     }
 
     /// Opens the broker, making it if it is not there.

@@ -31,9 +31,8 @@ pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
     argument == raddle_fabric::contained::LEASH
 }
 
-/// Runs the command line of this process, and returns its exit code. To be called while there is one thread, by a program whose runners
-/// know the functions of `call`.
-pub fn run(call: Option<raddle_exec::Call>) -> u8 {
+/// Runs the command line of this process, and returns its exit code. To be called while there is one thread.
+pub fn run() -> u8 {
     raddle_exec::title::init();
     #[cfg(feature = "docker")]
     if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {
@@ -47,7 +46,7 @@ pub fn run(call: Option<raddle_exec::Call>) -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(error::USAGE);
         }
     };
-    match commands::execute(cli, call) {
+    match commands::execute(cli) {
         Ok(code) => code,
         Err(failure) => {
             failure.print();

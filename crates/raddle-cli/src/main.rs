@@ -8,5 +8,5 @@ fn main() -> ExitCode {
     // A worker of a pool, too. It has no routines of its own, and answers about its health and the order to stop as any other does.
     #[cfg(feature = "pool")]
     raddle_pool::serve::main_if_asked();
-    raddle_cli::run(None).into()
+    raddle_cli::run().into()
 }

@@ -231,11 +231,6 @@ impl Dialogue {
         self.garbled.as_ref()
     }
 
-    /// Whether all that was said so far is dealt with: nothing of it is needed to understand what follows.
-    pub fn is_between_lines(&self) -> bool {
-        self.rest.is_empty() && self.answer.is_none() && self.garbled.is_none()
-    }
-
     fn line(&mut self, line: &[u8]) -> Option<Aside> {
         if line.trim_ascii().is_empty() {
             return None;

@@ -28,11 +28,6 @@ impl FencePage {
         SharedPage::from_fd(fd, false).map(Self)
     }
 
-    /// A view of the same page that can be written to: for a ward that renews its lease itself.
-    pub(crate) fn writable(&self) -> io::Result<Self> {
-        self.0.writable().map(Self)
-    }
-
     /// The lease holds until this reading of [`clock_now`](Self::clock_now).
     pub fn extend_to(&self, deadline_ns: u64) {
         self.cell().store(deadline_ns, Ordering::Release);

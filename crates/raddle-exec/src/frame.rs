@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use raddle_core::{Exit, Limits, Tid, Usage, moment::unix_nanos};
 use serde::{Deserialize, Serialize};
 
-use crate::message::{Done, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
+use crate::message::{Done, Notice, Order, Program, Request, Sandbox, Stream};
 
 /// Said in every frame that carries a structure. A runner is started from its worker's own file, so that another version on
 /// the other side is an accident, and is refused.
@@ -27,16 +27,11 @@ pub(crate) const MAX_STDIN: usize = 1 << 30;
 const START: u8 = 1;
 const STDIN: u8 = 2;
 const ORDER: u8 = 3;
-const LEAVE: u8 = 4;
-const NAME: u8 = 5;
-const KEPT: u8 = 6;
-const REST: u8 = 7;
 const STARTED: u8 = 16;
 pub(crate) const STDOUT: u8 = 17;
 pub(crate) const STDERR: u8 = 18;
 const DONE: u8 = 19;
 const REPLY: u8 = 20;
-const ASKED: u8 = 21;
 
 /// What can be wrong with a frame.
 #[derive(Debug, thiserror::Error)]
@@ -63,23 +58,6 @@ pub(crate) enum ToRunner {
     Stdin(Vec<u8>),
     Start(Box<Start>),
     Order(Order),
-    /// A ward is not needed any more.
-    Leave,
-    /// All that a ward has said is safe, and it waits to be told which worker it is next.
-    Rest,
-    /// The worker that a ward is, and what it is called.
-    Name(Tid, String),
-    /// How much of what a ward has sent is safe without it.
-    Kept(Kept),
-}
-
-/// What of a ward's news need not be told again if somebody else has to go on with it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// The bytes of all frames that were sent, from the first on.
-    pub(crate) bytes: u64,
-    /// What has been made of the answers among them.
-    pub(crate) heeded: Heeded,
 }
 
 /// A [`Request`] without its input.
@@ -156,30 +134,6 @@ pub(crate) fn put_order(out: &mut Vec<u8>, order: Order) {
     put_raw(out, ORDER, &[code]);
 }
 
-pub(crate) fn put_leave(out: &mut Vec<u8>) {
-    put_raw(out, LEAVE, &[]);
-}
-
-pub(crate) fn put_rest(out: &mut Vec<u8>) {
-    put_raw(out, REST, &[]);
-}
-
-pub(crate) fn put_name(out: &mut Vec<u8>, worker: Tid, name: &str) {
-    put(out, NAME, |out| {
-        out.extend(worker.as_u64().to_le_bytes());
-        out.extend_from_slice(name.as_bytes());
-    });
-}
-
-pub(crate) fn put_kept(out: &mut Vec<u8>, kept: Kept) {
-    let Kept { bytes, heeded: Heeded { logged, chained } } = kept;
-    put(out, KEPT, |out| out.extend([bytes, logged, chained].iter().flat_map(|number| number.to_le_bytes())));
-}
-
-pub(crate) fn put_asked(out: &mut Vec<u8>) {
-    put_raw(out, ASKED, &[]);
-}
-
 pub(crate) fn put_started(out: &mut Vec<u8>, pid: u32) {
     put_raw(out, STARTED, &pid.to_le_bytes());
 }
@@ -226,19 +180,6 @@ pub(crate) fn take_to_runner(buf: &mut Vec<u8>) -> Result<Option<ToRunner>, Malf
         (ORDER, [2]) => Ok(ToRunner::Order(Order::Pause)),
         (ORDER, [3]) => Ok(ToRunner::Order(Order::Resume)),
         (ORDER, _) => Err(Malformed::Short(kind)),
-        (LEAVE, _) => Ok(ToRunner::Leave),
-        (REST, _) => Ok(ToRunner::Rest),
-        (NAME, bytes) => {
-            let (number, name) = bytes.split_first_chunk().ok_or(Malformed::Short(kind))?;
-            let worker = Tid::from_u64(u64::from_le_bytes(*number)).ok_or(Malformed::Short(kind))?;
-            Ok(ToRunner::Name(worker, String::from_utf8_lossy(name).into_owned()))
-        }
-        (KEPT, bytes) => {
-            let (numbers, []) = bytes.as_chunks() else { return Err(Malformed::Short(kind)) };
-            let [bytes, logged, chained] = numbers else { return Err(Malformed::Short(kind)) };
-            let [bytes, logged, chained] = [bytes, logged, chained].map(|number| u64::from_le_bytes(*number));
-            Ok(ToRunner::Kept(Kept { bytes, heeded: Heeded { logged, chained } }))
-        }
         _ => Err(Malformed::UnknownType(kind)),
     })
 }
@@ -255,7 +196,6 @@ pub(crate) fn take_to_worker(buf: &mut Vec<u8>) -> Result<Option<Notice>, Malfor
             STDOUT => output(Stream::Stdout),
             STDERR => output(Stream::Stderr),
             REPLY => output(Stream::Reply),
-            ASKED => Ok(Notice::Asked),
             DONE => done(payload).map(|done| Notice::Done(Box::new(done))),
             _ => Err(Malformed::UnknownType(kind)),
         }
@@ -404,24 +344,6 @@ mod tests {
         assert_eq!(bytes, b"\x00\xff");
         assert_eq!((&done.exit, &done.stdout, &done.stderr), (&a_done().exit, &a_done().stdout, &a_done().stderr));
         assert_eq!(done.reply, a_done().reply);
-    }
-
-    #[test]
-    fn what_a_ward_is_told_arrives() {
-        let mut buf = Vec::new();
-        let worker = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
-        put_name(&mut buf, worker, "wärm");
-        let heeded = Heeded { logged: u64::MAX, chained: 3 };
-        put_kept(&mut buf, Kept { bytes: 7, heeded });
-        put_rest(&mut buf);
-        put_leave(&mut buf);
-        let mut next = || take_to_runner(&mut buf).unwrap().unwrap();
-        assert!(matches!(next(), ToRunner::Name(tid, name) if tid == worker && name == "wärm"));
-        assert!(matches!(next(), ToRunner::Kept(Kept { bytes: 7, heeded: told }) if told == heeded));
-        assert!(matches!(next(), ToRunner::Rest));
-        assert!(matches!(next(), ToRunner::Leave));
-        assert!(matches!(take_to_runner(&mut vec![NAME, 1, 0, 0, 0, 9]), Err(Malformed::Short(NAME))));
-        assert!(matches!(take_to_runner(&mut vec![KEPT, 1, 0, 0, 0, 9]), Err(Malformed::Short(KEPT))));
     }
 
     #[test]

@@ -3,17 +3,12 @@
 use std::{ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
 use raddle_core::Exit;
-use tokio::{process::Command, time::timeout};
-
-use crate::{
-    Done, FencePage, Heeded, Notice, Order, Prefork, Request,
-    frame::{self, Kept},
-    orphans, prefork,
-    process::Process,
-    runner,
-    socket::Socket,
-    sys,
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
 };
+
+use crate::{Done, FencePage, Notice, Order, Request, frame, orphans, runner, socket::Socket, sys};
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
@@ -36,7 +31,7 @@ pub struct RunnerOptions {
 /// Dropping the handle closes the runner's socket: the runner kills what it runs, down to the last grandchild, and exits.
 #[derive(Debug)]
 pub struct Runner {
-    process: Process,
+    child: Child,
     pid: u32,
     socket: Socket,
     incoming: Vec<u8>,
@@ -48,10 +43,6 @@ pub struct Runner {
     gone: bool,
     /// It was gone before it was a runner.
     never_began: bool,
-    /// How many bytes of its frames were taken.
-    taken: u64,
-    /// It has another owner.
-    returned: bool,
 }
 
 /// The runner has ended, or does not speak our language. Whatever it ran is dead or dying; what its command left behind is adopted by a
@@ -102,30 +93,12 @@ impl Runner {
             let pid = child.id().ok_or_else(|| io::Error::other("the runner ended at once"))?;
             Ok((pid, (pid, child)))
         })?;
-        Ok(Self::new(Process::Spawned(child), pid, socket))
+        Ok(Self::new(child, pid, socket))
     }
 
-    /// Takes over a ward, if nobody has yet.
-    pub fn take_over(prefork: &Prefork) -> Option<io::Result<Self>> {
-        let (pid, socket) = prefork.take()?;
-        Some(Socket::new(socket).map(|socket| Self::new(Process::Ward { pid }, pid, socket)))
-    }
-
-    fn new(process: Process, pid: u32, socket: Socket) -> Self {
+    fn new(child: Child, pid: u32, socket: Socket) -> Self {
         let (incoming, outgoing) = (Vec::new(), Vec::new());
-        Self {
-            process,
-            pid,
-            socket,
-            incoming,
-            outgoing,
-            sent: 0,
-            refused: None,
-            gone: false,
-            never_began: false,
-            taken: 0,
-            returned: false,
-        }
+        Self { child, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false, never_began: false }
     }
 
     /// The runner's process id.
@@ -135,7 +108,7 @@ impl Runner {
 
     /// Whether the runner's process is still there. It may have been killed while it had nothing to run.
     pub fn is_alive(&mut self) -> bool {
-        !self.gone && self.process.is_running()
+        !self.gone && matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Gives the runner an attempt to run. The one before must be done.
@@ -164,16 +137,12 @@ impl Runner {
         }
         self.flush().await?;
         loop {
-            let before = self.incoming.len();
             match frame::take_to_worker(&mut self.incoming) {
-                Ok(Some(notice)) => {
-                    self.taken += (before - self.incoming.len()) as u64;
-                    return Ok(notice);
-                }
+                Ok(Some(notice)) => return Ok(notice),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(pid = self.pid, %error, "a runner sent something unreadable and is killed");
-                    self.process.kill();
+                    let _ = self.child.start_kill();
                     return Err(self.ended(Some(io::Error::other(error))).await);
                 }
             }
@@ -185,32 +154,10 @@ impl Runner {
         }
     }
 
-    /// Tells a ward that all it has said so far is safe, and what was made of it: it need not say it again to anybody.
-    pub async fn keep(&mut self, heeded: Heeded) -> Result<(), RunnerGone> {
-        if self.process.is_ward() {
-            frame::put_kept(&mut self.outgoing, Kept { bytes: self.taken, heeded });
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    /// Ends the runner and waits until it is gone. What it still runs is killed. A ward is let go of, and not waited for.
+    /// Ends the runner and waits until it is gone. What it still runs is killed.
     pub async fn close(mut self) {
-        if self.process.is_ward() {
-            return;
-        }
         self.socket.shutdown();
         self.ended(None).await;
-    }
-
-    /// Lets go of a ward whose task is written, so that it can be another worker. What is no ward, or is not at rest, is closed.
-    pub async fn give_back(mut self, prefork: &Prefork) {
-        let at_rest = self.process.is_ward() && !self.gone && self.incoming.is_empty() && self.outgoing.is_empty();
-        let Some(Ok(socket)) = at_rest.then(|| self.socket.as_fd().try_clone_to_owned()) else {
-            return self.close().await;
-        };
-        prefork.put_back(self.pid, socket.into());
-        self.returned = true;
     }
 
     /// Sends what was not sent yet. What a cancelled call leaves is sent by the next one, so that frames stay whole.
@@ -234,19 +181,14 @@ impl Runner {
     /// Waits for the process. A socket closes a little before its process has given its children away: whoever hears that the
     /// runner is gone shall find the orphans adopted.
     async fn ended(&mut self, source: Option<io::Error>) -> RunnerGone {
-        if self.process.is_ward() {
-            // Its zygote sees to the rest.
-            self.gone = true;
-        }
         if !self.gone {
             // A stopped runner could not notice that it is to end.
             sys::kill(self.pid, libc::SIGCONT);
-            let code = match timeout(CLOSE_DEADLINE, self.process.wait()).await {
-                Ok(code) => code,
+            let code = match timeout(CLOSE_DEADLINE, self.child.wait()).await {
+                Ok(status) => status.ok().and_then(|status| status.code()),
                 Err(_) => {
                     tracing::warn!(pid = self.pid, "a runner did not end in time and is killed");
-                    self.process.kill();
-                    self.process.wait().await;
+                    let _ = self.child.kill().await;
                     None
                 }
             };
@@ -262,12 +204,7 @@ impl Drop for Runner {
     fn drop(&mut self) {
         // Not killed: killed it could not take its command's children with it. The socket, closed when this is over, ends it;
         // the runtime reaps it.
-        if self.returned {
-            return;
-        }
-        if self.process.is_ward() {
-            prefork::dismiss(self.socket.as_fd());
-        } else if !self.gone {
+        if !self.gone {
             sys::kill(self.pid, libc::SIGCONT);
         }
     }

@@ -31,34 +31,28 @@ pub mod contained;
 mod fence;
 mod frame;
 mod handle;
-mod heap;
 pub mod leftovers;
 mod mark;
 mod message;
 mod orphans;
 mod page;
-mod prefork;
 pub mod probe;
-mod process;
 mod runner;
 mod socket;
 mod sys;
 mod terminated;
 mod tree;
-mod zygote;
 
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use mark::MarkPage;
-pub use message::{Done, HANDLER, Heeded, Notice, Order, Program, Request, Sandbox, Stream};
+pub use message::{Done, HANDLER, Notice, Order, Program, Request, Sandbox, Stream};
 pub use orphans::{
     SUSPEND, become_subreaper, children, end_runners, end_what_runs, is_ignored, kill_group, reap_orphans, setsid_self,
     stop_self, terminate,
 };
-pub use prefork::Prefork;
 pub use raddle_process::{log, title};
-pub use runner::{Call, Legacy, Newborn, Succession, capped, runner_main_if_asked};
+pub use runner::{Call, capped, runner_main_if_asked};
 pub use sys::{close_on_exec, survive_file_limit, wake_when_parent_dies};
 pub use terminated::is_terminated;
 pub use tree::{Consumption, born, consumption, parent_of, place};
-pub use zygote::{Milestone, Nursery, Told, Zygote};

@@ -115,8 +115,6 @@ pub enum Notice {
     },
     /// The attempt is over, and no process of it is left.
     Done(Box<Done>),
-    /// Somebody has asked the process to end. Only a ward says so: it is a worker, and its keeper decides what that means.
-    Asked,
 }
 
 /// The account of an attempt.
@@ -157,15 +155,6 @@ impl Done {
             ended_at: Timestamp::now(),
         }
     }
-}
-
-/// What has been made of what an attempt answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heeded {
-    /// How many bytes of it are in the task's log.
-    pub logged: u64,
-    /// How many times it said what is to follow it.
-    pub chained: u64,
 }
 
 /// What an attempt writes to.

@@ -45,11 +45,6 @@ impl SharedPage {
         Self::map(fd, libc::PROT_READ | if is_writable { libc::PROT_WRITE } else { 0 })
     }
 
-    /// Another view of the same page, which can be written to.
-    pub(crate) fn writable(&self) -> io::Result<Self> {
-        Self::map(self.fd.try_clone()?, libc::PROT_READ | libc::PROT_WRITE)
-    }
-
     fn map(fd: OwnedFd, protection: libc::c_int) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing of ours.
         let page = unsafe { libc::mmap(std::ptr::null_mut(), SIZE, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
@@ -92,7 +87,7 @@ mod tests {
         let page = SharedPage::new().unwrap();
         let view = SharedPage::from_fd(page.fd.try_clone().unwrap(), false).unwrap();
         assert_eq!(view.cell(CELLS - 1).load(Ordering::Acquire), 0);
-        page.writable().unwrap().cell(CELLS - 1).store(42, Ordering::Release);
+        page.cell(CELLS - 1).store(42, Ordering::Release);
         assert_eq!(view.cell(CELLS - 1).load(Ordering::Acquire), 42);
     }
 

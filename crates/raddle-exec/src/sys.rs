@@ -108,12 +108,6 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     Ok(net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
-/// Whether the other end of a socket is open, and has said nothing that was not read.
-pub(crate) fn is_quiet(socket: BorrowedFd<'_>) -> bool {
-    let found = net::recv(socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
-    matches!(found, Err(Errno::WOULDBLOCK))
-}
-
 /// Sends a message in one piece, and waits for room. A reader who is gone is not an error worth telling.
 pub(crate) fn send_whole(socket: BorrowedFd<'_>, bytes: &[u8]) {
     let _ = retry_on_intr(|| net::send(socket, bytes, SendFlags::NOSIGNAL));

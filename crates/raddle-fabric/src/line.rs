@@ -19,7 +19,7 @@ use crate::{
     worker::{
         is_local,
         pulse::{Beats, Vitals},
-        words::{LISTEN_AFTER, listen},
+        words::listen,
     },
 };
 
@@ -60,7 +60,7 @@ impl Line {
         let fence = Arc::new(FencePage::new().map_err(page)?);
         let pulse = Beats::new(broker.heart(tid, lease), lease, leased_at, fence, Arc::clone(&vitals));
         let (say, words) = mpsc::unbounded_channel();
-        let listener = tokio::spawn(listen(Arc::clone(broker), tid, LISTEN_AFTER, say));
+        let listener = tokio::spawn(listen(Arc::clone(broker), tid, say));
         Ok(Self { tid, words, listener, pulse, vitals, lost: false })
     }
 

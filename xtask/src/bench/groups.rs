@@ -14,7 +14,7 @@ use crate::{
     Plan,
     bed::{Bed, Worker},
     hang,
-    idle::{cpu_nanos, rss_mb},
+    idle::{cpu_nanos, pss_mb},
     stats::{Verdict, median, show},
 };
 
@@ -49,7 +49,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     let worst = deaf.iter().chain(&stuck).copied().fold(0.0, f64::max);
     let many = if plan.quick { MANY / 10 } else { MANY };
     let (percent, mb) = idle(many, Duration::from_secs(if plan.quick { 5 } else { 20 }));
-    println!("a manager of {many} idle processes: {mb:.1} MB resident, {percent:.2} % of a core");
+    println!("a manager of {many} idle processes: {mb:.1} MB (PSS), {percent:.2} % of a core");
     vec![
         Verdict::at_most(
             "ms from a kill to another that is ready, p99, above a bare start",
@@ -59,7 +59,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         Verdict::at_most("ms after the limit of a task that hangs until it is replaced, worst", worst, 1000.0),
         Verdict::at_most("ms until a group of 10 that is idle has stopped", median(&stopped), 300.0),
         Verdict::at_most("manager of 500 idle processes, % of a core", percent, 1.0),
-        Verdict::at_most("manager of 500 idle processes, MB resident", mb, 30.0),
+        Verdict::at_most("manager of 500 idle processes, MB (PSS)", mb, 30.0),
     ]
 }
 
@@ -111,7 +111,7 @@ fn idle(processes: usize, during: Duration) -> (f64, f64) {
     let before = cpu_nanos(manager.pid());
     thread::sleep(during);
     let percent = cpu_nanos(manager.pid()).saturating_sub(before) as f64 / during.as_nanos() as f64 * 100.0;
-    (percent, rss_mb(manager.pid()))
+    (percent, pss_mb(manager.pid()))
 }
 
 fn idle_group(replicas: usize) -> String {

@@ -16,10 +16,10 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
     thread::sleep(Duration::from_secs(seconds));
     let millis = cpu_nanos(worker.pid()).saturating_sub(before) as f64 / 1e6;
     let percent = millis / (seconds as f64 * 1e3) * 100.0;
-    let rss = rss_mb(worker.pid());
-    println!("idle worker: {rss:.1} MB resident, {millis:.1} ms of CPU in {seconds} s");
+    let pss = pss_mb(worker.pid());
+    println!("idle worker: {pss:.1} MB (PSS), {millis:.1} ms of CPU in {seconds} s");
     vec![
-        Verdict::at_most("idle worker, MB resident", rss, 12.0),
+        Verdict::at_most("idle worker, MB (PSS)", pss, 10.0),
         Verdict::at_most("idle worker, % of a core", percent, 0.1),
     ]
 }
@@ -35,9 +35,10 @@ pub(crate) fn cpu_nanos(pid: u32) -> u64 {
     threads.filter_map(of_thread).sum()
 }
 
-pub(crate) fn rss_mb(pid: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the worker is alive");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a process has a size");
+/// The proportional set size: a page that several processes share counts for each by its share.
+pub(crate) fn pss_mb(pid: u32) -> f64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is alive");
+    let line = rollup.lines().find(|line| line.starts_with("Pss:")).expect("a process has a size");
     let kib: f64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
     kib / 1024.0
 }

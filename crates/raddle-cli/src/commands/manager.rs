@@ -9,7 +9,6 @@ use raddle_core::{
     manager::{Charter, Herald, PRIME, Registry, name_of},
     tid::TidArg,
 };
-use raddle_exec::Call;
 use raddle_fabric::spawner::WarmPool;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -36,7 +35,7 @@ const MAX_TASKS: u32 = 256;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Is a manager, in this process.
-pub(super) fn serve(global: &Global, args: &ManagerArgs, call: Option<Call>) -> Outcome {
+pub(super) fn serve(global: &Global, args: &ManagerArgs) -> Outcome {
     let context = Context::new(global)?;
     if context.project.url == Url::Memory {
         return Err(Failure::memory());
@@ -52,7 +51,7 @@ pub(super) fn serve(global: &Global, args: &ManagerArgs, call: Option<Call>) -> 
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let config = spawner.layer().settle(cores).map_err(|error| Failure::Usage(error.to_string()))?;
     let workers = spawner::worker_args(&spawner, &config, Some(charter));
-    let launching = spawner::processes(global, &spawner, &context, &config, workers, call)?;
+    let launching = spawner::processes(global, &spawner, &context, &config, workers)?;
     let post = Post { kind: Some(args.kind.clone()), parent: args.parent, noun: "manager" };
     block_on(spawner::keep(&context, &spawner, config, launching, post))
 }

@@ -35,7 +35,6 @@ mod workers;
 
 use raddle_broker::Url;
 use raddle_core::Word;
-use raddle_exec::Call;
 
 #[cfg(feature = "pool")]
 use crate::args::PoolCommand;
@@ -53,7 +52,7 @@ use crate::{
 const LEVEL: &str = "warn";
 
 /// Does what was asked for; returns the exit code.
-pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
+pub(crate) fn execute(cli: Cli) -> Outcome {
     let Cli { global, command } = cli;
     let (stays, log) = match &command {
         Command::Worker(WorkerCommand::Start(args)) => (args.no_detach, args.log),
@@ -79,10 +78,10 @@ pub(crate) fn execute(cli: Cli, call: Option<Call>) -> Outcome {
         return completions::completions(shell, global.json);
     }
     if let Command::Spawner(SpawnerCommand::Run(args)) = &command {
-        return spawner::run(&global, args, call);
+        return spawner::run(&global, args);
     }
     if let Command::Manager(ManagerCommand::Serve(args)) = &command {
-        return manager::serve(&global, args, call);
+        return manager::serve(&global, args);
     }
     if let Command::Up(args) = &command {
         return up::up(&global, args);

@@ -1,4 +1,4 @@
-//! `raddle spawner run`: a spawner in the foreground, whose workers are this program again: forked or started here, or elsewhere (`docker.rs`, `kubernetes.rs`).
+//! `raddle spawner run`: a spawner in the foreground, whose workers are this program again: processes here, or elsewhere (`docker.rs`, `kubernetes.rs`).
 
 #[cfg(feature = "docker")]
 mod docker;
@@ -18,11 +18,10 @@ use std::{
 
 use raddle_broker::Url;
 use raddle_core::{Span, job::TID_VARIABLE, manager::Charter, tid::TidArg};
-use raddle_exec::{Call, Succession, Zygote};
 use raddle_fabric::{
     Shutdown,
     metrics::Exporter,
-    spawner::{Config, Forks, Launch, Launcher, Layer, Make, Options, Processes, Spawner, Template, WARM_VARIABLE},
+    spawner::{Config, Launch, Launcher, Layer, Options, Processes, Spawner, Template, WARM_VARIABLE},
 };
 use serde_json::json;
 
@@ -47,7 +46,7 @@ use crate::{
 const LONGEST_SOCKET: usize = 107;
 const SOCKET: &str = "raddle-spawner-";
 
-pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Outcome {
+pub(super) fn run(global: &Global, args: &SpawnerArgs) -> Outcome {
     let (config, base) = configure(args)?;
     let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
     let here = || std::env::current_dir().map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")));
@@ -56,14 +55,13 @@ pub(super) fn run(global: &Global, args: &SpawnerArgs, call: Option<Call>) -> Ou
     let context = Context::of(global, Project::find(asked.or(config.queue_url.as_deref()), &from)?);
     let start = worker_args(args, &config, None);
     let launching = match config.launcher {
-        Launch::Process => processes(global, args, &context, &config, start, call)?,
+        Launch::Process => processes(global, args, &context, &config, start)?,
         #[cfg(feature = "docker")]
         Launch::Docker => containers(global, args, &context, &config, start, &base)?,
         #[cfg(feature = "kubernetes")]
         Launch::Kubernetes => {
             let plan = kubernetes::Plan::new(global, args, &context.project, &config, &start, &base)?;
-            let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
-            Launching { model, socket: None, means: Means::Pods(Box::new(plan)) }
+            Launching { start, socket: None, means: Means::Pods(Box::new(plan)) }
         }
         other => return Err(Failure::Usage(format!("this program was built without the launcher '{other}'"))),
     };
@@ -83,25 +81,19 @@ pub(super) struct Post {
 
 /// How workers come to be.
 pub(super) struct Launching {
-    model: Arc<Model>,
+    /// What they are like.
+    start: StartArgs,
     socket: Option<PathBuf>,
     means: Means,
 }
 
 /// What they are started by.
 enum Means {
-    Zygote(Zygote, Template),
     Template(Template),
     #[cfg(feature = "docker")]
     Containers(Box<docker::Plan>),
     #[cfg(feature = "kubernetes")]
     Pods(Box<kubernetes::Plan>),
-}
-
-/// What its workers are like.
-struct Model {
-    context: Context,
-    start: StartArgs,
 }
 
 pub(super) fn processes(
@@ -110,7 +102,6 @@ pub(super) fn processes(
     context: &Context,
     config: &Config,
     start: StartArgs,
-    call: Option<Call>,
 ) -> Outcome<Launching> {
     if context.project.url == Url::Memory && args.serve.is_none() {
         return Err(Failure::memory());
@@ -122,15 +113,9 @@ pub(super) fn processes(
     let socket = socket(&context.project.url, args)?;
     let project = through(&context.project, socket.as_deref());
     let template = template(global, &project, &start, socket.as_deref())?;
-    // Once for all: what is forked, or started, is in the same group.
+    // Once for all: what is started is in the same group.
     let _ = raddle_exec::cgroup::prepare();
-    let agent = socket.clone().filter(|path| project.url != Url::Unix(path.clone()));
-    let model = Arc::new(Model { context: Context::of_warm_worker(project, agent), start });
-    let means = match zygote(&model, &template, call) {
-        Some(zygote) => Means::Zygote(zygote, template),
-        None => Means::Template(template),
-    };
-    Ok(Launching { model, socket, means })
+    Ok(Launching { start, socket, means: Means::Template(template) })
 }
 
 #[cfg(feature = "docker")]
@@ -148,8 +133,7 @@ fn containers(
     }
     let plan = docker::Plan::new(global, &context.project, config, &start, base)?;
     let socket = plan.hatch.as_ref().map(docker::Hatch::socket);
-    let model = Arc::new(Model { context: Context::of_warm_worker(context.project.clone(), None), start });
-    Ok(Launching { model, socket, means: Means::Containers(Box::new(plan)) })
+    Ok(Launching { start, socket, means: Means::Containers(Box::new(plan)) })
 }
 
 /// The broker as its workers name it.
@@ -159,24 +143,6 @@ fn through(project: &Project, socket: Option<&Path>) -> Project {
         (Url::Memory, Some(path)) => Project { url: Url::Unix(path.into()), source: project.source.clone() },
         _ => project.clone(),
     }
-}
-
-/// Forks a zygote, while there is one thread. Without it workers are started as processes.
-fn zygote(model: &Arc<Model>, template: &Template, call: Option<Call>) -> Option<Zygote> {
-    let (model, template) = (Arc::clone(model), template.clone());
-    let forked = Zygote::fork(move |newborn| {
-        let (model, template) = (Arc::clone(&model), template.clone());
-        let succession = Succession {
-            otherwise: Box::new(move || template.exec()),
-            heir: Box::new(move |legacy| {
-                if let Err(failure) = block_on(start::go_on(&model.context, &model.start, legacy)) {
-                    failure.print();
-                }
-            }),
-        };
-        newborn.live(call, succession)
-    });
-    forked.ok()
 }
 
 /// What file, flags and environment say together, and the folder of the file.
@@ -205,8 +171,8 @@ pub(super) async fn keep(
     post: Post,
 ) -> Outcome {
     let is_detached = detach::leave_session();
-    let Launching { model, socket, means } = launching;
-    let worker = start::options(context, &model.start, None)?;
+    let Launching { start, socket, means } = launching;
+    let worker = start::options(context, &start, None)?;
     #[cfg(feature = "docker")]
     let _looking = worker.task_image.clone().map(|image| {
         // Once for all its workers. It ends by itself, or with the process.
@@ -217,10 +183,6 @@ pub(super) async fn keep(
     #[cfg(feature = "docker")]
     let mut hatch = None;
     let launcher: Box<dyn Launcher> = match means {
-        Means::Zygote(zygote, template) => match Forks::new(zygote, Arc::clone(&broker), make(model), template) {
-            Ok(forks) => Box::new(forks),
-            Err(error) => return Err(Failure::Raddle(format!("cannot start: {error}"))),
-        },
         Means::Template(template) => Box::new(Processes::new(template)),
         #[cfg(feature = "docker")]
         Means::Containers(mut plan) => {
@@ -291,11 +253,6 @@ pub(super) async fn keep(
     Ok(0)
 }
 
-/// How each of its workers is to be: what handlers there are is looked at anew, as by a new process.
-fn make(model: Arc<Model>) -> Make {
-    Box::new(move || start::options(&model.context, &model.start, None).map_err(|failure| failure.to_string()))
-}
-
 /// How its workers are started.
 pub(super) fn worker_args(args: &SpawnerArgs, config: &Config, charter: Option<Arc<Charter>>) -> StartArgs {
     StartArgs {
@@ -322,10 +279,6 @@ fn template(global: &Global, project: &Project, start: &StartArgs, socket: Optio
     let context = Context::of(global, project.clone());
     let Invocation { mut args, mut env } = start::invocation(&context, start, global)?;
     args.insert(0, "raddle".into());
-    if global.verbose == 0 && !global.quiet {
-        // That each has run one task and left is no news.
-        args.push("--quiet".into());
-    }
     env.push((WARM_VARIABLE.into(), "1".into()));
     if let Some(path) = socket.filter(|path| project.url != Url::Unix(path.into())) {
         env.push((AGENT.into(), path.into()));

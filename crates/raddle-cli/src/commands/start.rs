@@ -9,9 +9,8 @@ use std::{
     sync::Arc,
 };
 
-use raddle_broker::{Url, agent::Serving, connect};
+use raddle_broker::{Url, agent::Serving};
 use raddle_core::{manager::Charter, spec::Isolation};
-use raddle_exec::Legacy;
 use raddle_fabric::{
     Options, Shutdown, Worker,
     group::Member,
@@ -247,16 +246,6 @@ async fn lasting(deed: &mut Option<impl Future<Output = ()> + Unpin>) {
     }
 }
 
-/// Goes on with what a worker runs whose spawner was killed, in the worker's own process. Without a broker, or when others have the task by
-/// now, it returns, and that ends.
-pub(super) async fn go_on(context: &Context, args: &StartArgs, legacy: Legacy) -> Outcome {
-    let broker = connect(&context.project.url).await?;
-    if let Some(worker) = Worker::resume(broker, options(context, args, None)?, legacy).await? {
-        worker.run(Shutdown::new()).await?;
-    }
-    Ok(0)
-}
-
 /// Where to serve, wherever this process or another goes later.
 fn serve_at(args: &StartArgs) -> Outcome<Option<PathBuf>> {
     let absolute = |path: &PathBuf| {
@@ -281,10 +270,7 @@ pub(super) fn options(context: &Context, args: &StartArgs, serve: Option<&Path>)
         Intake::AtATime(concurrency) => Options { concurrency, ..Options::resident() },
         Intake::ByCores => Options::resident(),
     };
-    let served = serve.map(|path| Url::Unix(path.into()).to_string());
-    // What was forked has nobody's environment but its spawner's.
-    let url = served.or_else(|| context.is_warm().then(|| context.project.url.secret().map(str::to_owned))?);
-    let url = url.map(|url| (QUEUE_URL.to_owned(), url));
+    let url = serve.map(|path| (QUEUE_URL.to_owned(), Url::Unix(path.into()).to_string()));
     let options = Options {
         name: args.name.clone(),
         caps,

@@ -77,7 +77,7 @@ async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
                 "worker {tid} takes calls, and no words from a broker: {instead} stops it"
             )));
         }
-        let (pid, instead) = (entry.info.pid, "stop its spawner, or its task, or send SIGTERM to its process");
+        let (pid, instead) = (entry.info.pid, "stop its task, or send SIGTERM to its process");
         return Err(Failure::Usage(format!("worker {tid} is there for one task: {instead}, which is {pid}")));
     }
     if worker::is_worker(&tids::view(broker, tid).await?) {

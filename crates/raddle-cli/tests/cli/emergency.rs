@@ -151,7 +151,7 @@ fn every_process_leads_to_its_task() {
     }
 }
 
-/// Those that are there for one task alone are workers and no tasks: that of `raddle run`, and those of a spawner.
+/// The worker of `raddle run` is there for one task alone, and is no task itself.
 #[test]
 fn a_worker_that_is_no_task_is_met_as_one() {
     let (world, ran) = with_a_running_task(

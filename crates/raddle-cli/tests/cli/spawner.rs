@@ -27,6 +27,13 @@ fn workers(world: &World) -> Vec<(i64, f64)> {
     list.as_array().unwrap().iter().filter(one_shot).map(pid_and_load).collect()
 }
 
+/// The process of the worker that has this task.
+fn worker_of(world: &World, tid: &str) -> i64 {
+    let worker = world.task(tid)["worker"].clone();
+    let list = world.raddle(["worker", "list", "--json"]).ok().json();
+    list.as_array().unwrap().iter().find(|entry| entry["tid"] == worker).unwrap()["pid"].as_i64().unwrap()
+}
+
 fn kill(pid: i64) {
     crate::world::kill(pid as i32, libc::SIGKILL);
 }
@@ -77,13 +84,10 @@ fn ten_tasks(world: &World) {
     until("two are warm", || workers(world).len() == 2);
     let tids = world.submit(&["--array", "1-10", "--", "sh", "-c", "echo $PPID >> parents"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    let parents = lines(world, "parents");
-    let parents: BTreeSet<&str> = parents.iter().map(|pid| pid.trim()).collect();
-    assert_eq!(parents.len(), 10, "each task had a worker of its own");
-    until("they are gone, and two are warm again", || {
-        let warm: BTreeSet<String> = workers(world).iter().map(|(pid, _)| pid.to_string()).collect();
-        warm.len() == 2 && warm.iter().all(|pid| !parents.contains(pid.as_str()))
-    });
+    let parents: BTreeSet<String> = lines(world, "parents").into_iter().collect();
+    let had_task: BTreeSet<String> = tids.lines().map(|tid| world.task(tid)["worker"].to_string()).collect();
+    assert_eq!((parents.len(), had_task.len()), (10, 10), "each task had a worker and a runner of its own");
+    until("they are gone, and two are warm again", || workers(world).len() == 2);
     assert_eq!(world.raddle(["status", "--json"]).ok().json()["ready"], serde_json::json!({}));
     let tid = spawner.stdout().trim().to_owned();
     assert!(
@@ -108,19 +112,18 @@ fn a_task_whose_worker_is_killed_is_completed_by_a_new_one_on_redis() {
 
 fn killed_in_the_middle(world: &World) {
     let spawner = spawner(world, &[]);
-    // The worker is its parent; what it has started must not outlive that.
+    // What it has started must not outlive its worker.
     let script = "echo $RADDLE_ATTEMPT >> begun; test $RADDLE_ATTEMPT != 1 || { (sleep 600) & echo $! > grandchild; \
-                  echo $PPID > parent; wait; }";
+                  wait; }";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || lines(world, "parent").len() == 1);
-    let pid = |file| lines(world, file)[0].trim().parse::<i64>().unwrap();
-    assert!(workers(world).iter().any(|(worker, _)| *worker == pid("parent")), "its parent is the worker");
+    until("it runs", || lines(world, "grandchild").len() == 1);
+    let grandchild: i64 = lines(world, "grandchild")[0].parse().unwrap();
     let killed_at = Instant::now();
-    kill(pid("parent"));
+    kill(worker_of(world, &tid));
     world.raddle(["wait", &tid]).ok();
     assert!(killed_at.elapsed() < Duration::from_secs(5), "{:?}", killed_at.elapsed());
     assert_eq!(lines(world, "begun"), ["1", "2"]);
-    until("nothing of it is left", || !world.processes().iter().any(|(left, _)| i64::from(*left) == pid("grandchild")));
+    until("nothing of it is left", || !world.processes().iter().any(|(left, _)| i64::from(*left) == grandchild));
     until("it was told", || spawner.stderr().contains("was ended by signal 9"));
     world.raddle(["worker", "stop", spawner.stdout().trim()]).ok();
     spawner.finish().ok();
@@ -190,14 +193,7 @@ fn idle_workers_of_a_killed_spawner_are_counted() {
     let next = spawner(&world, &["--poll-ms", "50"]);
     let tid = next.stdout().trim().to_owned();
     world.raddle(["task", "ping", &tid]).ok();
-    // Each is the same process under another id; the first is there until its lease has run out.
-    let mut pids: Vec<i64> = warm.iter().map(|(pid, _)| *pid).collect();
-    pids.sort();
-    until("they have gone on", || {
-        let mut now: Vec<i64> = workers(&world).iter().map(|(pid, _)| *pid).collect();
-        now.sort();
-        now == pids
-    });
+    assert_eq!(workers(&world), warm, "they have gone on");
     // They are told to leave with it, although it is not their parent.
     next.signal(libc::SIGTERM);
     next.finish().ok().says("launched 0 workers");
@@ -269,35 +265,33 @@ fn stopping_waits_for_what_runs_and_killing_gives_it_back() {
 fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
     let world = World::new();
     let spawner = spawner(&world, &["--poll-ms", "50"]);
-    let tid = world.submit(&["--", "sh", "-c", "echo $PPID > parent; while ! test -e go; do sleep 0.02; done"]);
-    until("it runs", || lines(&world, "parent").len() == 1);
-    let tell = |pid: &str| world.bash(&format!("kill {pid}")).ok();
-    let parent = lines(&world, "parent")[0].clone();
-    tell(&parent);
+    let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
+    world.until_state(&tid, "running");
+    let tell = |pid: i64| world.bash(&format!("kill {pid}")).ok();
+    let busy = worker_of(&world, &tid);
+    tell(busy);
     // One that has nothing to run leaves at once, and is replaced.
     until("two are warm", || workers(&world).len() == 3);
-    let idle = workers(&world).into_iter().find(|(pid, _)| pid.to_string() != parent).unwrap().0;
-    tell(&idle.to_string());
+    let idle = workers(&world).into_iter().find(|(pid, _)| *pid != busy).unwrap().0;
+    tell(idle);
     until("it has left", || workers(&world).iter().all(|(pid, _)| *pid != idle));
-    // A command may be at work a moment before it is written that it is.
-    world.until_state(&tid, "running");
     world.file("go", "");
     world.raddle(["wait", &tid]).ok();
     assert_eq!((&world.task(&tid)["state"], &world.task(&tid)["attempt"]), (&"completed".into(), &1.into()));
 
     // Told a second time, it gives its task back.
-    let tid = world.submit(&["--", "sh", "-c", "echo $PPID >> parents; test $RADDLE_ATTEMPT != 1 || sleep 600"]);
-    until("it runs", || lines(&world, "parents").len() == 1);
-    let parent = lines(&world, "parents")[0].clone();
-    tell(&parent);
+    let tid = world.submit(&["--", "sh", "-c", "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600"]);
+    world.until_state(&tid, "running");
+    let busy = worker_of(&world, &tid);
+    tell(busy);
     until("it drains", || world.raddle(["worker", "list", "--json"]).ok().json().to_string().contains("draining"));
-    tell(&parent);
+    tell(busy);
     world.raddle(["wait", &tid]).ok();
-    assert_eq!((lines(&world, "parents").len(), &world.task(&tid)["losses"]), (2, &0.into()));
-    // It is spoken for by its spawner, and cannot be spoken to.
+    assert_eq!((lines(&world, "begun").len(), &world.task(&tid)["losses"]), (2, &0.into()));
+    // One-shot workers are tasks, and take words as every worker does.
     let worker = world.raddle(["worker", "list", "--json"]).ok().json();
     let worker = worker.as_array().unwrap().iter().find(|worker| worker["type"] == "one-shot").unwrap();
-    world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).code(2).says("stop its spawner");
+    world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
     world.raddle(["worker", "stop", "--all"]).ok();
     spawner.finish().ok();
 }
@@ -385,28 +379,6 @@ fn a_pool_that_sizes_itself_and_a_broker_in_memory() {
     let ran = world.raddle(["--queue-url", &url, "submit", "--array", "1-20", "--", "sh", "-c", "echo {} >> ran"]).ok();
     world.raddle(["--queue-url", &url, "wait"].into_iter().chain(ran.lines())).ok();
     assert_eq!(lines(&world, "ran").len(), 20);
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
-}
-
-#[test]
-fn a_spawner_goes_on_without_its_zygote() {
-    let world = World::new();
-    let spawner = spawner(&world, &["--poll-ms", "50"]);
-    until("two are warm", || workers(&world).len() == 2);
-    let warm = workers(&world);
-    let zygote = world.processes().into_iter().find(|(_, title)| title.starts_with("raddle zygote")).unwrap();
-    kill(zygote.0.into());
-    until("it has noticed", || spawner.stderr().contains("the zygote is gone"));
-    let tids = world.submit(&["--array", "1-5", "--", "sh", "-c", "echo {} >> ran"]);
-    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    assert_eq!(lines(&world, "ran").len(), 5);
-    // Who of those that are idle takes a task is up to chance: new ones may have taken all five.
-    until("those it had forked have had their task too", || {
-        world.submit(&["--", "true"]);
-        let now = workers(&world);
-        warm.iter().all(|(pid, _)| now.iter().all(|(now, _)| now != pid))
-    });
     spawner.signal(libc::SIGTERM);
     spawner.finish().ok();
 }

@@ -35,7 +35,6 @@ fn what_is_chained_comes_at_once_too() {
     let line = r#"{"chain":{"target":{"command":["x","y"]},"priority":7,"delay":"2s"}}"#;
     let spec = Spec { priority: 7, delay: Some(crate::Span::secs(2)), ..Spec::command(["x", "y"]) };
     assert_eq!(dialogue.hear(format!("{line}\n").as_bytes()), [Aside::Chain(Box::new(spec))]);
-    assert!(dialogue.is_between_lines());
 }
 
 #[test]

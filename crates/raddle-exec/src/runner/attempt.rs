@@ -27,8 +27,6 @@ use crate::{
 
 /// How long the news of a start waits for more to travel with it: a command that ends within this wakes its worker once.
 const STARTED_LINGER: Duration = Duration::from_millis(2);
-/// The same of a ward, who has no worker to itself: its keeper looks after dozens at a time, and most commands take that much longer then.
-const STARTED_LINGER_OF_WARD: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -171,7 +169,7 @@ impl<'a> Attempt<'a> {
             killing_since: None,
             gave_up: false,
             reap_again: false,
-            started_due: Some(now + if runner.is_ward() { STARTED_LINGER_OF_WARD } else { STARTED_LINGER }),
+            started_due: Some(now + STARTED_LINGER),
             captures,
             feed,
             watch,
@@ -192,17 +190,10 @@ impl<'a> Attempt<'a> {
             if self.phase == Phase::Draining && self.drained(runner, now) {
                 return Ok(self.finish());
             }
-            let hangup = match self.wait(runner, now) {
-                Ok(()) => continue,
-                // A worker whose keeper was killed goes on without.
-                Err(Hangup::Closed) if runner.is_ward() => match runner.bequeath(self.start) {
-                    Ok(()) => continue,
-                    Err(hangup) => hangup,
-                },
-                Err(hangup) => hangup,
-            };
-            self.abandon();
-            return Err(hangup);
+            if let Err(hangup) = self.wait(runner, now) {
+                self.abandon();
+                return Err(hangup);
+            }
         }
     }
 
@@ -236,11 +227,7 @@ impl<'a> Attempt<'a> {
             if received.child {
                 self.reap();
             }
-            if runner.is_ward() {
-                runner.asked(received.end);
-            } else {
-                (0..received.end).for_each(|_| self.ask_to_stop(runner, Exit::Killed, now));
-            }
+            (0..received.end).for_each(|_| self.ask_to_stop(runner, Exit::Killed, now));
         }
         if control & libc::POLLOUT != 0 {
             runner.control.flush();
@@ -250,11 +237,8 @@ impl<'a> Attempt<'a> {
             while let Some(frame) = runner.control.next()? {
                 match frame {
                     ToRunner::Order(order) => self.obey(runner, order, now),
-                    ToRunner::Kept(kept) => runner.kept(kept),
-                    ToRunner::Name(worker, _) => runner.ward.iter_mut().for_each(|ward| ward.named(worker)),
-                    ToRunner::Leave => return Err(Hangup::Left),
                     // Attempts do not overlap: a worker that starts one now has lost count.
-                    ToRunner::Start(_) | ToRunner::Stdin(_) | ToRunner::Rest => {
+                    ToRunner::Start(_) | ToRunner::Stdin(_) => {
                         return Err(Hangup::Malformed(Malformed::OutOfTurn));
                     }
                 }

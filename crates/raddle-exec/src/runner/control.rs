@@ -20,8 +20,6 @@ const READ: usize = 64 * 1024;
 pub(crate) enum Hangup {
     /// It closed the socket, or died.
     Closed,
-    /// It let go of its ward.
-    Left,
     /// It can be told nothing more: functions cannot be called here any more.
     Broken,
     Malformed(Malformed),
@@ -35,46 +33,12 @@ pub(crate) struct Control {
     sent: usize,
     /// The worker has not taken all that was offered to it.
     blocked: bool,
-    /// Whether what was sent stays here until it is said to be safe, and how much was since the connection began.
-    retained: Option<u64>,
 }
 
 impl Control {
-    /// One that keeps what it has sent, so that it can be told again to somebody else.
-    pub(crate) fn retaining(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { retained: Some(0), ..Self::new(socket)? })
-    }
-
-    /// So much of what was sent over this connection, which are whole frames, is safe.
-    pub(crate) fn kept(&mut self, bytes: u64) {
-        if let Some(before) = &mut self.retained {
-            let more = usize::try_from(bytes.saturating_sub(*before)).unwrap_or(usize::MAX).min(self.sent);
-            *before += more as u64;
-            self.outgoing.drain(..more);
-            self.sent -= more;
-        }
-    }
-
-    /// All that was sent over this connection is safe: the next to use it counts from the beginning.
-    pub(crate) fn forget(&mut self) {
-        self.outgoing.drain(..self.sent);
-        self.sent = 0;
-        self.retained = self.retained.map(|_| 0);
-        self.trim();
-    }
-
-    /// Goes on with somebody else, who is told all that is not known to be safe.
-    pub(crate) fn reconnect(&mut self, socket: OwnedFd) -> io::Result<()> {
-        sys::set_nonblocking(socket.as_fd())?;
-        (self.socket, self.sent, self.retained) = (socket, 0, Some(0));
-        self.incoming.clear();
-        self.flush();
-        Ok(())
-    }
-
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         sys::set_nonblocking(socket.as_fd())?;
-        Ok(Self { socket, incoming: Vec::new(), outgoing: Vec::new(), sent: 0, blocked: false, retained: None })
+        Ok(Self { socket, incoming: Vec::new(), outgoing: Vec::new(), sent: 0, blocked: false })
     }
 
     pub(crate) fn pollfd(&self) -> libc::pollfd {
@@ -106,9 +70,6 @@ impl Control {
             }
         }
         self.blocked = self.has_outgoing();
-        if self.retained.is_some() {
-            return;
-        }
         if !self.blocked {
             self.outgoing.clear();
             self.sent = 0;

@@ -16,7 +16,6 @@ mod sandbox;
 mod settings;
 mod signals;
 mod throttle;
-mod ward;
 mod watch;
 
 use std::{
@@ -38,7 +37,6 @@ use self::{
     cradle::Cradle,
     program::inherited_environment,
     signals::Signals,
-    ward::Ward,
     watch::Watch,
 };
 use crate::{
@@ -54,8 +52,6 @@ pub use self::function::Call;
 pub use self::sandbox::capped;
 pub(crate) use self::sandbox::sweep_scratch;
 pub(crate) use self::settings::{ARGUMENT, FAULT, NOT_SET_UP, arguments};
-pub(crate) use self::ward::Nest;
-pub use self::ward::{Legacy, Newborn, Succession};
 
 /// What outlives an attempt.
 pub(crate) struct Runner {
@@ -73,8 +69,6 @@ pub(crate) struct Runner {
     title_idle: String,
     /// Looked for when the first attempt with limits comes.
     delegation: Option<Option<Delegation>>,
-    /// What there is to know if this is a worker.
-    ward: Option<Ward>,
 }
 
 /// An attempt to run, and its input.
@@ -134,7 +128,6 @@ impl Runner {
             buffers: Vec::new(),
             title_idle,
             delegation: None,
-            ward: None,
         })
     }
 
@@ -143,12 +136,12 @@ impl Runner {
         loop {
             let (start, stdin) = match self.wait_for_start() {
                 Ok(Some(found)) => found,
-                Ok(None) | Err(Hangup::Closed | Hangup::Left | Hangup::Broken) => return 0,
+                Ok(None) | Err(Hangup::Closed | Hangup::Broken) => return 0,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             };
             match self.attempt(&start, stdin) {
                 Ok(()) => {}
-                Err(Hangup::Closed | Hangup::Left) => return 0,
+                Err(Hangup::Closed) => return 0,
                 Err(Hangup::Broken) => return settings::BROKEN,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
             }
@@ -170,11 +163,7 @@ impl Runner {
                         return Err(Hangup::Malformed(frame::Malformed::TooLong(stdin.len() + bytes.len())));
                     }
                     // It was about the attempt that has just ended.
-                    ToRunner::Order(_) | ToRunner::Kept(_) => {}
-                    ToRunner::Leave => return Err(Hangup::Left),
-                    // It rests already.
-                    ToRunner::Rest => {}
-                    ToRunner::Name(worker, name) => self.named(worker, &name),
+                    ToRunner::Order(_) => {}
                 }
             }
             let signals = libc::pollfd { fd: self.signals.raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -213,15 +202,6 @@ impl Runner {
             return Err(Hangup::Broken);
         }
         Ok(())
-    }
-
-    /// It is this worker from now on.
-    fn named(&mut self, worker: raddle_core::Tid, name: &str) {
-        self.title_idle = raddle_core::title::format(worker, name, "listening");
-        title::set(&self.title_idle);
-        if let Some(ward) = &mut self.ward {
-            ward.named(worker);
-        }
     }
 
     /// The watch over an attempt with limits.

@@ -8,8 +8,6 @@ pub(crate) const ARGUMENT: &str = "__runner";
 pub(super) const FUNCTION: &str = "__function";
 /// Said of a runner whose standard output is a fence page.
 pub(super) const FENCED: &str = "fenced";
-/// Worn by a forked runner until it has a task; it has none of a worker's names, because there is no worker yet.
-pub(super) const FORKED_TITLE: &str = "raddle runner";
 const FREE: &str = "free";
 /// The title overwrites arguments and environment; with this it has room even if the environment is empty.
 const ROOM: &str = "                                                                                                \

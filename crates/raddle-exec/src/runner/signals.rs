@@ -47,7 +47,7 @@ impl Signals {
     ///
     /// Once here and not in each child: what is at its default in the runner stays so across exec. SIGPIPE, which std ignores, is blocked
     /// instead by [`listen`](Self::listen): a write to a closed pipe gives an error either way.
-    pub(crate) fn reset() -> io::Result<()> {
+    fn reset() -> io::Result<()> {
         // SAFETY: signal sets and sigaction structures are plain data; every pointer is to a local that outlives its call. No handler
         // is installed. The faults keep std's handlers, which report a stack overflow, and exec resets those.
         unsafe {
@@ -65,7 +65,7 @@ impl Signals {
     }
 
     /// Blocks every signal, and opens the descriptor.
-    pub(crate) fn listen() -> io::Result<Self> {
+    fn listen() -> io::Result<Self> {
         // SAFETY: signal sets are plain data, every pointer is to a local that outlives its call, and the descriptor is owned by nobody else.
         unsafe {
             let mut blocked: libc::sigset_t = mem::zeroed();

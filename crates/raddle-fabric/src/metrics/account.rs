@@ -111,7 +111,6 @@ impl Account {
     pub(super) fn finished(&mut self, ending: &Ending, verdict: Verdict, now: Moment) -> Option<Attempt> {
         let status = match verdict {
             Verdict::Done(state) => Status::Done(state),
-            // As the log has it: a one-shot worker that was killed is spoken for by its spawner, which ends the attempt as lost.
             Verdict::Again(_) => match event_before_another(&ending.exit) {
                 EventKind::Reclaimed => Status::Lost,
                 EventKind::Released => Status::Released,

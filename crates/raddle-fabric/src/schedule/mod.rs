@@ -35,8 +35,8 @@ mod tests {
         for kind in [PRIME, "unix"] {
             let manager = WorkerInfo { queues: vec![requests(kind)], ..WorkerInfo::new("m", kind) };
             assert!(fires(&manager), "{kind}");
-            let ward = WorkerInfo { kind: kind::ONE_SHOT.into(), concurrency: 1, ..manager };
-            assert!(!fires(&ward), "a worker of the manager '{kind}'");
+            let worker = WorkerInfo { kind: kind::ONE_SHOT.into(), concurrency: 1, ..manager };
+            assert!(!fires(&worker), "a worker of the manager '{kind}'");
         }
     }
 }

@@ -14,7 +14,7 @@
 //! | `plan.rs` | how many workers are wanted |
 //! | `auto.rs` | how large a warm pool has to be |
 //! | `roster.rs` | the workers that are known |
-//! | `launcher.rs`, `forked.rs`, `process.rs` | starting workers: forked by a zygote, or as processes |
+//! | `launcher.rs`, `process.rs` | starting workers: the trait; as processes of this program |
 //! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
 //! | `said.rs` | what a worker says on its standard output |
 //! | `service.rs`, `launching.rs`, `stopping.rs` | the loop; having as many workers as are wanted; control words, and passing a stop on |
@@ -32,7 +32,6 @@ mod cluster;
 mod config;
 #[cfg(feature = "docker")]
 pub mod docker;
-mod forked;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 mod launcher;
@@ -51,7 +50,6 @@ pub use allowance::{Allowance, AllowanceLayer, Gpus};
 pub use class::Class;
 pub use cluster::{Cluster, ClusterLayer};
 pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
-pub use forked::{Forks, Make};
 pub use launcher::{
     Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell, WARM_VARIABLE, worker_words,
 };

@@ -1,14 +1,8 @@
 //! The launcher that starts processes of this machine.
 
 use std::{
-    collections::HashMap,
-    ffi::OsString,
-    fmt::Display,
-    io,
-    os::unix::process::{CommandExt, ExitStatusExt},
-    path::PathBuf,
-    process::Stdio,
-    time::Duration,
+    collections::HashMap, ffi::OsString, fmt::Display, io, os::unix::process::ExitStatusExt, path::PathBuf,
+    process::Stdio, time::Duration,
 };
 
 use async_trait::async_trait;
@@ -59,15 +53,6 @@ impl Template {
         let child = command.spawn()?;
         let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
         Ok(Started { pid, child: Some(child) })
-    }
-
-    /// Becomes that process. Returns only if that fails.
-    pub fn exec(&self) -> io::Error {
-        let mut command = std::process::Command::new(&self.program);
-        if let [name, args @ ..] = &self.args[..] {
-            command.arg0(name).args(args);
-        }
-        command.envs(self.env.iter().map(|(key, value)| (key, value))).exec()
     }
 }
 

@@ -100,6 +100,8 @@ pub(super) struct Service {
     begun: u64,
     /// What managers were told last that stop with it.
     pub(super) told: BTreeMap<Tid, Word>,
+    /// Whether its workers were told that they are killed.
+    pub(super) kills: bool,
     /// How many of them were left when it last looked; nothing before it has.
     pub(super) managers_left: Option<usize>,
     pub(super) obstacles: Obstacles,
@@ -172,6 +174,7 @@ impl Service {
             stillborn: 0,
             begun: 0,
             told: BTreeMap::new(),
+            kills: false,
             managers_left: None,
             obstacles: Obstacles::default(),
             errands: Errands::start(Arc::clone(&broker), haste.pace()),
@@ -416,6 +419,7 @@ impl Service {
         let wanted = supervisor::Event::Scale(GROUP, self.wanted(now));
         let effects = self.core.on(wanted, now);
         self.pass_on(now);
+        self.kill_workers(now);
         self.carry_out(effects, now).await;
         if self.stage() == Stage::Running {
             self.count(now);

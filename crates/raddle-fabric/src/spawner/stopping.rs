@@ -66,14 +66,22 @@ impl Service {
                 self.say(found, Word::Stop);
             }
             Stage::Terminating => self.launcher.tell(Tell::Stop),
-            Stage::Killing => {
-                // By word first: one that obeys gives back what it runs.
-                let all: Vec<Tid> = self.roster.tids().collect();
-                self.say(all, Word::Kill);
-                self.launcher.tell(Tell::GiveBack);
-                self.leave_by.get_or_insert(now + KILL_WITHIN);
-            }
+            Stage::Killing => drop(self.leave_by.get_or_insert(now + KILL_WITHIN)),
         }
+    }
+
+    /// Has the workers killed, as soon as none of them runs a manager: a manager that obeys has what it has spawned given back, and one that dies with its worker
+    /// does not.
+    pub(super) fn kill_workers(&mut self, now: Duration) {
+        let is_late = self.leave_by.is_some_and(|by| by <= now);
+        if self.stage() != Stage::Killing || self.kills || !(is_late || self.has_no_managers()) {
+            return;
+        }
+        self.kills = true;
+        // By word first: one that obeys gives back what it runs.
+        let all: Vec<Tid> = self.roster.tids().collect();
+        self.say(all, Word::Kill);
+        self.launcher.tell(Tell::GiveBack);
     }
 
     /// A prime that stops takes the hierarchy below it along: the managers that its own workers run, and all of them if no other prime is left. They
@@ -92,8 +100,9 @@ impl Service {
         // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
         let is_last = !primes.into_iter().any(stays);
         let is_mine = |entry: &WorkerEntry| {
-            let worker = raddle_exec::parent_of(entry.info.pid).map(Id::process);
-            is_local(&entry.info) && worker.is_some_and(|worker| self.roster.has(&worker))
+            // It is the command of a runner, which is a child of the worker.
+            let mut above = std::iter::successors(Some(entry.info.pid), |pid| raddle_exec::parent_of(*pid));
+            is_local(&entry.info) && above.any(|pid| self.roster.has(&Id::process(pid)))
         };
         let meant: Vec<Tid> =
             managers.into_iter().filter(|entry| is_last || is_mine(entry)).map(|entry| entry.tid).collect();

@@ -5,7 +5,7 @@ use raddle_core::{
     Dialogue, Exit, Progress, Spec, Trace,
     reply::{Aside, Level},
 };
-use raddle_exec::{Heeded, Stream};
+use raddle_exec::Stream;
 use serde_json::Value;
 
 use super::chaining::Refusal;
@@ -14,7 +14,10 @@ use super::chaining::Refusal;
 pub(super) struct Conversation {
     on: Stream,
     dialogue: Dialogue,
-    heeded: Heeded,
+    /// How many bytes of it are in the task's log.
+    logged: u64,
+    /// How many tasks it has chained.
+    chained: u64,
     /// The trace of what it chains.
     trace: Trace,
     may_chain: bool,
@@ -39,15 +42,10 @@ pub(super) struct Heard {
 }
 
 impl Conversation {
-    /// One of which this has been made already. What it chains belongs to the trace, if it may chain at all.
-    pub(super) fn new(on: Stream, heeded: Heeded, trace: Trace, may_chain: bool) -> Self {
-        let (dialogue, passing, refusal, is_refusal_known) = (Dialogue::default(), 0, None, false);
-        Self { on, dialogue, heeded, trace, may_chain, passing, refusal, is_refusal_known }
-    }
-
-    /// Whether nothing that was said before is needed any more.
-    pub(super) fn is_between_lines(&self) -> bool {
-        self.dialogue.is_between_lines() && self.refusal.is_none()
+    /// What it chains belongs to the trace, if it may chain at all.
+    pub(super) fn new(on: Stream, trace: Trace, may_chain: bool) -> Self {
+        let (dialogue, refusal, is_refusal_known) = (Dialogue::default(), None, false);
+        Self { on, dialogue, logged: 0, chained: 0, trace, may_chain, passing: 0, refusal, is_refusal_known }
     }
 
     /// Whether it is held on this stream.
@@ -77,7 +75,7 @@ impl Conversation {
                 Aside::Chain(spec) => heard.chained.push(self.traced(*spec)),
             }
         }
-        self.heeded.logged += heard.log.len() as u64;
+        self.logged += heard.log.len() as u64;
         heard.is_garbled = !was_garbled && self.dialogue.garbled().is_some();
         heard
     }
@@ -91,21 +89,21 @@ impl Conversation {
         heard
     }
 
-    /// What has been made of it.
-    pub(super) fn heeded(&self) -> Heeded {
-        self.heeded
+    /// How many bytes of it are in the task's log.
+    pub(super) fn logged(&self) -> u64 {
+        self.logged
     }
 
     /// What it has chained, as the broker is told it. What comes of that is to be [told](Self::passed_on).
     pub(super) fn chain(&mut self, fence: Fence, tasks: Vec<Spec>) -> Chain {
         self.passing = tasks.len() as u64;
-        Chain { fence, tasks, told: Some(self.heeded.chained) }
+        Chain { fence, tasks, told: Some(self.chained) }
     }
 
     /// Notes what came of passing it on; nothing, if that took too long.
     pub(super) fn passed_on(&mut self, outcome: Option<Result<(), Refusal>>) {
         match outcome.unwrap_or_else(|| Err(Refusal::late())) {
-            Ok(()) => self.heeded.chained += self.passing,
+            Ok(()) => self.chained += self.passing,
             Err(refusal) => self.refusal = Some(refusal),
         }
     }
@@ -154,7 +152,7 @@ mod tests {
 
     fn conversation(may_chain: bool) -> Conversation {
         let trace = Spec::command(["parent"]).trace(fence().tid, 1);
-        Conversation::new(Stream::Reply, Heeded::default(), trace, may_chain)
+        Conversation::new(Stream::Reply, trace, may_chain)
     }
 
     #[test]
@@ -166,7 +164,7 @@ mod tests {
             assert_eq!((chain.told, chain.tasks.len()), (Some(told), 1));
             assert_eq!(chain.tasks[0].traceparent, Some(with.trace.parent));
             with.passed_on(Some(Ok(())));
-            assert_eq!(with.heeded().chained, told + 1);
+            assert_eq!(with.chained, told + 1);
         }
         assert!(!with.is_just_refused());
         let other = "00-11111111111111111111111111111111-2222222222222222-01";
@@ -190,7 +188,6 @@ mod tests {
             with.chain(fence(), chained);
             with.passed_on(Some(Err(Refusal::late())));
             assert!(with.is_just_refused() && !with.is_just_refused(), "told once");
-            assert!(!with.is_between_lines(), "whoever goes on with it has to be refused as well");
             assert!(with.hear(CHAIN).chained.is_empty());
             with.hear(b"{\"result\":1}\n");
             with.conclude(exit)

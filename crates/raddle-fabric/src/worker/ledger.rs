@@ -51,24 +51,16 @@ pub(super) struct Ledger {
 const LINGER: Duration = Duration::from_millis(6);
 /// How long the start of an attempt may go unwritten. Most short attempts are over by then, and one write tells both.
 const START_LINGER: Duration = Duration::from_millis(10);
-/// The same where dozens of workers share a processor, each with a task.
-const START_LINGER_OF_WARD: Duration = Duration::from_millis(30);
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 pub(super) const GIVEN_UP: &str = "what became of this task could not be written: it will run again";
 
 impl Ledger {
     /// Entries come from the worker's slots, one or two for each attempt, so the channel is bounded by the number of slots in effect. What it
     /// tells is one event for each, or one for each pause between two tries.
-    pub(super) fn start(
-        broker: Arc<dyn Broker>,
-        events: mpsc::UnboundedSender<Event>,
-        pace: Pace,
-        is_ward: bool,
-    ) -> Self {
+    pub(super) fn start(broker: Arc<dyn Broker>, events: mpsc::UnboundedSender<Event>, pace: Pace) -> Self {
         let (entries, queue) = mpsc::unbounded_channel();
         let busy = Arc::new(AtomicBool::new(false));
-        let start_linger = if is_ward { START_LINGER_OF_WARD } else { START_LINGER };
-        let task = tokio::spawn(Keeper { broker, events, pace, start_linger }.keep(queue, Arc::clone(&busy)));
+        let task = tokio::spawn(Keeper { broker, events, pace }.keep(queue, Arc::clone(&busy)));
         Self { entries, task, busy }
     }
 
@@ -124,7 +116,6 @@ struct Keeper {
     broker: Arc<dyn Broker>,
     events: mpsc::UnboundedSender<Event>,
     pace: Pace,
-    start_linger: Duration,
 }
 
 /// Why entries were not written.
@@ -140,7 +131,7 @@ impl Keeper {
         while let Some(first) = queue.recv().await {
             let mut batch = Batch::default();
             batch.add(first);
-            gather(&mut batch, &mut queue, &busy, self.start_linger).await;
+            gather(&mut batch, &mut queue, &busy).await;
             batch.condense();
             self.write(batch).await;
         }
@@ -266,12 +257,7 @@ fn give_back((fence, error): (Fence, Error)) -> Release {
     Release { fence, reason: format!("how it ended could not be recorded: {error}") }
 }
 
-async fn gather(
-    batch: &mut Batch,
-    queue: &mut mpsc::UnboundedReceiver<Entry>,
-    busy: &AtomicBool,
-    start_linger: Duration,
-) {
+async fn gather(batch: &mut Batch, queue: &mut mpsc::UnboundedReceiver<Entry>, busy: &AtomicBool) {
     let began = Instant::now();
     loop {
         while let Ok(entry) = queue.try_recv() {
@@ -280,7 +266,7 @@ async fn gather(
         let linger = match (batch.is_pressing(), busy.load(Ordering::Relaxed)) {
             (true, false) => return,
             (true, true) => LINGER,
-            (false, _) => start_linger,
+            (false, _) => START_LINGER,
         };
         match timeout_at(began + linger, queue.recv()).await {
             Ok(Some(entry)) => batch.add(entry),
@@ -302,9 +288,7 @@ mod tests {
     async fn what_the_broker_has_is_not_sent_again_because_it_may_not_last() {
         let (events, mut told) = mpsc::unbounded_channel();
         let haste = Haste::new();
-        let start_linger = Duration::ZERO;
-        let keeper =
-            Keeper { broker: Arc::new(Sqlite::in_memory().await.unwrap()), events, pace: haste.pace(), start_linger };
+        let keeper = Keeper { broker: Arc::new(Sqlite::in_memory().await.unwrap()), events, pace: haste.pace() };
         let tid = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
         let fences = vec![Fence { tid, attempt: 1 }, Fence { tid, attempt: 2 }];
         let (path, reason) = (std::path::PathBuf::from("x"), "input/output error".to_owned());

@@ -2,9 +2,9 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Claim, Error, Fence, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
+use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
 use raddle_core::{State, Tid, worker::Beat};
-use raddle_exec::{FencePage, Heeded, Legacy, Prefork};
+use raddle_exec::FencePage;
 
 use tokio::{
     sync::watch,
@@ -38,8 +38,6 @@ pub struct Worker {
     pub(super) strangers: Arc<[u32]>,
     /// Whether it leaves the registry with its task.
     pub(super) own: bool,
-    /// Its task runs already, and this has been made of what that answered.
-    pub(super) resumed: Option<Heeded>,
     /// How many attempts it has begun, under whatever id.
     pub(super) begun: watch::Sender<u64>,
     pub(super) born: Instant,
@@ -88,10 +86,7 @@ const PURGE_ONE_IN: u64 = 64;
 const TID_STEP: u64 = 4096;
 
 /// Made before the broker hears of the worker: a process without descriptors for it must not hold a task.
-fn fence_page(options: &Options) -> Result<Arc<FencePage>> {
-    if let Some(fence) = options.prefork.as_ref().and_then(Prefork::fence) {
-        return Ok(fence);
-    }
+fn fence_page() -> Result<Arc<FencePage>> {
     let page = FencePage::new().map(Arc::new);
     page.map_err(|error| Error::Starved { what: "shared memory".into(), reason: error.to_string() })
 }
@@ -114,19 +109,11 @@ async fn lease_began(broker: &dyn Broker, worker: Tid, lease: Duration, asked_at
 impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let fence = fence_page(&options)?;
+        let fence = fence_page()?;
         let asked_at = FencePage::clock_now();
-        // Who speaks for others looks after those that are gone himself.
-        let own = options.ward().is_some();
-        let tid = match own {
-            true => broker.register_own(options.info(), options.lease).await?,
-            false => broker.register(options.info(), options.lease).await?,
-        };
+        let tid = broker.register(options.info(), options.lease).await?;
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
-        // A ward is there already, and does not inherit it.
-        if options.prefork.is_none() {
-            broker.tie(tid);
-        }
+        broker.tie(tid);
         let strangers = raddle_exec::children().into();
         Ok(Self {
             broker,
@@ -136,8 +123,7 @@ impl Worker {
             leased_at,
             claim: None,
             strangers,
-            own,
-            resumed: None,
+            own: false,
             begun: watch::Sender::new(0),
             born: Instant::now(),
             standstill: Standstill::default(),
@@ -155,7 +141,7 @@ impl Worker {
         yields: bool,
         give_up: impl Future<Output = ()>,
     ) -> Result<Option<(Submitted, Option<Self>)>> {
-        let fence = fence_page(&options)?;
+        let fence = fence_page()?;
         let asked_at = FencePage::clock_now();
         let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
         let Own { submitted, worker, claim } = tokio::select! {
@@ -174,48 +160,9 @@ impl Worker {
         let options = Options { only: Some(submitted.tid()), ..options };
         let strangers = raddle_exec::children().into();
         let (begun, born, standstill) = (watch::Sender::new(0), Instant::now(), Standstill::default());
-        let (own, resumed) = (true, None);
         let worker =
-            Self { broker, options, tid, fence, leased_at, claim, strangers, own, resumed, begun, born, standstill };
+            Self { broker, options, tid, fence, leased_at, claim, strangers, own: true, begun, born, standstill };
         Ok(Some((submitted, Some(worker))))
-    }
-
-    /// Goes on with an attempt whose keeper was killed, in the process that runs it. There is no worker when the attempt is not the latest any
-    /// more: then it has to end.
-    pub async fn resume(broker: Arc<dyn Broker>, options: Options, legacy: Legacy) -> Result<Option<Self>> {
-        let Legacy { worker: tid, tid: task, attempt, heeded, runner } = legacy;
-        // First of all: nobody has renewed it since the keeper is gone.
-        let leased_at = FencePage::clock_now();
-        let mut heart = broker.heart(tid, options.lease);
-        let beat = Beat { busy: 1, spawned_count: 1, ..Beat::default() };
-        match tokio::task::spawn_blocking(move || heart.beat(beat)).await {
-            Ok(Ok(Pulse::Alive(_))) => {}
-            Ok(Err(error)) => return Err(error),
-            _ => return Ok(None),
-        }
-        let found = broker.task(task).await?;
-        let Some(found) = found.filter(|found| found.attempt == attempt && found.worker == Some(tid)) else {
-            return Ok(None);
-        };
-        let claim = Some(Claim { fence: Fence { tid: task, attempt }, spec: found.spec });
-        let options = Options { prefork: Some(runner), ..options };
-        let fence = fence_page(&options)?;
-        let (begun, born, strangers) = (watch::Sender::new(0), Instant::now(), raddle_exec::children().into());
-        let (own, resumed, standstill) = (true, Some(heeded), Standstill::default());
-        Ok(Some(Self {
-            broker,
-            options,
-            tid,
-            fence,
-            leased_at,
-            claim,
-            strangers,
-            own,
-            resumed,
-            begun,
-            born,
-            standstill,
-        }))
     }
 
     /// The worker's own id.
@@ -243,10 +190,7 @@ impl Worker {
     /// A worker that loses its lease, because it was stopped or cut off for longer than that, kills what it runs and goes on under a new
     /// id.
     pub async fn run(mut self, shutdown: Shutdown) -> Result<Ended> {
-        // A ward sees to its own, and its zygote to what it leaves.
-        if self.options.ward().is_none()
-            && let Err(error) = raddle_exec::become_subreaper()
-        {
+        if let Err(error) = raddle_exec::become_subreaper() {
             tracing::warn!(%error, "the grandchildren of a killed runner will not be found");
         }
         // To find a group to work in takes as long as to start a process, and a single task without limits has no use for one.

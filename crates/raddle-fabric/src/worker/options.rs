@@ -9,7 +9,6 @@ use raddle_core::{
     spec::{DEFAULT_QUEUE, DOCKER, Isolation, SANDBOX, routine_tag},
     worker::{WorkerInfo, kind},
 };
-use raddle_exec::Prefork;
 
 use super::bound::Bound;
 use crate::{handler::Plugins, routine::Routines};
@@ -62,8 +61,6 @@ pub struct Options {
     pub parent: Option<Tid>,
     /// Whether it begins paused: then it takes nothing before it is told to go on.
     pub paused: bool,
-    /// A ward: that process is the worker, and this one only speaks for it.
-    pub prefork: Option<Prefork>,
 }
 
 /// A worker that dies is replaced within seconds, and one that is only slow is not: it renews four times as often.
@@ -115,7 +112,6 @@ impl Options {
             schedules: false,
             parent: None,
             paused: false,
-            prefork: None,
         }
     }
 
@@ -147,11 +143,6 @@ impl Options {
         self
     }
 
-    /// The process that is the worker, if it is not this one, and when it began.
-    pub(crate) fn ward(&self) -> Option<(u32, Option<u64>)> {
-        self.prefork.as_ref().map(Prefork::worker_process)
-    }
-
     fn kind(&self) -> &'static str {
         match self.max_tasks {
             _ if self.queues.is_empty() && self.schedules => kind::SCHEDULER,
@@ -163,16 +154,13 @@ impl Options {
     }
 
     pub(crate) fn info(&self) -> WorkerInfo {
-        let (pid, born) = self.ward().unwrap_or_else(|| {
-            let own = std::process::id();
-            (own, raddle_exec::born(own))
-        });
+        let pid = std::process::id();
         WorkerInfo {
             capabilities: self.caps.clone(),
             queues: self.queues.clone(),
             concurrency: self.concurrency,
             pid,
-            born,
+            born: raddle_exec::born(pid),
             host: this_host(),
             place: raddle_exec::place().map(Into::into),
             parent: self.parent,

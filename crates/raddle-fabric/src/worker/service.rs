@@ -26,7 +26,7 @@ use super::{
     pulse::{Beats, Vitals},
     slot::{Equipment, News, Slot, What},
     standstill::Present,
-    words::{Errands, LISTEN_AFTER, LISTEN_AFTER_OF_WARD, listen},
+    words::{Errands, listen},
 };
 
 type Claiming = Pin<Box<dyn Future<Output = Result<Found>> + Send>>;
@@ -56,7 +56,6 @@ pub(super) struct Service {
     vitals: Arc<Vitals>,
     begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
-    shutdown: Shutdown,
     lease_lost: bool,
     began: Instant,
     title: &'static str,
@@ -73,9 +72,7 @@ pub(super) struct Closed {
 
 impl Service {
     pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Self {
-        let Worker {
-            broker, options, tid, fence, leased_at, claim, strangers, resumed, begun, born, standstill, ..
-        } = worker;
+        let Worker { broker, options, tid, fence, leased_at, claim, strangers, begun, born, standstill, .. } = worker;
         hand::take(claim.as_slice());
         let vitals = Arc::new(Vitals::default());
         let heart = broker.heart(*tid, options.lease);
@@ -87,15 +84,11 @@ impl Service {
             vitals: Arc::clone(&vitals),
         });
         let pulse = Beats::new(heart, options.lease, *leased_at, Arc::clone(fence), Arc::clone(&vitals));
-        let is_ward = options.ward().is_some();
-        let listen_after = if is_ward { LISTEN_AFTER_OF_WARD } else { LISTEN_AFTER };
         let equipment = Arc::new(Equipment {
             broker: Arc::clone(broker),
             fence: Arc::clone(fence),
             runner: options.runner.clone(),
-            prefork: options.prefork.clone(),
-            is_ward,
-            resumed: *resumed,
+            one_shot: options.is_for_one(),
             idle_title: title::format(*tid, "runner", "idle"),
             grace: options.grace,
             bound: options.bound.clone(),
@@ -108,9 +101,6 @@ impl Service {
             said: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
-        if let Some(prefork) = &options.prefork {
-            prefork.name(*tid, &options.name);
-        }
         let policy = Policy::new(*tid, options, born.elapsed(), *begun.borrow());
         let (tell, news) = mpsc::unbounded_channel();
         let slots = (0..policy.slots as usize).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone()));
@@ -120,25 +110,24 @@ impl Service {
         Self {
             core: Core::new(policy, claim.take().into_iter().collect()),
             slots: slots.collect(),
-            ledger: Ledger::start(Arc::clone(broker), write, haste.pace(), is_ward),
+            ledger: Ledger::start(Arc::clone(broker), write, haste.pace()),
             errands: Errands::start(Arc::clone(broker), haste.pace()),
             haste,
             news,
             written,
             words,
-            listener: tokio::spawn(listen(Arc::clone(broker), *tid, listen_after, say)),
+            listener: tokio::spawn(listen(Arc::clone(broker), *tid, say)),
             claiming: None,
             purging: None,
             #[cfg(feature = "docker")]
-            // Who speaks for wards has done so once for all.
-            looking: options.task_image.clone().filter(|_| options.ward().is_none()).map(|image| {
+            // The spawner of a warm worker looks once for all its workers.
+            looking: options.task_image.clone().filter(|_| !options.grouped).map(|image| {
                 tokio::spawn(async move { crate::contained::look_around(&image).await })
             }),
             pulse,
             vitals,
             begun: begun.clone(),
             asked: shutdown.watch(),
-            shutdown: shutdown.clone(),
             lease_lost: false,
             began: Instant::now(),
             title: "",
@@ -186,7 +175,6 @@ impl Service {
                         }
                         return Event::Ended { slot, finish };
                     }
-                    What::Asked => self.shutdown.request(),
                 },
                 Some(event) = self.written.recv() => return event,
                 Some(Delivery { tid, body }) = self.words.recv() => match body.parse::<Control>() {
@@ -269,8 +257,7 @@ impl Service {
         self.vitals.spawned.store(*self.begun.borrow(), Ordering::Relaxed);
         self.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
-        // A ward has a title of its own, and this process that of whoever speaks for it.
-        if self.title != status && self.options.ward().is_none() {
+        if self.title != status {
             self.title = status;
             raddle_exec::title::set(&title::format(self.tid, &self.options.name, status));
         }

@@ -10,9 +10,7 @@ use std::{
 use jiff::Timestamp;
 use raddle_broker::{Broker, Claim, Fence, Finish};
 use raddle_core::{CapSet, Exit, Report, Target, handler::NoHandler, manager::Charter, spec::Isolation};
-use raddle_exec::{
-    Done, FencePage, Heeded, Notice, Order, Prefork, Program, Request, Runner, RunnerGone, RunnerOptions,
-};
+use raddle_exec::{Done, FencePage, Notice, Order, Program, Request, Runner, RunnerGone, RunnerOptions};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
@@ -31,11 +29,8 @@ pub(super) struct Equipment {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) fence: Arc<FencePage>,
     pub(super) runner: PathBuf,
-    pub(super) prefork: Option<Prefork>,
-    /// The runner is the worker: it stays until its task is written, and one that is killed is a worker that was killed.
-    pub(super) is_ward: bool,
-    /// The first task runs already, and this has been made of what it answered.
-    pub(super) resumed: Option<Heeded>,
+    /// Its runner is started ahead of the task, which is the only one.
+    pub(super) one_shot: bool,
     pub(super) idle_title: String,
     pub(super) grace: Duration,
     pub(super) bound: Bound,
@@ -88,8 +83,6 @@ pub(super) enum What {
     Started { pid: u32 },
     /// The attempt is over, and the slot is free.
     Ended(Box<Finish>),
-    /// Somebody has asked the runner to end, which is the worker.
-    Asked,
 }
 
 /// The worker's end of a slot.
@@ -113,7 +106,6 @@ impl Slot {
                 equipment,
                 news,
                 runner: None,
-                may_rest: false,
                 reporter: OnceLock::new(),
                 #[cfg(feature = "docker")]
                 sweeping: None,
@@ -146,8 +138,6 @@ struct Occupant {
     news: mpsc::UnboundedSender<News>,
     /// Started with the first task and kept for the next.
     runner: Option<Runner>,
-    /// It is a ward that can be another worker when its task is over.
-    may_rest: bool,
     /// Started with the first word of progress.
     reporter: OnceLock<Reporter>,
     /// Looking for what a leash that was killed has left. It is waited for.
@@ -157,6 +147,10 @@ struct Occupant {
 
 impl Occupant {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
+        if self.equipment.one_shot {
+            // Start the runner ahead of the task: a warm worker has its start-up behind it. If that fails, the task tries again.
+            self.runner = self.ready_runner().await.ok();
+        }
         while let Some(job) = queue.recv().await {
             // An order that finds nothing running has crossed the end of its task.
             let Job::Run(claim) = job else { continue };
@@ -164,11 +158,8 @@ impl Occupant {
             let finish = self.attempt(*claim, &mut queue).await;
             self.tell(fence, What::Ended(Box::new(finish)));
         }
-        match (self.runner, &self.equipment.prefork) {
-            // Its task is written, and the process is gone that the task ran in. Whoever keeps the ward decides whether it leaves.
-            (Some(runner), Some(prefork)) if self.may_rest => runner.give_back(prefork).await,
-            (Some(runner), _) => runner.close().await,
-            (None, _) => {}
+        if let Some(runner) = self.runner {
+            runner.close().await;
         }
         #[cfg(feature = "docker")]
         if let Some(sweeping) = self.sweeping {
@@ -178,27 +169,15 @@ impl Occupant {
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
         let Claim { fence, spec } = claim;
-        if self.equipment.resumed.is_none() {
-            leftovers::of_earlier_attempts(&*self.equipment.broker, fence).await;
-        }
+        leftovers::of_earlier_attempts(&*self.equipment.broker, fence).await;
         // What it chains is of its trace, unless that says otherwise. Commands do not answer.
         let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
         let (request, answers_on) = match request::of(&self.equipment, fence, spec) {
             Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };
-        let heeded = self.equipment.resumed.unwrap_or_default();
         let may_chain = request.sandbox.is_none();
-        let mut conversation = answers_on.zip(trace).map(|(on, trace)| Conversation::new(on, heeded, trace, may_chain));
-        let is_apart = match request.program {
-            Program::Function(_) => true,
-            // The parent of a command is the worker that is gone with it; but what a manager spawns is the manager's, who keeps its
-            // runners as a resident worker does.
-            Program::Command(_) => self.equipment.charter.is_some(),
-            _ => false,
-        };
-        self.may_rest =
-            self.equipment.is_ward && is_apart && request.sandbox.is_none() && self.equipment.resumed.is_none();
+        let mut conversation = answers_on.zip(trace).map(|(on, trace)| Conversation::new(on, trace, may_chain));
         let is_contained = matches!(request.program, Program::Keeper(_));
         let mut answer = is_contained.then(Vec::new);
         let mut runner = match self.ready_runner().await {
@@ -233,10 +212,6 @@ impl Occupant {
 
     /// The end of an attempt whose runner was killed.
     async fn forsaken(&self, fence: Fence, gone: &RunnerGone, runner: Runner) -> Finish {
-        if self.equipment.is_ward {
-            tracing::warn!(tid = %fence.tid, %gone, "the worker was killed: its task is taken back");
-            return ended(fence, Exit::Lost { message: "its worker was killed".into() });
-        }
         hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");
         drop(runner);
         // What the command had started was adopted by this process when the runner died.
@@ -274,13 +249,7 @@ impl Occupant {
         {
             return Ok(runner);
         }
-        let Equipment { fence, runner, prefork, idle_title, .. } = &*self.equipment;
-        if let Some(Ok(runner)) = prefork.as_ref().and_then(Runner::take_over) {
-            return Ok(runner);
-        }
-        if self.equipment.is_ward {
-            return Err(std::io::Error::other("the worker has had its task"));
-        }
+        let Equipment { fence, runner, idle_title, .. } = &*self.equipment;
         Runner::spawn(&RunnerOptions {
             program: runner.clone(),
             title_idle: idle_title.clone(),
@@ -298,22 +267,18 @@ impl Occupant {
         conversation: &mut Option<Conversation>,
         answer: &mut Option<Vec<u8>>,
     ) -> Result<Box<Done>, RunnerGone> {
-        if self.equipment.resumed.is_none() {
-            runner.start(request).await?;
-        }
+        runner.start(request).await?;
         let broker = &*self.equipment.broker;
         let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
         loop {
             tokio::select! {
                 notice = runner.next() => match notice? {
                     Notice::Started { pid } => self.tell(fence, What::Started { pid }),
-                    Notice::Asked => self.tell(fence, What::Asked),
                     Notice::Output { stream: raddle_exec::Stream::Reply, bytes } if answer.is_some() => {
                         // Not known to anybody else until the attempt is over, and so not kept.
                         answer.iter_mut().for_each(|answer| answer.extend_from_slice(&bytes));
                     }
-                    Notice::Output { stream, bytes } => {
-                        match conversation {
+                    Notice::Output { stream, bytes } => match conversation {
                         Some(with) if with.is_on(stream) => {
                             let Heard { log, progress, chained, is_garbled } = with.hear(&bytes);
                             if let Some(progress) = progress {
@@ -333,10 +298,6 @@ impl Occupant {
                             }
                         }
                         _ => orders.obey_while(store(broker, fence, stream, bytes), fence, runner).await?,
-                    }
-                    if conversation.as_ref().is_none_or(Conversation::is_between_lines) && answer.as_ref().is_none_or(Vec::is_empty) {
-                        runner.keep(conversation.as_ref().map_or_else(Heeded::default, Conversation::heeded)).await?;
-                    }
                     },
                     Notice::Done(done) => return Ok(done),
                     _ => {}
@@ -361,7 +322,7 @@ impl Occupant {
                 };
                 let Heard { log, chained, .. } = with.hear_out(&rest);
                 stderr.extend(log);
-                stderr_bytes += with.heeded().logged;
+                stderr_bytes += with.logged();
                 // Nothing follows what has not succeeded.
                 if exit.is_success() && !chained.is_empty() {
                     let passing = pass_on_at_last(&*self.equipment.broker, with.chain(fence, chained));

@@ -14,13 +14,11 @@ use super::{
 
 /// How old a worker is when it begins to listen to control words.
 pub(crate) const LISTEN_AFTER: Duration = Duration::from_millis(20);
-/// The same where dozens of them share a processor, each for one task.
-pub(crate) const LISTEN_AFTER_OF_WARD: Duration = Duration::from_millis(100);
 
-/// Passes on control messages as they come. A word in the first moment of a worker's life waits for as long as `after`; a worker that lives no longer
+/// Passes on control messages as they come. A word in the first moment of a worker's life waits for [`LISTEN_AFTER`]; a worker that lives no longer
 /// does not pay for listening.
-pub(crate) async fn listen(broker: Arc<dyn Broker>, tid: Tid, after: Duration, words: mpsc::UnboundedSender<Delivery>) {
-    tokio::time::sleep(after).await;
+pub(crate) async fn listen(broker: Arc<dyn Broker>, tid: Tid, words: mpsc::UnboundedSender<Delivery>) {
+    tokio::time::sleep(LISTEN_AFTER).await;
     loop {
         match broker.controls(tid, WAIT).await {
             Ok(deliveries) => {

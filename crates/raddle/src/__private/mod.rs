@@ -28,7 +28,7 @@ pub fn enter() {
     raddle_pool::serve::main_if_asked();
     #[cfg(feature = "worker")]
     if std::env::args_os().nth(1).is_some_and(|argument| is_ours(&argument)) {
-        process::exit(raddle_cli::run(Some(raddle_fabric::routine::call)).into());
+        process::exit(raddle_cli::run().into());
     }
 }
 
