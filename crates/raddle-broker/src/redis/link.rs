@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use raddle_core::ExponentialBackoff;
 use redis::{Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout};
 
@@ -90,8 +91,8 @@ struct Slots {
 
 /// Pauses that grow, with some chance in them so that clients that lost a server together do not return together.
 pub(super) struct Backoff {
-    pause: Duration,
-    max: Duration,
+    pauses: ExponentialBackoff,
+    failures: u32,
     until: Instant,
 }
 
@@ -322,7 +323,8 @@ impl Link {
 impl Backoff {
     /// Pauses as the URL has them, for `patience` from now.
     pub(super) fn new(options: &Options, patience: Duration) -> Self {
-        Self { pause: options.initial, max: options.max, until: Instant::now() + patience }
+        let pauses = ExponentialBackoff::new(options.initial, options.max);
+        Self { pauses, failures: 0, until: Instant::now() + patience }
     }
 
     /// Waits before the next try; `false` if there is to be none.
@@ -331,9 +333,8 @@ impl Backoff {
         if now >= self.until {
             return false;
         }
-        let share = 0.5 + (random() >> 11) as f64 / (1u64 << 54) as f64;
-        tokio::time::sleep(self.pause.mul_f64(share).min(self.until - now)).await;
-        self.pause = (self.pause * 2).min(self.max);
+        self.failures += 1;
+        tokio::time::sleep(self.pauses.jittered(self.failures, random()).min(self.until - now)).await;
         true
     }
 }
