@@ -21,9 +21,9 @@ use crate::{
     Demand, Error, Result,
     declare::declare,
     request::{
-        Chain, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, Own,
-        OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit, Submitted,
-        Summary, TaskFilter, Verdict, WaitingRequest,
+        Chain, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, News,
+        Note, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit,
+        Submitted, Summary, TaskFilter, Verdict, WaitingRequest,
     },
     schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView},
 };
@@ -43,16 +43,12 @@ trait Tasks {
         as Submit, doubles Some("has stored a task");
 
     /// Stores a task and gives it to a worker that is there for it alone, for a process that runs what it submits: one step instead of
-    /// four, and nobody else can claim the task in between. Returns when it would survive this process; what it takes to survive a power
-    /// cut can be done while the task begins, by [`sync`](Self::sync).
+    /// four, and nobody else can claim the task in between. Returns when it is durable.
     ///
     /// Nobody is registered when the task's `unique_key` is taken, or when it is left to others; nothing is claimed when its time has
     /// not come.
     async fn submit_own(&self, request: OwnRequest) -> Result<Own>
         as SubmitOwn, doubles Some("has stored a task");
-
-    /// Returns when all that was written through this handle is durable.
-    async fn sync(&self) -> Result<()> as Sync;
 
     /// Takes up to `max` tasks that the owner may run, the most urgent and then the oldest first.
     ///
@@ -60,14 +56,8 @@ trait Tasks {
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>>
         as Claim, waits request.wait;
 
-    /// Notes that the targets of these attempts have begun. An attempt that is not the latest is passed over.
-    async fn started(&self, batch: Vec<Started>) -> Result<()> as Started;
-
-    /// Notes that a running attempt stands still on request, or goes on. An attempt that is not the latest is passed over.
-    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> as Paused;
-
-    /// Notes how far a running attempt has come. It is forgotten with the attempt; one that is not the latest is passed over.
-    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> as Progress;
+    /// Notes what is new of running attempts. One that is not the latest is passed over.
+    async fn note(&self, batch: Vec<Note>) -> Result<()> as Note;
 
     /// Lets tasks follow a running attempt, and returns how many do by now. Nobody sees them before its end. If that is a success, they are
     /// submitted in the same step, in the order in which they were chained, with its task as their parent; after any other they are gone.
@@ -128,14 +118,9 @@ trait Tasks {
 
 /// The workers that live on a broker.
 trait Registry {
-    /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
-    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> as Register;
-
-    /// Enters a worker that is there for one task, whichever it claims first. It is no task itself, and leaves the registry with the end of
-    /// that one. For a process that speaks for many such workers, and beats for itself: nobody who is gone is looked for.
-    ///
-    /// Workers that take calls are entered in the same way: they claim nothing, and leave when they are taken out.
-    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> as RegisterOwn;
+    /// Enters a worker, and gives it its id; it counts as alive for `ttl` from now. It is a task too, but for one of its `own`: see
+    /// [`Queries::register_own`].
+    async fn enter(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> as Enter;
 
     /// Takes a worker out; what it still has goes back. `failure` says why it ended, if it ended badly.
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> as Deregister;
@@ -249,9 +234,38 @@ pub trait Heart: Send {
     fn beat(&mut self, beat: Beat) -> Result<Pulse>;
 }
 
-/// What is asked often, in terms of what engines answer.
+/// What is asked and told often, in terms of what engines answer.
 #[async_trait]
-pub trait Queries: Tasks + Schedules {
+pub trait Queries: Tasks + Registry + Schedules {
+    /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
+    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.enter(info, ttl, false).await
+    }
+
+    /// Enters a worker that is there for one task, whichever it claims first. It is no task itself, and leaves the registry with the end of
+    /// that one. For a process that speaks for many such workers, and beats for itself: workers that are gone are not looked for.
+    ///
+    /// Workers that take calls are entered in the same way: they claim nothing, and leave when they are taken out.
+    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+        self.enter(info, ttl, true).await
+    }
+
+    /// Notes that the targets of these attempts have begun.
+    async fn started(&self, batch: Vec<Started>) -> Result<()> {
+        self.note(batch.into_iter().map(|Started { fence, pid }| Note { fence, news: News::Started(pid) }).collect())
+            .await
+    }
+
+    /// Notes that a running attempt stands still on request, or goes on.
+    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
+        self.note(vec![Note { fence, news: News::Paused(paused) }]).await
+    }
+
+    /// Notes how far a running attempt has come. It is forgotten with the attempt.
+    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
+        self.note(vec![Note { fence, news: News::Progress(progress) }]).await
+    }
+
     /// One task.
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
         Ok(self.tasks(TaskFilter::one(tid)).await?.pop())
@@ -269,4 +283,4 @@ pub trait Queries: Tasks + Schedules {
     }
 }
 
-impl<T: Tasks + Schedules + ?Sized> Queries for T {}
+impl<T: Tasks + Registry + Schedules + ?Sized> Queries for T {}

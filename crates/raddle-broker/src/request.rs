@@ -124,6 +124,26 @@ pub struct Started {
     pub pid: Option<u32>,
 }
 
+/// What is new of a running attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Note {
+    /// The attempt.
+    pub fence: Fence,
+    /// What is new.
+    pub news: News,
+}
+
+/// What can be new of a running attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum News {
+    /// Its target has begun, in this process if it has one.
+    Started(Option<u32>),
+    /// It stands still on request, or goes on.
+    Paused(bool),
+    /// How far it has come.
+    Progress(raddle_core::Progress),
+}
+
 /// An attempt that is over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finish {

@@ -100,7 +100,7 @@ impl Guest {
     /// Does what was asked for, if it is for guests.
     pub(super) async fn perform(&self, broker: &dyn Broker, call: Call) -> Result<Reply> {
         let reply = self.admit(broker, call).await?.perform(broker).await?;
-        if let Reply::Register(worker) = reply {
+        if let Reply::Enter(worker) = reply {
             self.speaks_for(worker);
         }
         Ok(reply)
@@ -116,18 +116,13 @@ impl Guest {
     /// which may be the task.
     async fn admit(&self, broker: &dyn Broker, mut call: Call) -> Result<Call> {
         match &mut call {
-            Call::Sync {} => {}
-            Call::Started { batch } => {
-                self.check_all(broker, batch.iter().map(|started| started.fence).collect()).await?
-            }
+            Call::Note { batch } => self.check_all(broker, batch.iter().map(|note| note.fence).collect()).await?,
             Call::Finish { batch } => self.check_all(broker, batch.iter().map(|finish| finish.fence).collect()).await?,
             Call::Release { batch } => {
                 self.check_all(broker, batch.iter().map(|release| release.fence).collect()).await?
             }
-            Call::Paused { fence, .. } | Call::Progress { fence, .. } | Call::AppendOutput { fence, .. } => {
-                self.check_all(broker, vec![*fence]).await?;
-            }
-            Call::Register { info, ttl } => {
+            Call::AppendOutput { fence, .. } => self.check_all(broker, vec![*fence]).await?,
+            Call::Enter { info, ttl, own: false } => {
                 check_lease(*ttl)?;
                 self.guests.register(info)?;
             }

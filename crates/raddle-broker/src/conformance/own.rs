@@ -28,7 +28,6 @@ pub async fn a_task_of_ones_own_is_claimed_at_once(store: &dyn Fixture) -> Resul
     assert_eq!((task.state, task.worker, task.parent), (State::Spawning, Some(owner), Some(waiting)));
     assert_eq!(kinds(broker, tid).await?, [EventKind::Created, EventKind::Spawning]);
     assert_eq!(other.workers().await?.iter().map(|entry| entry.tid).collect::<Vec<_>>(), [owner]);
-    broker.sync().await?;
     assert_eq!(end(&other, claim.fence, success()).await?, Verdict::Done(State::Completed));
     assert_eq!(view(broker, waiting).await?.state, State::Created);
     Ok(())

@@ -33,7 +33,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Call, ClaimRequest, Finish, Heart, Leases, Proxy, Registry, Reply, Submit, Tasks, queues, sqlite::Sqlite,
+        Call, ClaimRequest, Finish, Heart, Leases, Proxy, Queries, Reply, Submit, Tasks, queues, sqlite::Sqlite,
     };
 
     /// Notes the most tasks that were given at once.

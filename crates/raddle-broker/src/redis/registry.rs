@@ -49,7 +49,10 @@ struct Chest {
 
 #[async_trait]
 impl Registry for Redis {
-    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+    async fn enter(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
+        if own {
+            return Group::ask(&self.core, Entrant(own_args(&info, ttl))).await?.ok_or(Error::Closed);
+        }
         // Where workers come and go, those that are gone must not have to wait for one that stays.
         reclaim(self.link()).await?;
         let args = worker_args(&info, ttl).to_vec();
@@ -57,10 +60,6 @@ impl Registry for Redis {
         let worker = list(answer).into_iter().next().and_then(tid).ok_or(Error::Closed)?;
         self.show_worker(worker, &info).await;
         Ok(worker)
-    }
-
-    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
-        Group::ask(&self.core, Entrant(own_args(&info, ttl))).await?.ok_or(Error::Closed)
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {

@@ -16,8 +16,8 @@ use super::{
     value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
 };
 use crate::{
-    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged,
-    Queries, Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Finish, Health, News, Note, Own, OwnRequest,
+    Purged, Queries, Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
     WaitingRequest,
 };
 
@@ -36,25 +36,20 @@ impl Tasks for Redis {
         self.submit_for(request).await
     }
 
-    /// What a script has changed is as durable as it is going to be when the script's answer is there.
-    async fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
         self.claim_for(request).await
     }
 
-    async fn started(&self, batch: Vec<Started>) -> Result<()> {
-        self.note_started(batch).await
-    }
-
-    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
-        self.note_paused(fence, paused).await
-    }
-
-    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
-        self.note_progress(fence, &progress).await
+    async fn note(&self, batch: Vec<Note>) -> Result<()> {
+        let mut started = Vec::new();
+        for Note { fence, news } in batch {
+            match news {
+                News::Started(pid) => started.push(Started { fence, pid }),
+                News::Paused(paused) => self.note_paused(fence, paused).await?,
+                News::Progress(progress) => self.note_progress(fence, &progress).await?,
+            }
+        }
+        self.note_started(started).await
     }
 
     async fn chain(&self, chain: Chain) -> Result<u64> {

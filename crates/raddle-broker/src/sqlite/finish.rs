@@ -16,25 +16,23 @@ use super::{
     clock, control, purge,
     tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
 };
-use crate::{Fence, Finish, Release, Started, Stream, Verdict};
+use crate::{Fence, Finish, Release, Stream, Verdict};
 
-/// Notes that targets have begun.
-pub(super) fn started(tx: &mut Tx<'_>, batch: &[Started]) -> Result<(), Fail> {
-    for Started { fence, pid } in batch {
-        let changed = tx
-            .db()
-            .prepare_cached(
-                "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND state = ?5 RETURNING owner",
-            )?
-            .query_map(
-                params![fence.tid.as_i64(), fence.attempt, State::Running as u8, pid, State::Spawning as u8],
-                |row| super::tx::tid_at(row, 0),
-            )?
-            .next()
-            .transpose()?;
-        if let Some(owner) = changed {
-            tx.event(fence.tid, EventKind::Running, fence.attempt, Some(owner), None);
-        }
+/// Notes that a target has begun.
+pub(super) fn started(tx: &mut Tx<'_>, fence: Fence, pid: Option<u32>) -> Result<(), Fail> {
+    let changed = tx
+        .db()
+        .prepare_cached(
+            "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND state = ?5 RETURNING owner",
+        )?
+        .query_map(
+            params![fence.tid.as_i64(), fence.attempt, State::Running as u8, pid, State::Spawning as u8],
+            |row| super::tx::tid_at(row, 0),
+        )?
+        .next()
+        .transpose()?;
+    if let Some(owner) = changed {
+        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(owner), None);
     }
     Ok(())
 }

@@ -25,12 +25,11 @@ const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
 
 #[async_trait]
 impl Registry for Sqlite {
-    async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
-        self.write(Durability::Process, move |tx| register(tx, &info, ttl)).await
-    }
-
-    async fn register_own(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
+    async fn enter(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
         self.write(Durability::Process, move |tx| {
+            if !own {
+                return register(tx, &info, ttl);
+            }
             let tid = tx.next_id();
             Entry::new(tx, tid, ttl)?.write(tx, &info, true)?;
             Ok(tid)

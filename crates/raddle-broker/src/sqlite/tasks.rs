@@ -17,9 +17,8 @@ use super::{
     writer::{Durability, Writer},
 };
 use crate::{
-    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, Own, OwnRequest, Purged,
-    Reclaimed, Release, Result, Started, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
-    WaitingRequest,
+    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, News, Note, Own, OwnRequest,
+    Purged, Reclaimed, Release, Result, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
 #[async_trait]
@@ -32,16 +31,7 @@ impl Tasks for Sqlite {
     async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
         let OwnRequest { task, worker, lease, yields } = request;
         let task = submit::prepare(task)?;
-        self.write(Durability::Process, move |tx| own::submit_own(tx, task, &worker, lease, yields)).await
-    }
-
-    async fn sync(&self) -> Result<()> {
-        // A commit that is synced takes along all that stand before it in the WAL.
-        self.write(Durability::Power, |tx| {
-            tx.next_id();
-            Ok(())
-        })
-        .await
+        self.write(Durability::Power, move |tx| own::submit_own(tx, task, &worker, lease, yields)).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
@@ -62,16 +52,15 @@ impl Tasks for Sqlite {
         }
     }
 
-    async fn started(&self, batch: Vec<Started>) -> Result<()> {
-        self.write(Durability::Process, move |tx| finish::started(tx, &batch)).await
-    }
-
-    async fn paused(&self, fence: Fence, paused: bool) -> Result<()> {
-        self.write(Durability::Process, move |tx| finish::paused(tx, fence, paused)).await
-    }
-
-    async fn progress(&self, fence: Fence, progress: raddle_core::Progress) -> Result<()> {
-        self.write(Durability::Process, move |tx| finish::progress(tx, fence, &progress)).await
+    async fn note(&self, batch: Vec<Note>) -> Result<()> {
+        self.write(Durability::Process, move |tx| {
+            batch.iter().try_for_each(|Note { fence, news }| match news {
+                News::Started(pid) => finish::started(tx, *fence, *pid),
+                News::Paused(paused) => finish::paused(tx, *fence, *paused),
+                News::Progress(progress) => finish::progress(tx, *fence, progress),
+            })
+        })
+        .await
     }
 
     async fn chain(&self, chain: Chain) -> Result<u64> {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use raddle_broker::{Leases, Started, Tasks};
+use raddle_broker::{Leases, Queries, Started, Tasks};
 use rustix::process::Pid;
 
 use crate::support::*;

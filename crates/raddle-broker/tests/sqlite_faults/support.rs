@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Finish, Registry, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
+use raddle_broker::{Finish, Queries, Submit, TaskFilter, Tasks, conformance, sqlite::Sqlite};
 use raddle_core::{Exit, Spec, Tid};
 
 pub(crate) use crate::common::{SOON, TTL, request, until};

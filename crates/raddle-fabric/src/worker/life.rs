@@ -149,12 +149,7 @@ impl Worker {
             own = broker.submit_own(request) => own?,
             () = give_up => return Ok(None),
         };
-        let synced = broker.sync().await;
-        let Some(tid) = worker else { return synced.map(|()| Some((submitted, None))) };
-        if let Err(error) = synced {
-            // No caller was told that the task lasts, and its end is written with the same care.
-            tracing::warn!(tid = %submitted.tid(), %error, "a power cut would lose this task");
-        }
+        let Some(tid) = worker else { return Ok(Some((submitted, None))) };
         let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
         broker.tie(tid);
         let options = Options { only: Some(submitted.tid()), ..options };
