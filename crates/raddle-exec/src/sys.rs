@@ -282,6 +282,18 @@ pub(crate) fn is_root() -> bool {
     process::geteuid().is_root()
 }
 
+/// The niceness that puts an ordinary process before all others.
+pub(crate) const HIGHEST_PRIORITY: i32 = -20;
+
+pub(crate) fn niceness() -> i32 {
+    process::getpriority_process(None).unwrap_or(0)
+}
+
+/// Sets the niceness of this process. To lower it needs a privilege, without which nothing happens.
+pub(crate) fn set_niceness(niceness: i32) {
+    let _ = process::setpriority_process(None, niceness);
+}
+
 /// Puts this process before all ordinary ones, or among them again. Its children are ordinary in any case. Needs a privilege, without
 /// which nothing happens.
 pub(crate) fn set_urgent(urgent: bool) {

@@ -41,6 +41,8 @@ pub(super) enum Phase {
 /// An attempt in progress.
 pub(super) struct Attempt<'a> {
     pub(super) start: &'a Start,
+    /// The runner's own, for its next attempt.
+    niceness: i32,
     /// All that is below the runner, but for what belongs to it.
     pub(super) root: Root,
     pub(super) pid: u32,
@@ -118,23 +120,17 @@ impl<'a> Attempt<'a> {
             cgroup: watch.as_ref().and_then(Watch::join),
             leads: true,
         };
-        // Where the kernel does not bound the number of processes, the runner does, by looking: among a thousand busy processes of a fork bomb it would
-        // hardly get a turn.
-        let is_urgent = limits.max_procs.is_some() && !enforced.pids;
-        if is_urgent {
-            sys::set_urgent(true);
-        }
         // Worn before the command exists, so that whoever sees the command sees its runner's title.
         runner.show(start, "running");
         let started_at = Timestamp::now();
         let mut boxed = None;
+        let niceness = sys::niceness();
         let spawned = match (&prepared.executable, &start.sandbox, call) {
             (Some(executable), Some(sandbox), _) => {
                 match sandbox::spawn(&mut runner.stack, &plan, executable, sandbox) {
                     Ok(spawned) => Ok(boxed.insert(spawned).pid),
                     Err(NotBegun::Step(step, error)) => Err((step, error)),
                     Err(NotBegun::Refused(refused)) => {
-                        sys::set_urgent(false);
                         return Err(Exit::SpawnFailed { message: refused.to_string() });
                     }
                 }
@@ -147,13 +143,16 @@ impl<'a> Attempt<'a> {
             },
             (None, _, None) => unreachable!("what is no function was found as a command"),
         };
-        let pid = spawned.map_err(|(step, error)| {
-            sys::set_urgent(false);
-            prepared.failure(start, step, &error)
-        })?;
+        let pid = spawned.map_err(|(step, error)| prepared.failure(start, step, &error))?;
+        if watch.as_ref().is_some_and(|watch| watch.due().is_some()) {
+            // Limits that are sampled need a sampler that gets its turn among the processes of a fork bomb. The command exists already and
+            // keeps its own niceness.
+            sys::set_niceness(sys::HIGHEST_PRIORITY);
+        }
         frame::put_started(&mut runner.control.outgoing, pid);
         let mut attempt = Self {
             start,
+            niceness,
             root: Root { pid: std::process::id(), spared: runner.cradle.iter().flatten().map(Cradle::pid).next() },
             is_born: is_forked,
             pid,
@@ -354,8 +353,11 @@ impl<'a> Attempt<'a> {
     }
 
     fn finish(mut self) -> Done {
-        if self.watch.is_some() || self.next_kill.is_some() {
+        if self.next_kill.is_some() {
             sys::set_urgent(false);
+        }
+        if self.watch.as_ref().is_some_and(|watch| watch.due().is_some()) {
+            sys::set_niceness(self.niceness);
         }
         if let Some(watch) = &self.watch {
             self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(watch.peak_rss());

@@ -163,7 +163,8 @@ async fn processor_time_is_shared_out() {
     let done = rig.run(&request).await.done;
     assert_eq!(done.exit, code(0));
     let share = (done.usage.user_us + done.usage.system_us) as f64 / begin.elapsed().as_micros() as f64;
-    assert!((0.10..0.45).contains(&share), "took {share:.2} of a core");
+    // On a busy machine the command gets less than its limit allows.
+    assert!((0.02..0.45).contains(&share), "took {share:.2} of a core");
     rig.finish().await;
 }
 
