@@ -36,6 +36,7 @@ macro_rules! declare {
 
         /// One call of a broker: a method with its arguments.
         #[derive(Debug, Serialize, Deserialize)]
+        #[expect(clippy::large_enum_variant, reason = "one exists for the time of a call: a box would cost an allocation for each")]
         pub enum Call {
             $($(
                 #[doc = concat!("[`", stringify!($Trait), "::", stringify!($method), "`].")]
@@ -45,6 +46,7 @@ macro_rules! declare {
 
         /// What a call has returned.
         #[derive(Debug, Serialize, Deserialize)]
+        #[expect(clippy::large_enum_variant, reason = "one exists for the time of a call: a box would cost an allocation for each")]
         pub enum Reply {
             $($(
                 #[doc = concat!("Of [`", stringify!($Trait), "::", stringify!($method), "`].")]

@@ -40,6 +40,10 @@ pub(super) struct Beating {
 }
 
 /// What a client has asked for.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists for the time of a call: a box would cost an allocation for each"
+)]
 pub(super) enum Asked {
     Call(Call),
     Beat(Renewal),
