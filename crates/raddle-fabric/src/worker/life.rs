@@ -259,11 +259,7 @@ impl Worker {
         match left {
             Some(Err(error)) if is_hasty => tracing::warn!(%error, "left without a word: the lease will run out"),
             Some(left) => return left,
-            None => {
-                tracing::warn!("left without a word, for the broker does not answer: the lease will run out");
-                // An engine's thread that stands still in the kernel cannot be joined; it ends with the process.
-                std::mem::forget(Arc::clone(&self.broker));
-            }
+            None => tracing::warn!("left without a word, for the broker does not answer: the lease will run out"),
         }
         Ok(())
     }

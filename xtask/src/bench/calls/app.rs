@@ -84,7 +84,7 @@ async fn round(calls: usize) -> raddle::Result<Figures> {
     assert_eq!(pool.workers().len(), 1, "nobody is taken for broken");
     floor.stop().await?;
     let pid = pool.workers()[0].pid;
-    figures.insert("worker, MB resident", resident(pid)?);
+    figures.insert("worker, MB (PSS)", pss_mb(pid)?);
     let began = Instant::now();
     pool.stop().await;
     figures.insert("pool exit, ms", millis(began.elapsed()));
@@ -92,7 +92,7 @@ async fn round(calls: usize) -> raddle::Result<Figures> {
     let pair = WorkerPool::builder().size(2).start().await?;
     figures.insert("pool of 2 ready, ms", millis(began.elapsed()));
     tokio::time::sleep(Duration::from_millis(200)).await;
-    figures.insert("idle worker, MB resident", resident(pair.workers()[0].pid)?);
+    figures.insert("idle worker, MB (PSS)", pss_mb(pair.workers()[0].pid)?);
     let began = Instant::now();
     pair.stop().await;
     figures.insert("idle pool exit, ms", millis(began.elapsed()));
@@ -198,8 +198,8 @@ fn millis(took: Duration) -> f64 {
     took.as_secs_f64() * 1e3
 }
 
-fn resident(pid: u32) -> raddle::Result<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+fn pss_mb(pid: u32) -> raddle::Result<f64> {
+    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = rollup.lines().find(|line| line.starts_with("Pss:")).unwrap_or_default();
     Ok(line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0)
 }

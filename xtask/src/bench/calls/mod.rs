@@ -32,13 +32,13 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
         Verdict::at_least(
             "calls one after the other, of a bare tonic echo",
             ratio(one, of("floor, one after the other, /s")),
-            0.7,
+            1.5,
         ),
         Verdict::at_most("calls one after the other, p99 of p50", ratio(of("calls p99, us"), of("calls p50, us")), 4.0),
         Verdict::at_least(
             "calls 100 at a time, of a bare tonic echo",
             ratio(many, of("floor, 100 at a time, /s")),
-            0.6,
+            2.0,
         ),
         Verdict::at_least("items of a stream, a second", median(of("items of a stream, /s")), 200_000.0),
         Verdict::at_most("a nested call, of a plain one", ratio(one, of("nested calls, /s")), 2.5),
@@ -53,7 +53,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Verdict> {
             0.6,
         ),
         Verdict::at_most("pool of 2 ready, in bare spawns", ratio(of("pool of 2 ready, ms"), &spawns), 10.0),
-        Verdict::at_most("idle worker of a pool, MB resident", median(of("idle worker, MB resident")), 10.0),
+        Verdict::at_most("idle worker of a pool, MB (PSS)", median(of("idle worker, MB (PSS)")), 8.0),
         Verdict::at_most("idle pool exit, ms", median(of("idle pool exit, ms")), 100.0),
     ];
     if plan.peers {
