@@ -225,6 +225,11 @@ pub trait Leases: Send + Sync + 'static {
         let _ = worker;
         false
     }
+
+    /// Calls `stop`, which stops this process until it is continued, at a moment when the process holds no lock that others wait for.
+    fn stop_unlocked(&self, stop: &mut dyn FnMut()) {
+        stop();
+    }
 }
 
 /// Renews one worker's lease, on a thread of its own: nothing a task does can hold it up.

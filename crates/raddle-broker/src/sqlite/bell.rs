@@ -97,7 +97,7 @@ impl Bell {
 
     /// Waits for the right to write, however long it takes. Kernel queues are fair, and a holder that is killed lets go.
     pub(super) fn lock(&self) -> io::Result<WriteLock<'_>> {
-        let gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        let gate = self.close();
         while let Err(error) = rustix::fs::flock(self.page.file(), FlockOperation::LockExclusive) {
             if error != Errno::INTR {
                 return Err(error.into());
@@ -105,6 +105,11 @@ impl Bell {
         }
         self.page.head().holder.store(std::process::id(), Ordering::Relaxed);
         Ok(WriteLock { bell: self, _gate: gate })
+    }
+
+    /// Keeps the threads of this process from the write lock, which none of them holds by then.
+    pub(super) fn close(&self) -> MutexGuard<'_, ()> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The process that holds the write lock, if one does.

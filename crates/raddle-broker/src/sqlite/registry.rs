@@ -59,6 +59,11 @@ impl crate::Leases for Sqlite {
     fn tie(&self, worker: Tid) -> bool {
         self.shared.leases.tie(worker)
     }
+
+    fn stop_unlocked(&self, stop: &mut dyn FnMut()) {
+        let _gate = self.shared.bell.close();
+        stop();
+    }
 }
 
 /// The workers that are alive.

@@ -63,6 +63,10 @@ impl Leases for Observed {
     fn tie(&self, worker: Tid) -> bool {
         self.broker.tie(worker)
     }
+
+    fn stop_unlocked(&self, stop: &mut dyn FnMut()) {
+        self.broker.stop_unlocked(stop);
+    }
 }
 
 struct ObservedHeart {

@@ -36,13 +36,13 @@ impl Standstill {
     ///
     /// What the worker runs has to be paused before: its runner does not see meanwhile that the lease runs out. Takes as long as the broker
     /// does, and so is nothing for a thread that others wait for.
-    pub fn through(&self, stop: impl FnOnce()) {
+    pub fn through(&self, mut stop: impl FnMut()) {
         let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(present) = &*present else { return stop() };
         // A beat in between would make the lease short again.
         let _no_beat = present.vitals.beating();
         present.renew(LONGEST);
-        stop();
+        present.broker.stop_unlocked(&mut stop);
         present.renew(present.lease);
     }
 
