@@ -263,9 +263,10 @@ fn a_flood_of_other_records_is_forgotten() {
     };
     let taken: Vec<u32> = (0..12).map(flood).collect();
     println!("{before} kB, and then {taken:?} more");
-    // Three times as many take no more room; if they were kept, it would be three times as much.
-    assert!(taken[3] > 4_000, "they are heard: {taken:?} kB");
-    assert!(taken[11] < 2 * taken[3], "{taken:?} kB more than {before}");
+    // Memory rises until records are dropped, and falls then, so peaks are compared. Records that are kept would take 2.4 times as much.
+    let peak = |floods: &[u32]| floods.iter().copied().max().unwrap();
+    assert!(peak(&taken[..5]) > 4_000, "they are heard: {taken:?} kB");
+    assert!(peak(&taken[8..]) < 2 * peak(&taken[..5]), "{taken:?} kB more than {before}");
     // Who was there is there all the while, and who comes is heard of.
     let other = at("0.0.0.0:7001");
     publisher.tell(&word("added", &other));
