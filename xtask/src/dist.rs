@@ -15,21 +15,12 @@ const FEATURES: &str = "kubernetes,otlp,tls";
 /// Linked statically, the binary runs on every distribution, and in an empty container.
 const STATIC: &str = "build.rustflags=['-C','target-feature=+crt-static']";
 
-/// What to do.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// Build the released binary.
+#[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Start it in a container of another Debian release
+    #[arg(long)]
     check: bool,
-}
-
-impl Options {
-    /// Reads the arguments after `dist`.
-    pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        match args {
-            [] => Ok(Self::default()),
-            [flag] if flag == "--check" => Ok(Self { check: true }),
-            [other, ..] => Err(format!("unknown option '{other}'")),
-        }
-    }
 }
 
 /// Builds the binary, prints its path, and checks it if asked to.
@@ -37,7 +28,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     // `--target` keeps the flags from build scripts and procedural macros, which the compiler loads dynamically.
     let what =
         ["--target", "host-tuple", "--config", STATIC, "-p", "raddle-cli", "--bin", "raddle", "--features", FEATURES];
-    let program = match built("build", &what, "raddle", "dist") {
+    let program = match built(&what, "raddle", "dist") {
         Ok(program) => program,
         Err(code) => return code,
     };
@@ -73,16 +64,3 @@ docker run --rm --network none "$image" sh -euc '
     cd /tmp && test "$(raddle run -- echo hello)" = hello
     raddle submit -- echo queued && raddle status'
 "#;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parses_its_options() {
-        let parse = |args: &[&str]| Options::parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(parse(&[]), Ok(Options { check: false }));
-        assert_eq!(parse(&["--check"]), Ok(Options { check: true }));
-        assert!(parse(&["--debug"]).is_err_and(|error| error.contains("'--debug'")));
-    }
-}

@@ -4,69 +4,31 @@ use std::process::{Command, ExitCode};
 
 use crate::{DEV, RELEASE, become_program, built};
 
-/// What `deploy/docker/build.sh` calls the image, unless told otherwise.
-const TAG: &str = "raddle";
 const SCRIPT: &str = "deploy/docker/build.sh";
 
-/// What to build.
-#[derive(Debug, PartialEq, Eq)]
+/// Build the container image from nothing.
+#[derive(clap::Args)]
 pub(crate) struct Options {
-    release: bool,
+    /// Build the program for development
+    #[arg(long)]
+    debug: bool,
+    /// What the image is called
+    #[arg(long, default_value = "raddle")]
     tag: String,
-    /// What the program is built with besides what is usual.
+    /// What the program is built with besides what is usual
+    #[arg(long, value_name = "LIST", default_value = "")]
     features: String,
-    /// Commands of this machine that are put in, too.
+    /// A command of this machine that is put in, too; can be repeated
+    #[arg(long, value_name = "COMMAND")]
     with: Vec<String>,
-}
-
-impl Options {
-    /// Reads the arguments after `image`.
-    pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        let mut options = Self { release: true, tag: TAG.into(), features: String::new(), with: Vec::new() };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().cloned().ok_or_else(|| format!("{arg} needs a value"));
-            match arg.as_str() {
-                "--debug" => options.release = false,
-                "--tag" => options.tag = value()?,
-                "--features" => options.features = value()?,
-                "--with" => options.with.push(value()?),
-                other => return Err(format!("unknown option '{other}'")),
-            }
-        }
-        Ok(options)
-    }
 }
 
 /// Builds the program, and then the image.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let program = ["-p", "raddle-cli", "--bin", "raddle", "--features", &options.features];
-    let profile = if options.release { RELEASE } else { DEV };
-    match built("build", &program, "raddle", profile) {
+    let profile = if options.debug { DEV } else { RELEASE };
+    match built(&program, "raddle", profile) {
         Ok(program) => become_program(Command::new(SCRIPT).arg(program).arg(&options.tag).args(&options.with)),
         Err(code) => code,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(args: &[&str]) -> Result<Options, String> {
-        Options::parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn options_are_read() {
-        assert_eq!(
-            parse(&[]),
-            Ok(Options { release: true, tag: "raddle".into(), features: String::new(), with: vec![] })
-        );
-        let options =
-            parse(&["--debug", "--with", "sh", "--tag", "mine:1", "--with", "sleep", "--features", "kubernetes"]);
-        let with = vec!["sh".to_owned(), "sleep".to_owned()];
-        assert_eq!(options, Ok(Options { release: false, tag: "mine:1".into(), features: "kubernetes".into(), with }));
-        assert!(parse(&["--with"]).is_err());
-        assert!(parse(&["--push"]).is_err_and(|error| error.contains("'--push'")));
     }
 }

@@ -9,33 +9,38 @@ mod step;
 mod test;
 
 use std::{
-    env, io,
+    env,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
-const HELP: &str = "\
-The chores of this repository.
+use clap::{Args, Parser};
 
-Usage: cargo xtask <COMMAND>
+/// The chores of this repository
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask")]
+enum Chore {
+    /// Install what the tests need, then check and test everything
+    Test(test::Options),
+    /// Measure against the floor of this machine, in release mode
+    #[command(disable_help_flag = true)]
+    Bench(PassedOn),
+    /// Break things while tasks run, and check that none is lost; see chaos --help
+    #[command(disable_help_flag = true)]
+    Chaos(PassedOn),
+    /// Build the container image 'raddle' from nothing, and commands of this machine into it
+    Image(image::Options),
+    /// Build the released binary: optimised as a whole, static-PIE
+    Dist(dist::Options),
+}
 
-Commands:
-  test [--filter EXPR] [--quick]   install what the tests need, then check and test everything
-  bench [--quick] [--peers] [--rounds N] [NAME…]
-                                   measure against the floor of this machine, in release mode
-  chaos [--engine NAME] [--tasks N] [--seed S] [--minutes M] [--kills K] …
-                                   break things while tasks run, and check that none is lost; see chaos --help
-  image [--debug] [--tag TAG] [--features LIST] [--with COMMAND]…
-                                   build the container image 'raddle' from nothing, and commands of this machine into it
-  dist [--check]                   build the released binary: optimised as a whole, static-PIE; --check starts it in a container
-                                   of another Debian release
-  help                             show this
-
-Options of test:
-  --filter EXPR   run only the tests that this nextest expression selects: 'package(raddle-core)'
-  --quick         leave out the documentation, its examples and the chaos campaigns
-";
+/// Arguments of another program.
+#[derive(Args)]
+struct PassedOn {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
 
 /// The profile of `cargo build`.
 pub(crate) const DEV: &str = "dev";
@@ -43,7 +48,7 @@ pub(crate) const DEV: &str = "dev";
 pub(crate) const RELEASE: &str = "release";
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
+    let chore = Chore::parse();
     // Cargo says where this package is; the workspace is one folder up.
     if let Some(xtask) = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from)
         && let Some(root) = xtask.parent()
@@ -52,58 +57,32 @@ fn main() -> ExitCode {
         eprintln!("xtask: cannot enter {}: {error}", root.display());
         return ExitCode::from(125);
     }
-    match args.split_first() {
-        Some((command, rest)) if command == "test" => match test::Options::parse(rest) {
-            Ok(options) => test::run(&options),
-            Err(message) => usage(&message),
-        },
-        Some((command, rest)) if command == "bench" => bench(rest),
-        Some((command, rest)) if command == "chaos" => chaos(rest),
-        Some((command, rest)) if command == "image" => match image::Options::parse(rest) {
-            Ok(options) => image::run(&options),
-            Err(message) => usage(&message),
-        },
-        Some((command, rest)) if command == "dist" => match dist::Options::parse(rest) {
-            Ok(options) => dist::run(&options),
-            Err(message) => usage(&message),
-        },
-        Some((command, _)) if ["help", "--help", "-h"].contains(&command.as_str()) => {
-            print!("{HELP}");
-            ExitCode::SUCCESS
+    match chore {
+        Chore::Test(options) => test::run(&options),
+        Chore::Bench(PassedOn { args }) => run_program("bench", RELEASE, &args.iter().collect::<Vec<_>>()),
+        Chore::Chaos(PassedOn { args }) => {
+            let (release, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--release");
+            run_program("chaos", if release.is_empty() { DEV } else { RELEASE }, &args)
         }
-        Some((command, _)) => usage(&format!("unknown command '{command}'")),
-        None => usage("no command given"),
+        Chore::Image(options) => image::run(&options),
+        Chore::Dist(options) => dist::run(&options),
     }
 }
 
-/// Builds the binary and the benchmarks in release mode, then runs them. A program of its own, so that the tests need not build it.
-fn bench(args: &[String]) -> ExitCode {
-    match build("bench", "raddle-bench", RELEASE) {
+/// Builds the binary `raddle` and, beside it, a program of this package that has a feature of its own, so that the tests need not build it. Then runs that.
+fn run_program(feature: &str, profile: &str, args: &[&String]) -> ExitCode {
+    let what = ["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &format!("xtask/{feature}")];
+    match built(&what, &format!("raddle-{feature}"), profile) {
         Ok(program) => become_program(Command::new(program).args(args)),
         Err(code) => code,
     }
 }
 
-/// Builds the binary and the chaos campaign, for development unless `--release` is given, then runs it.
-fn chaos(args: &[String]) -> ExitCode {
-    let (release, args): (Vec<_>, Vec<_>) = args.iter().partition(|arg| *arg == "--release");
-    match build("chaos", "raddle-chaos", if release.is_empty() { DEV } else { RELEASE }) {
-        Ok(program) => become_program(Command::new(program).args(args)),
-        Err(code) => code,
-    }
-}
-
-/// Builds the binary `raddle` and a program of this package that needs a feature. Returns where that is; `raddle` is beside it.
-pub(crate) fn build(feature: &str, name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
-    let feature = format!("xtask/{feature}");
-    built("build", &["-p", "raddle-cli", "-p", "xtask", "--bins", "--features", &feature], name, profile)
-}
-
-/// Builds what these arguments of a command of cargo say. Returns where the program of this name is.
-pub(crate) fn built(command: &str, what: &[&str], name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
+/// Builds what these arguments of `cargo build` say. Returns where the program of this name is.
+pub(crate) fn built(what: &[&str], name: &str, profile: &str) -> Result<PathBuf, ExitCode> {
     // Only cargo knows where it builds to: that depends on the environment, on the configuration and on the target.
     let mut build =
-        step::cargo(&[command, "--locked", "--message-format=json-render-diagnostics", "--profile", profile]);
+        step::cargo(&["build", "--locked", "--message-format=json-render-diagnostics", "--profile", profile]);
     build.args(what).stderr(Stdio::inherit());
     let built = match build.output() {
         Ok(built) if built.status.success() => String::from_utf8_lossy(&built.stdout).into_owned(),
@@ -122,11 +101,7 @@ pub(crate) fn built(command: &str, what: &[&str], name: &str, profile: &str) -> 
 /// Runs a program in place of this one, so that Ctrl-C is for it alone and nobody returns before it has cleaned up.
 fn become_program(command: &mut Command) -> ExitCode {
     let error = command.exec();
-    not_started(Path::new(command.get_program()), &error)
-}
-
-fn not_started(program: &Path, error: &io::Error) -> ExitCode {
-    eprintln!("xtask: {} could not be started: {error}", program.display());
+    eprintln!("xtask: {} could not be started: {error}", command.get_program().display());
     ExitCode::from(125)
 }
 
@@ -140,14 +115,16 @@ fn built_program(messages: &str, name: &str) -> Option<PathBuf> {
     })
 }
 
-fn usage(message: &str) -> ExitCode {
-    eprintln!("xtask: {message}\n\n{HELP}");
-    ExitCode::from(2)
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Chore::command().debug_assert();
+    }
 
     #[test]
     fn cargo_says_where_it_has_built() {

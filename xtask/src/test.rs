@@ -19,33 +19,15 @@ const CAMPAIGN: &str = "--tasks 2000 --minutes 0.25 --kills 30";
 /// How long the database of advisories may take to arrive.
 const FETCH_WITHIN: &str = "60s";
 
-/// What to run.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// Install what the tests need, then check and test everything.
+#[derive(clap::Args)]
 pub(crate) struct Options {
+    /// Run only the tests that this nextest expression selects: 'package(raddle-core)'
+    #[arg(long, value_name = "EXPR")]
     filter: Option<String>,
+    /// Leave out the documentation, its examples and the chaos campaigns
+    #[arg(long)]
     quick: bool,
-}
-
-impl Options {
-    /// Reads the arguments after `test`.
-    pub(crate) fn parse(args: &[String]) -> Result<Self, String> {
-        let mut options = Self::default();
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            match arg.as_str() {
-                "--quick" => options.quick = true,
-                "--filter" => {
-                    let value = args.next().ok_or("--filter needs an expression")?;
-                    options.filter = Some(value.clone());
-                }
-                other => match other.strip_prefix("--filter=") {
-                    Some(value) => options.filter = Some(value.into()),
-                    None => return Err(format!("unknown option '{other}'")),
-                },
-            }
-        }
-        Ok(options)
-    }
 }
 
 /// Runs all steps, also after one has failed: one run shows everything there is to mend.
@@ -115,7 +97,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 fn chaos(run: &mut Run) -> Count {
     // As the tests were built, so that nothing is built another time.
     let as_tested = ["--workspace", "--bins", "--tests", "--examples", "--features", FEATURES];
-    let Ok(program) = built("build", &as_tested, "raddle-chaos", DEV) else {
+    let Ok(program) = built(&as_tested, "raddle-chaos", DEV) else {
         run.check("chaos", false);
         return Count { passed: 0, failed: 1 };
     };
@@ -191,28 +173,5 @@ impl Run {
         let failed = count.failed.max(self.failed.len() as u64);
         println!("{} passed, {failed} failed", count.passed);
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(args: &[&str]) -> Result<Options, String> {
-        Options::parse(&args.iter().map(ToString::to_string).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn options_are_read() {
-        assert_eq!(parse(&[]), Ok(Options::default()));
-        let filtered = |quick| Ok(Options { filter: Some("package(x)".into()), quick });
-        assert_eq!(parse(&["--filter", "package(x)", "--quick"]), filtered(true));
-        assert_eq!(parse(&["--filter=package(x)"]), filtered(false));
-    }
-
-    #[test]
-    fn what_is_no_option_is_refused() {
-        assert!(parse(&["--filter"]).is_err());
-        assert!(parse(&["--fast"]).is_err_and(|e| e.contains("'--fast'")));
     }
 }

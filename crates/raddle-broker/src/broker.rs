@@ -18,14 +18,15 @@ use raddle_core::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Demand, Error, Result,
+    Error, Result,
     declare::declare,
     request::{
         Chain, Claim, ClaimRequest, Conversion, Cursor, Delivered, Delivery, Fence, Finish, Health, Message, News,
-        Note, Own, OwnRequest, Peek, Progress, Pulse, Purged, QueueDepth, Reclaimed, Release, Started, Stream, Submit,
-        Submitted, Summary, TaskFilter, Verdict, WaitingRequest,
+        Note, Own, OwnRequest, Peek, Progress, Pulse, Reclaimed, Release, Started, Stream, Submit, Submitted,
+        TaskFilter, Verdict, WaitingRequest,
     },
     schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView},
+    summary::{Detail, Summary},
 };
 
 /// A place where tasks are kept.
@@ -95,22 +96,16 @@ trait Tasks {
     /// The tasks that fit, the newest first.
     async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> as Tasks;
 
-    /// How many ready tasks of the same queue and needs would be claimed before this one.
-    async fn ahead_of(&self, tid: Tid) -> Result<u64> as AheadOf;
-
     /// How many tasks a worker like this could claim now, those included whose time has come; waits for the first.
     async fn waiting(&self, request: WaitingRequest) -> Result<u64>
         as Waiting, waits request.wait;
 
-    /// What waits for workers and what they have, for those who watch. Tasks are looked at one after the other, so that what changes
-    /// meanwhile may be counted or not.
-    async fn demand(&self) -> Result<Demand> as Demand;
+    /// How many tasks there are, and in what detail that was asked for. Tasks and records that are looked at one after the other may change meanwhile: then
+    /// they are counted or not.
+    async fn summarize(&self, detail: Detail) -> Result<Summary> as Summarize;
 
-    /// How many tasks there are in each state, and more of the kind.
-    async fn summary(&self) -> Result<Summary> as Summary;
-
-    /// Removes the records of tasks that finished longer ago than they asked to be kept.
-    async fn purge(&self) -> Result<Purged> as Purge;
+    /// Removes the records of tasks that finished longer ago than they asked to be kept, some of them if they are many. Returns how many.
+    async fn purge(&self) -> Result<u64> as Purge;
 
     /// What the engine says of itself, for `raddle doctor`.
     async fn health(&self) -> Result<Health> as Health;
@@ -151,28 +146,18 @@ trait Messages {
     /// Takes messages that were seen, and submits tasks and puts other messages instead, in one step. Returns `None`, and nothing is done, if one of the
     /// messages is gone: so each is converted once, however many see it. Returns when all of it is durable.
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> as Convert;
-
-    /// The queues that hold stored messages.
-    async fn depths(&self) -> Result<Vec<QueueDepth>> as Depths;
 }
 
 /// The event log.
 trait Log {
-    /// Events after the id `after`, the oldest first; waits for the first. With `tid`, those of one task.
-    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>>
+    /// Events after the id `after`, the oldest first; waits for the first. With `tid`, those of one task. Without `after`, the last event of all alone, and
+    /// no wait.
+    async fn events(&self, after: Option<u64>, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>>
         as Events, waits *wait;
-
-    /// The id of the last event there is, or 0, without going through the others. For who looks at something and wants to know when it changes: asked
-    /// before the look, and given to [`events`](Self::events) after it, it leaves no change out.
-    async fn last_event(&self) -> Result<u64> as LastEvent;
 }
 
 /// What attempts wrote to their standard output and error.
 trait Output {
-    /// Adds to the output of a running attempt, so that others can read it before the attempt ends.
-    async fn append_output(&self, fence: Fence, stream: Stream, #[serde(with = "crate::bytes")] bytes: Vec<u8>) -> Result<()>
-        as AppendOutput;
-
     /// Up to `max` bytes of one attempt's output from `offset` on. Empty at the end of what there is.
     async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> as ReadOutput;
 
@@ -189,13 +174,10 @@ trait Schedules {
     /// Changes a schedule if it is still as it was seen, and submits tasks with that, in one step. Returns when all of it is durable.
     async fn change_schedule(&self, change: ScheduleChange) -> Result<ScheduleChanged> as ChangeSchedule;
 
-    /// What is to be done now: waits until a schedule is due, or a task has expired.
+    /// What is to be done now: waits until a schedule is due, or a task has expired. Ends tasks that have waited for longer than their lifetime, some of
+    /// them if they are many. A claim gives none of them out, whether this was called or not.
     async fn agenda(&self, wait: Duration) -> Result<Agenda>
         as Agenda, waits *wait;
-
-    /// Ends tasks that have waited for longer than their lifetime, some of them if they are many. Returns how many. A claim gives none of them out,
-    /// whether this was called or not.
-    async fn expire(&self) -> Result<u64> as Expire;
 }
 }
 
@@ -215,7 +197,7 @@ impl Reply {
 
 /// How workers stay alive. Nothing here is async: it must work when nothing else does.
 pub trait Leases: Send + Sync + 'static {
-    /// The means to stay alive, for a thread of its own.
+    /// The means to stay alive, for a thread of its own. It takes back the tasks of other workers for as long as the broker is kept as well.
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart>;
 
     /// Lets the engine see at once when this process, and all that it starts from now on, are gone, where it can: then nobody has to wait
@@ -241,7 +223,7 @@ pub trait Heart: Send {
 
 /// What is asked and told often, in terms of what engines answer.
 #[async_trait]
-pub trait Queries: Tasks + Registry + Schedules {
+pub trait Queries: Tasks + Registry + Log + Schedules {
     /// Enters a worker. It is a task too, and this gives it its id; it counts as alive for `ttl` from now.
     async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
         self.enter(info, ttl, false).await
@@ -271,9 +253,19 @@ pub trait Queries: Tasks + Registry + Schedules {
         self.note(vec![Note { fence, news: News::Progress(progress) }]).await
     }
 
+    /// Adds to the output of a running attempt, so that others can read it before the attempt ends.
+    async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
+        self.note(vec![Note { fence, news: News::Output(stream, bytes) }]).await
+    }
+
     /// One task.
     async fn task(&self, tid: Tid) -> Result<Option<TaskView>> {
         Ok(self.tasks(TaskFilter::one(tid)).await?.pop())
+    }
+
+    /// How many tasks there are in each state.
+    async fn summary(&self) -> Result<Summary> {
+        self.summarize(Detail { finished: true, ..Detail::default() }).await
     }
 
     /// The ids that end in these ten digits.
@@ -282,10 +274,15 @@ pub trait Queries: Tasks + Registry + Schedules {
         Ok(self.tasks(filter).await?.into_iter().map(|task| task.tid).collect())
     }
 
+    /// The id of the last event, or 0. To see every change of something, ask for this first, then look, and then wait for events after it.
+    async fn last_event(&self) -> Result<u64> {
+        Ok(self.events(None, None, 1, Duration::ZERO).await?.last().map_or(0, |event| event.id.as_u64()))
+    }
+
     /// One schedule.
     async fn schedule(&self, name: &str) -> Result<Option<ScheduleView>> {
         Ok(self.schedules(Some(name.into())).await?.pop())
     }
 }
 
-impl<T: Tasks + Registry + Schedules + ?Sized> Queries for T {}
+impl<T: Tasks + Registry + Log + Schedules + ?Sized> Queries for T {}

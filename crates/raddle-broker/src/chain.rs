@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{Chain, Error, Fence, Result};
+use crate::{Chain, Error, Fence, Result, request::written};
 
 /// How many tasks one attempt may chain: they are all submitted in one step.
 pub const MAX_CHAINED: u64 = 10_000;
@@ -25,35 +25,24 @@ pub(crate) struct Account {
 impl Chain {
     /// Checks the tasks and writes their specs out, before they cost anybody a transaction.
     pub(crate) fn written(&self) -> Result<Vec<String>> {
-        self.submissions().map(|submit| Ok(submit.written()?)).collect()
-    }
-
-    /// The tasks as they will be submitted: by the one that chains them.
-    pub(crate) fn submissions(&self) -> impl Iterator<Item = crate::Submit> {
-        self.tasks.iter().map(|spec| crate::Submit { spec: spec.clone(), parent: Some(self.fence.tid) })
-    }
-
-    /// Refuses an attempt that is not the latest any more.
-    pub(crate) fn superseded(fence: Fence) -> Error {
-        Error::Superseded { tid: fence.tid, attempt: fence.attempt }
+        self.tasks.iter().map(|spec| Ok(written(spec)?)).collect()
     }
 }
 
 impl Account {
     /// Adds tasks of these sizes, of which the first so many may have been `told` before. Returns how many of them were: those are passed over.
     pub(crate) fn add(&mut self, fence: Fence, told: Option<u64>, sizes: &[usize]) -> Result<usize> {
-        let Fence { tid, attempt } = fence;
         let known = match told.map(|told| self.told.checked_sub(told)) {
             None => 0,
             Some(Some(known)) => usize::try_from(known).unwrap_or(usize::MAX).min(sizes.len()),
             // What came before these is not here. It was, and the store has lost it.
-            Some(None) => return Err(Error::ChainLost { tid, attempt }),
+            Some(None) => return Err(Error::ChainLost(fence)),
         };
         let new = &sizes[known..];
         let tasks = self.tasks + new.len() as u64;
         let bytes = new.iter().fold(self.bytes, |sum, size| sum.saturating_add(*size as u64));
         if tasks > MAX_CHAINED || bytes > MAX_CHAINED_BYTES {
-            return Err(Error::ChainFull { tid, attempt });
+            return Err(Error::ChainFull(fence));
         }
         let told = self.told + if told.is_some() { new.len() as u64 } else { 0 };
         *self = Self { tasks, bytes, told };
@@ -103,7 +92,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_noticed() {
         let mut account = Account::default();
-        assert!(matches!(account.add(fence(), Some(1), &[1]), Err(Error::ChainLost { .. })));
+        assert!(matches!(account.add(fence(), Some(1), &[1]), Err(Error::ChainLost(_))));
     }
 
     #[test]
@@ -111,10 +100,10 @@ mod tests {
         let mut account = Account::default();
         account.add(fence(), None, &vec![1; MAX_CHAINED as usize]).unwrap();
         let before = account;
-        assert!(matches!(account.add(fence(), None, &[1]), Err(Error::ChainFull { .. })));
+        assert!(matches!(account.add(fence(), None, &[1]), Err(Error::ChainFull(_))));
         assert_eq!(account, before, "what is refused is not counted");
         let mut account = Account::default();
         account.add(fence(), None, &[MAX_CHAINED_BYTES as usize]).unwrap();
-        assert!(matches!(account.add(fence(), None, &[1]), Err(Error::ChainFull { .. })));
+        assert!(matches!(account.add(fence(), None, &[1]), Err(Error::ChainFull(_))));
     }
 }

@@ -9,7 +9,10 @@ use std::{
 use raddle_core::{QueueName, State, Tid, control::ParseControlError, spec::InvalidSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::chain::{MAX_CHAINED, MAX_CHAINED_BYTES};
+use crate::{
+    Fence,
+    chain::{MAX_CHAINED, MAX_CHAINED_BYTES},
+};
 
 /// The result of asking a broker.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -44,36 +47,21 @@ pub enum Error {
         holder: Tid,
     },
     /// The attempt is not the latest of its task any more, or is over.
-    #[error("attempt {attempt} of task {tid} is over, or another has taken its place: nothing was chained")]
-    Superseded {
-        /// The task.
-        tid: Tid,
-        /// The attempt that asked.
-        attempt: u32,
-    },
+    #[error("{0} is over, or another has taken its place: nothing was chained")]
+    Superseded(Fence),
     /// The attempt has chained as much as one may.
     #[error(
-        "attempt {attempt} of task {tid} would chain more than {MAX_CHAINED} tasks, or {} MiB of them: chain one that submits the others",
-        MAX_CHAINED_BYTES >> 20
+        "{0} would chain more than {MAX_CHAINED} tasks, or {mib} MiB of them: chain one that submits the others",
+        mib = MAX_CHAINED_BYTES >> 20
     )]
-    ChainFull {
-        /// The task.
-        tid: Tid,
-        /// The attempt that asked.
-        attempt: u32,
-    },
+    ChainFull(Fence),
     /// The store has lost what the attempt had chained before.
-    #[error("what attempt {attempt} of task {tid} had chained is not there any more: it has to run again")]
-    ChainLost {
-        /// The task.
-        tid: Tid,
-        /// The attempt that asked.
-        attempt: u32,
-    },
+    #[error("what {0} had chained is not there any more: it has to run again")]
+    ChainLost(Fence),
     /// The queue shows the broker's own records.
     #[error("{0} shows records of the broker: it can be peeked and watched, not {1}")]
     View(QueueName, Cow<'static, str>),
-    /// A waiting task was sent what is not a control message.
+    /// A control queue was sent what is not a control message.
     #[error(transparent)]
     Control(#[from] ParseControlError),
     /// Control words and requests are obeyed or passed on as they are written, and so cannot be moved.
@@ -137,20 +125,12 @@ pub enum Error {
         /// Who holds it, if that is known.
         holder: String,
     },
-    /// The engine failed in another way.
-    #[error("{path}: {reason}")]
-    Engine {
-        /// The file.
-        path: PathBuf,
-        /// What the engine said. A text, because one failed commit is reported to every call that was part of it.
-        reason: String,
-    },
-    /// A file beside the database failed.
+    /// The engine failed in another way, or a file beside the database did.
     #[error("{path}: {reason}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// What the engine or the system said. A text, because one failed commit is reported to every call that was part of it.
         reason: String,
     },
     /// The system gives this process no more of something.
@@ -325,8 +305,8 @@ impl Error {
                 | Self::Unfinished(..)
                 | Self::NotDead(_)
                 | Self::KeyTaken { .. }
-                | Self::Superseded { .. }
-                | Self::ChainFull { .. }
+                | Self::Superseded(_)
+                | Self::ChainFull(_)
                 | Self::View(..)
                 | Self::Control(_)
                 | Self::ControlQueue(_)

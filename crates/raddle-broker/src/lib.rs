@@ -5,11 +5,9 @@
 
 pub mod agent;
 mod broker;
-mod bytes;
 pub mod chain;
 mod connect;
 mod declare;
-mod demand;
 mod doubt;
 mod error;
 mod follow;
@@ -19,16 +17,19 @@ pub mod redis;
 pub mod request;
 mod schedules;
 pub mod sqlite;
+mod summary;
 mod wait;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
+use raddle_core::bytes;
+
 pub use broker::{
     Broker, Call, Heart, Leases, Log, Messages, Output, Proxy, Queries, Registry, Reply, Schedules, Tasks,
 };
 pub use connect::{ParseUrlError, Url, connect};
-pub use demand::{Demand, Waiting};
 pub use error::{Error, Result};
 pub use request::*;
 pub use schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView};
+pub use summary::{Detail, Summary, Waiting};

@@ -5,25 +5,28 @@
 //! a manager is a task from then on.
 //! Records can be looked at, not taken: a view that could be consumed would be a second way to lose a task.
 
+mod counts;
 mod pages;
 mod requests;
 mod views;
 mod watch;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use raddle_core::{
-    Control, QueueName, State, TaskView, Tid, WorkerEntry,
+    Control, QueueName, TaskView, Tid, WorkerEntry,
+    control::ParseControlError,
     queue_name::{Desk, Port, System},
 };
 use serde::Serialize;
 
 use crate::{
-    Broker, Error, Result,
+    Broker, Detail, Error, Result,
     request::{Delivered, Message, QueueDepth, TaskFilter, matches_pattern},
 };
 
+pub use counts::{QueueCounts, TaskCounts, list_counts};
 pub use requests::ask;
 pub use watch::Watch;
 
@@ -45,6 +48,8 @@ pub enum Written {
 pub struct Stats {
     /// The queue.
     pub queue: QueueName,
+    /// The unfinished tasks that were submitted to it, if tasks can be.
+    pub tasks: Option<TaskCounts>,
     /// How many messages.
     pub messages: u64,
     /// How long they are together.
@@ -82,30 +87,30 @@ pub async fn peek(broker: &dyn Broker, queue: &QueueName, max: u32) -> Result<Ve
     views::look(broker, queue, 0, max).await
 }
 
-/// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once; what is asked of a manager is a task from then on.
+/// Writes messages to a queue. On a control queue they are obeyed or passed on, each at once; what is asked of a manager, or written to the inbox of a worker,
+/// is a task from then on.
 pub async fn write(broker: &dyn Broker, queue: &QueueName, bodies: Vec<String>) -> Result<Vec<Written>> {
     refuse_view(queue, "written to")?;
     let mut written = Vec::new();
+    if let QueueName::Task(tid, Port::Inbox) = queue
+        && let Some(asked) = requests::ask_worker(broker, *tid, &bodies).await?
+    {
+        return Ok(asked.into_iter().map(Written::Stored).collect());
+    }
     match (queue, queue.desk()) {
         (QueueName::Task(tid, Port::CtrlIn), _) => {
-            for body in bodies {
-                written.push(send(broker, *tid, body).await?);
-            }
-        }
-        (QueueName::System(System::Control), _) => {
-            for body in bodies {
-                let message: Control = body.parse()?;
-                written.extend(send_to_workers(broker, &message, |_| true).await?);
+            for message in parse_all(&bodies)? {
+                written.push(Written::Control(*tid, broker.control(*tid, message).await?));
             }
         }
         (_, Some((kind, Desk::Requests))) => {
             let asked = ask(broker, kind, bodies, None).await?;
             return Ok(asked.into_iter().map(Written::Stored).collect());
         }
-        (_, Some((kind, Desk::Control))) => {
-            for body in bodies {
-                let message: Control = body.parse()?;
-                written.extend(send_to_workers(broker, &message, |entry| is_manager(entry, kind)).await?);
+        (QueueName::System(System::Control), desk) | (_, desk @ Some((_, Desk::Control))) => {
+            let is_meant = |entry: &WorkerEntry| desk.is_none_or(|(kind, _)| is_manager(entry, kind));
+            for message in parse_all(&bodies)? {
+                written.extend(send_to_workers(broker, &message, is_meant).await?);
             }
         }
         _ => written.extend(broker.put(queue.clone(), bodies).await?.into_iter().map(Written::Stored)),
@@ -129,9 +134,8 @@ pub async fn shift(broker: &dyn Broker, from: &QueueName, to: &QueueName, max: u
 
 /// The queues whose name is like `pattern` that hold something, in the order of their names.
 pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>> {
-    let summary = broker.summary().await?;
-    let mut depths: BTreeMap<QueueName, u64> =
-        broker.depths().await?.into_iter().map(|depth| (depth.queue, depth.messages)).collect();
+    let summary = broker.summarize(Detail { messages: true, ..Detail::default() }).await?;
+    let mut depths = summary.messages;
     for system in System::ALL.into_iter().filter(|system| system.is_view()) {
         let queue = QueueName::System(system);
         if matches_pattern(pattern, &queue.to_string()) {
@@ -166,7 +170,8 @@ pub async fn list(broker: &dyn Broker, pattern: &str) -> Result<Vec<QueueDepth>>
 
 /// How much a queue holds, and since when.
 pub async fn stats(broker: &dyn Broker, queue: &QueueName) -> Result<Stats> {
-    let mut stats = Stats { queue: queue.clone(), messages: 0, bytes: 0, oldest: None, newest: None };
+    let tasks = counts::count_tasks(broker, queue).await?;
+    let mut stats = Stats { queue: queue.clone(), tasks, messages: 0, bytes: 0, oldest: None, newest: None };
     let shown = views::tasks_in(queue);
     let shows_tasks = !shown.is_empty();
     for views::Shown { filter, message } in shown {
@@ -232,22 +237,9 @@ pub async fn broadcast(broker: &dyn Broker, pattern: &str, body: &str) -> Result
     Ok(reached)
 }
 
-/// Sends the text of a control message to one task.
-async fn send(broker: &dyn Broker, tid: Tid, body: String) -> Result<Written> {
-    let error = match body.parse::<Control>() {
-        Ok(message) => return Ok(Written::Control(tid, broker.control(tid, message).await?)),
-        Err(error) => error,
-    };
-    let task = broker.task(tid).await?.ok_or(Error::NotFound(tid))?;
-    match task.state {
-        // Its worker logs what it does not understand and goes on, whoever wrote it.
-        State::Spawning | State::Running => {
-            let ids = broker.put(QueueName::Task(tid, Port::CtrlIn), vec![body]).await?;
-            Ok(Written::Stored(ids.into_iter().next().unwrap_or(tid)))
-        }
-        State::Created => Err(error.into()),
-        state => Err(Error::Finished(tid, state)),
-    }
+/// The control messages that these texts are: all of them, so that none is sent if one of them is not a control message.
+fn parse_all(bodies: &[String]) -> Result<Vec<Control>> {
+    Ok(bodies.iter().map(|body| body.parse()).collect::<Result<_, ParseControlError>>()?)
 }
 
 async fn send_to_workers(

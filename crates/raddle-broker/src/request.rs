@@ -1,6 +1,6 @@
 //! What goes in and out of a broker. Plain values that can be sent over a socket.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
@@ -61,7 +61,7 @@ pub struct OwnRequest {
 pub struct Own {
     /// What became of the submission.
     pub submitted: Submitted,
-    /// The worker that was registered for it. It is no task itself, and leaves the registry with the end of this one.
+    /// The worker that was registered for it. It is no task itself, and leaves the registry with the end of this one: there is none if that has expired already.
     pub worker: Option<Tid>,
     /// The task, claimed by that worker.
     pub claim: Option<Claim>,
@@ -91,6 +91,8 @@ pub struct WaitingRequest {
     pub caps: CapSet,
     /// The queues it would serve.
     pub queues: Vec<String>,
+    /// Only those that are claimed before a task of this priority with this id.
+    pub before: Option<(u8, Tid)>,
     /// Beyond this nobody counts: to know that there are many is enough.
     pub max: u32,
     /// How long to wait for the first.
@@ -142,6 +144,8 @@ pub enum News {
     Paused(bool),
     /// How far it has come.
     Progress(raddle_core::Progress),
+    /// What it wrote to one of its streams, behind what it wrote there before.
+    Output(Stream, #[serde(with = "crate::bytes")] Vec<u8>),
 }
 
 /// An attempt that is over.
@@ -242,30 +246,6 @@ pub struct TaskFilter {
     pub before: Option<Tid>,
     /// How many at most.
     pub limit: u32,
-}
-
-/// How many tasks there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Summary {
-    /// By state. Services are not counted.
-    pub states: BTreeMap<State, u64>,
-    /// Ready to be claimed, by queue.
-    pub ready: BTreeMap<String, u64>,
-    /// Waiting for their time.
-    pub delayed: u64,
-    /// Held back on request.
-    pub paused: u64,
-    /// In the dead-letter queue.
-    pub dead: u64,
-    /// Writes that were refused because they came from a lost attempt, since the broker was made.
-    pub stale_writes: u64,
-}
-
-/// What was purged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Purged {
-    /// Tasks with all their records.
-    pub tasks: u64,
 }
 
 /// What an engine says of itself.
@@ -405,6 +385,12 @@ pub struct Chunk {
     pub bytes: Vec<u8>,
 }
 
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attempt {} of task {}", self.attempt, self.tid)
+    }
+}
+
 impl Submit {
     /// A task that no other task submits.
     pub fn new(spec: Spec) -> Self {
@@ -423,21 +409,21 @@ impl Submit {
         Ok(Self { spec: spec.once_more(tid), parent })
     }
 
-    /// Whether it would be refused, whoever was asked to store it.
+    /// Whether every engine would refuse it.
     pub fn validate(&self) -> Result<(), InvalidSpec> {
-        self.written().map(drop)
+        written(&self.spec).map(drop)
     }
+}
 
-    /// Checks a task before it costs anybody a transaction, and writes its spec out as engines store it.
-    pub(crate) fn written(&self) -> Result<String, InvalidSpec> {
-        self.spec.validate()?;
-        let text = serde_json::to_string(&self.spec).expect("a spec has only string keys");
-        if text.len() > MAX_SPEC_BYTES {
-            let reason = "the whole spec is larger than 16 MiB: let the task read a file instead".into();
-            return Err(InvalidSpec { path: ".".into(), reason });
-        }
-        Ok(text)
+/// Checks a spec before it costs a transaction, and writes it out as engines store it.
+pub(crate) fn written(spec: &Spec) -> Result<String, InvalidSpec> {
+    spec.validate()?;
+    let text = serde_json::to_string(spec).expect("a spec has only string keys");
+    if text.len() > MAX_SPEC_BYTES {
+        let reason = "the whole spec is larger than 16 MiB: let the task read a file instead".into();
+        return Err(InvalidSpec { path: ".".into(), reason });
     }
+    Ok(text)
 }
 
 impl Submitted {
@@ -454,6 +440,15 @@ impl Submitted {
             Self::New(tid) => Ok(tid),
             Self::Existing(holder) => Err(Error::KeyTaken { tid: old, holder }),
         }
+    }
+}
+
+impl WaitingRequest {
+    /// Those that a worker claims before `task`, if it may claim that.
+    pub fn ahead_of(task: &TaskView) -> Self {
+        let TaskView { tid, spec, .. } = task;
+        let (queues, before) = (vec![spec.queue.clone()], Some((spec.priority, *tid)));
+        Self { caps: spec.needs(), queues, before, max: u32::MAX, wait: Duration::ZERO }
     }
 }
 

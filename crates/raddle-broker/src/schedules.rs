@@ -67,18 +67,18 @@ pub struct Agenda {
     pub now: Timestamp,
     /// Schedules that are due, the first of them first; some, if they are many.
     pub due: Vec<ScheduleView>,
-    /// Whether a task that waits may have expired.
-    pub expired: bool,
+    /// How many tasks had expired, and were ended with this call.
+    pub expired: u64,
 }
 
 /// How many schedules an [`Agenda`] has at most.
 pub(crate) const AGENDA: usize = 64;
-/// How many tasks one call of `expire` ends at most.
+/// How many expired tasks one call ends at most.
 pub(crate) const EXPIRED_AT_ONCE: usize = 256;
 
 impl Agenda {
     pub(crate) fn is_empty(&self) -> bool {
-        self.due.is_empty() && !self.expired
+        self.due.is_empty() && self.expired == 0
     }
 }
 

@@ -9,12 +9,13 @@ use std::{
 use raddle_broker::{Broker, Url, agent::Remote, connect, sqlite::Sqlite};
 
 use raddle_fabric::spawner::WARM_VARIABLE;
+use serde::Serialize;
 
 use crate::{
     args::Global,
     error::{Failure, Outcome},
     output,
-    project::Project,
+    project::{self, Project, Source},
 };
 
 /// Where the spawner of this worker serves the broker that `QUEUE_URL` names. Commands never see variables that begin like this.
@@ -26,16 +27,22 @@ pub(crate) struct Context {
     pub(crate) project: Project,
     /// Whether to write JSON.
     pub(crate) json: bool,
-    quiet: bool,
+    /// Whether to say nothing but data and errors.
+    pub(crate) quiet: bool,
     /// Where the spawner of this worker serves the broker.
     agent: Option<PathBuf>,
 }
 
 impl Context {
     pub(crate) fn new(global: &Global) -> Outcome<Self> {
-        let here = env::current_dir()
-            .map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e}): change to one that exists")))?;
-        Ok(Self::of(global, Project::find(global.queue_url.as_deref(), &here)?))
+        Ok(Self::of(global, Project::find(global.queue_url.as_deref(), &project::here()?)?))
+    }
+
+    /// Refuses a broker that no other process can reach.
+    pub(crate) fn shared(global: &Global) -> Outcome<Self> {
+        let context = Self::new(global)?;
+        context.check_shared()?;
+        Ok(context)
     }
 
     /// For a project that was found already.
@@ -44,6 +51,11 @@ impl Context {
         // That a worker of a spawner has run its task and left is no news.
         let quiet = global.quiet || env::var_os(WARM_VARIABLE).is_some();
         Self { project, json: global.json, quiet, agent }
+    }
+
+    /// Refuses a broker that no other process can reach.
+    pub(crate) fn check_shared(&self) -> Outcome<()> {
+        if self.project.url == Url::Memory { Err(Failure::memory()) } else { Ok(()) }
     }
 
     /// Opens the broker, making it if it is not there.
@@ -60,19 +72,31 @@ impl Context {
         }
     }
 
-    /// Opens the broker for a command that only looks. Where there is none, an empty one answers: looking leaves no trace.
+    /// Opens the broker for a command that adds nothing to it. One that does not exist is an error and is not created: an empty answer would hide that
+    /// this is the wrong place.
     pub(crate) async fn onlooker(&self) -> Outcome<Arc<dyn Broker>> {
-        let absent = self.absent_database().is_some();
-        Ok(connect(if absent { &Url::Memory } else { &self.project.url }).await?)
+        match self.absent_database() {
+            Some(_) => Err(Failure::Usage(format!("no broker at {}: {}", self.project.url, self.absence()))),
+            None => self.broker().await,
+        }
     }
 
-    /// Opens the broker for a command that only looks, again and again. An empty one would never have anything to show.
-    pub(crate) async fn watcher(&self) -> Outcome<Arc<dyn Broker>> {
-        if let Some(path) = self.absent_database() {
-            let makes = "'raddle submit' or 'raddle worker start' makes it";
-            return Err(Failure::Usage(format!("no project to watch, {} is not there: {makes}", path.display())));
+    /// Why there is no broker, and what to do: for a database that does not exist.
+    pub(crate) fn absence(&self) -> String {
+        let create = "'raddle submit' and 'raddle worker start' create it";
+        match &self.project.source {
+            Source::Asked => format!("the file does not exist. Check --queue-url and QUEUE_URL; {create}"),
+            Source::File(path) => format!("the file that {} names does not exist; {create}", path.display()),
+            Source::Here => match self.project.enclosing() {
+                Some(above) => {
+                    let above = above.display();
+                    format!("the file does not exist, but {above} has a broker. Run 'cd {above}' first")
+                }
+                None => format!(
+                    "the file does not exist. Change to the directory of the project, or name its broker with --queue-url; {create} here"
+                ),
+            },
         }
-        self.broker().await
     }
 
     /// The database, where it is one and nobody has made it yet. One that was deleted has left its log, and is missed by whoever opens it.
@@ -85,9 +109,14 @@ impl Context {
         self.agent.is_some()
     }
 
-    /// Whether to say nothing but data and errors.
-    pub(crate) fn quiet(&self) -> bool {
-        self.quiet
+    /// Prints data: the value with `--json`, else the text, which has its line ends.
+    pub(crate) fn show(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
+        if self.json {
+            output::json(value)?
+        } else {
+            output::raw(text().as_bytes())?
+        }
+        Ok(0)
     }
 
     /// Tells the user something that is not data, unless told to be quiet.

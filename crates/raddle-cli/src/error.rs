@@ -33,6 +33,30 @@ pub(crate) enum Failure {
     ClosedPipe,
 }
 
+/// What an error of something else means for a command.
+pub(crate) trait OrFail<T> {
+    /// The request was wrong, as the error says.
+    fn or_usage(self) -> Outcome<T>;
+    /// The request was wrong: `what` could not be done, and why.
+    fn or_usage_at(self, what: impl fmt::Display) -> Outcome<T>;
+    /// Raddle itself failed: `what` could not be done, and why.
+    fn or_raddle_at(self, what: impl fmt::Display) -> Outcome<T>;
+}
+
+impl<T, E: fmt::Display> OrFail<T> for Result<T, E> {
+    fn or_usage(self) -> Outcome<T> {
+        self.map_err(|error| Failure::Usage(error.to_string()))
+    }
+
+    fn or_usage_at(self, what: impl fmt::Display) -> Outcome<T> {
+        self.map_err(|error| Failure::Usage(format!("{what}: {error}")))
+    }
+
+    fn or_raddle_at(self, what: impl fmt::Display) -> Outcome<T> {
+        self.map_err(|error| Failure::Raddle(format!("{what}: {error}")))
+    }
+}
+
 impl Failure {
     /// The exit code to leave with.
     pub(crate) fn code(&self) -> u8 {

@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::error::{Failure, Outcome};
+use crate::error::{OrFail, Outcome};
 
 /// The signals that ask a command to end.
 pub(crate) struct Interrupts {
@@ -10,12 +10,14 @@ pub(crate) struct Interrupts {
     terminate: Signal,
     /// Absent under `nohup`, which wants it to be ignored.
     hangup: Option<Signal>,
+    /// Absent in the background of a shell without job control, which has it ignored.
+    quit: Option<Signal>,
 }
 
 /// What such a signal says, to those who tell them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// Somebody at a terminal wants it to end: SIGINT, and SIGHUP when the terminal is gone.
+    /// The user at a terminal wants it to end: SIGINT, SIGQUIT, and SIGHUP when the terminal is gone.
     Interrupt,
     /// SIGTERM.
     Terminate,
@@ -24,11 +26,12 @@ pub(crate) enum Word {
 impl Interrupts {
     /// From now on these signals no longer end the process.
     pub(crate) fn catch() -> Outcome<Self> {
-        let listen = |kind| signal(kind).map_err(|e| Failure::Raddle(format!("cannot listen for signals: {e}")));
-        let hangup = (!raddle_exec::is_ignored(SignalKind::hangup().as_raw_value()))
-            .then(|| listen(SignalKind::hangup()))
-            .transpose()?;
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hangup })
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: listen_unless_ignored(SignalKind::hangup())?,
+            quit: listen_unless_ignored(SignalKind::quit())?,
+        })
     }
 
     /// Waits for the next of them.
@@ -38,17 +41,11 @@ impl Interrupts {
 
     /// Waits for the next of them, and says which it is.
     pub(crate) async fn word(&mut self) -> Word {
-        let Self { interrupt, terminate, hangup } = self;
-        let hung_up = async {
-            match hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            _ = interrupt.recv() => Word::Interrupt,
-            _ = terminate.recv() => Word::Terminate,
-            _ = hung_up => Word::Interrupt,
+            _ = self.interrupt.recv() => Word::Interrupt,
+            _ = self.terminate.recv() => Word::Terminate,
+            _ = if_any(self.hangup.as_mut().map(Signal::recv)) => Word::Interrupt,
+            _ = if_any(self.quit.as_mut().map(Signal::recv)) => Word::Interrupt,
         }
     }
 }
@@ -59,16 +56,27 @@ pub(crate) struct Suspensions(Option<Signal>);
 impl Suspensions {
     /// From now on this signal no longer stops the process.
     pub(crate) fn catch() -> Outcome<Self> {
-        let kind = SignalKind::from_raw(raddle_exec::SUSPEND);
-        let caught = (!raddle_exec::is_ignored(raddle_exec::SUSPEND)).then(|| signal(kind)).transpose();
-        caught.map(Self).map_err(|e| Failure::Raddle(format!("cannot listen for signals: {e}")))
+        listen_unless_ignored(SignalKind::from_raw(raddle_exec::SUSPEND)).map(Self)
     }
 
     /// Waits for the next one.
     pub(crate) async fn next(&mut self) {
-        match &mut self.0 {
-            Some(suspend) => _ = suspend.recv().await,
-            None => std::future::pending().await,
-        }
+        if_any(self.0.as_mut().map(Signal::recv)).await;
+    }
+}
+
+fn listen(kind: SignalKind) -> Outcome<Signal> {
+    signal(kind).or_raddle_at("cannot listen for signals")
+}
+
+fn listen_unless_ignored(kind: SignalKind) -> Outcome<Option<Signal>> {
+    if raddle_exec::is_ignored(kind.as_raw_value()) { Ok(None) } else { listen(kind).map(Some) }
+}
+
+/// What comes of a future; where there is none, waits for ever.
+pub(crate) async fn if_any<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
     }
 }

@@ -33,6 +33,7 @@ pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
 
 /// Runs the command line of this process, and returns its exit code. To be called while there is one thread.
 pub fn run() -> u8 {
+    raddle_exec::unblock_signals();
     raddle_exec::title::init();
     #[cfg(feature = "docker")]
     if std::env::args_os().nth(1).is_some_and(|argument| argument == raddle_fabric::contained::LEASH) {

@@ -2,15 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use raddle_exec::log::{Log, filter_of_environment};
+use raddle_exec::log::{Format, Log, filter_of_environment};
 
-use crate::args::{Global, LogFormat};
+use crate::args::Global;
 
 /// Whether everything on stderr is JSON, a line each.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// What the flags and `RADDLE_LOG` ask for, if anything. `default` is the level without either.
-pub(crate) fn chosen(global: &Global, default: Option<&str>, format: LogFormat) -> Option<Log> {
+pub(crate) fn chosen(global: &Global, default: Option<&str>, format: Format) -> Option<Log> {
     let by_flags = match (global.quiet, global.verbose) {
         (true, _) => Some("error"),
         (false, 0) => default,
@@ -19,12 +19,12 @@ pub(crate) fn chosen(global: &Global, default: Option<&str>, format: LogFormat) 
         (false, _) => Some("trace"),
     };
     let filter = filter_of_environment().or(by_flags.map(str::to_owned))?;
-    Some(Log { filter, format: format.into() })
+    Some(Log { filter, format })
 }
 
 /// Starts logging as the flags and `RADDLE_LOG` ask. `default` is the level without either.
-pub(crate) fn start(global: &Global, default: Option<&str>, format: LogFormat) {
-    IS_JSON.store(format == LogFormat::Json, Ordering::Relaxed);
+pub(crate) fn start(global: &Global, default: Option<&str>, format: Format) {
+    IS_JSON.store(format == Format::Json, Ordering::Relaxed);
     if let Some(log) = chosen(global, default, format) {
         log.start();
     }

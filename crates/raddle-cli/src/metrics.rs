@@ -9,11 +9,11 @@ use raddle_fabric::{
     metrics::{Book, Exporter, Observed, Page, show_spawner},
     spawner::Handle,
 };
-use raddle_web::{Router, Server, Serving};
+use raddle_web::{Address, Router, Server, Serving};
 
 use crate::{
     args::MetricsArgs,
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
 };
 
 const PUBLIC: &str = "--metrics-public";
@@ -31,13 +31,16 @@ pub(crate) struct Watched {
 impl Watched {
     /// Takes the addresses that were asked for. `service` is what spans say of who tells them.
     pub(crate) async fn start(args: &MetricsArgs, service: &str) -> Outcome<Self> {
-        let server = bind(args).await?;
+        let server = match args.metrics_addr {
+            Some(address) => Some(bind(address, args.metrics_public).await?),
+            None => None,
+        };
         #[cfg(feature = "otlp")]
         let (spans, recorder) = {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
             let resource = otlp::Resource { service: format!("raddle-{service}"), host };
             let spans = args.sends_spans().then(|| otlp::Exporter::start(args.otlp_endpoint.as_deref(), resource));
-            let spans = spans.transpose().map_err(|e| Failure::Usage(format!("cannot send spans: {e}")))?;
+            let spans = spans.transpose().or_usage_at("cannot send spans")?;
             let recorder = spans.as_ref().map(otlp::Exporter::recorder);
             (spans, recorder)
         };
@@ -86,12 +89,11 @@ impl Watched {
     }
 }
 
-/// Takes the address that was asked for, if one was.
-pub(crate) async fn bind(args: &MetricsArgs) -> Outcome<Option<Server>> {
-    let Some(address) = args.metrics_addr else { return Ok(None) };
-    let address = address.allowed(args.metrics_public, PUBLIC).map_err(|e| Failure::Usage(e.to_string()))?;
+/// Takes an address. One that other machines reach has to be `public`.
+pub(crate) async fn bind(address: Address, is_public: bool) -> Outcome<Server> {
+    let address = address.allowed(is_public, PUBLIC).or_usage()?;
     let server = Server::bind(address).await;
-    server.map(Some).map_err(|e| Failure::Usage(format!("{e}: give another address with --metrics-addr")))
+    server.map_err(|e| Failure::Usage(format!("{e}: give another address with --metrics-addr")))
 }
 
 /// The metrics of a worker.

@@ -9,6 +9,12 @@ use serde::Serialize;
 
 use crate::error::{Failure, Outcome};
 
+/// How many columns stdout has, if it is a terminal.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
+    Some(size.ws_col.into()).filter(|columns| *columns > 0)
+}
+
 /// Writes one line of data.
 pub(crate) fn line(text: impl AsRef<str>) -> Outcome<()> {
     let mut whole = text.as_ref().to_owned();

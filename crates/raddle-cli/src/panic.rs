@@ -5,14 +5,12 @@
 
 use std::{panic, process};
 
-use crate::error::RADDLE;
-
-/// From now on a panic is reported as always, and then ends the process. Not for runners, which report what their functions do.
-pub(crate) fn ends_the_process() {
+/// From now on a panic is reported as always, and then ends the process with this code. Not for runners, which report what their functions do.
+pub(crate) fn ends_the_process(code: u8) {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         report(info);
-        process::exit(RADDLE.into());
+        process::exit(code.into());
     }));
 }
 
@@ -21,6 +19,7 @@ mod tests {
     use std::{env, process::Command, thread, time::Duration};
 
     use super::*;
+    use crate::error::RADDLE;
 
     const MARK: &str = "RADDLE_TEST_PANIC";
 
@@ -28,7 +27,7 @@ mod tests {
     #[test]
     fn a_panic_on_a_thread_that_nobody_waits_for_ends_the_process() {
         if env::var_os(MARK).is_some() {
-            ends_the_process();
+            ends_the_process(RADDLE);
             thread::spawn(|| panic!("a thread that is needed is gone"));
             thread::sleep(Duration::from_secs(30));
             return;

@@ -1,86 +1,22 @@
-//! A progress bar on stderr, when that is a terminal.
+//! Progress bars on stderr. Where that is no terminal, a bar is hidden.
 
-use std::io::{self, IsTerminal};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
-/// Shows how far something has come.
-pub(crate) struct Progress(Option<ProgressBar>);
-
-impl Progress {
-    /// Begins, with the total if it is known. Nothing is shown unless stderr is a terminal.
-    pub(crate) fn start(total: Option<u64>, quiet: bool) -> Self {
-        if quiet || !io::stderr().is_terminal() {
-            return Self(None);
-        }
-        let template = match total {
-            Some(_) => "{bar:30} {pos}/{len} submitted, {eta} left",
-            None => "{spinner} {pos} submitted",
-        };
-        let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-        bar.set_style(ProgressStyle::with_template(template).expect("the templates are well-formed"));
-        Self(Some(bar))
-    }
-
-    /// So many more are done. `print` may write to the same terminal: the bar steps aside for it.
-    pub(crate) fn advance<T>(&self, by: u64, print: impl FnOnce() -> T) -> T {
-        match &self.0 {
-            Some(bar) => {
-                bar.inc(by);
-                bar.suspend(print)
-            }
-            None => print(),
-        }
+/// How many tasks are submitted, of how many if that is known.
+pub(crate) fn submitted(total: Option<u64>, is_wanted: bool) -> ProgressBar {
+    match total {
+        _ if !is_wanted => ProgressBar::hidden(),
+        Some(total) => styled(ProgressBar::new(total), "{bar:30} {pos}/{len} submitted, {eta} left"),
+        None => styled(ProgressBar::new_spinner(), "{spinner} {pos} submitted"),
     }
 }
 
-/// Shows how far a task says that it has come.
-pub(crate) struct TaskProgress(Option<ProgressBar>);
-
-impl TaskProgress {
-    /// Nothing is shown unless stderr is a terminal.
-    pub(crate) fn start(wanted: bool) -> Self {
-        Self((wanted && io::stderr().is_terminal()).then(|| {
-            let bar = ProgressBar::new(100);
-            let style = ProgressStyle::with_template("{bar:30} {pos:>3} % {msg}");
-            bar.set_style(style.expect("the template is well-formed"));
-            bar
-        }))
-    }
-
-    /// Whether anybody sees it.
-    pub(crate) fn is_shown(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(crate) fn set(&self, progress: &raddle_core::Progress) {
-        if let Some(bar) = &self.0 {
-            bar.set_position(progress.percent.unwrap_or(0.0) as u64);
-            bar.set_message(crate::table::printable(&progress.message));
-        }
-    }
-
-    /// `print` may write to the same terminal: the bar steps aside for it.
-    pub(crate) fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
-        match &self.0 {
-            Some(bar) => bar.suspend(print),
-            None => print(),
-        }
-    }
+/// How far a task says that it has come.
+pub(crate) fn of_task(is_wanted: bool) -> ProgressBar {
+    if is_wanted { styled(ProgressBar::new(100), "{bar:30} {pos:>3} % {msg}") } else { ProgressBar::hidden() }
 }
 
-impl Drop for TaskProgress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
-        }
-    }
+fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template).expect("the templates are well-formed");
+    bar.with_style(style).with_finish(ProgressFinish::AndClear)
 }

@@ -1,12 +1,15 @@
 //! Which broker is meant: `--queue-url`, else `QUEUE_URL`, else `raddle.toml` in this or a parent folder, else `.raddle/` here.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
-use raddle_broker::Url;
+use raddle_broker::{ParseUrlError, Url};
 use serde::Deserialize;
 
 use crate::{
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
     trust::{self, Found},
 };
 
@@ -49,7 +52,7 @@ impl Project {
     pub(crate) fn find(asked: Option<&str>, here: &Path) -> Outcome<Self> {
         // An empty QUEUE_URL is how a script unsets it.
         if let Some(text) = asked.filter(|text| !text.is_empty()) {
-            return Ok(Self { url: parse(text, here)?, source: Source::Asked });
+            return Ok(Self { url: parse(text, here).or_usage()?, source: Source::Asked });
         }
         for folder in here.ancestors() {
             let path = folder.join(FILE);
@@ -65,19 +68,15 @@ impl Project {
     pub(crate) fn of_file(path: PathBuf) -> Outcome<Option<Self>> {
         let Some(text) = trust::read(&path)? else { return Ok(None) };
         let folder = path.parent().unwrap_or(Path::new("/"));
-        let url = Self::from_file(&text, folder).map_err(|e| match e {
-            Failure::Usage(message) => Failure::Usage(format!("{}: {message}", path.display())),
-            other => other,
-        })?;
+        let file: Result<File, _> = toml::from_str(&text).map_err(|e| e.message().trim_end().to_owned());
+        let url = match file.or_usage_at(path.display())?.queue_url {
+            Some(url) => parse(&url, folder).or_usage_at(path.display())?,
+            None => embedded(folder),
+        };
         if url == embedded(folder) {
             check_embedded(folder)?;
         }
         Ok(Some(Self { url, source: Source::File(path) }))
-    }
-
-    fn from_file(text: &str, folder: &Path) -> Outcome<Url> {
-        let file: File = toml::from_str(text).map_err(|e| Failure::Usage(e.message().trim_end().to_owned()))?;
-        file.queue_url.map_or_else(|| Ok(embedded(folder)), |url| parse(&url, folder))
     }
 
     /// The database file, where the broker is one.
@@ -86,6 +85,12 @@ impl Project {
             Url::Sqlite(path) => Some(path),
             _ => None,
         }
+    }
+
+    /// The nearest directory above that of the database that has an embedded broker.
+    pub(crate) fn enclosing(&self) -> Option<&Path> {
+        let here = self.folder()?.parent()?;
+        here.ancestors().skip(1).find(|above| above.join(FOLDER).join(DATABASE).is_file())
     }
 
     /// The `.raddle/` folder, where there is one to write to.
@@ -107,13 +112,19 @@ fn check_embedded(folder: &Path) -> Outcome<()> {
     Ok(())
 }
 
+/// The folder that this process is in.
+pub(crate) fn here() -> Outcome<PathBuf> {
+    env::current_dir()
+        .map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e}): change to one that exists")))
+}
+
 /// Reads a URL; a relative path in it starts from `base`, wherever the process goes later.
-fn parse(text: &str, base: &Path) -> Outcome<Url> {
-    match text.parse().map_err(|e: raddle_broker::ParseUrlError| Failure::Usage(e.to_string()))? {
-        Url::Sqlite(path) => Ok(Url::Sqlite(base.join(path))),
-        Url::Unix(path) => Ok(Url::Unix(base.join(path))),
-        url => Ok(url),
-    }
+fn parse(text: &str, base: &Path) -> Result<Url, ParseUrlError> {
+    Ok(match text.parse()? {
+        Url::Sqlite(path) => Url::Sqlite(base.join(path)),
+        Url::Unix(path) => Url::Unix(base.join(path)),
+        url => url,
+    })
 }
 
 #[cfg(test)]

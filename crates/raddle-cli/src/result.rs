@@ -1,11 +1,14 @@
 //! What became of a task: as JSON, and as an exit code.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use raddle_broker::{Broker, Fence, Stream};
-use raddle_core::{Exit, Report, Spec, State, TaskView, Tid};
+use raddle_core::{EventKind, Exit, Report, Spec, State, TaskView, Tid};
 use serde_json::{Map, Value, json};
 
 use crate::{
+    context::Context,
     error::{INTERRUPTED, KILLED, Outcome, RADDLE, TASK_FAILED, TIMED_OUT},
     format, output,
 };
@@ -13,6 +16,9 @@ use crate::{
 /// How much of each stream is put into JSON. `raddle logs` gives all of it.
 const MAX_TEXT: usize = 16 * 1024 * 1024;
 const AT_ONCE: u32 = 256 * 1024;
+const EVENTS_AT_ONCE: u32 = 1000;
+/// Said where an event does not say more.
+pub(crate) const OUTPUT_LOST: &str = "some of its output could not be kept";
 
 /// The code that `run` and `result` leave with.
 pub(crate) fn exit_code(state: State, report: Option<&Report>) -> u8 {
@@ -73,13 +79,59 @@ pub(crate) async fn result_json(broker: &dyn Broker, task: &TaskView) -> Outcome
     Ok(fields.into())
 }
 
-/// Prints what a task's last attempt wrote.
+/// What a routine or handler returned. A routine without a value returns `null`, which is left out.
+pub(crate) fn returned(report: Option<&Report>) -> Option<&Value> {
+    report?.value.as_ref().filter(|value| !value.is_null())
+}
+
+/// Prints what a task's last attempt wrote, and what it returned as one line of JSON.
 pub(crate) async fn print(broker: &dyn Broker, task: &TaskView) -> Outcome<()> {
     for stream in Stream::BOTH {
         copy(broker, Fence { tid: task.tid, attempt: task.attempt }, stream, |bytes| output::pass_on(stream, bytes))
             .await?;
     }
+    returned(task.report.as_ref()).map_or(Ok(()), output::json)
+}
+
+/// Says on stderr which output of a task's last attempt was not kept.
+pub(crate) async fn note_lost_output(context: &Context, broker: &dyn Broker, task: &TaskView) -> Outcome<()> {
+    lost_output(broker, task).await?.iter().for_each(|lost| context.note(lost));
     Ok(())
+}
+
+/// Which output of a task's last attempt was not kept, and why.
+///
+/// The log is only read when the last byte of a stream is missing: it has no index by task, and may be long.
+pub(crate) async fn lost_output(broker: &dyn Broker, task: &TaskView) -> Outcome<Vec<String>> {
+    let fence = Fence { tid: task.tid, attempt: task.attempt };
+    for stream in Stream::BOTH {
+        let written = bytes_written(task, stream);
+        if written > 0 && broker.read_output(fence, stream, written - 1, 1).await?.is_empty() {
+            let logged = logged_losses(broker, fence).await?;
+            return Ok(if logged.is_empty() { vec![OUTPUT_LOST.into()] } else { logged });
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// What the log says of lost output of an attempt.
+pub(crate) async fn logged_losses(broker: &dyn Broker, fence: Fence) -> Outcome<Vec<String>> {
+    let (mut losses, mut after) = (Vec::new(), fence.tid.as_u64());
+    loop {
+        let events = broker.events(Some(after), Some(fence.tid), EVENTS_AT_ONCE, Duration::ZERO).await?;
+        let Some(last) = events.last() else { return Ok(losses) };
+        after = last.id.as_u64();
+        let lost = events.into_iter().filter(|it| it.event == EventKind::OutputLost && it.attempt == fence.attempt);
+        losses.extend(lost.map(|event| event.detail.unwrap_or_else(|| OUTPUT_LOST.into())));
+    }
+}
+
+/// How many bytes a task's last attempt wrote to a stream, if it has ended.
+fn bytes_written(task: &TaskView, stream: Stream) -> u64 {
+    task.report.as_ref().map_or(0, |report| match stream {
+        Stream::Stdout => report.stdout_bytes,
+        Stream::Stderr => report.stderr_bytes,
+    })
 }
 
 /// Hands what an attempt wrote to `write`, piece by piece.
@@ -107,16 +159,11 @@ async fn read(broker: &dyn Broker, task: &TaskView, stream: Stream) -> Outcome<(
     while text.len() < MAX_TEXT {
         let bytes = broker.read_output(fence, stream, text.len() as u64, AT_ONCE).await?;
         if bytes.is_empty() {
-            // What there was no room for is missing, although what there is ends here.
-            let written = task.report.as_ref().map_or(0, |report| match stream {
-                Stream::Stdout => report.stdout_bytes,
-                Stream::Stderr => report.stderr_bytes,
-            });
-            let is_all = text.len() as u64 >= written;
-            return Ok((text, is_all));
+            break;
         }
         text.extend(bytes);
     }
-    let more = broker.read_output(fence, stream, text.len() as u64, 1).await?;
-    Ok((text, more.is_empty()))
+    // What the broker had no room for is missing, too.
+    let is_all = text.len() as u64 >= bytes_written(task, stream);
+    Ok((text, is_all))
 }

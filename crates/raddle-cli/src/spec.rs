@@ -12,11 +12,13 @@ use raddle_core::{
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
     spec::{Isolation, MAX_SPEC_BYTES, Network},
 };
+use rustix::fs::FileType;
 use serde_json::Value;
 
 use crate::{
     args::{SpecArgs, TargetArgs},
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
+    project::here,
 };
 
 /// In a command, stands for the line or number that a task is for.
@@ -35,9 +37,15 @@ pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> Spec {
     Spec { args: words.iter().map(argument).collect(), ..Spec::new(target) }
 }
 
-/// Lays what the flags say over `spec`, and checks the whole.
+/// Lays what the flags say over `spec`, puts it into the trace of our environment unless it has one, and checks the whole.
 pub(crate) fn complete(spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
-    let spec = overlay(spec, flags)?;
+    let mut spec = overlay(spec, flags)?;
+    // What is malformed there is passed over, as the standard has it.
+    if spec.traceparent.is_none()
+        && let Some(Trace { parent, state }) = raddle_fabric::routine::trace()
+    {
+        (spec.traceparent, spec.tracestate) = (Some(parent), state);
+    }
     spec.validate().map_err(|e| Failure::Usage(format!("the task cannot be submitted, {e}")))?;
     Ok(spec)
 }
@@ -60,9 +68,9 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set_option(&mut spec.limits.cpu_percent, &flags.cpu);
     set_option(&mut spec.limits.max_fds, &flags.max_fds);
     set_option(&mut spec.limits.max_procs, &flags.max_procs);
-    spec.env.extend(flags.env.iter().map(|pair| (pair.key.clone(), pair.value.clone())));
+    spec.env.extend(flags.env.iter().cloned());
     let folder = flags.cwd.clone().or(spec.cwd.map(PathBuf::from));
-    set(&mut spec.isolation, &flags.isolation.map(Into::into));
+    set(&mut spec.isolation, &flags.isolation);
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
     if flags.network == Some(Network::None) && spec.isolation == Isolation::Process {
@@ -78,7 +86,7 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     }
     // The flag counts the tries after the first, the spec all of them.
     set(&mut spec.retry.attempts, &flags.retry.map(|again| again.saturating_add(1)));
-    set(&mut spec.retry.backoff, &flags.backoff.map(Into::into));
+    set(&mut spec.retry.backoff, &flags.backoff);
     set(&mut spec.retry.base, &flags.retry_base);
     set(&mut spec.retry.max, &flags.retry_max);
     set(&mut spec.priority, &flags.priority);
@@ -93,23 +101,13 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     set_option(&mut spec.unique_key, &flags.unique_key);
     set_option(&mut spec.kind, &flags.kind);
     set_option(&mut spec.result_ttl, &flags.result_ttl);
-    trace(&mut spec, flags);
-    set(&mut spec.on_stop, &flags.on_stop.map(Into::into));
-    set(&mut spec.on_error, &flags.on_error.map(Into::into));
-    spec.metadata.extend(flags.meta.iter().map(|pair| (pair.key.clone(), Value::String(pair.value.clone()))));
-    Ok(spec)
-}
-
-/// The trace that flags name, else the spec itself, else our environment. What is malformed there is passed over, as the standard has it:
-/// whoever set it did not mean us.
-fn trace(spec: &mut Spec, flags: &SpecArgs) {
     if flags.traceparent.is_some() {
         (spec.traceparent, spec.tracestate) = (flags.traceparent, flags.tracestate.clone());
-    } else if spec.traceparent.is_none()
-        && let Some(Trace { parent, state }) = raddle_fabric::routine::trace()
-    {
-        (spec.traceparent, spec.tracestate) = (Some(parent), state);
     }
+    set(&mut spec.on_stop, &flags.on_stop);
+    set(&mut spec.on_error, &flags.on_error);
+    spec.metadata.extend(flags.meta.iter().map(|(key, value)| (key.clone(), Value::String(value.clone()))));
+    Ok(spec)
 }
 
 /// Reads the spec in a file, or the specs in it where it holds a JSON array. `-` is JSON from standard input.
@@ -119,7 +117,7 @@ pub(crate) fn read_file(path: &Path) -> Outcome<Vec<Spec>> {
     let text = if from_stdin {
         read_text(io::stdin().lock(), &shown)?
     } else {
-        let file = fs::File::open(path).map_err(|e| Failure::Usage(format!("cannot read {shown}: {e}")))?;
+        let file = fs::File::open(path).or_usage_at(format_args!("cannot read {shown}"))?;
         read_text(file, &shown)?
     };
     let wrong = |e: &dyn std::fmt::Display| Failure::Usage(format!("{shown} is not a spec, {e}"));
@@ -173,19 +171,33 @@ pub(crate) fn own_attempt() -> Option<Fence> {
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.
 fn start_folder(asked: Option<PathBuf>) -> Outcome<String> {
-    let here = env::current_dir().map_err(|e| Failure::Usage(format!("cannot tell the current folder: {e}")))?;
+    let here = here()?;
     let folder = asked.map_or_else(|| here.clone(), |folder| here.join(folder));
     folder.into_os_string().into_string().map_err(|folder| {
         Failure::Usage(format!("the folder {} has a name that is not text: give another with --cwd", folder.display()))
     })
 }
 
+/// Whether something is piped or redirected to our standard input. A terminal or a device, such as `/dev/null`, is not.
+pub(crate) fn is_stdin_piped() -> bool {
+    let Ok(found) = rustix::fs::fstat(rustix::stdio::stdin()) else { return false };
+    matches!(FileType::from_raw_mode(found.st_mode), FileType::Fifo | FileType::Socket | FileType::RegularFile)
+}
+
+/// Reads piped standard input to its end. `None` if it is empty.
+pub(crate) fn read_piped_stdin() -> Outcome<Option<String>> {
+    match read_text(io::stdin().lock(), "standard input") {
+        Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+        Err(Failure::Usage(message)) => {
+            Err(Failure::Usage(format!("{message}, and give it no input with '</dev/null'")))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
 fn read_text(source: impl Read, shown: &str) -> Outcome<String> {
     let mut bytes = Vec::new();
-    source
-        .take(MAX_SPEC_BYTES as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Failure::Usage(format!("cannot read {shown}: {e}")))?;
+    source.take(MAX_SPEC_BYTES as u64 + 1).read_to_end(&mut bytes).or_usage_at(format_args!("cannot read {shown}"))?;
     if bytes.len() > MAX_SPEC_BYTES {
         return Err(Failure::Usage(format!("{shown} is larger than 16 MiB: let the task read a file instead")));
     }

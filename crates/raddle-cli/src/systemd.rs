@@ -10,6 +10,8 @@ use std::{
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
+use crate::interrupt::if_any;
+
 /// Where it wants to be told.
 const VARIABLE: &str = "NOTIFY_SOCKET";
 
@@ -45,10 +47,7 @@ impl Watchdog {
 
     /// Returns when it has to be told again; never, if it need not be.
     pub(crate) async fn due(&mut self) {
-        match &mut self.0 {
-            Some(due) => _ = due.tick().await,
-            None => std::future::pending().await,
-        }
+        if_any(self.0.as_mut().map(Interval::tick)).await;
     }
 }
 

@@ -16,23 +16,33 @@ impl Table {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }
 
+    /// The text, with lines that fit on a terminal. Elsewhere they are whole.
+    pub(crate) fn render_to_fit(&self, width: Option<usize>) -> String {
+        let Some(width) = width else { return self.render() };
+        let fit = |line: &str| match line.char_indices().nth(width) {
+            Some(_) => line.chars().take(width.saturating_sub(1)).chain(['…', '\n']).collect(),
+            None => format!("{line}\n"),
+        };
+        self.render().lines().map(fit).collect()
+    }
+
     /// The text, one line per row, each with its end.
     pub(crate) fn render(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| self.rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-        let mut text = String::new();
+        let mut widths = vec![0; self.rows[0].len()];
         for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(cell);
-                line.extend(std::iter::repeat_n(' ', width - cell.chars().count() + 2));
-            }
-            text.push_str(line.trim_end());
-            text.push('\n');
+            row.iter().zip(&mut widths).for_each(|(cell, width)| *width = cell.chars().count().max(*width));
         }
-        text
+        let line = |row: &Vec<String>| {
+            let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
+            format!("{}\n", line.trim_end())
+        };
+        self.rows.iter().map(line).collect()
     }
+}
+
+/// Lines of a label and a value each.
+pub(crate) fn labelled(lines: &[(&str, String)]) -> String {
+    lines.iter().map(|(label, value)| format!("{label:<11}{}\n", printable(value))).collect()
 }
 
 /// The text without what could move the cursor or change colours.
@@ -50,5 +60,14 @@ mod tests {
         table.row(["ünï".into(), "x".into()]);
         table.row(["bc\x1b[2J".into(), String::new()]);
         assert_eq!(table.render(), "A       LONG\nünï     x\nbc?[2J\n");
+    }
+
+    #[test]
+    fn lines_are_cut_to_the_width_of_a_terminal() {
+        let mut table = Table::new(&["A", "B"]);
+        table.row(["ünï".into(), "longer".into()]);
+        assert_eq!(table.render_to_fit(Some(11)), "A    B\nünï  longer\n");
+        assert_eq!(table.render_to_fit(Some(8)), "A    B\nünï  lo…\n");
+        assert_eq!(table.render_to_fit(None), table.render());
     }
 }

@@ -1,7 +1,7 @@
 //! Task ids as people give them, whole or short.
 
 use raddle_broker::Broker;
-use raddle_core::{TaskView, Tid, tid::TidArg};
+use raddle_core::{QueueName, TaskView, Tid, queue_name::QueueArg, tid::TidArg};
 
 use crate::{
     error::{Failure, Outcome},
@@ -39,6 +39,14 @@ pub(crate) async fn resolve_all(broker: &dyn Broker, args: &[TidArg]) -> Outcome
         tids.push(resolve(broker, *arg).await?);
     }
     Ok(tids)
+}
+
+/// The queue that is meant.
+pub(crate) async fn resolve_queue(broker: &dyn Broker, arg: QueueArg) -> Outcome<QueueName> {
+    match arg {
+        QueueArg::Full(queue) => Ok(queue),
+        QueueArg::Short(short, port) => Ok(QueueName::Task(resolve(broker, TidArg::Short(short)).await?, port)),
+    }
 }
 
 /// The task that is meant, or the worker, as a task: one that is there for one task alone is in the registry and nowhere else. With it, in that case, what it

@@ -77,8 +77,3 @@ pub(crate) async fn hand(broker: &dyn Broker, worker: Tid) -> Outcome<Vec<Tid>> 
     let tasks = broker.tasks(TaskFilter { states, ..TaskFilter::default() }).await?;
     Ok(tasks.iter().filter(|task| task.worker == Some(worker)).map(|task| task.tid).collect())
 }
-
-/// How many tasks a worker has in hand.
-pub(crate) async fn in_hand(broker: &dyn Broker, worker: Tid) -> Outcome<u64> {
-    Ok(hand(broker, worker).await?.len() as u64)
-}

@@ -127,6 +127,7 @@ pub(crate) fn spec() -> impl Strategy<Value = Spec> {
         let apart;
         (spec.retry, spec.on_stop, spec.on_error, apart, spec.limits, spec.requires, spec.priority) = policies;
         (spec.isolation, spec.isolation_fallback, spec.network) = apart;
+        spec.cwd = spec.cwd.take().filter(|_| spec.isolation == Isolation::Process);
         if let Some((trace, span, flags, state)) = trace {
             let parent = format!("00-{trace:032x}-{span:016x}-{flags:02x}");
             spec.traceparent = Some(parent.parse().expect("made as it has to be"));

@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CapSet(BTreeSet<String>);
 
-/// What the tags begin with that Raddle itself gives: those that targets and isolation imply ([`Spec::needs`](crate::Spec::needs)), and those by which managers
-/// tell each other who they are (`@former/TID` of a spawner, `@trigger/SLUG` of a group), which no task needs. Whoever could claim one by hand would be given
+/// What the tags begin with that Raddle itself gives: those that targets and isolation imply ([`Spec::needs`](crate::Spec::needs)), and those by which spawners
+/// tell each other who they are (`@former/TID`), which no task needs. Whoever could claim one by hand would be given
 /// tasks to run that it cannot run as they ask, or be taken for another.
 const IMPLIED: char = '@';
 

@@ -1,12 +1,13 @@
 //! The words that tasks, workers and managers answer alike.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A control word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
+use crate::text::{names, serialized_as_text};
+
+/// A control word. It is read in any case and written in capitals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Word {
     /// End in good order.
@@ -76,33 +77,33 @@ impl Control {
     }
 }
 
-impl Word {
-    const ALL: [Self; 6] = [Self::Stop, Self::Kill, Self::Pause, Self::Resume, Self::Ping, Self::Status];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "STOP",
-            Self::Kill => "KILL",
-            Self::Pause => "PAUSE",
-            Self::Resume => "RESUME",
-            Self::Ping => "PING",
-            Self::Status => "STATUS",
-        }
+names! {
+    Word {
+        Stop => "STOP",
+        Kill => "KILL",
+        Pause => "PAUSE",
+        Resume => "RESUME",
+        Ping => "PING",
+        Status => "STATUS",
     }
 }
 
-impl fmt::Display for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+impl FromStr for Word {
+    type Err = ParseControlError;
+
+    fn from_str(text: &str) -> Result<Self, ParseControlError> {
+        Self::ALL.into_iter().find(|word| word.as_str().eq_ignore_ascii_case(text)).ok_or(ParseControlError)
     }
 }
+
+serialized_as_text!(Word);
 
 impl FromStr for Control {
     type Err = ParseControlError;
 
     fn from_str(text: &str) -> Result<Self, ParseControlError> {
         let text = text.trim();
-        if let Some(word) = Word::ALL.into_iter().find(|w| w.as_str().eq_ignore_ascii_case(text)) {
+        if let Ok(word) = text.parse() {
             return Ok(Self::new(word));
         }
         // Without the brace an array would do as well: its items would be taken for the fields in order.

@@ -1,11 +1,9 @@
 //! The event log: one entry for every step a task takes.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{State, Tid};
+use crate::{State, Tid, text::names};
 
 /// One entry of `raddle.tasks.log`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,50 +67,9 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    const ALL: [Self; 16] = [
-        Self::Created,
-        Self::Spawning,
-        Self::Running,
-        Self::Completed,
-        Self::Failed,
-        Self::Timeout,
-        Self::Cancelled,
-        Self::Killed,
-        Self::Retrying,
-        Self::Released,
-        Self::Reclaimed,
-        Self::Paused,
-        Self::Resumed,
-        Self::StaleWrite,
-        Self::ControlIgnored,
-        Self::OutputLost,
-    ];
-
     /// The event with this number, as engines store it.
     pub fn from_u8(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
-    }
-
-    /// The snake-case name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Spawning => "spawning",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Killed => "killed",
-            Self::Retrying => "retrying",
-            Self::Released => "released",
-            Self::Reclaimed => "reclaimed",
-            Self::Paused => "paused",
-            Self::Resumed => "resumed",
-            Self::StaleWrite => "stale_write",
-            Self::ControlIgnored => "control_ignored",
-            Self::OutputLost => "output_lost",
-        }
     }
 
     /// Whether it is the last event of a task, but for writes that are refused.
@@ -122,22 +79,29 @@ impl EventKind {
 }
 
 impl From<State> for EventKind {
+    /// The first events have the numbers of the states that they lead to.
     fn from(state: State) -> Self {
-        match state {
-            State::Created => Self::Created,
-            State::Spawning => Self::Spawning,
-            State::Running => Self::Running,
-            State::Completed => Self::Completed,
-            State::Failed => Self::Failed,
-            State::Timeout => Self::Timeout,
-            State::Cancelled => Self::Cancelled,
-            State::Killed => Self::Killed,
-        }
+        Self::ALL[state as usize]
     }
 }
 
-impl fmt::Display for EventKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+names! {
+    EventKind {
+        Created => "created",
+        Spawning => "spawning",
+        Running => "running",
+        Completed => "completed",
+        Failed => "failed",
+        Timeout => "timeout",
+        Cancelled => "cancelled",
+        Killed => "killed",
+        Retrying => "retrying",
+        Released => "released",
+        Reclaimed => "reclaimed",
+        Paused => "paused",
+        Resumed => "resumed",
+        StaleWrite => "stale_write",
+        ControlIgnored => "control_ignored",
+        OutputLost => "output_lost",
     }
 }

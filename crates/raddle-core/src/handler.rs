@@ -1,7 +1,5 @@
 //! Which handler runs a task: the handler rule, `task.requires ⊆ handler.provides ⊆ worker.caps`.
 
-use std::fmt;
-
 use crate::{CapSet, Spec, Target, spec::ANY_HANDLER};
 
 /// A handler as the rule sees it.
@@ -13,69 +11,28 @@ pub struct Offer {
     pub provides: CapSet,
 }
 
-/// Why no handler of a worker runs a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoHandler {
-    wanted: String,
-    found: Vec<(String, Lacks)>,
-}
-
-/// What keeps a handler from running a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Lacks {
-    /// The task requires what the handler does not provide.
-    Provision(Vec<String>),
-    /// The handler provides what the worker does not offer, so it may run nothing here.
-    Worker(Vec<String>),
-}
-
-/// The number of the first handler that may run the task on a worker with these capabilities.
-pub fn pick(offers: &[Offer], spec: &Spec, caps: &CapSet) -> Result<usize, NoHandler> {
-    let Target::Handler(wanted) = &spec.target else { return Err(NoHandler::unknown("")) };
-    let mut none = NoHandler::unknown(wanted);
-    for (number, offer) in offers.iter().enumerate() {
-        if wanted != ANY_HANDLER && *wanted != offer.name {
+/// The number of the first handler that may run the task on a worker with these capabilities. The error says why none may.
+pub fn pick(offers: &[Offer], spec: &Spec, caps: &CapSet) -> Result<usize, String> {
+    let Target::Handler(wanted) = &spec.target else { return Err("it names no handler".into()) };
+    let mut found = Vec::new();
+    for (number, Offer { name, provides }) in offers.iter().enumerate() {
+        if wanted != ANY_HANDLER && wanted != name {
             continue;
         }
-        match lacks(offer, spec, caps) {
-            None => return Ok(number),
-            Some(lacks) => none.found.push((offer.name.clone(), lacks)),
+        let beyond: Vec<&str> = provides.missing_from(caps).collect();
+        let unmet: Vec<&str> = spec.requires.missing_from(provides).collect();
+        if !beyond.is_empty() {
+            found.push(format!("'{name}' provides {}, which the worker does not", beyond.join(", ")));
+        } else if !unmet.is_empty() {
+            found.push(format!("'{name}' does not provide {}", unmet.join(", ")));
+        } else {
+            return Ok(number);
         }
     }
-    Err(none)
-}
-
-fn lacks(offer: &Offer, spec: &Spec, caps: &CapSet) -> Option<Lacks> {
-    let missing = |set: &CapSet, from: &CapSet| -> Vec<String> { set.missing_from(from).map(str::to_owned).collect() };
-    let beyond = missing(&offer.provides, caps);
-    if !beyond.is_empty() {
-        return Some(Lacks::Worker(beyond));
+    if found.is_empty() {
+        return Err(format!("no handler is called '{wanted}'"));
     }
-    let unmet = missing(&spec.requires, &offer.provides);
-    (!unmet.is_empty()).then_some(Lacks::Provision(unmet))
-}
-
-impl NoHandler {
-    fn unknown(wanted: &str) -> Self {
-        Self { wanted: wanted.into(), found: Vec::new() }
-    }
-}
-
-impl fmt::Display for NoHandler {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.found.is_empty() {
-            return write!(f, "no handler is called '{}'", self.wanted);
-        }
-        f.write_str("no handler fits: ")?;
-        for (n, (name, lacks)) in self.found.iter().enumerate() {
-            f.write_str(if n == 0 { "" } else { "; " })?;
-            match lacks {
-                Lacks::Provision(tags) => write!(f, "'{name}' does not provide {}", tags.join(", "))?,
-                Lacks::Worker(tags) => write!(f, "'{name}' provides {}, which the worker does not", tags.join(", "))?,
-            }
-        }
-        Ok(())
-    }
+    Err(format!("no handler fits: {}", found.join("; ")))
 }
 
 #[cfg(test)]
@@ -90,7 +47,7 @@ mod tests {
         let mut spec = Spec::command(["x"]);
         spec.target = Target::Handler(target.into());
         spec.requires = requires.parse().unwrap();
-        pick(offers, &spec, &caps.parse().unwrap()).map_err(|none| none.to_string())
+        pick(offers, &spec, &caps.parse().unwrap())
     }
 
     #[test]

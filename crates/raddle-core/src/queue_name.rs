@@ -2,9 +2,13 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-use crate::{Tid, manager::PRIME};
+use crate::{
+    Tid,
+    manager::PRIME,
+    spec::is_label,
+    text::{names, serialized_as_text},
+    tid::{ShortTid, TidArg},
+};
 
 /// The name of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +19,15 @@ pub enum QueueName {
     System(System),
     /// Any other name: a queue that users read and write as they like.
     Free(String),
+}
+
+/// A queue as a person names it: whole, or a queue of a task with the last ten digits of its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueueArg {
+    /// The whole name.
+    Full(QueueName),
+    /// A queue of the task whose id ends in these digits, which only the broker can complete.
+    Short(ShortTid, Port),
 }
 
 /// Which of a task's five queues.
@@ -82,46 +95,52 @@ pub struct ParseQueueNameError {
     text: String,
 }
 
-impl Port {
-    const ALL: [Self; 5] = [Self::Inbox, Self::Reserved, Self::Outbox, Self::CtrlIn, Self::CtrlOut];
+/// The text does not name a queue.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseQueueArgError {
+    /// No queue has such a name.
+    #[error(transparent)]
+    Name(#[from] ParseQueueNameError),
+    /// It looks like a queue of a task, and is none. As a queue of its own it would take messages that no task reads.
+    #[error(
+        "'{0}' is not a queue of a task: use T, the 19 digits of its id or the last 10, and .inbox, .reserved, .outbox, .ctrl_in or .ctrl_out"
+    )]
+    Task(String),
+}
 
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbox => "inbox",
-            Self::Reserved => "reserved",
-            Self::Outbox => "outbox",
-            Self::CtrlIn => "ctrl_in",
-            Self::CtrlOut => "ctrl_out",
-        }
+names! {
+    Port {
+        Inbox => "inbox",
+        Reserved => "reserved",
+        Outbox => "outbox",
+        CtrlIn => "ctrl_in",
+        CtrlOut => "ctrl_out",
+    }
+}
+
+names! {
+    System {
+        Log => "raddle.tasks.log",
+        TidMappings => "raddle.tid.mappings",
+        Registry => "raddle.workers.registry",
+        Control => "raddle.workers.control",
+        Status => "raddle.workers.status",
+        SpawnRequests => "raddle.spawn.requests",
+        SpawnResults => "raddle.spawn.results",
+        Dead => "raddle.dead",
+    }
+}
+
+names! {
+    Desk {
+        Requests => "requests",
+        Results => "results",
+        Control => "control",
+        Status => "status",
     }
 }
 
 impl System {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Log,
-        Self::TidMappings,
-        Self::Registry,
-        Self::Control,
-        Self::Status,
-        Self::SpawnRequests,
-        Self::SpawnResults,
-        Self::Dead,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Log => "raddle.tasks.log",
-            Self::TidMappings => "raddle.tid.mappings",
-            Self::Registry => "raddle.workers.registry",
-            Self::Control => "raddle.workers.control",
-            Self::Status => "raddle.workers.status",
-            Self::SpawnRequests => "raddle.spawn.requests",
-            Self::SpawnResults => "raddle.spawn.results",
-            Self::Dead => "raddle.dead",
-        }
-    }
-
     /// Whether the queue shows records the broker keeps anyway, and so cannot be written to.
     pub fn is_view(self) -> bool {
         !matches!(self, Self::Control | Self::SpawnRequests)
@@ -137,13 +156,7 @@ impl QueueName {
             Self::Free(name) if name == WAITING => Some((PRIME, Desk::Requests)),
             Self::Free(name) => {
                 let (kind, desk) = name.strip_prefix("worker.")?.rsplit_once('.')?;
-                let desk = match desk {
-                    "requests" => Desk::Requests,
-                    "results" => Desk::Results,
-                    "control" => Desk::Control,
-                    "status" => Desk::Status,
-                    _ => return None,
-                };
+                let desk = Desk::ALL.into_iter().find(|known| known.as_str() == desk)?;
                 crate::manager::parse_type(kind).is_ok().then_some((kind, desk))
             }
             _ => None,
@@ -155,9 +168,7 @@ impl FromStr for QueueName {
     type Err = ParseQueueNameError;
 
     fn from_str(text: &str) -> Result<Self, ParseQueueNameError> {
-        let is_label = (1..=128).contains(&text.len())
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:@/".contains(&b));
-        if !is_label {
+        if !is_label(text) {
             return Err(ParseQueueNameError { text: text.into() });
         }
         if let Some(system) = System::ALL.into_iter().find(|s| s.as_str() == text) {
@@ -173,6 +184,25 @@ impl FromStr for QueueName {
     }
 }
 
+impl FromStr for QueueArg {
+    type Err = ParseQueueArgError;
+
+    fn from_str(text: &str) -> Result<Self, ParseQueueArgError> {
+        let name: QueueName = text.parse()?;
+        let (QueueName::Free(_), Some((tid, port))) = (&name, text.strip_prefix('T').and_then(|t| t.split_once('.')))
+        else {
+            return Ok(Self::Full(name));
+        };
+        let has_digits = !tid.is_empty() && tid.bytes().all(|b| b.is_ascii_digit());
+        match (tid.parse(), Port::ALL.into_iter().find(|known| known.as_str() == port)) {
+            (Ok(TidArg::Short(short)), Some(port)) => Ok(Self::Short(short, port)),
+            (Ok(_), _) => Err(ParseQueueArgError::Task(text.into())),
+            (Err(_), Some(_)) if has_digits => Err(ParseQueueArgError::Task(text.into())),
+            (Err(_), _) => Ok(Self::Full(name)),
+        }
+    }
+}
+
 impl fmt::Display for QueueName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -183,18 +213,7 @@ impl fmt::Display for QueueName {
     }
 }
 
-impl Serialize for QueueName {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for QueueName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+serialized_as_text!(QueueName);
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@
 //! Any number of the first three, then one `result` or one `error`, and then the end of the process. This is read from a process that runs
 //! foreign code: whatever it says, it makes its own task fail and nothing else.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::{Exit, Spec, spec::ParseSpecError};
@@ -29,13 +29,13 @@ pub enum Reply {
     /// How far it has come.
     Progress(Progress),
     /// Something for the task's log.
-    Log(Remark),
+    Log(#[serde(deserialize_with = "text_or_whole")] Remark),
     /// A task that is to follow it if it succeeds: its spec.
     Chain(Value),
     /// It is done, and this is what came of it.
     Result(Value),
     /// It has failed.
-    Error(Fault),
+    Error(#[serde(deserialize_with = "text_or_whole")] Fault),
 }
 
 /// How far a task has come.
@@ -52,9 +52,9 @@ pub struct Progress {
 
 /// A line for the task's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "RemarkForm")]
 pub struct Remark {
     /// How important it is.
+    #[serde(default)]
     pub level: Level,
     /// For people.
     pub message: String,
@@ -77,7 +77,6 @@ pub enum Level {
 
 /// Why a routine or a handler has failed, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "FaultForm")]
 pub struct Fault {
     /// For people.
     pub message: String,
@@ -92,32 +91,20 @@ pub struct Fault {
     pub value: Option<Value>,
 }
 
-/// A text alone says it too.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a text, or an object with 'message' and 'level'")]
-enum RemarkForm {
-    Text(String),
-    #[serde(rename_all = "snake_case")]
-    Whole {
-        #[serde(default)]
-        level: Level,
-        message: String,
-    },
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a text, or an object with 'message'")]
-enum FaultForm {
-    Text(String),
-    Whole {
-        message: String,
-        #[serde(default)]
-        panicked_at: Option<String>,
-        #[serde(default)]
-        permanent: bool,
-        #[serde(default)]
-        value: Option<Value>,
-    },
+/// Reads what a text alone says, too.
+fn text_or_whole<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<String>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text, or an object with 'message'")]
+    enum Form<T> {
+        Text(String),
+        Whole(T),
+    }
+    Ok(match Form::deserialize(deserializer)? {
+        Form::Text(message) => T::from(message),
+        Form::Whole(whole) => whole,
+    })
 }
 
 impl<T: Into<String>> From<T> for Fault {
@@ -126,23 +113,9 @@ impl<T: Into<String>> From<T> for Fault {
     }
 }
 
-impl From<RemarkForm> for Remark {
-    fn from(form: RemarkForm) -> Self {
-        match form {
-            RemarkForm::Text(message) => Self { level: Level::default(), message },
-            RemarkForm::Whole { level, message } => Self { level, message },
-        }
-    }
-}
-
-impl From<FaultForm> for Fault {
-    fn from(form: FaultForm) -> Self {
-        match form {
-            FaultForm::Text(message) => Self { message, panicked_at: None, permanent: false, value: None },
-            FaultForm::Whole { message, panicked_at, permanent, value } => {
-                Self { message, panicked_at, permanent, value }
-            }
-        }
+impl From<String> for Remark {
+    fn from(message: String) -> Self {
+        Self { level: Level::default(), message }
     }
 }
 

@@ -69,31 +69,17 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Span;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration: seconds as a number, or a text such as \"30s\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse().map_err(E::custom)
-            }
-
-            fn visit_u64<E: de::Error>(self, secs: u64) -> Result<Span, E> {
-                self.visit_f64(secs as f64)
-            }
-
-            fn visit_i64<E: de::Error>(self, secs: i64) -> Result<Span, E> {
-                self.visit_f64(secs as f64)
-            }
-
-            fn visit_f64<E: de::Error>(self, secs: f64) -> Result<Span, E> {
-                Span::from_secs_f64(secs).ok_or_else(|| E::invalid_value(de::Unexpected::Float(secs), &self))
-            }
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a duration: seconds as a number, or a text such as \"30s\"")]
+        enum Form {
+            Secs(f64),
+            Text(String),
         }
-        deserializer.deserialize_any(Visitor)
+        let (read, text) = match Form::deserialize(deserializer)? {
+            Form::Secs(secs) => (Self::from_secs_f64(secs), secs.to_string()),
+            Form::Text(text) => (text.parse().ok(), text),
+        };
+        read.ok_or_else(|| de::Error::custom(ParseSpanError { text }))
     }
 }
 

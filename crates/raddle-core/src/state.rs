@@ -1,8 +1,10 @@
 //! The states of a task and the steps between them.
 
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::text::names;
 
 /// Where a task stands. Terminal states are final and reached exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -37,18 +39,6 @@ pub struct ParseStateError {
 }
 
 impl State {
-    /// Every state, in the order of its number.
-    pub const ALL: [Self; 8] = [
-        Self::Created,
-        Self::Spawning,
-        Self::Running,
-        Self::Completed,
-        Self::Failed,
-        Self::Timeout,
-        Self::Cancelled,
-        Self::Killed,
-    ];
-
     /// Whether a worker has it.
     pub fn is_active(self) -> bool {
         matches!(self, Self::Spawning | Self::Running)
@@ -73,29 +63,22 @@ impl State {
         }
     }
 
-    /// The lower-case name, as shown in titles, JSON and the event log.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Spawning => "spawning",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Timeout => "timeout",
-            Self::Cancelled => "cancelled",
-            Self::Killed => "killed",
-        }
-    }
-
     /// The state with this number, as engines store it.
     pub fn from_u8(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
 
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
+names! {
+    State {
+        Created => "created",
+        Spawning => "spawning",
+        Running => "running",
+        Completed => "completed",
+        Failed => "failed",
+        Timeout => "timeout",
+        Cancelled => "cancelled",
+        Killed => "killed",
     }
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Progress, Report, Spec, State, Tid};
+use crate::{Progress, Report, Spec, State, Tid, text::is_default};
 
 /// A task with all that is known of it now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub struct TaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// How many tasks its present attempt has chained: they are submitted if it succeeds.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub chained: u64,
     /// When it was submitted.
     pub created_at: Timestamp,
@@ -79,8 +79,4 @@ impl TaskView {
             report: None,
         }
     }
-}
-
-fn is_none(number: &u64) -> bool {
-    *number == 0
 }

@@ -5,7 +5,9 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
+
+use crate::text::serialized_as_text;
 
 const COUNTER_BITS: u32 = 12;
 const SHORT_DIGITS: usize = 10;
@@ -165,18 +167,7 @@ impl fmt::Debug for ShortTid {
 }
 
 // JSON numbers lose digits beyond 2^53 in most readers, so ids travel as strings.
-impl Serialize for Tid {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Tid {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+serialized_as_text!(Tid);
 
 #[cfg(test)]
 mod tests;

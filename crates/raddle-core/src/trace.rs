@@ -5,9 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-
-use crate::{Spec, Tid, chance::mix};
+use crate::{Spec, Tid, chance::mix, text::serialized_as_text};
 
 /// The variable, and the header, in which the context of a trace is handed on.
 pub const TRACEPARENT: &str = "TRACEPARENT";
@@ -173,29 +171,7 @@ impl fmt::Display for TraceState {
     }
 }
 
-impl Serialize for TraceParent {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for TraceParent {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
-
-impl Serialize for TraceState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for TraceState {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
-    }
-}
+serialized_as_text!(TraceParent, TraceState);
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     CapSet, QueueName, Spec, Tid,
     queue_name::{Desk, Port},
+    text::{is_default, names},
 };
 
 mod callee;
@@ -42,7 +43,7 @@ pub struct WorkerInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callee: Option<Box<Callee>>,
     /// How many workers it has at most, if it launches them.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub max_workers: u32,
     /// The task that has started it, if one has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +66,7 @@ pub struct WorkerEntry {
     pub spawned_count: u64,
     /// When it registered.
     pub started_at: Timestamp,
-    /// Where it is asked for tasks, if it is a manager; else its control queue.
+    /// Where it is asked for tasks: the requests of its type if it is a manager, otherwise its inbox. One that takes no tasks has its control queue here.
     pub queue: String,
 }
 
@@ -101,7 +102,8 @@ impl WorkerEntry {
     /// A worker that said this of itself when it registered, and last that.
     pub fn new(tid: Tid, info: WorkerInfo, beat: Beat, started_at: Timestamp) -> Self {
         let slots = info.concurrency.max(info.max_workers).max(1);
-        let queue = info.requests().map_or_else(|| QueueName::Task(tid, Port::CtrlIn).to_string(), Into::into);
+        let port = if info.takes_requests() { Port::Inbox } else { Port::CtrlIn };
+        let queue = info.requests().map_or_else(|| QueueName::Task(tid, port).to_string(), Into::into);
         let (status, spawned_count) = (beat.status, beat.spawned_count);
         Self { tid, load: f64::from(beat.busy) / f64::from(slots), info, status, spawned_count, started_at, queue }
     }
@@ -155,6 +157,11 @@ impl WorkerInfo {
         self.queues.iter().find(is_asked).filter(|_| self.launches()).map(String::as_str)
     }
 
+    /// Whether what is written to its inbox becomes a task: then there is a queue for that.
+    pub fn takes_requests(&self) -> bool {
+        !self.takes_calls() && !self.queues.is_empty()
+    }
+
     /// Whether it is a manager, which is asked for tasks.
     pub fn is_manager(&self) -> bool {
         self.requests().is_some()
@@ -171,34 +178,24 @@ impl WorkerInfo {
     }
 }
 
-fn is_none(number: &u32) -> bool {
-    *number == 0
-}
-
 impl WorkerStatus {
     /// The status with this number, as it is kept where processes share it. One that nobody has is the first.
     pub fn from_u8(number: u8) -> Self {
-        match number {
-            1 => Self::Paused,
-            2 => Self::Draining,
-            3 => Self::Braking,
-            _ => Self::Active,
-        }
+        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
     }
 
     /// Whether tasks can be left to it. To one that brakes they can: it tries again, and where its workers run is where they are meant to run.
     pub fn takes(self) -> bool {
         matches!(self, Self::Active | Self::Braking)
     }
+}
 
-    /// The name, as in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Draining => "draining",
-            Self::Braking => "braking",
-        }
+names! {
+    WorkerStatus {
+        Active => "active",
+        Paused => "paused",
+        Draining => "draining",
+        Braking => "braking",
     }
 }
 

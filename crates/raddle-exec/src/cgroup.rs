@@ -62,15 +62,6 @@ pub(crate) enum Obstacle {
     Shared,
 }
 
-/// What a group would be good for that is not ready yet.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Prospect {
-    /// What could be limited.
-    pub(crate) controllers: Controllers,
-    /// Those of ours who would have to step aside.
-    in_the_way: Vec<u32>,
-}
-
 impl Controllers {
     fn parse(text: &str) -> Self {
         let has = |name| text.split_ascii_whitespace().any(|word| word == name);
@@ -182,24 +173,25 @@ impl Group {
 
     /// Whether a fork failed for want of `pids.max`.
     pub(crate) fn refused_a_process(&self) -> bool {
-        self.event("pids.events", "max") > 0
+        count_events(&self.dir.join("pids.events"), "max") > 0
     }
 
     /// Whether the kernel has killed a process of the group for want of memory.
     pub(crate) fn killed_for_memory(&self) -> bool {
-        self.event("memory.events", "oom_kill") > 0
+        count_events(&self.dir.join("memory.events"), "oom_kill") > 0
     }
 
     /// The most memory that the group ever had, in bytes.
     pub(crate) fn peak_memory(&self) -> Option<u64> {
         fs::read_to_string(self.dir.join("memory.peak")).ok()?.trim().parse().ok()
     }
+}
 
-    fn event(&self, file: &str, name: &str) -> u64 {
-        let events = fs::read_to_string(self.dir.join(file)).unwrap_or_default();
-        let mut words = events.lines().filter_map(|line| line.split_once(' '));
-        words.find(|(key, _)| *key == name).and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
-    }
+/// How often a file of events says that one has happened.
+pub(crate) fn count_events(file: &Path, name: &str) -> u64 {
+    let events = fs::read_to_string(file).unwrap_or_default();
+    let mut words = events.lines().filter_map(|line| line.split_once(' '));
+    words.find(|(key, _)| *key == name).and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
 }
 
 impl Drop for Group {
@@ -219,26 +211,20 @@ impl Drop for Group {
 /// before it starts runners, and goes on without cgroups if it fails.
 pub fn prepare() -> io::Result<Controllers> {
     let own = own_group().ok_or_else(|| io::Error::other("no cgroup v2 hierarchy is mounted"))?;
-    let prepared = prepare_at(&own, &[std::process::id()]);
+    let prepared = prepare_at(&own, std::process::id());
     // Empty cgroups of workers that were killed together with their runners.
     sweep();
     prepared
 }
 
-fn prepare_at(own: &Path, ours: &[u32]) -> io::Result<Controllers> {
+fn prepare_at(own: &Path, worker: u32) -> io::Result<Controllers> {
     if let Some(ready) = Delegation::at(own) {
         return Ok(ready.controllers);
     }
-    let Prospect { controllers, in_the_way } = survey(own, ours).map_err(io::Error::other)?;
+    let controllers = survey(own, worker).map_err(io::Error::other)?;
     let leaf = own.join(LEAF);
     fs::create_dir_all(&leaf)?;
-    for pid in in_the_way {
-        match write(&leaf, "cgroup.procs", &pid.to_string()) {
-            // It has ended, and is in nobody's way.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-            moved => moved?,
-        }
-    }
+    write(&leaf, "cgroup.procs", &worker.to_string())?;
     let Controllers { memory, pids, cpu } = controllers;
     let wanted = [("+memory", memory), ("+pids", pids), ("+cpu", cpu)];
     let wanted: Vec<_> = wanted.iter().filter(|(_, offered)| *offered).map(|(name, _)| *name).collect();
@@ -246,8 +232,8 @@ fn prepare_at(own: &Path, ours: &[u32]) -> io::Result<Controllers> {
     Ok(controllers)
 }
 
-/// Whether `own`, a group that is not ready, could be made so if `ours` step aside. Looks only.
-pub(crate) fn survey(own: &Path, ours: &[u32]) -> Result<Prospect, Obstacle> {
+/// What could be limited below `own`, a group that is not ready, if `worker` stepped aside. Looks only.
+pub(crate) fn survey(own: &Path, worker: u32) -> Result<Controllers, Obstacle> {
     let read = |file| fs::read_to_string(own.join(file)).unwrap_or_default();
     let controllers = Controllers::parse(&read("cgroup.controllers"));
     if !controllers.any() {
@@ -256,13 +242,9 @@ pub(crate) fn survey(own: &Path, ours: &[u32]) -> Result<Prospect, Obstacle> {
     if !writable(own) || OpenOptions::new().write(true).open(own.join("cgroup.subtree_control")).is_err() {
         return Err(Obstacle::NotDelegated);
     }
-    let in_the_way = aside(&read("cgroup.procs"), ours).ok_or(Obstacle::Shared)?;
-    Ok(Prospect { controllers, in_the_way })
-}
-
-/// Who has to leave a group with these processes; `None` if one of them is not ours to move.
-fn aside(inside: &str, ours: &[u32]) -> Option<Vec<u32>> {
-    inside.lines().map(|line| line.trim().parse().ok().filter(|pid| ours.contains(pid))).collect()
+    // Of a process that has another number here, as from outside a container, the kernel says 0.
+    let is_alone = read("cgroup.procs").lines().all(|line| line.trim().parse() == Ok(worker));
+    if is_alone { Ok(controllers) } else { Err(Obstacle::Shared) }
 }
 
 /// The folder of the v2 group that this process is in.
@@ -386,46 +368,25 @@ mod tests {
         let files =
             [("cgroup.controllers", "cpu pids"), ("cgroup.subtree_control", ""), ("raddle-leaf/cgroup.procs", "")];
         let root = fake(&[&files[..], &[("cgroup.procs", "42\n")]].concat());
-        assert!(prepare_at(root.path(), &[41]).is_err());
+        assert!(prepare_at(root.path(), 41).is_err());
         let ready = Controllers { memory: false, pids: true, cpu: true };
-        assert_eq!(prepare_at(root.path(), &[42]).unwrap(), ready);
+        assert_eq!(prepare_at(root.path(), 42).unwrap(), ready);
         assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+pids +cpu");
         assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "42");
     }
 
     #[test]
-    fn a_runner_that_was_forked_before_steps_aside_with_its_worker() {
-        let files = [
-            ("cgroup.controllers", "cpu memory pids"),
-            ("cgroup.subtree_control", ""),
-            ("cgroup.procs", "42\n43\n"),
-            ("raddle-leaf/cgroup.procs", ""),
-        ];
-        let root = fake(&files);
-        assert_eq!(survey(root.path(), &[42]), Err(Obstacle::Shared));
-        assert!(prepare_at(root.path(), &[42]).is_err(), "who is not ours is not moved");
-        assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "");
-        prepare_at(root.path(), &[42, 43]).unwrap();
-        assert_eq!(fs::read_to_string(root.path().join("cgroup.subtree_control")).unwrap(), "+memory +pids +cpu");
-        // A plain file has the last of what was written.
-        assert_eq!(fs::read_to_string(root.path().join("raddle-leaf/cgroup.procs")).unwrap(), "43");
-        assert_eq!(aside("42\n43\n", &[43, 7, 42]), Some(vec![42, 43]), "who is elsewhere stays there");
-        assert_eq!(aside("42\n44\n", &[42, 43]), None);
-        // Of a process that has another number here, as from outside a container, the kernel says so.
-        assert_eq!(aside("42\n0\n", &[42]), None);
-    }
-
-    #[test]
     fn what_is_in_the_way_is_told_apart() {
         let offered = ("cgroup.controllers", "memory pids cpu");
-        let seen = |files: &[(&str, &str)]| survey(fake(files).path(), &[42]);
+        let seen = |files: &[(&str, &str)]| survey(fake(files).path(), 42);
         let (switch, procs) = (("cgroup.subtree_control", ""), ("cgroup.procs", "42\n"));
         assert_eq!(seen(&[("cgroup.controllers", "hugetlb"), switch, procs]), Err(Obstacle::NoControllers));
         // What is not there cannot be written either, also by root.
         assert_eq!(seen(&[offered, switch]), Err(Obstacle::NotDelegated));
         assert_eq!(seen(&[offered, procs]), Err(Obstacle::NotDelegated));
         assert_eq!(seen(&[offered, switch, ("cgroup.procs", "42\n50\n")]), Err(Obstacle::Shared));
+        assert_eq!(seen(&[offered, switch, ("cgroup.procs", "42\n0\n")]), Err(Obstacle::Shared));
         let controllers = Controllers { memory: true, pids: true, cpu: true };
-        assert_eq!(seen(&[offered, switch, procs]), Ok(Prospect { controllers, in_the_way: vec![42] }));
+        assert_eq!(seen(&[offered, switch, procs]), Ok(controllers));
     }
 }

@@ -1,18 +1,28 @@
 //! The worker's handle on a runner.
 
-use std::{ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{borrow::Cow, ffi::OsStr, io, os::fd::AsFd, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
 
-use raddle_core::Exit;
+use raddle_core::{
+    Exit,
+    frame::{self, Decoder},
+};
+use rustix::process::Signal;
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
     process::{Child, Command},
     time::timeout,
 };
 
-use crate::{Done, FencePage, Notice, Order, Request, frame, orphans, runner, socket::Socket, sys};
+use crate::{
+    Done, FencePage, Notice, Order, Request, ToRunner,
+    message::{MAX_FROM_RUNNER, MAX_TO_RUNNER},
+    orphans, runner, sys,
+};
 
 /// A runner that was told to end, or whose socket is closed, has nothing to do but kill and reap.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
-const READ: usize = 64 * 1024;
+const KEPT: usize = 64 * 1024;
 
 /// How to start a runner.
 #[derive(Clone, Debug)]
@@ -33,8 +43,8 @@ pub struct RunnerOptions {
 pub struct Runner {
     child: Child,
     pid: u32,
-    socket: Socket,
-    incoming: Vec<u8>,
+    socket: UnixStream,
+    incoming: Decoder,
     outgoing: Vec<u8>,
     /// How much of `outgoing` was sent.
     sent: usize,
@@ -73,7 +83,8 @@ impl Runner {
     /// Starts a runner.
     pub async fn spawn(opts: &RunnerOptions) -> io::Result<Self> {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        let socket = Socket::new(ours)?;
+        ours.set_nonblocking(true)?;
+        let socket = UnixStream::from_std(ours)?;
         let stdout = match &opts.fence {
             Some(page) => Stdio::from(page.as_fd().try_clone_to_owned()?),
             None => Stdio::null(),
@@ -96,8 +107,8 @@ impl Runner {
         Ok(Self::new(child, pid, socket))
     }
 
-    fn new(child: Child, pid: u32, socket: Socket) -> Self {
-        let (incoming, outgoing) = (Vec::new(), Vec::new());
+    fn new(child: Child, pid: u32, socket: UnixStream) -> Self {
+        let (incoming, outgoing) = (Decoder::new(MAX_FROM_RUNNER), Vec::new());
         Self { child, pid, socket, incoming, outgoing, sent: 0, refused: None, gone: false, never_began: false }
     }
 
@@ -113,9 +124,12 @@ impl Runner {
 
     /// Gives the runner an attempt to run. The one before must be done.
     pub async fn start(&mut self, request: &Request) -> Result<(), RunnerGone> {
-        if let Err(why) = frame::put_request(&mut self.outgoing, request) {
-            let exit = Exit::SpawnFailed { message: why.into() };
-            self.refused = Some(Box::new(Done::without_start(exit)));
+        let before = self.outgoing.len();
+        frame::encode_into(&mut self.outgoing, &ToRunner::Start(Cow::Borrowed(request)));
+        if self.outgoing.len() - before > MAX_TO_RUNNER {
+            self.outgoing.truncate(before);
+            let message = "more than 1 GiB of standard input, arguments and environment: use a file".into();
+            self.refused = Some(Box::new(Done::without_start(Exit::SpawnFailed { message })));
         }
         self.flush().await
     }
@@ -124,9 +138,9 @@ impl Runner {
     pub async fn send(&mut self, order: Order) -> Result<(), RunnerGone> {
         if matches!(order, Order::Stop | Order::Kill) && !self.gone {
             // A runner that somebody has stopped could not obey.
-            sys::kill(self.pid, libc::SIGCONT);
+            sys::kill(self.pid, Signal::CONT);
         }
-        frame::put_order(&mut self.outgoing, order);
+        frame::encode_into(&mut self.outgoing, &ToRunner::Order(order));
         self.flush().await
     }
 
@@ -137,7 +151,7 @@ impl Runner {
         }
         self.flush().await?;
         loop {
-            match frame::take_to_worker(&mut self.incoming) {
+            match self.incoming.next() {
                 Ok(Some(notice)) => return Ok(notice),
                 Ok(None) => {}
                 Err(error) => {
@@ -146,7 +160,8 @@ impl Runner {
                     return Err(self.ended(Some(io::Error::other(error))).await);
                 }
             }
-            match self.socket.read(&mut self.incoming, READ).await {
+            self.incoming.buffer().reserve(4096);
+            match self.socket.read_buf(self.incoming.buffer()).await {
                 Ok(0) => return Err(self.ended(None).await),
                 Ok(_) => {}
                 Err(error) => return Err(self.ended(Some(error)).await),
@@ -156,7 +171,8 @@ impl Runner {
 
     /// Ends the runner and waits until it is gone. What it still runs is killed.
     pub async fn close(mut self) {
-        self.socket.shutdown();
+        // One that is closed already needs no word.
+        let _ = self.socket.shutdown().await;
         self.ended(None).await;
     }
 
@@ -173,7 +189,7 @@ impl Runner {
             }
         }
         self.outgoing.clear();
-        self.outgoing.shrink_to(READ);
+        self.outgoing.shrink_to(KEPT);
         self.sent = 0;
         Ok(())
     }
@@ -183,7 +199,7 @@ impl Runner {
     async fn ended(&mut self, source: Option<io::Error>) -> RunnerGone {
         if !self.gone {
             // A stopped runner could not notice that it is to end.
-            sys::kill(self.pid, libc::SIGCONT);
+            sys::kill(self.pid, Signal::CONT);
             let code = match timeout(CLOSE_DEADLINE, self.child.wait()).await {
                 Ok(status) => status.ok().and_then(|status| status.code()),
                 Err(_) => {
@@ -205,7 +221,7 @@ impl Drop for Runner {
         // Not killed: killed it could not take its command's children with it. The socket, closed when this is over, ends it;
         // the runtime reaps it.
         if !self.gone {
-            sys::kill(self.pid, libc::SIGCONT);
+            sys::kill(self.pid, Signal::CONT);
         }
     }
 }

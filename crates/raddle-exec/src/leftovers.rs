@@ -15,6 +15,8 @@ use raddle_core::{
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
 };
 
+use rustix::process::Signal;
+
 use crate::tree::{self, Proc};
 
 /// A tree that grows while it is being ended is ended again. What is left after so many rounds cannot be killed.
@@ -44,11 +46,11 @@ pub fn end(stale: &HashMap<Tid, u32>) -> usize {
         }
         ended = ended.max(left.len());
         // None of them is to act upon the end of another.
-        tree::signal(&left, libc::SIGSTOP);
+        tree::signal(&left, Signal::STOP);
         for process in &left {
             tree::kill(process.pid);
         }
-        tree::signal(&left, libc::SIGKILL);
+        tree::signal(&left, Signal::KILL);
         thread::sleep(PAUSE);
     }
     ended
@@ -154,7 +156,7 @@ mod tests {
         let marked = kept().into_iter().filter(|process| mark(process.pid).is_some()).map(|process| process.pid);
         let sleeper = marked.collect::<Vec<_>>()[0];
         assert!(is_kept(sleeper, tid()) && of_attempt(sleeper, &stale).is_none());
-        tree::signal(&[tree::read(runner.id()).unwrap()], libc::SIGSTOP);
+        tree::signal(&[tree::read(runner.id()).unwrap()], Signal::STOP);
         while is_kept(sleeper, tid()) {
             assert!(begun.elapsed() < Duration::from_secs(10), "it is stopped");
             thread::sleep(PAUSE);

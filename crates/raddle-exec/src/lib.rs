@@ -29,7 +29,6 @@
 pub mod cgroup;
 pub mod contained;
 mod fence;
-mod frame;
 mod handle;
 pub mod leftovers;
 mod mark;
@@ -38,7 +37,6 @@ mod orphans;
 mod page;
 pub mod probe;
 mod runner;
-mod socket;
 mod sys;
 mod terminated;
 mod tree;
@@ -46,13 +44,13 @@ mod tree;
 pub use fence::FencePage;
 pub use handle::{Runner, RunnerGone, RunnerOptions};
 pub use mark::MarkPage;
-pub use message::{Done, HANDLER, Notice, Order, Program, Request, Sandbox, Stream};
+pub use message::{Done, HANDLER, MAX_FROM_RUNNER, Notice, Order, Program, Request, Sandbox, Stream, ToRunner};
 pub use orphans::{
     SUSPEND, become_subreaper, children, end_runners, end_what_runs, is_ignored, kill_group, reap_orphans, setsid_self,
     stop_self, terminate,
 };
-pub use raddle_process::{log, title};
+pub use raddle_process::{check_descriptors, log, title};
 pub use runner::{Call, capped, runner_main_if_asked};
-pub use sys::{close_on_exec, survive_file_limit, wake_when_parent_dies};
+pub use sys::{close_on_exec, survive_file_limit, unblock_signals, wake_when_parent_dies};
 pub use terminated::is_terminated;
 pub use tree::{Consumption, born, consumption, parent_of, place};

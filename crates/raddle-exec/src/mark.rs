@@ -6,7 +6,7 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::atomic::Ordering,
     time::Duration,
 };
@@ -37,9 +37,7 @@ impl MarkPage {
     pub fn of_stdin() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         let page = SharedPage::from_fd(fd, true)?;
-        let nothing = OwnedFd::from(File::open("/dev/null")?);
-        // SAFETY: both are open, and nothing else of this process owns its standard input.
-        crate::sys::check(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&nothing), libc::STDIN_FILENO) })?;
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         Ok(Self(page))
     }
 

@@ -1,13 +1,20 @@
-//! What a worker and its runner say to each other, as values. [`crate::frame`] gives them their form on the wire.
+//! The messages between a worker and its runner, in the frames of [`raddle_core::frame`]. The supervisor of a container and its process 1, which is a runner,
+//! use the same.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{Exit, Limits, Tid, Usage, spec::Network};
 use serde::{Deserialize, Serialize};
 
+/// The longest body of a frame to a runner: a [`Request`] with its standard input.
+pub(crate) const MAX_TO_RUNNER: usize = 1 << 30;
+/// The longest body of a frame from a runner: a [`Done`] with the unsent ends of the streams.
+pub const MAX_FROM_RUNNER: usize = 1 << 20;
+
 /// One attempt to be run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Request {
     /// The task.
     pub tid: Tid,
@@ -21,8 +28,9 @@ pub struct Request {
     pub env: Vec<(String, String)>,
     /// The folder to run in; the worker's own when absent.
     pub cwd: Option<String>,
-    /// Written to a command's standard input, which is then closed, or handed to a function; at most 1 GiB, which the runner holds in
-    /// memory. Without it the input is empty.
+    /// Written to a command's standard input, which is then closed, or handed to a function; the runner holds it in memory. Without it the input is
+    /// empty.
+    #[serde(with = "raddle_core::bytes::option")]
     pub stdin: Option<Vec<u8>>,
     /// How long the attempt may run. The time it spends paused does not count.
     pub timeout: Option<Duration>,
@@ -83,8 +91,27 @@ pub enum Program {
     Keeper(Vec<String>),
 }
 
+/// A message to a runner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time: a box would cost an allocation for each attempt")]
+pub enum ToRunner<'a> {
+    /// In a container, before all others: the [`VERSION`](crate::contained::VERSION) of the supervisor.
+    Version(u32),
+    /// Run this attempt. The one before is over.
+    Start(Cow<'a, Request>),
+    /// About the attempt that is running.
+    Order(Order),
+    /// In a container: standard input of the command, which begins with [`Request::stdin`]. At most [`WINDOW`](crate::contained::WINDOW) of it may be on its
+    /// way.
+    Input(#[serde(with = "raddle_core::bytes")] Vec<u8>),
+    /// In a container: standard input ends.
+    InputEnds,
+    /// In a container: the supervisor is there.
+    Beat,
+}
+
 /// An order about the attempt that is running. One that comes when nothing runs is ignored: it crossed the attempt's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// SIGTERM to the process group; SIGKILL to the whole tree after the grace, or when asked a second time.
     Stop,
@@ -98,7 +125,7 @@ pub enum Order {
 
 /// What a runner tells its worker about an attempt: `Started`, any number of `Output`, then one `Done`. A command that could
 /// not be started has no `Started`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Notice {
     /// The command runs.
@@ -111,17 +138,26 @@ pub enum Notice {
         /// Where to.
         stream: Stream,
         /// What, in the order it was written to this stream.
+        #[serde(with = "raddle_core::bytes")]
         bytes: Vec<u8>,
+    },
+    /// In a container: the command has taken this much of its standard input.
+    InputTaken {
+        /// How much.
+        bytes: usize,
     },
     /// The attempt is over, and no process of it is left.
     Done(Box<Done>),
 }
 
 /// The account of an attempt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Done {
     /// How it ended.
     pub exit: Exit,
+    /// Whether the runner sent it SIGKILL.
+    pub killed: bool,
     /// What it used.
     pub usage: Usage,
     /// All that was written to standard output.
@@ -129,10 +165,13 @@ pub struct Done {
     /// All that was written to standard error.
     pub stderr_bytes: u64,
     /// The end of standard output, not sent as [`Notice::Output`].
+    #[serde(with = "raddle_core::bytes")]
     pub stdout: Vec<u8>,
     /// The end of standard error, not sent as [`Notice::Output`].
+    #[serde(with = "raddle_core::bytes")]
     pub stderr: Vec<u8>,
     /// The end of what a function answered, not sent as [`Notice::Output`].
+    #[serde(with = "raddle_core::bytes")]
     pub reply: Vec<u8>,
     /// When the command began to run; absent when it could not be started.
     pub started_at: Option<Timestamp>,
@@ -142,9 +181,10 @@ pub struct Done {
 
 impl Done {
     /// The account of an attempt whose command never ran.
-    pub(crate) fn without_start(exit: Exit) -> Self {
+    pub fn without_start(exit: Exit) -> Self {
         Self {
             exit,
+            killed: false,
             usage: Usage::default(),
             stdout_bytes: 0,
             stderr_bytes: 0,
@@ -158,7 +198,7 @@ impl Done {
 }
 
 /// What an attempt writes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stream {
     /// File descriptor 1.
     Stdout,
@@ -166,4 +206,86 @@ pub enum Stream {
     Stderr,
     /// What a function answers, apart from what it prints.
     Reply,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use raddle_core::frame::{Decoder, encode};
+
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            attempt: 3,
+            env: vec![("K".into(), "v=w".into())],
+            cwd: Some("/".into()),
+            stdin: Some(vec![0xff; 10_000]),
+            timeout: Some(Duration::from_millis(1500)),
+            limits: Limits { memory_mb: Some(5), ..Limits::default() },
+            sandbox: Some(Sandbox {
+                network: "example.org:443".parse().unwrap(),
+                fallback: true,
+                folder: Some("/handlers".into()),
+            }),
+            ..Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "n", ["a", ""])
+        }
+    }
+
+    fn done() -> Done {
+        Done {
+            usage: Usage { peak_rss_bytes: 1, user_us: 2, system_us: 3 },
+            stdout: b"out\xff".to_vec(),
+            reply: b"reply".to_vec(),
+            started_at: Some(Timestamp::now()),
+            ..Done::without_start(Exit::NotFound { message: "command not found: x".into() })
+        }
+    }
+
+    #[test]
+    fn messages_arrive_as_they_were_sent_and_input_as_bytes() {
+        let request = request();
+        let start = encode(&ToRunner::Start(Cow::Borrowed(&request)));
+        assert!(start.len() < 11_000, "{}", start.len());
+        let mut decoder = Decoder::new(MAX_TO_RUNNER);
+        decoder.push(&start);
+        decoder.push(&encode(&ToRunner::Order(Order::Resume)));
+        assert_eq!(decoder.next().unwrap(), Some(ToRunner::Start(Cow::Owned(request))));
+        assert_eq!(decoder.next().unwrap(), Some(ToRunner::Order(Order::Resume)));
+        let output = Notice::Output { stream: Stream::Stderr, bytes: vec![0, 0xff] };
+        let mut decoder = Decoder::new(MAX_FROM_RUNNER);
+        for notice in [Notice::Started { pid: 77 }, output, Notice::Done(Box::new(done()))] {
+            decoder.push(&encode(&notice));
+            assert_eq!(decoder.next().unwrap(), Some(notice));
+        }
+    }
+
+    #[test]
+    fn a_request_of_another_version_is_refused() {
+        let mut decoder = Decoder::new(MAX_TO_RUNNER);
+        decoder.push(&encode(&std::collections::BTreeMap::from([(
+            "Start",
+            std::collections::BTreeMap::from([("new", 1)]),
+        )])));
+        assert!(decoder.next::<ToRunner<'_>>().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_a_reader_panic(at in 0usize..200, bytes: Vec<u8>) {
+            for mut frame in [encode(&ToRunner::Start(Cow::Owned(request()))), encode(&Notice::Done(Box::new(done())))] {
+                // In the middle of a valid frame, behind its length.
+                let from = (4 + at).min(frame.len());
+                frame.splice(from..(from + bytes.len()).min(frame.len()), bytes.iter().copied());
+                let length = frame.len() as u32 - 4;
+                frame[..4].copy_from_slice(&length.to_le_bytes());
+                let mut decoder = Decoder::new(MAX_TO_RUNNER);
+                decoder.push(&frame);
+                let _ = decoder.next::<ToRunner<'_>>();
+                let mut decoder = Decoder::new(MAX_FROM_RUNNER);
+                decoder.push(&frame);
+                let _ = decoder.next::<Notice>();
+            }
+        }
+    }
 }

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
+
 use crate::{
     cgroup,
     runner::sweep_scratch,
@@ -40,12 +42,12 @@ pub fn setsid_self() -> io::Result<()> {
 
 /// Kills a child of this process that leads a process group, and all that are in it. Only for one that has not been waited for.
 pub fn kill_group(pid: u32) {
-    sys::kill_group(pid, libc::SIGKILL);
+    sys::kill_group(pid, Signal::KILL);
 }
 
 /// Asks a child of this process to end. Only for one that has not been waited for: its number may be another's afterwards.
 pub fn terminate(pid: u32) {
-    sys::kill(pid, libc::SIGTERM);
+    sys::kill(pid, Signal::TERM);
 }
 
 /// The signal by which a terminal asks a process to stop for a while.
@@ -97,11 +99,11 @@ pub fn reap_orphans(keep: &[u32]) -> usize {
         if orphans.is_empty() {
             break;
         }
-        tree::signal(&orphans, libc::SIGSTOP);
+        tree::signal(&orphans, Signal::STOP);
         for orphan in &orphans {
             tree::kill(orphan.pid);
         }
-        tree::signal(&orphans, libc::SIGKILL);
+        tree::signal(&orphans, Signal::KILL);
         drop(runners);
         let mut waiting = orphans.len();
         for orphan in &orphans {
@@ -131,7 +133,7 @@ pub fn end_what_runs(worker: u32) {
             return;
         }
         let runners = tree::direct_children(worker);
-        tree::signal(&runners, libc::SIGSTOP);
+        tree::signal(&runners, Signal::STOP);
         runners.iter().for_each(|runner| tree::kill(runner.pid));
         if runners.iter().all(|runner| tree::descendants(runner.pid).iter().all(|process| process.zombie)) {
             return;
@@ -144,7 +146,7 @@ pub fn end_what_runs(worker: u32) {
 /// read its task yet would begin it then, after somebody has written that it is over.
 pub fn end_runners(worker: u32) {
     if tree::parent_of(worker) == Some(std::process::id()) {
-        tree::signal(&tree::direct_children(worker), libc::SIGKILL);
+        tree::signal(&tree::direct_children(worker), Signal::KILL);
     }
 }
 

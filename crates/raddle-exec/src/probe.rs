@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use raddle_core::{Exit, Tid};
+use rustix::process::{Resource, getrlimit};
 
 use crate::{
     Notice, Request, Runner, RunnerOptions, Sandbox, Stream,
@@ -33,10 +34,10 @@ pub struct Probe {
 
 /// Looks at everything.
 pub fn all() -> Vec<Probe> {
-    let (open, most) = rlimit(libc::RLIMIT_NOFILE);
+    let (open, most) = rlimit(Resource::Nofile);
     let me = std::process::id();
     let lists_children = Path::new(&format!("/proc/{me}/task/{me}/children")).exists();
-    vec![limits(), open_files(open, most), processes(rlimit(libc::RLIMIT_NPROC).0), descendants(lists_children)]
+    vec![limits(), open_files(open, most), processes(rlimit(Resource::Nproc).0), descendants(lists_children)]
 }
 
 impl Probe {
@@ -109,7 +110,7 @@ fn limits() -> Probe {
 fn limits_in(own: &Path, pid: u32) -> Probe {
     let prospect = match Delegation::at(own) {
         Some(ready) => Ok(ready.controllers()),
-        None => cgroup::survey(own, &[pid]).map(|prospect| prospect.controllers),
+        None => cgroup::survey(own, pid),
     };
     let shown = own.display();
     let (detail, fix) = match prospect {
@@ -154,20 +155,13 @@ fn descendants(lists_children: bool) -> Probe {
     Probe::bad(name, detail, "use a kernel that is built with CONFIG_PROC_CHILDREN, as those of distributions are")
 }
 
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
-
 fn rlimit(resource: Resource) -> (u64, u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a valid place for the result.
-    unsafe { libc::getrlimit(resource, &raw mut limit) };
-    (limit.rlim_cur, limit.rlim_max)
+    let limit = getrlimit(resource);
+    (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))
 }
 
 fn show(limit: u64) -> String {
-    if limit == libc::RLIM_INFINITY { "unlimited".into() } else { limit.to_string() }
+    if limit == u64::MAX { "unlimited".into() } else { limit.to_string() }
 }
 
 fn yes(there: bool) -> &'static str {

@@ -1,21 +1,23 @@
 //! The system calls that std does not offer, each behind a safe function: by rustix where that has them, else by libc. No policy here.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut, Seek as _, Write as _},
     mem::MaybeUninit,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    ptr,
     time::Duration,
 };
 
 use libc::{c_int, pid_t};
 use rustix::{
+    buffer::spare_capacity,
     fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create},
-    io::{Errno, fcntl_dupfd_cloexec, retry_on_intr},
+    io::{fcntl_dupfd_cloexec, retry_on_intr},
     net::{
         self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     },
-    process::{self, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid},
+    process::{self, Pid, Signal, WaitId, WaitIdOptions, waitid},
     time::{ClockId, clock_gettime},
 };
 
@@ -61,9 +63,9 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
         tv_sec: t.as_secs().min(3_000_000_000) as libc::time_t,
         tv_nsec: t.subsec_nanos().into(),
     });
-    let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let ts_ptr = ts.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: `fds` is a valid slice of pollfd, `ts_ptr` is null or points to `ts`, which outlives the call.
-    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ts_ptr, std::ptr::null()) };
+    let result = unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ts_ptr, ptr::null()) };
     match check(result) {
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {
             fds.iter_mut().for_each(|fd| fd.revents = 0);
@@ -73,19 +75,13 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// The room that is made for a read at least. A buffer that needs more grows with what it has read: most never do, and memory that is
-/// touched for the first time costs more than another read.
+/// The room for a read. A buffer that needs more grows with what it has read.
 const ROOM: usize = 4096;
 
-/// Appends at most `max` bytes from `fd` to `buf`, and less than there is only beyond a page. `Ok(0)` is the end of the file.
-pub(crate) fn read_some(fd: BorrowedFd<'_>, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-    buf.reserve(max.min(ROOM));
-    let room = buf.spare_capacity_mut();
-    let length = room.len().min(max);
-    let n = retry_on_intr(|| rustix::io::read(fd, &mut room[..length]).map(|(read, _)| read.len()))?;
-    // SAFETY: the kernel has initialised `n` bytes behind the old length.
-    unsafe { buf.set_len(buf.len() + n) };
-    Ok(n)
+/// Appends bytes from `fd` to `buf`: at least a page, if there are so many. `Ok(0)` is the end of the file.
+pub(crate) fn read_some(fd: BorrowedFd<'_>, buf: &mut Vec<u8>) -> io::Result<usize> {
+    buf.reserve(ROOM);
+    Ok(retry_on_intr(|| rustix::io::read(fd, spare_capacity(buf)))?)
 }
 
 /// Writes what `fd` takes of `bytes`.
@@ -101,11 +97,6 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// A close-on-exec duplicate with a number of at least `min`.
 pub(crate) fn dup_above(fd: BorrowedFd<'_>, min: c_int) -> io::Result<OwnedFd> {
     Ok(fcntl_dupfd_cloexec(fd, min)?)
-}
-
-/// Sends what fits into a socket, without waiting for more room.
-pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    Ok(net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
 /// Sends a message in one piece, and waits for room. A reader who is gone is not an error worth telling.
@@ -152,111 +143,167 @@ pub(crate) fn dup_onto(fd: BorrowedFd<'_>, target: c_int) -> io::Result<()> {
     check(unsafe { libc::dup2(fd.as_raw_fd(), target) }).map(drop)
 }
 
-/// Forks this process as `fork` does, with what else the kernel is to be told: the signal that tells of the child's end, or
-/// `CLONE_PARENT`. Returns nothing in the child.
+/// Forks this process as `fork` does, with `flags` of clone(2): the signal that reports the child's end, `CLONE_PARENT`, namespaces. Runs `child` in the
+/// new process, which exits with the code that it returns, and returns the pid of that process.
 ///
 /// # Safety
-/// For a process of one thread. What the C library does beside its own fork is left out, but for the number of the thread that it keeps: so
-/// nothing that was registered with `pthread_atfork` is called.
-pub(crate) unsafe fn fork_with(flags: c_int) -> io::Result<Option<u32>> {
-    /// Where the C library keeps the number of this thread, which the kernel knows. Not in libc.
+/// The process has one thread. Nothing that was registered with `pthread_atfork` is called; of what the C library does besides only the number of the
+/// thread is kept right.
+pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Result<u32> {
+    /// Where the C library keeps the number of this thread. Not in libc.
     const PR_GET_TID_ADDRESS: c_int = 40;
-    let mut number = std::ptr::null_mut::<pid_t>();
-    // SAFETY: there is room for the address. A kernel that does not tell leaves it as it is.
-    unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut number) };
-    let keeps = if number.is_null() { 0 } else { libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID };
-    let nothing = std::ptr::null_mut::<pid_t>();
-    // SAFETY: without a stack and without shared memory it is a fork. The last two arguments stand in another order elsewhere; there is no
-    // flag for the other of them.
-    let pid =
-        unsafe { libc::syscall(libc::SYS_clone, (flags | keeps) as libc::c_ulong, nothing, nothing, number, number) };
+    let mut number = ptr::null_mut::<pid_t>();
+    let nothing = ptr::null_mut::<pid_t>();
+    // SAFETY: there is room for the address, and a kernel without the request leaves it as it is. Without a stack and without shared memory a clone is a
+    // fork. The last two arguments stand in another order on other architectures; there is no flag for the other of them.
+    let pid = unsafe {
+        libc::prctl(PR_GET_TID_ADDRESS, &raw mut number);
+        let keeps = if number.is_null() { 0 } else { libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID };
+        libc::syscall(libc::SYS_clone, (flags | keeps) as libc::c_ulong, nothing, nothing, number, number)
+    };
     match check(pid as c_int)? {
-        0 => Ok(None),
-        pid => Ok(Some(pid as u32)),
+        0 => exit_at_once(child()),
+        pid => Ok(pid as u32),
     }
+}
+
+/// Ends this process without running the exit handlers that its parent has registered.
+pub(crate) fn exit_at_once(code: c_int) -> ! {
+    // SAFETY: the process ends.
+    unsafe { libc::_exit(code) }
 }
 
 /// Memory that can be passed on, with these bytes in it.
 pub(crate) fn memory(name: &std::ffi::CStr, bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
-    io::Write::write_all(&mut file, bytes)?;
+    file.write_all(bytes)?;
+    file.rewind()?;
     Ok(file.into())
 }
 
 /// Looks for an ended child: `Some(pid)` asks for that one, `None` for any whose end is told by SIGCHLD.
 pub(crate) fn try_wait(pid: Option<u32>) -> Wait {
     let mut status = 0;
-    // SAFETY: rusage is plain data, for which zeros are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     let (which, how) = pid.map_or((-1, 0), |pid| (pid as pid_t, libc::__WALL));
-    loop {
-        // SAFETY: both out-pointers are valid for the call.
-        let got = unsafe { libc::wait4(which, &raw mut status, libc::WNOHANG | how, &raw mut usage) };
-        return match got {
-            0 => Wait::StillRunning,
-            pid if pid > 0 => Wait::Reaped(Reaped {
-                pid: pid as u32,
-                status,
-                user: timeval(usage.ru_utime),
-                system: timeval(usage.ru_stime),
-                max_rss_bytes: (usage.ru_maxrss as u64) * 1024,
-            }),
-            _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
-            _ => Wait::NoChild,
-        };
+    // SAFETY: rusage is plain data, for which zeros are a value; both out-pointers are valid for the call. It does not block, and so is not interrupted.
+    let (got, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        (libc::wait4(which, &raw mut status, libc::WNOHANG | how, &raw mut usage), usage)
+    };
+    match got {
+        0 => Wait::StillRunning,
+        pid if pid > 0 => Wait::Reaped(Reaped {
+            pid: pid as u32,
+            status,
+            user: timeval(usage.ru_utime),
+            system: timeval(usage.ru_stime),
+            max_rss_bytes: (usage.ru_maxrss as u64) * 1024,
+        }),
+        _ => Wait::NoChild,
     }
+}
+
+/// Waits for the end of a child whose status is of no interest.
+pub(crate) fn wait_for_end(pid: u32) {
+    // Also one whose end is reported by another signal than SIGCHLD.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::from_bits_retain(libc::__WALL as u32);
+    let _ = retry_on_intr(|| waitid(WaitId::Pid(pid_of(pid)), options));
 }
 
 fn timeval(tv: libc::timeval) -> Duration {
     Duration::new(tv.tv_sec as u64, tv.tv_usec as u32 * 1000)
 }
 
-/// Sends a signal to one process. A process that is gone is not an error worth telling.
-pub(crate) fn kill(pid: u32, signal: c_int) {
-    let _ = signal_to(pid as pid_t, signal);
+/// The pid of a process that is there: never 0.
+pub(crate) fn pid_of(pid: u32) -> Pid {
+    Pid::from_raw(pid as pid_t).expect("no process has the number 0")
 }
 
-/// Sends a signal, as `kill` takes its target. Rustix has no signals without a name.
-pub(crate) fn signal_to(target: pid_t, signal: c_int) -> io::Result<()> {
-    // SAFETY: kill has no memory effects.
-    check(unsafe { libc::kill(target, signal) }).map(drop)
+/// Sends a signal to one process. A process that is gone is not an error worth telling.
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    let _ = process::kill_process(pid_of(pid), signal);
 }
 
 /// Whether this process may send signals to another.
 pub(crate) fn may_signal(pid: u32) -> bool {
-    // No signal is sent.
-    signal_to(pid as pid_t, 0).err().and_then(|error| error.raw_os_error()) != Some(libc::EPERM)
+    process::test_kill_process(pid_of(pid)) != Err(rustix::io::Errno::PERM)
 }
 
 /// Sends a signal to a process group.
-pub(crate) fn kill_group(pgid: u32, signal: c_int) {
-    let _ = signal_to(-(pgid as pid_t), signal);
-}
-
-/// A descriptor that keeps meaning this very process, also after its number is used again.
-pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
-    let pid = Pid::from_raw(pid as pid_t).ok_or(Errno::INVAL)?;
-    Ok(process::pidfd_open(pid, PidfdFlags::empty())?)
-}
-
-pub(crate) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: c_int) {
-    let no_info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: a null siginfo is allowed and means that the kernel fills it in.
-    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
+pub(crate) fn kill_group(pgid: u32, signal: Signal) {
+    let _ = process::kill_process_group(pid_of(pgid), signal);
 }
 
 /// Keeps all descriptors but the standard ones from programs that this process starts.
 pub fn close_on_exec() {
-    // SAFETY: plain integers; it closes nothing now.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    close_range(3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+}
+
+/// Closes all descriptors from `first` on. Only for a process that uses none of them any more: a fork that is to run something else.
+pub(crate) fn close_from(first: c_int) {
+    close_range(first as u32, u32::MAX, 0);
+}
+
+pub(crate) fn close_range(first: u32, last: u32, flags: libc::c_uint) {
+    // SAFETY: plain integers. Callers close only what belongs to a part of the program that does not run in this process.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+}
+
+/// Sets what a signal does: a handler, `SIG_DFL` or `SIG_IGN`.
+fn set_action(signal: c_int, action: libc::sighandler_t, flags: c_int) {
+    // SAFETY: all zeros is a valid action. The handlers of this crate store to an atomic at most.
+    unsafe {
+        let mut new: libc::sigaction = std::mem::zeroed();
+        (new.sa_sigaction, new.sa_flags) = (action, flags);
+        libc::sigaction(signal, &raw const new, ptr::null_mut());
+    }
+}
+
+/// Has a signal call `handler`, which does no more than store to an atomic. System calls go on after it.
+pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+    set_action(signal, handler as libc::sighandler_t, libc::SA_RESTART);
+}
+
+/// Ignores a signal.
+pub(crate) fn ignore(signal: c_int) {
+    set_action(signal, libc::SIG_IGN, 0);
+}
+
+/// Gives a signal its default action. `flags` are those of sigaction(2).
+pub(crate) fn set_default(signal: c_int, flags: c_int) {
+    set_action(signal, libc::SIG_DFL, flags);
+}
+
+/// Sets the signals that are blocked.
+pub(crate) fn block_signals(blocked: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: the set is valid for the call.
+    check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) }).map(drop)
+}
+
+/// Unblocks every signal. A process inherits the mask of the process that started it, and a blocked SIGTERM would never reach it.
+pub fn unblock_signals() {
+    // Fails only for an argument that is not valid.
+    let _ = block_signals(&signal_set([]));
+}
+
+/// A set of these signals.
+pub(crate) fn signal_set(signals: impl IntoIterator<Item = c_int>) -> libc::sigset_t {
+    // SAFETY: a signal set is plain data, and valid for the calls; numbers that are no signals are refused.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
+    }
 }
 
 /// Has a write beyond the largest size of a file fail, instead of ending this process. It is a handler, and not the signal ignored: that
 /// would be passed on to commands.
 pub fn survive_file_limit() {
     extern "C" fn nothing(_: c_int) {}
-    // SAFETY: the handler does nothing, which is safe at any point.
-    unsafe { libc::signal(libc::SIGXFSZ, nothing as extern "C" fn(c_int) as libc::sighandler_t) };
+    handle(libc::SIGXFSZ, nothing);
 }
 
 /// Has the kernel continue this process when its parent dies. One that somebody has stopped could otherwise not see that: a runner that its worker

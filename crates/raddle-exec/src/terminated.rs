@@ -14,14 +14,6 @@ extern "C" fn note(_: libc::c_int) {
 
 /// Whether this process was asked to end with SIGTERM. From the first call on that signal does not end it: for a process that looks here again and again.
 pub fn is_terminated() -> bool {
-    CAUGHT.call_once(|| {
-        // SAFETY: all zeros is a valid action; the handler stores to an atomic, and does nothing else.
-        unsafe {
-            let mut action: libc::sigaction = std::mem::zeroed();
-            action.sa_sigaction = note as extern "C" fn(libc::c_int) as usize;
-            action.sa_flags = libc::SA_RESTART;
-            libc::sigaction(libc::SIGTERM, &action, std::ptr::null_mut());
-        }
-    });
+    CAUGHT.call_once(|| crate::sys::handle(libc::SIGTERM, note));
     TERMINATED.load(Ordering::Relaxed)
 }

@@ -12,9 +12,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::param::{clock_ticks_per_second, page_size};
-
-use libc::c_int;
+use rustix::{
+    io::Errno,
+    param::{clock_ticks_per_second, page_size},
+    process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
 
 use crate::sys;
 
@@ -127,17 +129,18 @@ pub(crate) fn direct_children(root: u32) -> Vec<Proc> {
 }
 
 /// Sends a signal to each of these processes, unless its pid has come to mean another since.
-pub(crate) fn signal<'a>(processes: impl IntoIterator<Item = &'a Proc>, signal: c_int) {
+pub(crate) fn signal<'a>(processes: impl IntoIterator<Item = &'a Proc>, signal: Signal) {
     for process in processes.into_iter().filter(|process| !process.zombie) {
-        match sys::pidfd_open(process.pid) {
+        match pidfd_open(sys::pid_of(process.pid), PidfdFlags::empty()) {
             // The descriptor means one process for good; whether it is the right one is asked after it was opened.
             Ok(pidfd) => {
                 if read(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks) {
-                    sys::pidfd_signal(pidfd.as_fd(), signal);
+                    let _ = pidfd_send_signal(pidfd, signal);
                 }
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => sys::kill(process.pid, signal),
-            Err(_) => {}
+            Err(Errno::SRCH) => {}
+            // An old kernel, or the filter of a container engine that does not know the call.
+            Err(_) => sys::kill(process.pid, signal),
         }
     }
 }
@@ -153,14 +156,14 @@ pub(crate) fn freeze(root: impl Into<Root>) -> Vec<Proc> {
         if fresh.is_empty() {
             break;
         }
-        signal(fresh, libc::SIGSTOP);
+        signal(fresh, Signal::STOP);
     }
     tree
 }
 
 /// Lets every descendant of `root` run again.
 pub(crate) fn thaw(root: impl Into<Root>) {
-    signal(&descendants(root), libc::SIGCONT);
+    signal(&descendants(root), Signal::CONT);
 }
 
 /// Kills every descendant of `root`. The caller reaps, and calls again while children are left.
@@ -170,7 +173,7 @@ pub(crate) fn thaw(root: impl Into<Root>) {
 pub(crate) fn kill(root: impl Into<Root>) {
     let root = root.into();
     kill_groups(&descendants(root));
-    signal(&freeze(root), libc::SIGKILL);
+    signal(&freeze(root), Signal::KILL);
 }
 
 /// Kills the groups that are led by one of these processes. Others are left alone: a process may have joined a group outside its tree.
@@ -179,7 +182,7 @@ fn kill_groups(tree: &[Proc]) {
     for leader in tree.iter().filter(|process| groups.contains(&process.pid)) {
         // While its leader is not waited for, the number of a group means no other.
         if read(leader.pid).is_some_and(|now| now.start_ticks == leader.start_ticks) {
-            sys::kill_group(leader.pid, libc::SIGKILL);
+            sys::kill_group(leader.pid, Signal::KILL);
         }
     }
 }
@@ -284,7 +287,7 @@ fn rss_of_threads(pid: u32) -> u64 {
 fn slurp(path: &str) -> io::Result<Vec<u8>> {
     let file = fs::File::open(path)?;
     let mut content = Vec::new();
-    while sys::read_some(file.as_fd(), &mut content, 4096)? != 0 {}
+    while sys::read_some(file.as_fd(), &mut content)? != 0 {}
     Ok(content)
 }
 
@@ -359,7 +362,7 @@ ctypes.CDLL(None).syscall(60, 0)";
         let found = direct_children(std::process::id()).into_iter().find(|process| process.pid == python.id()).unwrap();
         assert!(!found.zombie && found.threads == 2);
         assert!(found.rss_pages > (60 << 20) / 4096, "{found:?}");
-        signal([&found], libc::SIGKILL);
+        signal([&found], Signal::KILL);
         python.wait().unwrap();
     }
 

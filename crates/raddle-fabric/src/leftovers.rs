@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -54,18 +53,13 @@ pub async fn of_anybody(broker: &dyn Broker) -> Result<()> {
 }
 
 async fn look_for_forsaken() -> HashSet<(Tid, u32)> {
-    let (tell, told) = oneshot::channel();
-    let looks = move || drop(tell.send(raddle_exec::leftovers::forsaken()));
-    // Without a thread for it somebody else will.
-    let started = thread::Builder::new().name("leftovers".into()).spawn(looks);
-    let found = async { if started.is_ok() { told.await.unwrap_or_default() } else { HashSet::new() } };
-    timeout(LOOKING, found).await.unwrap_or_default()
+    timeout(LOOKING, on_thread(raddle_exec::leftovers::forsaken)).await.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 /// The same as for the dead, beside whatever this thread has to do: it must not wait for it.
 pub(crate) fn of_the_dead_meanwhile(taken: &[Reclaimed]) {
     if !taken.is_empty() {
-        drop(look_beside(attempts(taken)));
+        drop(end_on_thread(attempts(taken)));
     }
 }
 
@@ -74,30 +68,31 @@ fn attempts(taken: &[Reclaimed]) -> HashMap<Tid, u32> {
 }
 
 async fn end(stale: HashMap<Tid, u32>) {
-    if timeout(LOOKING, look_beside(stale)).await.is_err() {
+    if timeout(LOOKING, end_on_thread(stale)).await.is_err() {
         tracing::warn!("what is left of earlier attempts could not be looked for in time");
     }
 }
 
-/// Looks on a thread of its own, and says when it has.
-fn look_beside(stale: HashMap<Tid, u32>) -> oneshot::Receiver<()> {
-    let (tell, told) = oneshot::channel();
-    let stale = Arc::new(stale);
-    let beside = Arc::clone(&stale);
-    let looks = move || {
-        look(&beside);
-        let _ = tell.send(());
-    };
-    // Without a thread for it everything else waits, and no more.
-    if thread::Builder::new().name("leftovers".into()).spawn(looks).is_err() {
-        look(&stale);
-    }
-    told
+fn end_on_thread(stale: HashMap<Tid, u32>) -> oneshot::Receiver<()> {
+    on_thread(move || {
+        let ended = raddle_exec::leftovers::end(&stale);
+        if ended > 0 {
+            tracing::warn!(processes = ended, "ended what was left of attempts whose worker is gone");
+        }
+    })
 }
 
-fn look(stale: &HashMap<Tid, u32>) {
-    let ended = raddle_exec::leftovers::end(stale);
-    if ended > 0 {
-        tracing::warn!(processes = ended, "ended what was left of attempts whose worker is gone");
+/// Does something on a thread of its own, which may stand still for longer than this process lives. Where no thread can be had it is done here: an attempt
+/// must not begin beside processes of an earlier one.
+fn on_thread<T: Send + 'static>(work: impl Fn() -> T + Clone + Send + 'static) -> oneshot::Receiver<T> {
+    let (tell, told) = oneshot::channel();
+    let here = work.clone();
+    let started = thread::Builder::new().name("leftovers".into()).spawn(move || drop(tell.send(work())));
+    if let Err(error) = started {
+        tracing::warn!(%error, "no thread to look for processes of earlier attempts on");
+        let (tell, told) = oneshot::channel();
+        drop(tell.send(here()));
+        return told;
     }
+    told
 }

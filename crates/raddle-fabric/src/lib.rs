@@ -20,4 +20,4 @@ pub mod spawner;
 pub mod wait;
 pub mod worker;
 
-pub use worker::{Ended, LastAttempt, Options, Shutdown, Worker};
+pub use worker::{Ended, Options, Shutdown, Worker};

@@ -1,17 +1,17 @@
-//! What hangs on a manager's id: its lease, and the words that are sent to it. Managers are tasks, and all of them hang on such a line.
+//! The registration of a worker or manager: its id, its lease, and the control messages that are sent to it.
 
 use std::{io, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Delivery, Error, Result};
+use raddle_broker::{Broker, Delivery, Error, Pulse, Result};
 use raddle_core::{
     Tid, WorkerEntry,
-    worker::{WorkerInfo, WorkerStatus},
+    worker::{Beat, WorkerInfo, WorkerStatus},
 };
 use raddle_exec::FencePage;
 use tokio::{
     sync::mpsc,
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -42,49 +42,103 @@ pub(crate) fn stays(entry: &WorkerEntry) -> bool {
     entry.status != WorkerStatus::Draining && is_there(entry)
 }
 
+/// A lease, and how long runners take it to hold.
+#[derive(Clone)]
+pub(crate) struct Lease {
+    pub(crate) length: Duration,
+    /// When it was asked for, on the monotonic clock: it began no earlier.
+    pub(crate) began: u64,
+    /// Where runners read how long it holds.
+    pub(crate) fence: Arc<FencePage>,
+}
+
+impl Lease {
+    /// A lease that is about to be asked for. The page comes first: a process without descriptors for it must not hold a task.
+    pub(crate) fn ask(length: Duration) -> Result<Self> {
+        let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
+        let fence = Arc::new(FencePage::new().map_err(page)?);
+        Ok(Self { length, began: FencePage::clock_now(), fence })
+    }
+
+    /// Lets runners know that it was granted, or renewed, no earlier than at `began`.
+    pub(crate) fn holds_from(&self, began: u64) {
+        self.fence.extend_to(began + self.length.as_nanos() as u64);
+    }
+
+    /// Where the broker took its time to grant it, the lease is renewed. Otherwise runners would take it to be over when it has hardly begun, and
+    /// would end all that they are given.
+    async fn renew_if_late(&mut self, broker: &dyn Broker, tid: Tid) {
+        let now = FencePage::clock_now();
+        if u128::from(now - self.began) < self.length.as_nanos() / 4 {
+            return;
+        }
+        let mut heart = broker.heart(tid, self.length);
+        // What any other answer means is for the pulse to find out.
+        if let Ok(Ok(Pulse::Alive(_))) = tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await {
+            self.began = now;
+        }
+    }
+}
+
+/// The registration of a worker or manager: its id, its lease, and the control messages to it.
 pub(crate) struct Line {
     pub(crate) tid: Tid,
+    pub(crate) lease: Lease,
     pub(crate) words: mpsc::UnboundedReceiver<Delivery>,
     listener: JoinHandle<()>,
     pub(crate) pulse: Beats,
     pub(crate) vitals: Arc<Vitals>,
-    /// Others may take it for gone.
+    /// The lease is lost: others may take it for gone.
     pub(crate) lost: bool,
 }
 
 impl Line {
-    /// For a manager whose lease began at `leased_at`.
-    pub(crate) fn new(broker: &Arc<dyn Broker>, lease: Duration, tid: Tid, leased_at: u64) -> Result<Self> {
-        let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
-        let vitals = Arc::new(Vitals::default());
-        let fence = Arc::new(FencePage::new().map_err(page)?);
-        let pulse = Beats::new(broker.heart(tid, lease), lease, leased_at, fence, Arc::clone(&vitals));
-        let (say, words) = mpsc::unbounded_channel();
-        let listener = tokio::spawn(listen(Arc::clone(broker), tid, say));
-        Ok(Self { tid, words, listener, pulse, vitals, lost: false })
+    pub(crate) async fn register(broker: &Arc<dyn Broker>, info: WorkerInfo, lease: Duration) -> Result<Self> {
+        let lease = Lease::ask(lease)?;
+        let tid = broker.register(info, lease.length).await?;
+        Self::open(broker, tid, lease).await
     }
 
-    /// Registers a manager whose lease was lost under a new id, unless it is asked to stop before.
+    /// Keeps a lease that was granted to `tid`.
+    pub(crate) async fn open(broker: &Arc<dyn Broker>, tid: Tid, mut lease: Lease) -> Result<Self> {
+        lease.renew_if_late(&**broker, tid).await;
+        let vitals = Arc::new(Vitals::default());
+        let pulse = match Beats::start(broker.heart(tid, lease.length), lease.clone(), Arc::clone(&vitals)) {
+            Ok(pulse) => pulse,
+            Err(error) => {
+                leave(broker, tid, Some(error.to_string())).await;
+                return Err(error);
+            }
+        };
+        let (say, words) = mpsc::unbounded_channel();
+        let listener = tokio::spawn(listen(Arc::clone(broker), tid, say));
+        Ok(Self { tid, lease, words, listener, pulse, vitals, lost: false })
+    }
+
+    /// Registers one whose lease was lost under a new id, unless it is asked to stop before. What kept the lease from being renewed may still be there:
+    /// an agent that is gone is waited for as long as `patience` says.
     pub(crate) async fn anew(
         broker: &Arc<dyn Broker>,
         info: &WorkerInfo,
         lease: Duration,
+        patience: Duration,
         shutdown: &Shutdown,
     ) -> Result<Option<Self>> {
+        let since = Instant::now();
         loop {
-            let leased_at = FencePage::clock_now();
             let anew = tokio::select! {
-                anew = broker.register(info.clone(), lease) => anew,
+                anew = Self::register(broker, info.clone(), lease) => anew,
                 () = shutdown.asked(1) => return Ok(None),
             };
             match anew {
-                Ok(tid) => return Self::new(broker, lease, tid, leased_at).map(Some),
+                // The engine has tried for as long as its URL says.
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
+                Err(error @ Error::AgentGone { .. }) if since.elapsed() >= patience => return Err(error),
                 Err(error) if error.is_retryable() => {
                     tracing::error!(%error, "cannot register anew yet");
                     sleep(ERROR_PAUSE).await;
                 }
-                Err(error) => return Err(error),
+                anew => return anew.map(Some),
             }
         }
     }
@@ -97,16 +151,22 @@ pub(crate) async fn leave(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<St
     }
 }
 
+impl Line {
+    /// Hears no more control messages.
+    pub(crate) fn close(&self) {
+        self.listener.abort();
+    }
+}
+
 impl Drop for Line {
     fn drop(&mut self) {
-        self.listener.abort();
+        self.close();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use raddle_core::worker::Beat;
 
     use super::*;
     use crate::worker::this_host;

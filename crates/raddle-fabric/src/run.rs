@@ -4,9 +4,9 @@
 
 use std::{future::Future, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Cursor, Delivered, Error, Progress, Result, Stream, Submit, Submitted};
+use raddle_broker::{Broker, Delivered, Error, Progress, Result, Stream, Submit, Submitted};
 use raddle_core::{
-    Control, EventKind, Report, Spec, State, Target, Tid, Word,
+    Control, EventKind, Span, Spec, State, Target, TaskView, Tid, Word,
     spec::{Isolation, Reserved},
 };
 use tokio::{
@@ -16,11 +16,13 @@ use tokio::{
 
 use crate::{
     wait::{Follower, LONG, WATCH_WORKERS, is_within, take_from_the_dead},
-    worker::{Ended, LastAttempt, Options, Shutdown, Standstill, Worker},
+    worker::{EndReason, Ended, Options, Shutdown, Standstill, Worker},
 };
 
 /// How often the progress of a task is read while [`RunOptions::progress`] asks for it.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// How long at least the record of a task is kept after its end.
+const KEPT_FOR: Span = Span::secs(60);
 /// How long an inline worker without a task may take to leave.
 const DRAIN_WITHIN: Duration = Duration::from_millis(100);
 /// How long an inline worker may take to pause its task before the process is suspended anyway.
@@ -49,14 +51,14 @@ pub enum RunCommand {
 /// What a run reports. `ControlFlow::Break` means that the output has no reader any more: the task is stopped, and its output is no longer reported.
 #[derive(Clone, Copy, Debug)]
 pub enum RunEvent<'a> {
+    /// The task has this id. Reported once, before everything else.
+    Submitted(Tid),
     /// An unfinished task has the same unique key: the run follows that one.
     Existing(Tid),
     /// The task has written this.
     Output(Stream, &'a [u8]),
     /// Some output could not be kept.
     OutputLost(&'a str),
-    /// So many bytes of output expired before they were read.
-    OutputExpired(u64),
     /// How far the task has come.
     Progress(&'a raddle_core::Progress),
     /// The task was told to stop.
@@ -84,20 +86,7 @@ pub enum RunOutcome {
     /// It was interrupted too often to wait for the end of the task.
     Abandoned,
     /// The task is finished.
-    Finished(Box<FinishedTask>),
-}
-
-/// A finished task. Its record may have expired already.
-#[derive(Clone, Debug)]
-pub struct FinishedTask {
-    /// Its id.
-    pub tid: Tid,
-    /// Its spec.
-    pub spec: Spec,
-    /// What became of it.
-    pub state: State,
-    /// How its last attempt went.
-    pub report: Option<Report>,
+    Finished(Box<TaskView>),
 }
 
 /// Submits a task and returns when it is finished, or when the user wants to wait no longer.
@@ -107,12 +96,15 @@ pub async fn run_task(
     mut commands: mpsc::Receiver<RunCommand>,
     mut observe: impl FnMut(RunEvent<'_>) -> ControlFlow<()>,
 ) -> Result<RunOutcome> {
-    let RunOptions { task, progress: watches_progress } = options;
+    let RunOptions { mut task, progress: watches_progress } = options;
+    // The record has to be there when this run reads it.
+    task.spec.result_ttl = task.spec.result_ttl.map(|ttl| ttl.max(KEPT_FOR));
     let (mut spec, parent) = (task.spec.clone(), task.parent);
     let Some((submitted, worker)) = submit(&broker, task, &mut commands).await? else {
         return Ok(RunOutcome::NotSubmitted);
     };
     let tid = submitted.tid();
+    let _ = observe(RunEvent::Submitted(tid));
     if matches!(submitted, Submitted::Existing(_)) {
         if is_within(&*broker, parent, tid).await? {
             return Ok(RunOutcome::Recursive(tid));
@@ -137,7 +129,7 @@ pub async fn run_task(
         pausing: None,
         is_unread: false,
         inline: worker.map(Inline::start),
-        last: None,
+        is_over: false,
     };
     Box::pin(run.run()).await
 }
@@ -190,8 +182,8 @@ struct Run<F> {
     /// The observer takes no more output.
     is_unread: bool,
     inline: Option<Inline>,
-    /// How the task ended, if it ended here.
-    last: Option<Box<LastAttempt>>,
+    /// The inline worker saw the end of the task.
+    is_over: bool,
 }
 
 /// The inline worker.
@@ -242,17 +234,14 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
                         self.control(Word::Stop).await?;
                         return Err(error);
                     }
-                    self.last = ended?.outcome;
-                    if self.last.is_none() {
-                        // Another worker has the task, or it ended before the inline worker got it.
+                    self.is_over = ended?.reason == EndReason::Done;
+                    if !self.is_over {
+                        // Another worker has the task.
                         self.ensure_worker().await?;
                     }
                     Step::Continue
                 }
-                progress = follower.next(&*self.broker, wait) => match progress {
-                    Err(Error::NotFound(_)) => self.recall(follower.cursor()).await?,
-                    progress => self.on_progress(progress?).await?,
-                },
+                progress = follower.next(&*self.broker, wait) => self.on_progress(progress?).await?,
                 Some(command) = self.commands.recv() => match command {
                     RunCommand::Interrupt => self.interrupt().await?,
                     RunCommand::Suspend if self.pausing.is_none() => self.suspend().await?,
@@ -297,7 +286,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
             let _ = (self.observe)(RunEvent::Requeued(self.tid));
             return Ok(Step::Leave(RunOutcome::Interrupted));
         }
-        if self.inline.is_none() && self.last.is_none() {
+        if self.inline.is_none() && !self.is_over {
             self.ensure_worker().await?;
         }
         Ok(Step::Continue)
@@ -311,32 +300,6 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         let taken = (self.observe)(RunEvent::Output(stream, bytes));
         self.is_unread = taken.is_break();
         taken
-    }
-
-    /// Reports the rest of the output of a task whose record has expired, from what the inline worker saw.
-    async fn recall(&mut self, seen: Cursor) -> Result<Step> {
-        if self.inline.is_some() {
-            // It is about to hear that the end of the task is written.
-            let ended = Inline::work(&mut self.inline).await;
-            self.inline = None;
-            self.last = ended?.outcome;
-        }
-        let Some(last) = self.last.clone() else { return Err(Error::NotFound(self.tid)) };
-        let finish = &last.finish;
-        let streams = [
-            (Stream::Stdout, &finish.stdout, finish.report.stdout_bytes, seen.stdout),
-            (Stream::Stderr, &finish.stderr, finish.report.stderr_bytes, seen.stderr),
-        ];
-        for (stream, end, total, seen_bytes) in streams {
-            let shown = if seen.attempt == finish.fence.attempt { seen_bytes } else { 0 };
-            let begins_at = total.saturating_sub(end.len() as u64);
-            if shown < begins_at {
-                let _ = (self.observe)(RunEvent::OutputExpired(begins_at - shown));
-            }
-            let skipped = shown.saturating_sub(begins_at).min(end.len() as u64) as usize;
-            let _ = self.report_output(stream, &end[skipped..]);
-        }
-        Ok(Step::Finished)
     }
 
     /// Ensures that the task has a worker: another one if that can take it, otherwise an inline worker.
@@ -433,7 +396,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
             inline.shutdown.request();
             if let Ok(ended) = timeout(patience, Inline::work(&mut self.inline)).await {
                 self.inline = None;
-                self.last = ended?.outcome;
+                ended?;
             }
         }
         // A worker that is still there ends with this process, as does its runner: others take its task over.
@@ -441,13 +404,8 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
     }
 
     async fn conclude(self) -> Result<RunOutcome> {
-        let Self { broker, tid, spec, last, .. } = self;
-        let finished = match (broker.task(tid).await?, last) {
-            (Some(task), _) => FinishedTask { tid, spec: task.spec, state: task.state, report: task.report },
-            (None, Some(last)) => FinishedTask { tid, spec, state: last.state, report: Some(last.finish.report) },
-            (None, None) => return Err(Error::NotFound(tid)),
-        };
-        Ok(RunOutcome::Finished(Box::new(finished)))
+        let task = self.broker.task(self.tid).await?.ok_or(Error::NotFound(self.tid))?;
+        Ok(RunOutcome::Finished(Box::new(task)))
     }
 }
 

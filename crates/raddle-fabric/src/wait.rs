@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Broker, Cursor, Error, Log, Progress, Result};
+use raddle_broker::{Broker, Cursor, Error, Progress, Queries, Result};
 use raddle_core::{TaskView, Tid};
 
 use crate::leftovers;
@@ -24,11 +24,6 @@ impl Follower {
     /// From the beginning.
     pub fn new(tid: Tid) -> Self {
         Self { tid, cursor: Cursor::default() }
-    }
-
-    /// How far it has come.
-    pub fn cursor(&self) -> Cursor {
-        self.cursor
     }
 
     /// What is new; waits for it. Nothing is lost when the future is dropped.
@@ -87,15 +82,15 @@ pub struct News {
 
 impl News {
     /// From now on. What the task is now is to be asked after this, so that nothing falls in between.
-    pub async fn of(log: &(impl Log + ?Sized), tid: Tid) -> Result<Self> {
+    pub async fn of(log: &(impl Queries + ?Sized), tid: Tid) -> Result<Self> {
         Ok(Self { tid, seen: log.last_event().await? })
     }
 
     /// Waits for something to happen to the task, and returns whether it has. Nothing is lost when the future is dropped.
     ///
     /// What came after the wait was over is passed over, so the task is to be looked at again in either case.
-    pub async fn next(&mut self, log: &(impl Log + ?Sized), wait: Duration) -> Result<bool> {
-        let events = log.events(self.seen, Some(self.tid), 1000, wait).await?;
+    pub async fn next(&mut self, log: &(impl Queries + ?Sized), wait: Duration) -> Result<bool> {
+        let events = log.events(Some(self.seen), Some(self.tid), 1000, wait).await?;
         self.seen = match events.last() {
             Some(last) => last.id.as_u64(),
             None => log.last_event().await?,
@@ -123,7 +118,7 @@ mod tests {
     #[async_trait]
     impl Proxy for Noting {
         async fn call(&self, call: Call) -> Result<Reply> {
-            if let Call::Events { after, .. } = &call {
+            if let Call::Events { after: Some(after), .. } = &call {
                 self.looks.lock().unwrap().push(*after);
             }
             call.perform(&self.memory).await

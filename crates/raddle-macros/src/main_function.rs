@@ -24,7 +24,7 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream) -> Result<TokenStr
         #(#attrs)*
         #vis fn #ident() #output {
             // Runners, and workers, are this same program: they do not get past this.
-            ::raddle::__private::enter();
+            ::raddle::__private::enter(::core::option_env!("CARGO_PKG_VERSION"));
             #body
         }
     })
@@ -86,5 +86,6 @@ mod tests {
             fn main() {}
         ));
         assert!(plain.contains("enter") && !plain.contains("block_on"), "{plain}");
+        assert!(plain.contains("option_env ! (\"CARGO_PKG_VERSION\")"), "the version of the program: {plain}");
     }
 }

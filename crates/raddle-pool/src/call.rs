@@ -104,6 +104,30 @@ impl State {
             }
         }
     }
+
+    /// The next value of it, or why there is none. Nothing after the last.
+    fn poll_value<T, E>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, CallError<E>>>>
+    where
+        T: DeserializeOwned + 'static,
+        E: DeserializeOwned + 'static,
+    {
+        loop {
+            let value = match ready!(self.poll_step(cx)) {
+                Ok((Step::Taken, _)) => continue,
+                Ok((Step::Item(value) | Step::Result(value), encoding)) => {
+                    encoding.read(&value).map_err(CallError::Result)
+                }
+                Ok((Step::End, _)) => return Poll::Ready(None),
+                Ok((Step::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
+                Ok((Step::Refused(error), _)) => Err(error.into()),
+                Err(error) => Err(error.widen()),
+            };
+            if value.is_err() {
+                *self = Self::Over;
+            }
+            return Poll::Ready(Some(value));
+        }
+    }
 }
 
 impl Prepared {
@@ -192,59 +216,34 @@ macro_rules! prepared {
 prepared!(Call<T, E>);
 prepared!(CallStream<T>);
 
-impl<T: DeserializeOwned, E: DeserializeOwned> Future for Call<T, E> {
+impl<T: DeserializeOwned + 'static, E: DeserializeOwned + 'static> Future for Call<T, E> {
     type Output = Result<T, CallError<E>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            let outcome = match ready!(self.state.poll_step(cx)) {
-                Ok((Step::Taken, _)) => continue,
-                Ok((Step::Item(value) | Step::Result(value), encoding)) => {
-                    self.state = State::Over;
-                    encoding.read(&value).map_err(CallError::Result)
-                }
-                Ok((Step::End, _)) => Err(CallError::Result("the routine ended without one".into())),
-                Ok((Step::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
-                Ok((Step::Refused(error), _)) => Err(error.into()),
-                Err(error) => Err(error.widen()),
-            };
-            return Poll::Ready(outcome);
-        }
+        let outcome = ready!(self.state.poll_value(cx));
+        self.state = State::Over;
+        let none = || Err(CallError::Result("the routine ended without one".into()));
+        Poll::Ready(outcome.unwrap_or_else(none))
     }
 }
 
-impl<T: DeserializeOwned> CallStream<T> {
+impl<T: DeserializeOwned + 'static> CallStream<T> {
     /// The next item; `None` after the last one, and after an error.
     pub async fn next(&mut self) -> Option<Result<T, CallError>> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
 }
 
-impl<T: DeserializeOwned> Stream for CallStream<T> {
+impl<T: DeserializeOwned + 'static> Stream for CallStream<T> {
     type Item = Result<T, CallError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        loop {
-            let item = match ready!(self.state.poll_step(cx)) {
-                Ok((Step::Taken, _)) => continue,
-                Ok((Step::Item(value) | Step::Result(value), encoding)) => {
-                    encoding.read(&value).map_err(CallError::Result)
-                }
-                Ok((Step::End, _)) => return Poll::Ready(None),
-                Ok((Step::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
-                Ok((Step::Refused(error), _)) => Err(error.into()),
-                Err(error) => Err(error),
-            };
-            if item.is_err() {
-                self.state = State::Over;
-            }
-            return Poll::Ready(Some(item));
-        }
+        self.state.poll_value(cx)
     }
 }
 
 /// The error that a worker tells of.
-fn thrown<E: DeserializeOwned>(exception: v1::Exception, encoding: Encoding) -> CallError<E> {
+fn thrown<E: DeserializeOwned + 'static>(exception: v1::Exception, encoding: Encoding) -> CallError<E> {
     let kind = exception.kind();
     let v1::Exception { message, value, place, backtrace, .. } = exception;
     match kind {

@@ -78,7 +78,7 @@ impl<T> Key<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned> Key<T> {
+impl<T: Serialize + DeserializeOwned + 'static> Key<T> {
     /// The value here. `None` if nobody has set it, or as another type.
     pub fn get(&self) -> Option<T> {
         Scope::current().values.get(self.name).and_then(|value| value.encoding.read(&value.bytes).ok())

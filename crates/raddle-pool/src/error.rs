@@ -129,7 +129,7 @@ impl RpcError {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Blame::Passing,
             Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => Blame::Unsuited,
-            Code::InvalidArgument | Code::Cancelled => Blame::Call,
+            Code::InvalidArgument => Blame::Call,
             _ => Blame::Worker,
         }
     }

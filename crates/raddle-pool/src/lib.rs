@@ -18,7 +18,6 @@ mod pool;
 mod proxy;
 mod scope;
 pub mod serve;
-mod stamp;
 mod stream;
 #[cfg(test)]
 mod testing;

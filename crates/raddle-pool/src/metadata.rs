@@ -29,8 +29,10 @@ pub struct WorkerMetadata {
     /// Where it serves: `unix:/path`, `unix-abstract:name` or `host:port`.
     pub address: String,
     /// Its process, on the machine that it runs on.
+    #[serde(default)]
     pub pid: u32,
     /// Of the program that it is.
+    #[serde(default)]
     pub version: String,
     /// What it can do, for those who choose.
     #[serde(default)]
@@ -66,6 +68,21 @@ mod bounds {
 pub struct MetadataError(String);
 
 impl WorkerMetadata {
+    /// What is known of a worker of which only the address is known.
+    pub fn at(address: impl Into<String>) -> Self {
+        let address = address.into();
+        Self {
+            uid: Uid::of_address(&address),
+            address,
+            pid: 0,
+            version: String::new(),
+            tags: BTreeSet::new(),
+            extra: BTreeMap::new(),
+            secure: false,
+            encodings: Encodings::new(),
+        }
+    }
+
     /// Whether this can be a worker: it has an address, and nothing is longer than it needs to be, or could do something to a terminal that shows it.
     /// What comes from a file or over a network is to pass this before anybody is told of it.
     pub fn check(&self) -> Result<(), MetadataError> {
@@ -161,12 +178,6 @@ impl TryFrom<v1::WorkerMetadata> for WorkerMetadata {
 mod tests {
     use super::*;
 
-    fn worker(address: &str) -> WorkerMetadata {
-        let (tags, extra, encodings) = ([].into(), [].into(), [].into());
-        let (uid, address, version) = (Uid::of_address(address), address.into(), String::new());
-        WorkerMetadata { uid, address, pid: 0, version, tags, extra, secure: false, encodings }
-    }
-
     #[test]
     fn a_uid_follows_from_an_address() {
         // As it is for ever: others may have noted it down.
@@ -177,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_is_no_worker_is_said_to_be_none() {
-        let good = worker("h:1");
+        let good = WorkerMetadata::at("h:1");
         assert_eq!(good.check(), Ok(()));
         let many = |length: usize| (0..65).map(move |n| format!("{n}{}", "x".repeat(length)));
         let with = |change: &dyn Fn(&mut WorkerMetadata)| {

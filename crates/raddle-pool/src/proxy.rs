@@ -21,7 +21,7 @@ use self::follow::Follower;
 pub(crate) use self::route::{Given, Proxies, Routing};
 use crate::{
     CallError, On, WorkerMetadata,
-    balancer::{Balancer, Context, RoundRobin},
+    balancer::{Balancer, Context, IntoBalancer, MakeBalancer, RoundRobin},
     connection::{self, Address, ConnectionFactory, Outgoing, Replies},
     credentials::WorkerCredentials,
     discovery::{Discovery, DiscoveryError, Filter, LocalDiscovery, StaticDiscovery},
@@ -59,7 +59,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 pub struct ProxyBuilder {
     from: From,
     tags: BTreeSet<String>,
-    balancer: Option<Arc<dyn Balancer>>,
+    balancer: Option<MakeBalancer>,
     limit: usize,
     credentials: Option<WorkerCredentials>,
     source: Option<Arc<dyn Source>>,
@@ -180,13 +180,12 @@ impl ProxyBuilder {
         self
     }
 
-    /// Who chooses. [`RoundRobin`], if nothing is said.
-    pub fn balancer(mut self, balancer: impl Balancer) -> Self {
-        self.balancer = Some(Arc::new(balancer));
-        self
+    /// Chooses the worker of a call: a balancer, or a function, `async` or not, that makes one when the proxy starts. [`RoundRobin`] by default.
+    pub fn balancer<Kind>(self, balancer: impl IntoBalancer<Kind>) -> Self {
+        self.made_balancer(Some(balancer.into_balancer()))
     }
 
-    pub(crate) fn shared_balancer(mut self, balancer: Option<Arc<dyn Balancer>>) -> Self {
+    pub(crate) fn made_balancer(mut self, balancer: Option<MakeBalancer>) -> Self {
         self.balancer = balancer;
         self
     }
@@ -228,7 +227,10 @@ impl ProxyBuilder {
     /// Begins to listen. What is there already is known when this returns.
     pub async fn start(self) -> Result<WorkerProxy, DiscoveryError> {
         let Self { from, tags, balancer, limit, credentials, source, pool, context } = self;
-        let balancer = balancer.unwrap_or_else(|| Arc::new(RoundRobin));
+        let balancer = match balancer {
+            Some(balancer) => balancer.await,
+            None => Arc::new(RoundRobin),
+        };
         let (discovery, name): (Arc<dyn Discovery>, _) = match from {
             From::Pool(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
             From::Discovery(discovery) => (discovery, None),

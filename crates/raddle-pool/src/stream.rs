@@ -1,31 +1,18 @@
 //! A connection, of whatever kind, for those who read and write it by a runtime: callers and workers, by links or gRPC. And what both sides have to agree on.
 
-mod through;
+use std::{io, net::IpAddr, pin::Pin, time::Duration};
 
-use std::{
-    io,
-    net::IpAddr,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
-
-use raddle_wire::frame::GREETING;
-use rustix::{
-    net::{RecvFlags, sockopt},
-    process::geteuid,
-};
+use rustix::{net::sockopt, process::geteuid};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-pub(crate) use self::through::written_through;
 use crate::{
     connection::Address,
     credentials::{Identity, IdentityError, WorkerCredentials},
-    link::{Raw, Socket, is_here},
+    link::Socket,
 };
 
 /// What speaks over TLS can be either of these.
@@ -52,6 +39,11 @@ pub(crate) enum Stream {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
+
+/// What a runtime reads and writes.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 impl Stream {
     /// To whoever serves there; with credentials, to whoever proves to be a worker, and in one of these protocols.
@@ -127,7 +119,7 @@ impl Stream {
     /// The same, without a runtime.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         let (raw, tls) = match self {
-            Self::Unix(stream) => return Ok(Socket::new(Raw::Unix(stream.into_std()?), None)),
+            Self::Unix(stream) => return Ok(Socket::new(stream.into_std()?.into(), false, None)),
             Self::Tcp(stream) => (stream, None),
             Self::Tls(stream) => match *stream {
                 TlsStream::Client(stream) => {
@@ -140,34 +132,44 @@ impl Stream {
                 }
             },
         };
-        Ok(Socket::new(Raw::Tcp(raw.into_std()?), tls))
+        Ok(Socket::new(raw.into_std()?.into(), true, tls))
     }
 
-    /// Whether a client wants a link: by the protocol that was agreed on, else by its first byte, which is left where it is.
-    pub(crate) async fn wants_link(&self) -> io::Result<bool> {
-        let mut first = [0];
-        let read = match self {
-            Self::Tls(stream) => return Ok(stream.get_ref().1.alpn_protocol() == Some(LINK)),
-            Self::Tcp(stream) => stream.peek(&mut first).await?,
-            Self::Unix(stream) => {
-                let look = || Ok(rustix::net::recv(stream, &mut first, RecvFlags::PEEK)?.0);
-                stream.async_io(tokio::io::Interest::READABLE, look).await?
-            }
-        };
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+    /// Reads and writes it.
+    pub(crate) fn io(&mut self) -> Pin<&mut dyn Io> {
+        match self {
+            Self::Unix(stream) => Pin::new(stream),
+            Self::Tcp(stream) => Pin::new(stream),
+            Self::Tls(stream) => Pin::new(stream),
         }
-        Ok(first[0] == GREETING[0])
+    }
+
+    /// The same, for a library that reads and writes it.
+    pub(crate) fn into_io(self) -> Pin<Box<dyn Io>> {
+        match self {
+            Self::Unix(stream) => Box::pin(stream),
+            Self::Tcp(stream) => Box::pin(stream),
+            Self::Tls(stream) => Box::pin(stream),
+        }
+    }
+
+    /// The socket, if it may lead to another machine.
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(stream) => Some(stream),
+            Self::Tls(stream) => Some(stream.get_ref().0),
+        }
+    }
+
+    /// Has the kernel end the connection when the other machine does not acknowledge for so long what it was sent (`TCP_USER_TIMEOUT`).
+    pub(crate) fn set_user_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.tcp().map_or(Ok(()), |stream| Ok(sockopt::set_tcp_user_timeout(stream, timeout.as_millis() as u32)?))
     }
 
     /// The address that it comes from, if it may be on another machine.
     pub(crate) fn origin(&self) -> Option<IpAddr> {
-        let stream = match self {
-            Self::Unix(_) => return None,
-            Self::Tcp(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
-        };
-        stream.peer_addr().ok().map(|address| address.ip().to_canonical())
+        self.tcp()?.peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     /// Whether gRPC was agreed on, and nothing else.
@@ -175,13 +177,13 @@ impl Stream {
         matches!(self, Self::Tls(stream) if stream.get_ref().1.alpn_protocol() != Some(LINK))
     }
 
-    /// Whether the other end is certainly on this machine.
+    /// Whether the other end is certainly on this machine: it has the same address, or that of the loopback.
     pub(crate) fn is_from_here(&self) -> bool {
-        match self {
-            Self::Unix(_) => true,
-            Self::Tcp(stream) => is_here(stream.peer_addr(), stream.local_addr()),
-            Self::Tls(stream) => is_here(stream.get_ref().0.peer_addr(), stream.get_ref().0.local_addr()),
-        }
+        let is_same = |peer: IpAddr, own: IpAddr| peer == own || peer.to_canonical().is_loopback();
+        self.tcp().is_none_or(|stream| match (stream.peer_addr(), stream.local_addr()) {
+            (Ok(peer), Ok(own)) => is_same(peer.ip(), own.ip()),
+            _ => false,
+        })
     }
 
     /// Who is at the other end.
@@ -203,58 +205,6 @@ pub(crate) enum Peer {
     Anybody,
     /// Whom a certificate names, if one was asked for.
     Proven(Option<Identity>),
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match &mut *self {
-            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut *self {
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -21,12 +21,23 @@ pub struct Log {
 
 /// How a log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Format {
     /// For people.
     #[default]
     Text,
     /// One object for each line.
     Json,
+}
+
+impl Format {
+    /// What it is called.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
 }
 
 impl Log {

@@ -5,7 +5,7 @@
 //! (`raddle_core::title`).
 
 use std::{
-    ffi::{CStr, c_char},
+    ffi::{CStr, CString, c_char},
     ops::Range,
     ptr,
     sync::Mutex,
@@ -22,16 +22,11 @@ static TITLE: Mutex<Option<Area>> = Mutex::new(None);
 
 /// The memory that the kernel shows.
 struct Area {
-    start: *mut u8,
     /// All that may be overwritten.
-    len: usize,
+    memory: &'static mut [u8],
     /// How much of it were arguments.
     args: usize,
-    comm: [u8; 16],
 }
-
-// SAFETY: the area is the process's own and is only touched under the lock around it.
-unsafe impl Send for Area {}
 
 /// Finds the place of the title and moves the environment out of it.
 ///
@@ -49,35 +44,23 @@ pub fn set(title: &str) {
     let mut area = TITLE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(area) = area.as_mut() {
         area.write(title.as_bytes());
-        area.name(title.as_bytes());
+        // The kernel cuts it to fifteen bytes. Without a NUL it is a C string.
+        if let Ok(name) = CString::new(title) {
+            let _ = rustix::thread::set_name(&name);
+        }
     }
 }
 
 impl Area {
     fn write(&mut self, title: &[u8]) {
         // The last byte stays zero, so that whoever reads this place as a C string stays within it.
-        let len = title.len().min(self.len - 1);
-        // SAFETY: `len` is less than `self.len`, and the area belongs to us (see `find`).
-        unsafe {
-            ptr::copy_nonoverlapping(title.as_ptr(), self.start, len);
-            ptr::write_bytes(self.start.add(len), 0, self.len - len);
-        }
+        let (room, len) = (self.memory.len(), title.len().min(self.memory.len() - 1));
+        self.memory[..len].copy_from_slice(&title[..len]);
+        self.memory[len..].fill(0);
         // A zero at the end of the arguments makes the kernel show all of them, zeros included. Anything else there makes it
         // take the place for a title, and show it up to its first zero.
-        if len < self.args - 1 && self.len > self.args {
-            // SAFETY: `args` is at most `self.len`.
-            unsafe { self.start.add(self.args - 1).write(b'.') };
-        }
-    }
-
-    fn name(&mut self, title: &[u8]) {
-        let mut comm = [0; 16];
-        let len = title.len().min(15);
-        comm[..len].copy_from_slice(&title[..len]);
-        if comm != self.comm {
-            self.comm = comm;
-            // SAFETY: the name is a C string of at most 16 bytes.
-            unsafe { libc::prctl(libc::PR_SET_NAME, comm.as_ptr(), 0, 0, 0) };
+        if len < self.args - 1 && room > self.args {
+            self.memory[self.args - 1] = b'.';
         }
     }
 }
@@ -91,8 +74,10 @@ fn find() -> Option<Area> {
     if environment.start == arguments.end && move_environment(&environment) {
         len = (environment.end - arguments.start).min(LONGEST);
     }
-    let start: *mut u8 = ptr::with_exposed_provenance_mut(arguments.start);
-    (len > 1).then_some(Area { start, len, args: args.min(len), comm: [0; 16] })
+    // SAFETY: the kernel has put the arguments there, and the environment that was moved away behind them. Nothing else of this process refers to that
+    // memory once its arguments were read, and the title is behind a lock.
+    let memory = unsafe { std::slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(arguments.start), len) };
+    (len > 1).then_some(Area { memory, args: args.min(len) })
 }
 
 /// The memory of the arguments and of the environment.
@@ -150,14 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn a_title_never_leaves_its_area() {
-        let mut memory = [b'x'; 40];
-        let mut area = Area { start: memory[4..].as_mut_ptr(), len: 32, args: 10, comm: [0; 16] };
+    fn a_title_is_cut_to_its_area() {
+        let mut area = Area { memory: vec![b'x'; 32].leak(), args: 10 };
         for title in ["", "a", "raddle-1:x", "raddle-12:", &"long".repeat(100)] {
             area.write(title.as_bytes());
-            assert_eq!((&memory[..4], &memory[36..]), (&b"xxxx"[..], &b"xxxx"[..]));
-            assert_eq!(memory[35], 0, "the last byte stays zero");
-            let shown = CStr::from_bytes_until_nul(&memory[4..]).unwrap().to_bytes();
+            assert_eq!(area.memory[31], 0, "the last byte stays zero");
+            let shown = CStr::from_bytes_until_nul(area.memory).unwrap().to_bytes();
             assert_eq!(shown, &title.as_bytes()[..title.len().min(31)]);
         }
     }

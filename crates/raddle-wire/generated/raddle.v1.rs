@@ -213,7 +213,7 @@ pub struct Answer {
 pub mod answer {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum What {
-        /// Only if nothing else can be said yet: a result says it too.
+        /// The first answer of every call that was taken, before the routine is first polled.
         #[prost(message, tag = "2")]
         Ack(super::Ack),
         /// An item of a stream; more follow. It is the body of the frame.
@@ -423,7 +423,8 @@ pub mod worker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Calls a routine. The answer is an `Ack` when the worker has taken the call, then results (one for a function, any number for a stream),
+        /// Calls a routine. The answer always begins with an `Ack`, which is sent before the routine is first polled: without it, the routine has
+        /// not begun. Then come results (one for a function, any number for a stream),
         /// and at most one `Exception`, which is the last. A call that was not taken ends with a status instead:
         ///
         ///   UNAVAILABLE          the worker is stopping, or not yet ready: try another
@@ -433,6 +434,7 @@ pub mod worker_client {
         ///   INVALID_ARGUMENT     the arguments do not fit the routine
         ///   FAILED_PRECONDITION  the worker speaks another version of this protocol, or does not read the encoding of the call
         ///   PERMISSION_DENIED    the caller may not call this routine
+        ///   any other code       the worker is broken: its callers leave it out, and try another
         ///
         /// A worker that does not read the encoding of the call says which it reads in the trailing metadata `raddle-encodings`: names with commas between
         /// them, `messagepack` and `json`. A caller that knows another one of these makes the call again in that, for it was certainly not taken.
@@ -539,7 +541,8 @@ pub mod worker_server {
             >
             + std::marker::Send
             + 'static;
-        /// Calls a routine. The answer is an `Ack` when the worker has taken the call, then results (one for a function, any number for a stream),
+        /// Calls a routine. The answer always begins with an `Ack`, which is sent before the routine is first polled: without it, the routine has
+        /// not begun. Then come results (one for a function, any number for a stream),
         /// and at most one `Exception`, which is the last. A call that was not taken ends with a status instead:
         ///
         ///   UNAVAILABLE          the worker is stopping, or not yet ready: try another
@@ -549,6 +552,7 @@ pub mod worker_server {
         ///   INVALID_ARGUMENT     the arguments do not fit the routine
         ///   FAILED_PRECONDITION  the worker speaks another version of this protocol, or does not read the encoding of the call
         ///   PERMISSION_DENIED    the caller may not call this routine
+        ///   any other code       the worker is broken: its callers leave it out, and try another
         ///
         /// A worker that does not read the encoding of the call says which it reads in the trailing metadata `raddle-encodings`: names with commas between
         /// them, `messagepack` and `json`. A caller that knows another one of these makes the call again in that, for it was certainly not taken.

@@ -58,15 +58,10 @@ pub fn put(buffer: &mut Vec<u8>, head: &impl Message, body: &[u8]) {
     buffer.extend_from_slice(body);
 }
 
-/// Writes the beginning of a message whose body follows in pieces, the first of which comes right after.
+/// Writes what comes before a piece of a body: with the head of its message before the first, and without one before the others.
 pub fn put_beginning(buffer: &mut Vec<u8>, head: &[u8], piece: usize, whole: usize) {
     put_header(buffer, head.len(), piece, whole);
     buffer.extend_from_slice(head);
-}
-
-/// Writes what comes before a further piece.
-pub fn put_next(buffer: &mut Vec<u8>, piece: usize, whole: usize) {
-    put_header(buffer, 0, piece, whole);
 }
 
 fn put_header(buffer: &mut Vec<u8>, head: usize, piece: usize, whole: usize) {
@@ -194,11 +189,6 @@ impl Decoder {
         }
     }
 
-    /// Bytes that have arrived and were not given yet.
-    pub fn held(&self) -> usize {
-        self.buffer.len() + self.large.as_ref().map_or(0, |large| large.body.len())
-    }
-
     /// How many bytes the frame at the beginning of the buffer needs, at least.
     fn missing(&self) -> Result<usize, FrameError> {
         let whole = match Header::read(&self.buffer)? {
@@ -241,6 +231,7 @@ impl Header {
 }
 
 #[cfg(any(test, feature = "probe"))]
+#[path = "frame/tests/probe.rs"]
 pub mod probe;
 #[cfg(test)]
 mod tests;

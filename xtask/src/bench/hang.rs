@@ -16,7 +16,8 @@ use crate::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1);
-const FILE: &str = "[process.a]\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '1s'\n";
+const FILE: &str =
+    "[process.a]\nshutdown_timeout = '300ms'\n[[process.a.worker]]\nslug = 'a'\nexecution_timeout = '1s'\n";
 
 /// One that does not heed SIGTERM: until the task behind it is done, in the same process.
 pub(crate) fn deaf() -> Duration {

@@ -9,13 +9,7 @@ use std::{
 use async_trait::async_trait;
 use raddle_core::Tid;
 
-use super::{
-    claims::Claims,
-    direct::Direct,
-    heart::Pacemaker,
-    link::{Link, refused},
-    protocol::read,
-};
+use super::{claims::Claims, direct::Direct, heart::Pacemaker, link::Link};
 use crate::{
     Call, Check, ClaimRequest, Error, Fence, Heart, Leases, Own, Proxy, Reply, Result, Tasks, Url, doubt::Doubts,
 };
@@ -100,8 +94,7 @@ impl Remote {
     }
 
     async fn ask_agent(&self, call: &Call) -> Result<Reply> {
-        let payload = self.link().await?.call(call).await?.take();
-        read(&payload).map_err(|error| refused(&self.path, error.to_string()))
+        Ok(self.link().await?.call(call).await?.take())
     }
 
     async fn claim_for(&self, request: ClaimRequest) -> Result<Reply> {

@@ -121,7 +121,6 @@ impl Guest {
             Call::Release { batch } => {
                 self.check_all(broker, batch.iter().map(|release| release.fence).collect()).await?
             }
-            Call::AppendOutput { fence, .. } => self.check_all(broker, vec![*fence]).await?,
             Call::Enter { info, ttl, own: false } => {
                 check_lease(*ttl)?;
                 self.guests.register(info)?;

@@ -9,18 +9,19 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, worker::Beat};
-use serde::de::DeserializeOwned;
+use raddle_core::{
+    Tid,
+    frame::{Decoder, encode},
+    worker::Beat,
+};
 
 use super::{
     direct::Direct,
     link::{refused, welcome},
-    protocol::{
-        BEAT, DONE, FAILED, GREETING, HEADER, MAX_REQUEST, Malformed, Renewal, check_greeting, frame, header, read,
-    },
+    protocol::{GREETING, MAX_REQUEST, Malformed, Renewal, ToClient, ToServer, check_greeting},
     socket,
 };
-use crate::{Error, Heart, Pulse, Result};
+use crate::{Call, Error, Heart, Pulse, Result};
 
 /// No read or write of a beat may take longer, however long the lease is.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -60,39 +61,39 @@ impl Pacemaker {
         let mut greeting = [0; GREETING.len()];
         stream.read_exact(&mut greeting).map_err(|error| socket::unreachable(path, &error))?;
         check_greeting(&greeting).map_err(|error| refused(path, error.to_string()))?;
-        let (kind, payload) = self.receive(&mut stream)?;
-        welcome(path, kind, &payload)?;
+        welcome(path, Some(self.receive(&mut stream)?))?;
         Ok(stream)
     }
 
-    fn receive(&self, stream: &mut UnixStream) -> Result<(u8, Vec<u8>)> {
+    /// Receives one message: one that was not asked for never follows.
+    fn receive(&self, stream: &mut UnixStream) -> Result<ToClient> {
         let gone = |error: io::Error| socket::unreachable(&self.path, &error);
-        let mut head = [0; HEADER];
-        stream.read_exact(&mut head).map_err(gone)?;
-        let (kind, _, len) = header(&head);
-        // What a beat has taken back is short, and no server of ours says more.
-        if len > MAX_REQUEST {
-            return Err(refused(&self.path, Malformed::TooLong(len, MAX_REQUEST).to_string()));
+        // A renewal has a short answer, and no server of ours says more.
+        let mut decoder = Decoder::new(MAX_REQUEST);
+        let mut piece = [0; 4096];
+        loop {
+            if let Some(message) = decoder.next().map_err(|error| refused(&self.path, error.to_string()))? {
+                return Ok(message);
+            }
+            match stream.read(&mut piece) {
+                Ok(0) => return Err(gone(io::ErrorKind::UnexpectedEof.into())),
+                Ok(length) => decoder.push(&piece[..length]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(gone(error)),
+            }
         }
-        let mut payload = vec![0; len];
-        stream.read_exact(&mut payload).map_err(gone)?;
-        Ok((kind, payload))
     }
 
     /// One beat on a connection that is there. One at a time, so that the answer is to this one.
     fn ask(&self, stream: &mut UnixStream, beat: Beat) -> Result<Pulse> {
-        let frame = frame(BEAT, 0, &Renewal { worker: self.worker, ttl: self.ttl, beat });
+        let renewal = Renewal { worker: self.worker, ttl: self.ttl, beat };
+        let frame = encode(&ToServer::<Call>::Renew { id: 0, renewal });
         stream.write_all(&frame).map_err(|error| socket::unreachable(&self.path, &error))?;
-        let (kind, payload) = self.receive(stream)?;
-        match kind {
-            DONE => self.read(&payload),
-            FAILED => Err(self.read(&payload)?),
-            other => Err(refused(&self.path, Malformed::UnknownKind(other).to_string())),
+        match self.receive(stream)? {
+            ToClient::Renewed { pulse, .. } => Ok(pulse),
+            ToClient::Failed { error, .. } => Err(error),
+            _ => Err(refused(&self.path, Malformed::Unexpected.to_string())),
         }
-    }
-
-    fn read<T: DeserializeOwned>(&self, payload: &[u8]) -> Result<T> {
-        read(payload).map_err(|error| refused(&self.path, error.to_string()))
     }
 }
 

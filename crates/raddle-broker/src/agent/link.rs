@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::Tid;
+use raddle_core::{Tid, frame::encode};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -21,12 +21,9 @@ use tokio::{
 
 use super::{
     claims::Claims,
-    protocol::{
-        BUSY, CALL, CANCEL, CANCELLED, DONE, FAILED, GREETING, HEADER, MAX_ANSWER, MAX_REQUEST, Malformed, REFUSED,
-        WELCOME, Welcome, bare, check_greeting, frame, read,
-    },
+    protocol::{BUSY, GREETING, MAX_ANSWER, MAX_REQUEST, Malformed, ToClient, ToServer, Welcome, check_greeting},
     socket,
-    wire::{Broken, Frame, Inbox, Outbox, stalled},
+    wire::{Broken, Inbox, Outbox, stalled},
 };
 use crate::{Call, Claim, Error, Release, Reply, Result};
 
@@ -80,7 +77,7 @@ enum Order {
 
 /// An answer that nobody has looked at. If it holds claims, dropping it gives them back.
 pub(super) struct Unread {
-    payload: Vec<u8>,
+    reply: Option<Reply>,
     claimer: Option<Tid>,
     orders: mpsc::UnboundedSender<Order>,
     claims: Arc<Claims>,
@@ -124,8 +121,8 @@ impl Link {
     pub(super) async fn call(&self, call: &Call) -> Result<Unread> {
         let path = &self.shared.path;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let frame = frame(CALL, id, call);
-        let size = frame.len() - HEADER;
+        let frame = encode(&ToServer::Call { id, call });
+        let size = frame.len();
         if size > MAX_REQUEST {
             let (size, max) = (size >> 20, MAX_REQUEST >> 20);
             let reason = format!("a request of {size} MiB is more than the {max} it takes: ask for less at a time");
@@ -162,23 +159,21 @@ impl Drop for Waiting<'_> {
         // No longer there when it has been answered.
         if let Some(pending) = table.calls.get_mut(&self.id) {
             pending.reply = None;
-            let _ = self.link.orders.send(Order::Send(bare(CANCEL, self.id), None));
+            let _ = self.link.orders.send(Order::Send(encode(&ToServer::<Call>::Cancel { id: self.id }), None));
         }
     }
 }
 
 impl Unread {
-    /// The payload. From here on it is the caller's.
-    pub(super) fn take(mut self) -> Vec<u8> {
-        self.claimer = None;
-        std::mem::take(&mut self.payload)
+    /// What was answered. From here on it is the caller's.
+    pub(super) fn take(mut self) -> Reply {
+        self.reply.take().expect("it is taken once")
     }
 }
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        let Some(claimer) = self.claimer else { return };
-        let Ok(Reply::Claim(claims)) = read(&self.payload) else { return };
+        let (Some(claimer), Some(Reply::Claim(claims))) = (self.claimer, self.reply.take()) else { return };
         let release = |claim: Claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() };
         let back: Vec<Release> = claims.into_iter().map(release).collect();
         if !back.is_empty() && self.orders.send(Order::GiveBack(claimer, back)).is_err() {
@@ -246,8 +241,8 @@ impl Driver {
             }
             let deadlines = (inbox.deadline(), outbox.deadline());
             tokio::select! {
-                frame = inbox.next(&mut from) => match frame? {
-                    Some(frame) => self.hear(frame)?,
+                message = inbox.next(&mut from) => match message? {
+                    Some((message, _)) => self.hear(message)?,
                     None => return Ok(()),
                 },
                 order = self.queue.recv(), if !leaving => match order {
@@ -269,28 +264,34 @@ impl Driver {
         self.next_errand -= 1;
         let pending = Pending { reply: None, owner: Some(owner), _permit: None };
         self.shared.table().calls.insert(id, pending);
-        frame(CALL, id, &Call::Release { batch: back })
+        encode(&ToServer::Call { id, call: Call::Release { batch: back } })
     }
 
-    fn hear(&mut self, frame: Frame) -> Result<(), Malformed> {
-        let Frame { kind, id, payload, .. } = frame;
+    fn hear(&mut self, message: ToClient) -> Result<(), Malformed> {
+        let (id, outcome) = match message {
+            ToClient::Done { id, reply } => (id, Some(Ok(reply))),
+            ToClient::Failed { id, error } => (id, Some(Err(error))),
+            ToClient::Cancelled { id } => (id, None),
+            ToClient::Welcome(_) | ToClient::Refused(_) | ToClient::Renewed { .. } => {
+                return Err(Malformed::Unexpected);
+            }
+        };
         let Some(pending) = self.shared.table().calls.remove(&id) else { return Ok(()) };
         let Pending { reply, owner, _permit } = pending;
         let is_errand = id > self.next_errand;
-        let answer = match kind {
+        let answer = match outcome {
             // When nobody is left to send it back, nobody is left who could have claimed either.
-            DONE => self.orders.upgrade().map(|orders| {
+            Some(Ok(reply)) => self.orders.upgrade().map(|orders| {
                 let claimer = owner.filter(|_| !is_errand);
-                Ok(Unread { payload, claimer, orders, claims: Arc::clone(&self.shared.claims) })
+                Ok(Unread { reply: Some(reply), claimer, orders, claims: Arc::clone(&self.shared.claims) })
             }),
-            FAILED => {
+            Some(Err(error)) => {
                 if is_errand && let Some(owner) = owner {
                     self.shared.claims.doubt(owner);
                 }
-                Some(Err(read(&payload)?))
+                Some(Err(error))
             }
-            CANCELLED => None,
-            other => return Err(Malformed::UnknownKind(other)),
+            None => None,
         };
         // Where the caller is gone, dropping the answer gives back what is in it.
         if let (Some(reply), Some(answer)) = (reply, answer) {
@@ -342,21 +343,17 @@ async fn greet(path: &Path, mut stream: UnixStream) -> Result<(Welcome, Inbox, U
         Broken::Io(error) => broken(error),
         other => refused(path, other.to_string()),
     })?;
-    let (kind, payload) = first.map(|frame| (frame.kind, frame.payload)).unwrap_or_default();
-    Ok((welcome(path, kind, &payload)?, inbox, stream))
+    Ok((welcome(path, first.map(|(message, _)| message))?, inbox, stream))
 }
 
 /// Reads the end of a server's greeting.
-pub(super) fn welcome(path: &Path, kind: u8, payload: &[u8]) -> Result<Welcome> {
-    let unreadable = |error: Malformed| refused(path, error.to_string());
-    match kind {
-        WELCOME => read(payload).map_err(unreadable),
-        REFUSED => {
-            let reason: String = read(payload).map_err(unreadable)?;
-            Err(if reason == BUSY { Error::AgentGone { path: path.into(), reason } } else { refused(path, reason) })
-        }
-        0 => Err(socket::unreachable(path, &io::ErrorKind::UnexpectedEof.into())),
-        other => Err(unreadable(Malformed::UnknownKind(other))),
+pub(super) fn welcome(path: &Path, message: Option<ToClient>) -> Result<Welcome> {
+    match message {
+        Some(ToClient::Welcome(welcome)) => Ok(welcome),
+        Some(ToClient::Refused(reason)) if reason == BUSY => Err(Error::AgentGone { path: path.into(), reason }),
+        Some(ToClient::Refused(reason)) => Err(refused(path, reason)),
+        Some(_) => Err(refused(path, Malformed::Unexpected.to_string())),
+        None => Err(socket::unreachable(path, &io::ErrorKind::UnexpectedEof.into())),
     }
 }
 

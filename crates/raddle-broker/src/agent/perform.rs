@@ -5,13 +5,12 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::Tid;
-use serde::Serialize;
+use raddle_core::{Tid, frame::encode};
 use tokio::sync::mpsc;
 
 use super::{
     guests::Guest,
-    protocol::{DONE, FAILED, HEADER, MAX_ANSWER, Renewal, frame},
+    protocol::{MAX_ANSWER, Renewal, ToClient},
 };
 use crate::{Broker, Call, Claim, Error, Heart, Pulse, Release, Reply, Result};
 
@@ -80,7 +79,7 @@ pub(super) async fn perform(
                 Ok(()) => beat_once(broker, chest, renewal).await,
                 Err(error) => Err(error),
             };
-            return Answer { frame: answer(id, &pulse), taken: None };
+            return Answer { frame: answer(id, pulse.map(|pulse| ToClient::Renewed { id, pulse })), taken: None };
         }
     };
     // Nothing is awaited from here on: what was claimed is delivered, or goes back.
@@ -88,7 +87,7 @@ pub(super) async fn perform(
         Ok(Reply::Claim(claims)) => Taken::new(claims, returns),
         _ => None,
     };
-    Answer { frame: answer(id, &outcome), taken }
+    Answer { frame: answer(id, outcome.map(|reply| ToClient::Done { id, reply })), taken }
 }
 
 /// Hearts block, so that they beat on a thread for such things.
@@ -109,16 +108,13 @@ fn lock(chest: &Chest) -> std::sync::MutexGuard<'_, Option<Beating>> {
 }
 
 /// The frame for what a method returned.
-pub(super) fn answer<T: Serialize>(id: u64, outcome: &Result<T>) -> Vec<u8> {
-    let frame = match outcome {
-        Ok(value) => frame(DONE, id, value),
-        Err(error) => frame(FAILED, id, error),
-    };
-    if frame.len() - HEADER <= MAX_ANSWER {
+pub(super) fn answer(id: u64, outcome: Result<ToClient>) -> Vec<u8> {
+    let frame = encode(&outcome.unwrap_or_else(|error| ToClient::Failed { id, error }));
+    if frame.len() <= MAX_ANSWER {
         return frame;
     }
     let reason = format!("the answer is longer than {} MiB: ask for less at a time", MAX_ANSWER >> 20);
-    super::protocol::frame(FAILED, id, &Error::AgentRefused { path: "this socket".into(), reason })
+    encode(&ToClient::Failed { id, error: Error::AgentRefused { path: "this socket".into(), reason } })
 }
 
 impl Taken {

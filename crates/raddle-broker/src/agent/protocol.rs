@@ -1,51 +1,63 @@
 //! What client and server say to each other.
 //!
 //! Both begin with eight bytes: seven that never change, and the version. The server adds one frame, a [`Welcome`] or the reason why not,
-//! and does so without waiting for the client. From then on there are frames: a kind, the id of a call, a length (little-endian), and
-//! a payload in MessagePack with names.
+//! and does so without waiting for the client. From then on there are [`ToServer`] and [`ToClient`] in the frames of [`raddle_core::frame`].
 //!
 //! The client numbers its calls as it likes, and may have many under way; answers come in any order. Every call has exactly one answer,
 //! also when it is cancelled: a client that has cancelled must know whether the answer crossed its cancel.
 //!
-//! Each side reads the other as if it were hostile: lengths have a bound, nesting has a bound, and what cannot be read ends the
-//! connection.
+//! Each side reads the other as if it were hostile: what cannot be read ends the connection.
 
 use std::time::Duration;
 
-use raddle_core::{Tid, worker::Beat};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use raddle_core::{Tid, frame, worker::Beat};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Pulse, Reply};
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 10;
+pub(super) const VERSION: u8 = 11;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];
-pub(super) const HEADER: usize = 13;
 
 /// The longest request: a few of the largest specs, or a batch of very many small ones.
 pub(super) const MAX_REQUEST: usize = 64 << 20;
 /// The longest answer: a list of some hundred thousand tasks. Servers are trusted with more than clients are.
 pub(super) const MAX_ANSWER: usize = 512 << 20;
-/// Arguments and metadata are JSON, which is nested up to 128 deep when it is read from the store.
-const MAX_DEPTH: usize = 256;
 
-/// A frame from the client: a [`Call`](crate::Call). What it returns is a [`Reply`](crate::Reply).
-pub(super) const CALL: u8 = 1;
-/// A frame from the client: nobody waits for the call of this id any more.
-pub(super) const CANCEL: u8 = 2;
-/// A frame from the client: a [`Renewal`].
-pub(super) const BEAT: u8 = 3;
-/// A frame from the server: what the call returned.
-pub(super) const DONE: u8 = 16;
-/// A frame from the server: the error that the call returned.
-pub(super) const FAILED: u8 = 17;
-/// A frame from the server: the call was dropped, as asked for.
-pub(super) const CANCELLED: u8 = 18;
-/// A frame from the server: the end of the greeting.
-pub(super) const WELCOME: u8 = 19;
-/// A frame from the server: the end of the greeting, and of the connection. Its payload is why.
-pub(super) const REFUSED: u8 = 20;
+/// A message from the client. `C` is a [`Call`](crate::Call), or a reference to one that is sent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToServer<C> {
+    /// Asks for what a method of the broker does.
+    Call { id: u64, call: C },
+    /// The caller does not wait for this call any more.
+    Cancel { id: u64 },
+    /// Renews the lease of a worker.
+    Renew { id: u64, renewal: Renewal },
+}
+
+/// A message from the server.
+#[derive(Debug, Serialize, Deserialize)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one exists for the time of a call: a box would cost an allocation for each"
+)]
+pub(super) enum ToClient {
+    /// The end of the greeting.
+    Welcome(Welcome),
+    /// The end of the greeting, and of the connection, and why.
+    Refused(String),
+    /// What a call returned.
+    Done { id: u64, reply: Reply },
+    /// What a renewal returned.
+    Renewed { id: u64, pulse: Pulse },
+    /// The error that a call or a renewal returned.
+    Failed { id: u64, error: Error },
+    /// The call was dropped, as asked for.
+    Cancelled { id: u64 },
+}
 
 /// Why a client is refused for now. It may come again.
 pub(super) const BUSY: &str = "it has as many connections as it can serve";
@@ -57,16 +69,14 @@ pub(super) enum Malformed {
     Foreign,
     #[error("version {0} is spoken there, and {VERSION} here: run the same raddle on both sides")]
     Version(u8),
-    #[error("a frame of {0} bytes is longer than the {1} that are taken")]
-    TooLong(usize, usize),
-    #[error("frames of kind {0} are unknown here")]
-    UnknownKind(u8),
     #[error("two calls have the id {0}")]
     Twice(u64),
     #[error("more calls at a time than were agreed on")]
     TooMany,
-    #[error("unreadable structure in a frame: {0}")]
-    Structure(#[from] rmp_serde::decode::Error),
+    #[error("an answer that was not asked for")]
+    Unexpected,
+    #[error(transparent)]
+    Frame(#[from] frame::Error),
 }
 
 /// What the server says when it takes a connection.
@@ -76,7 +86,7 @@ pub(super) struct Welcome {
     pub(super) in_flight: u32,
 }
 
-/// A beat of a worker's heart. Its answer is a [`Pulse`](crate::Pulse).
+/// A beat of a worker's heart.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Renewal {
     pub(super) worker: Tid,
@@ -93,54 +103,23 @@ pub(super) fn check_greeting(bytes: &[u8; 8]) -> Result<(), Malformed> {
     if *version == VERSION { Ok(()) } else { Err(Malformed::Version(*version)) }
 }
 
-/// A frame with `value` in it.
-pub(super) fn frame(kind: u8, id: u64, value: &impl Serialize) -> Vec<u8> {
-    let mut frame = bare(kind, id);
-    // With names: enums with an inner tag could not be told from a tuple otherwise, and fields left out not from their neighbours.
-    rmp_serde::encode::write_named(&mut frame, value).expect("our own structures are writable to memory");
-    // What is longer is refused by its length before it is sent, wherever that can be told from within.
-    let len = u32::try_from(frame.len() - HEADER).unwrap_or(u32::MAX);
-    frame[HEADER - 4..HEADER].copy_from_slice(&len.to_le_bytes());
-    frame
-}
-
-/// A frame without a payload.
-pub(super) fn bare(kind: u8, id: u64) -> Vec<u8> {
-    let mut frame = vec![0; HEADER];
-    frame[0] = kind;
-    frame[1..9].copy_from_slice(&id.to_le_bytes());
-    frame
-}
-
-/// Kind, id and length of the payload.
-pub(super) fn header(bytes: &[u8; HEADER]) -> (u8, u64, usize) {
-    let [kind, a, b, c, d, e, f, g, h, len @ ..] = *bytes;
-    (kind, u64::from_le_bytes([a, b, c, d, e, f, g, h]), u32::from_le_bytes(len) as usize)
-}
-
-/// Reads a payload.
-pub(super) fn read<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Malformed> {
-    let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
-    reader.set_max_depth(MAX_DEPTH);
-    Ok(T::deserialize(&mut reader)?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+    use raddle_core::frame::{Decoder, encode};
     use raddle_core::{CapSet, Control, Exit, QueueName, Report, Retry, Span, Spec, State, Usage, spec::Target};
+    use serde::de::DeserializeOwned;
     use serde_json::json;
 
     use super::*;
-    use crate::{Call, Error, Fence, Finish, Reply, Submit, Submitted, Verdict};
+    use crate::{Call, Fence, Finish, Submit, Submitted, Verdict};
 
     fn there_and_back<T: Serialize + DeserializeOwned>(value: &T) -> T {
-        let frame = frame(CALL, 7, value);
-        let (kind, id, len) = header(frame.first_chunk().unwrap());
-        assert_eq!((kind, id, len), (CALL, 7, frame.len() - HEADER));
-        read(&frame[HEADER..]).unwrap()
+        let mut decoder = Decoder::new(MAX_REQUEST);
+        decoder.push(&encode(value));
+        decoder.next().unwrap().unwrap()
     }
 
     fn tid() -> Tid {
@@ -182,7 +161,7 @@ mod tests {
         let fence = Fence { tid: tid(), attempt: 2 };
         let finish = Finish { fence, report, stdout: vec![0xff; 10_000], stderr: vec![] };
         assert_eq!(there_and_back(&finish), finish);
-        assert!(frame(CALL, 0, &finish).len() < 11_000);
+        assert!(encode(&finish).len() < 11_000);
         let text = serde_json::to_string(&finish).unwrap();
         assert_eq!(serde_json::from_str::<Finish>(&text).unwrap(), finish);
     }
@@ -199,9 +178,9 @@ mod tests {
             Error::Unfinished(tid(), State::Running),
             Error::NotDead(tid()),
             Error::KeyTaken { tid: tid(), holder: tid() },
-            Error::Superseded { tid: tid(), attempt: 2 },
-            Error::ChainFull { tid: tid(), attempt: 2 },
-            Error::ChainLost { tid: tid(), attempt: 2 },
+            Error::Superseded(Fence { tid: tid(), attempt: 2 }),
+            Error::ChainFull(Fence { tid: tid(), attempt: 2 }),
+            Error::ChainLost(Fence { tid: tid(), attempt: 2 }),
             Error::View(queue.clone(), "taken".into()),
             Error::Control("x".parse::<Control>().unwrap_err()),
             Error::ControlQueue(queue),
@@ -212,7 +191,6 @@ mod tests {
             Error::Full { path: path() },
             Error::ReadOnly { path: path(), reason: reason() },
             Error::Locked { path: path(), secs: 3, holder: reason() },
-            Error::Engine { path: path(), reason: reason() },
             Error::Io { path: path(), reason: reason() },
             Error::Unsynced { path: path(), reason: reason() },
             Error::Record { tid: tid(), reason: reason() },
@@ -235,19 +213,16 @@ mod tests {
         assert!(matches!(check_greeting(b"GET / HT"), Err(Malformed::Foreign)));
     }
 
-    #[test]
-    fn what_is_nested_too_deep_is_refused() {
-        // Arrays of one element each, without end.
-        let nested = vec![0x91; 100_000];
-        assert!(read::<serde_json::Value>(&nested).is_err());
-    }
-
     proptest! {
         #[test]
         fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {
-            let _ = read::<Call>(&bytes);
-            let _ = read::<Reply>(&bytes);
-            let _ = read::<Error>(&bytes);
+            let mut decoder = Decoder::new(MAX_REQUEST);
+            let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+            decoder.push(&framed);
+            let _ = decoder.next::<ToServer<Call>>();
+            let mut decoder = Decoder::new(MAX_REQUEST);
+            decoder.push(&framed);
+            let _ = decoder.next::<ToClient>();
         }
     }
 }

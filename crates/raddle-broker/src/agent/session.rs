@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use raddle_core::frame::encode;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{UnixStream, unix::WriteHalf},
@@ -17,14 +18,11 @@ use tokio::{
 use super::{
     guests::Guest,
     perform::{Answer, Asked, Chest, Taken, answer, perform},
-    protocol::{
-        BEAT, CALL, CANCEL, CANCELLED, GREETING, MAX_REQUEST, Malformed, REFUSED, WELCOME, Welcome, bare,
-        check_greeting, frame, read,
-    },
+    protocol::{GREETING, MAX_REQUEST, Malformed, ToClient, ToServer, Welcome, check_greeting},
     server::{DRAIN, Shared},
-    wire::{Broken, Frame, Inbox, Outbox, STALLED, stalled},
+    wire::{Broken, Inbox, Outbox, STALLED, stalled},
 };
-use crate::{Error, Result};
+use crate::{Call, Error, Result};
 
 /// While so many bytes of answers wait for a client to read them, nothing more is read from it, and no call is begun.
 const BACKLOG: usize = 16 << 20;
@@ -68,7 +66,7 @@ struct Queued {
 /// Tells a client why it is not served, and no more.
 pub(super) fn refuse(stream: &UnixStream, reason: &str) {
     let mut greeting = GREETING.to_vec();
-    greeting.extend(frame(REFUSED, 0, &reason));
+    greeting.extend(encode(&ToClient::Refused(reason.into())));
     // The buffer of a new connection has room for it.
     let _ = stream.try_write(&greeting);
 }
@@ -118,9 +116,9 @@ impl Session {
             let outbox_deadline = self.outbox.deadline();
             let leave_at = closing.into_iter().chain(quiet.filter(|_| self.is_quiet())).min();
             tokio::select! {
-                frame = self.inbox.next(&mut from), if reads => match frame? {
-                    Some(frame) => {
-                        self.take(frame)?;
+                message = self.inbox.next(&mut from), if reads => match message? {
+                    Some((message, room)) => {
+                        self.take(message, room)?;
                         quiet = closing.map(|_| Instant::now() + LINGER);
                     }
                     None => return Ok(()),
@@ -142,7 +140,8 @@ impl Session {
 
     async fn greet(&self, to: &mut WriteHalf<'_>) -> Result<(), Broken> {
         to.write_all(&GREETING).await?;
-        Ok(to.write_all(&frame(WELCOME, 0, &Welcome { in_flight: self.shared.options.in_flight })).await?)
+        let welcome = ToClient::Welcome(Welcome { in_flight: self.shared.options.in_flight });
+        Ok(to.write_all(&encode(&welcome)).await?)
     }
 
     /// Whether nothing is under way but calls that wait. Those have nothing to finish: their clients find the connection closed, and
@@ -151,41 +150,36 @@ impl Session {
         self.busy == 0 && self.queued.is_empty() && self.outbox.is_empty()
     }
 
-    fn take(&mut self, frame: Frame) -> Result<(), Malformed> {
-        let Frame { kind, id, payload, room } = frame;
-        match kind {
-            CALL | BEAT => {
-                // Tasks that a client gives back come on top of the calls that were agreed on.
-                if self.running.len() + self.queued.len() + self.outbox.len()
-                    >= 2 * self.shared.options.in_flight as usize
-                {
-                    return Err(Malformed::TooMany);
-                }
-                if self.calls.contains_key(&id) || self.queued.iter().any(|queued| queued.id == id) {
-                    return Err(Malformed::Twice(id));
-                }
-                let asked = if kind == CALL { Asked::Call(read(&payload)?) } else { Asked::Beat(read(&payload)?) };
-                let queued = Queued { id, asked, room };
-                // One that waits may do so for an hour: it has no turn to wait for, and takes nobody's.
-                if queued.asked.wait().is_zero() {
-                    self.queued.push_back(queued)
-                } else {
-                    self.begin(queued)
-                }
-                Ok(())
-            }
-            CANCEL => {
+    fn take(&mut self, message: ToServer<Call>, room: Option<OwnedSemaphorePermit>) -> Result<(), Malformed> {
+        let (id, asked) = match message {
+            ToServer::Call { id, call } => (id, Asked::Call(call)),
+            ToServer::Renew { id, renewal } => (id, Asked::Beat(renewal)),
+            ToServer::Cancel { id } => {
                 if let Some(at) = self.queued.iter().position(|queued| queued.id == id) {
                     self.queued.remove(at);
-                    self.outbox.push(bare(CANCELLED, id), None);
+                    self.outbox.push(encode(&ToClient::Cancelled { id }), None);
                 } else if let Some(call) = self.calls.get(&id) {
                     call.abort.abort();
                 }
                 // One that is neither has been answered: the two have crossed.
-                Ok(())
+                return Ok(());
             }
-            other => Err(Malformed::UnknownKind(other)),
+        };
+        // Tasks that a client gives back come on top of the calls that were agreed on.
+        if self.running.len() + self.queued.len() + self.outbox.len() >= 2 * self.shared.options.in_flight as usize {
+            return Err(Malformed::TooMany);
         }
+        if self.calls.contains_key(&id) || self.queued.iter().any(|queued| queued.id == id) {
+            return Err(Malformed::Twice(id));
+        }
+        let queued = Queued { id, asked, room };
+        // One that waits may do so for an hour: it has no turn to wait for, and takes none.
+        if queued.asked.wait().is_zero() {
+            self.queued.push_back(queued);
+        } else {
+            self.begin(queued);
+        }
+        Ok(())
     }
 
     /// Begins calls, as long as there is room for their answers.
@@ -221,10 +215,10 @@ impl Session {
         }
         match ended {
             Ok((_, Answer { frame, taken })) => self.outbox.push(frame, taken),
-            Err(error) if error.is_cancelled() => self.outbox.push(bare(CANCELLED, id), None),
+            Err(error) if error.is_cancelled() => self.outbox.push(encode(&ToClient::Cancelled { id }), None),
             Err(error) => {
                 tracing::error!(%error, "a call of a client has failed badly");
-                self.outbox.push(answer::<()>(id, &Err(Error::Closed)), None);
+                self.outbox.push(answer(id, Err(Error::Closed)), None);
             }
         }
     }

@@ -3,13 +3,15 @@
 
 use std::{collections::VecDeque, io, io::IoSlice, sync::Arc, time::Duration};
 
+use raddle_core::frame::{self, Decoder};
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
 
-use super::protocol::{HEADER, Malformed, header};
+use super::protocol::Malformed;
 
 /// Whoever has begun a frame, or has an answer to take, and does not go on with it for so long is given up.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
@@ -29,19 +31,15 @@ pub(super) enum Broken {
     Stalled,
 }
 
-/// A frame that has arrived.
-pub(super) struct Frame {
-    pub(super) kind: u8,
-    pub(super) id: u64,
-    pub(super) payload: Vec<u8>,
-    /// The room it takes, given back when it is dropped.
-    pub(super) room: Option<OwnedSemaphorePermit>,
+impl From<frame::Error> for Broken {
+    fn from(error: frame::Error) -> Self {
+        Self::Malformed(error.into())
+    }
 }
 
-/// Bytes that have arrived.
+/// What has arrived.
 pub(super) struct Inbox {
-    buf: Vec<u8>,
-    max: usize,
+    decoder: Decoder,
     /// Room for large frames, in KiB, shared by all connections.
     budget: Option<Arc<Semaphore>>,
     room: Option<OwnedSemaphorePermit>,
@@ -51,39 +49,32 @@ pub(super) struct Inbox {
 impl Inbox {
     /// For frames of up to `max` bytes, and no more large ones at a time than `budget` has room for.
     pub(super) fn new(max: usize, budget: Option<Arc<Semaphore>>) -> Self {
-        Self { buf: Vec::new(), max, budget, room: None, moved_at: Instant::now() }
+        Self { decoder: Decoder::new(max), budget, room: None, moved_at: Instant::now() }
     }
 
-    /// The next frame, or `None` at the end. Can be dropped and called again.
-    pub(super) async fn next(&mut self, from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Frame>, Broken> {
+    /// The next message, and the room it takes until that is dropped; or `None` at the end. Can be dropped and called again.
+    pub(super) async fn next<T: DeserializeOwned>(
+        &mut self,
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Option<(T, Option<OwnedSemaphorePermit>)>, Broken> {
         loop {
-            if let Some((kind, id, len)) = self.buf.first_chunk().map(header) {
-                if len > self.max {
-                    return Err(Malformed::TooLong(len, self.max).into());
-                }
-                let whole = HEADER + len;
-                if self.buf.len() >= whole {
-                    let rest = self.buf.split_off(whole);
-                    let mut payload = std::mem::replace(&mut self.buf, rest);
-                    payload.drain(..HEADER);
-                    return Ok(Some(Frame { kind, id, payload, room: self.room.take() }));
-                }
-                if len > SMALL
-                    && self.room.is_none()
-                    && let Some(budget) = &self.budget
-                {
-                    let kib = u32::try_from(len.div_ceil(1024)).unwrap_or(u32::MAX);
-                    // Never closed; and a frame within the bound fits into the budget.
-                    self.room = Arc::clone(budget).acquire_many_owned(kib).await.ok();
-                    self.moved_at = Instant::now();
-                }
-                // No more than has been announced and found room for, and grown with what comes.
-                self.buf.reserve((whole - self.buf.len()).min(SMALL.max(self.buf.len())));
-            } else {
-                self.buf.reserve(4096);
+            if let Some(message) = self.decoder.next()? {
+                return Ok(Some((message, self.room.take())));
             }
-            if from.read_buf(&mut self.buf).await? == 0 {
-                return match self.buf.is_empty() {
+            let missing = self.decoder.missing()?.unwrap_or(0);
+            if missing > SMALL
+                && self.room.is_none()
+                && let Some(budget) = &self.budget
+            {
+                let kib = u32::try_from(missing.div_ceil(1024)).unwrap_or(u32::MAX);
+                // Never closed; and a frame within the bound fits into the budget.
+                self.room = Arc::clone(budget).acquire_many_owned(kib).await.ok();
+                self.moved_at = Instant::now();
+            }
+            // No more than has been announced and found room for, and grown with what comes.
+            self.decoder.buffer().reserve(missing.clamp(4096, SMALL));
+            if from.read_buf(self.decoder.buffer()).await? == 0 {
+                return match self.decoder.is_empty() {
                     true => Ok(None),
                     false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 };
@@ -99,7 +90,7 @@ impl Inbox {
 
     /// When the frame that has begun must have gone on.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        (!self.buf.is_empty()).then(|| self.moved_at + STALLED)
+        (!self.decoder.is_empty()).then(|| self.moved_at + STALLED)
     }
 }
 

@@ -6,7 +6,7 @@ use raddle_core::{Control, EventKind, Exit, Span, Spec, State, TaskView, Tid, Wo
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Chain, Error, Result,
+    Chain, Detail, Error, Result,
     chain::{MAX_CHAINED, MAX_CHAINED_BYTES},
     request::{ClaimRequest, Fence, OwnRequest, Started, Submit, TaskFilter, Verdict},
 };
@@ -59,14 +59,15 @@ pub async fn what_was_chained_follows_success(store: &dyn Fixture) -> Result<()>
 pub async fn what_is_chained_is_nowhere_before(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let fence = running(broker, spec("parent")).await?;
-    let (summary, demand) = (broker.summary().await?, broker.demand().await?);
-    let events = broker.events(0, None, 1000, AT_ONCE).await?;
+    let all = Detail { finished: true, kinds: true, messages: true };
+    let summary = broker.summarize(all).await?;
+    let events = broker.events(Some(0), None, 1000, AT_ONCE).await?;
     let delayed = Spec { delay: Some(Span::secs(60)), ..spec("later") };
     assert_eq!(chain_specs(broker, fence, vec![spec("now"), delayed]).await?, 2);
     assert_eq!(view(broker, fence.tid).await?.chained, 2, "their number is known");
     assert_eq!(broker.tasks(TaskFilter::default()).await?[0].chained, 2);
-    assert_eq!((broker.summary().await?, broker.demand().await?), (summary, demand));
-    assert_eq!(broker.events(0, None, 1000, AT_ONCE).await?, events);
+    assert_eq!(broker.summarize(all).await?, summary);
+    assert_eq!(broker.events(Some(0), None, 1000, AT_ONCE).await?, events);
     assert_eq!(broker.tasks(TaskFilter::default()).await?.len(), 1);
     let owner = worker(broker).await?;
     assert!(claim(broker, owner, 9).await?.is_empty());
@@ -82,11 +83,11 @@ pub async fn they_are_as_old_as_the_end(store: &dyn Fixture) -> Result<()> {
     let fence = running(broker, spec("parent")).await?;
     chain(broker, fence, &["follow-up"]).await?;
     let between = submit(broker, spec("between")).await?;
-    let seen = broker.events(0, None, 1000, AT_ONCE).await?.last().expect("there are events").id;
+    let seen = broker.events(Some(0), None, 1000, AT_ONCE).await?.last().expect("there are events").id;
     end(broker, fence, success()).await?;
     let follow_up = children(broker, fence.tid).await?[0].tid;
     assert!(follow_up > between);
-    let news = broker.events(seen.as_u64(), None, 1000, AT_ONCE).await?;
+    let news = broker.events(Some(seen.as_u64()), None, 1000, AT_ONCE).await?;
     let news: Vec<_> = news.iter().map(|event| (event.tid, event.event)).collect();
     assert_eq!(news, [(fence.tid, EventKind::Completed), (follow_up, EventKind::Created)]);
     let owner = worker(broker).await?;
@@ -169,7 +170,7 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
     release(broker, first).await?;
     let refused = |outcome: Result<u64>, attempt: u32| {
         assert!(
-            matches!(outcome, Err(Error::Superseded { tid, attempt: a }) if tid == first.tid && a == attempt),
+            matches!(outcome, Err(Error::Superseded(fence)) if fence.tid == first.tid && fence.attempt == attempt),
             "{outcome:?}"
         );
     };
@@ -177,7 +178,7 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
     let second = begin(broker, owner).await?;
     refused(chain(broker, first, &["late"]).await, 1);
     assert_eq!(broker.summary().await?.stale_writes, 2);
-    let last = broker.events(0, Some(first.tid), 100, AT_ONCE).await?.pop().expect("there are events");
+    let last = broker.events(Some(0), Some(first.tid), 100, AT_ONCE).await?.pop().expect("there are events");
     assert_eq!((last.event, last.attempt), (EventKind::StaleWrite, 1));
     assert_eq!(view(broker, first.tid).await?.chained, 0);
     chain(broker, second, &["in time"]).await?;
@@ -309,10 +310,10 @@ pub async fn one_that_has_waited_for_too_long_expires(store: &dyn Fixture) -> Re
     let brief = Spec { lifetime: Some(Span::millis(50)), ..spec("brief") };
     chain_specs(broker, fence, vec![brief, spec("patient")]).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(broker.expire().await?, 0, "nobody waits yet");
+    assert_eq!(broker.agenda(AT_ONCE).await?.expired, 0, "nobody waits yet");
     end(broker, fence, success()).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(broker.expire().await?, 1);
+    assert_eq!(broker.agenda(AT_ONCE).await?.expired, 1);
     let owner = worker(broker).await?;
     assert_eq!(claim_names(broker, ClaimRequest { max: 9, ..request(owner) }).await?, ["patient"]);
     Ok(())

@@ -8,7 +8,7 @@ use raddle_core::{Control, EventKind, Span, Spec, State, Target, Tid, Word};
 use super::{Fixture, support::*};
 use crate::{
     Error, Result,
-    request::{ClaimRequest, Started},
+    request::{ClaimRequest, Started, WaitingRequest},
 };
 
 /// An empty queue gives nothing, and not before the time is over.
@@ -33,7 +33,7 @@ pub async fn a_claim_begins_an_attempt(store: &dyn Fixture) -> Result<()> {
     let task = view(broker, tid).await?;
     assert_eq!((task.state, task.attempt, task.worker), (State::Spawning, 1, Some(owner)));
     assert!(task.claimed_at.is_some());
-    let events = broker.events(tid.as_u64(), Some(tid), 10, AT_ONCE).await?;
+    let events = broker.events(Some(tid.as_u64()), Some(tid), 10, AT_ONCE).await?;
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].event, events[0].attempt, events[0].worker), (EventKind::Spawning, 1, Some(owner)));
     assert!(claim(broker, owner, 5).await?.is_empty(), "what is claimed is not there any more");
@@ -87,7 +87,7 @@ pub async fn a_batch_may_lose_tasks_from_its_middle(store: &dyn Fixture) -> Resu
     let tids = submit_all(broker, vec![spec("task"); 9]).await?;
     let waiting = async || -> Result<(u64, u64)> {
         let ready = broker.summary().await?.ready.values().sum();
-        Ok((ready, broker.ahead_of(tids[8]).await?))
+        Ok((ready, broker.waiting(WaitingRequest::ahead_of(&view(broker, tids[8]).await?)).await?))
     };
     assert_eq!(waiting().await?, (9, 8));
     broker.control(tids[3], Control::new(Word::Stop)).await?;

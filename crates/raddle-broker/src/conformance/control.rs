@@ -131,7 +131,7 @@ pub async fn words_to_the_finished_are_refused(store: &dyn Fixture) -> Result<()
     tell(broker, tid, Word::Kill).await?;
     let refused = tell(broker, tid, Word::Stop).await;
     assert!(matches!(refused, Err(Error::Finished(t, State::Killed)) if t == tid), "{refused:?}");
-    assert!(broker.depths().await?.is_empty());
+    assert!(depths(broker).await?.is_empty());
     Ok(())
 }
 
@@ -201,6 +201,23 @@ pub async fn what_is_no_word_is_logged_and_skipped(store: &dyn Fixture) -> Resul
     let steps = kinds(broker, tid).await?;
     assert_eq!(steps[3..], [EventKind::Released, EventKind::ControlIgnored, EventKind::Paused]);
     assert!(view(broker, tid).await?.paused);
+    Ok(())
+}
+
+/// Its worker may not say so anywhere that its sender looks at.
+pub async fn an_ignored_message_to_an_attempt_is_an_event(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let owner = worker(broker).await?;
+    let tid = submit(broker, spec("task")).await?;
+    begin(broker, owner).await?;
+    broker.put(ctrl_in(tid), vec!["ATTENTION".into()]).await?;
+    tell(broker, tid, Word::Kill).await?;
+    let delivered = broker.controls(owner, SOON).await?;
+    assert_eq!(delivered, ["ATTENTION", "KILL"].map(|body| Delivery { tid, body: body.into() }));
+    let events = broker.events(Some(0), Some(tid), 100, AT_ONCE).await?;
+    let ignored = events.last().expect("the task has events");
+    assert_eq!((ignored.event, ignored.attempt), (EventKind::ControlIgnored, 1));
+    assert!(ignored.detail.as_deref().is_some_and(|why| why.contains("RESUME")), "{ignored:?}");
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub async fn success_completes(store: &dyn Fixture) -> Result<()> {
     assert_eq!((task.state, task.attempt, task.worker), (State::Completed, 1, owner));
     assert!(!task.dead && task.finished_at.is_some());
     assert_eq!(task.report, Some(report));
-    let events = broker.events(0, Some(tid), 10, AT_ONCE).await?;
+    let events = broker.events(Some(0), Some(tid), 10, AT_ONCE).await?;
     let last = events.last().expect("it was created, at least");
     assert_eq!((last.event, last.attempt, last.worker, &last.detail), (EventKind::Completed, 1, owner, &None));
     assert_eq!(events.len(), 4);
@@ -220,7 +220,7 @@ pub async fn a_finish_of_an_earlier_attempt_is_stale(store: &dyn Fixture) -> Res
     release(broker, first).await?;
     let second = begin(broker, owner).await?;
     assert_eq!(end(broker, first, failure()).await?, Verdict::Stale);
-    let events = broker.events(0, Some(tid), 100, AT_ONCE).await?;
+    let events = broker.events(Some(0), Some(tid), 100, AT_ONCE).await?;
     let stale = events.last().expect("there are events");
     assert_eq!((stale.event, stale.attempt), (EventKind::StaleWrite, 1));
     assert_eq!(view(broker, tid).await?.state, State::Running);
@@ -234,7 +234,7 @@ pub async fn a_finish_of_an_unknown_task_is_stale(store: &dyn Fixture) -> Result
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     assert_eq!(end(broker, Fence { tid: unknown, attempt: 1 }, success()).await?, Verdict::Stale);
     assert_eq!(broker.summary().await?.stale_writes, 1);
-    assert!(broker.events(0, None, 10, AT_ONCE).await?.is_empty());
+    assert!(broker.events(Some(0), None, 10, AT_ONCE).await?.is_empty());
     Ok(())
 }
 

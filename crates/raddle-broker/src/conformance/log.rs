@@ -17,7 +17,7 @@ pub async fn created_is_the_task_itself(store: &dyn Fixture) -> Result<()> {
     let first = submit(broker, spec("first")).await?;
     take(broker, owner).await?;
     let second = submit(broker, spec("second")).await?;
-    let events = broker.events(owner.as_u64(), None, 100, AT_ONCE).await?;
+    let events = broker.events(Some(owner.as_u64()), None, 100, AT_ONCE).await?;
     let seen: Vec<_> = events.iter().map(|event| (event.tid, event.event)).collect();
     let expected = [
         (owner, EventKind::Running),
@@ -38,12 +38,12 @@ pub async fn events_come_in_order_and_after_an_id(store: &dyn Fixture) -> Result
     for _ in 0..5 {
         end(broker, begin(broker, owner).await?, success()).await?;
     }
-    let all = broker.events(0, None, 1000, AT_ONCE).await?;
+    let all = broker.events(Some(0), None, 1000, AT_ONCE).await?;
     assert_eq!(all.len(), 2 + 5 * 4);
     assert!(all.is_sorted_by(|a, b| a.id < b.id));
     let (mut read, mut after) = (Vec::new(), 0);
     loop {
-        let page = broker.events(after, None, 3, AT_ONCE).await?;
+        let page = broker.events(Some(after), None, 3, AT_ONCE).await?;
         let Some(last) = page.last() else { break };
         after = last.id.as_u64();
         read.extend(page);
@@ -62,10 +62,10 @@ pub async fn events_of_one_task(store: &dyn Fixture) -> Result<()> {
     }
     let steps = [EventKind::Created, EventKind::Spawning, EventKind::Running, EventKind::Completed];
     for tid in tids {
-        let events = broker.events(0, Some(tid), 100, AT_ONCE).await?;
+        let events = broker.events(Some(0), Some(tid), 100, AT_ONCE).await?;
         assert!(events.iter().all(|event| event.tid == tid));
         assert_eq!(events.iter().map(|event| event.event).collect::<Vec<_>>(), steps);
-        let later = broker.events(events[1].id.as_u64(), Some(tid), 100, AT_ONCE).await?;
+        let later = broker.events(Some(events[1].id.as_u64()), Some(tid), 100, AT_ONCE).await?;
         assert_eq!(later, events[2..]);
     }
     Ok(())
@@ -77,9 +77,9 @@ pub async fn at_most_as_many_as_asked_for(store: &dyn Fixture) -> Result<()> {
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     end(broker, begin(broker, owner).await?, success()).await?;
-    let first = broker.events(0, Some(tid), 2, AT_ONCE).await?;
+    let first = broker.events(Some(0), Some(tid), 2, AT_ONCE).await?;
     assert_eq!(first.iter().map(|event| event.event).collect::<Vec<_>>(), [EventKind::Created, EventKind::Spawning]);
-    assert_eq!(broker.events(0, None, 3, AT_ONCE).await?.len(), 3);
+    assert_eq!(broker.events(Some(0), None, 3, AT_ONCE).await?.len(), 3);
     Ok(())
 }
 
@@ -89,7 +89,7 @@ pub async fn an_unknown_task_has_no_events(store: &dyn Fixture) -> Result<()> {
     submit(broker, spec("task")).await?;
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     let (began, wait) = (Instant::now(), Duration::from_millis(50));
-    let events = broker.events(0, Some(unknown), 10, wait).await?;
+    let events = broker.events(Some(0), Some(unknown), 10, wait).await?;
     assert!(events.is_empty(), "{events:?}");
     assert!(began.elapsed() >= wait);
     Ok(())
@@ -112,7 +112,7 @@ pub(super) async fn finish_behind_many(broker: &Handle) -> Result<Tid> {
 pub async fn events_of_one_task_are_found_behind_those_of_many(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = finish_behind_many(broker).await?;
-    let events = broker.events(tid.as_u64(), Some(tid), 10, AT_ONCE).await?;
+    let events = broker.events(Some(tid.as_u64()), Some(tid), 10, AT_ONCE).await?;
     let steps: Vec<_> = events.iter().map(|event| event.event).collect();
     assert_eq!(steps, [EventKind::Spawning, EventKind::Running, EventKind::Completed]);
     Ok(())
@@ -124,7 +124,7 @@ pub async fn the_last_event_is_known(store: &dyn Fixture) -> Result<()> {
     assert_eq!(broker.last_event().await?, 0);
     let owner = worker(broker).await?;
     let last = async || -> Result<u64> {
-        let events = broker.events(0, None, 1000, AT_ONCE).await?;
+        let events = broker.events(Some(0), None, 1000, AT_ONCE).await?;
         Ok(events.last().map_or(0, |event| event.id.as_u64()))
     };
     assert_eq!(broker.last_event().await?, last().await?);
@@ -136,6 +136,6 @@ pub async fn the_last_event_is_known(store: &dyn Fixture) -> Result<()> {
     assert_eq!(broker.last_event().await?, last().await?, "a message is no event");
     broker.finish(claims.iter().map(|claim| finish(claim.fence, success())).collect()).await?;
     assert_eq!(store.reopen().await.last_event().await?, last().await?);
-    assert!(broker.events(broker.last_event().await?, None, 1, AT_ONCE).await?.is_empty());
+    assert!(broker.events(Some(broker.last_event().await?), None, 1, AT_ONCE).await?.is_empty());
     Ok(())
 }

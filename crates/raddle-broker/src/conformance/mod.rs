@@ -264,6 +264,7 @@ macro_rules! conformance {
                 words_left_over_hold_for_a_released_task
                 words_left_over_hold_for_a_retried_task
                 what_is_no_word_is_logged_and_skipped
+                an_ignored_message_to_an_attempt_is_an_event
                 an_attempt_that_stands_still_shows_as_paused
                 a_pause_outlives_its_attempt
                 a_pause_that_was_taken_back_in_time_does_not
@@ -315,8 +316,8 @@ macro_rules! conformance {
                 a_task_knows_its_place_in_line
                 progress_is_shown_while_the_attempt_runs
                 what_waits_for_a_worker_is_counted
-                demand_is_told_by_kind
-                demand_is_told_of_many
+                what_waits_is_counted_by_kind
+                many_are_counted_by_kind
                 an_unknown_task_is_not_there
                 the_summary_adds_up
                 the_engine_names_itself
@@ -380,8 +381,9 @@ macro_rules! conformance {
                 a_stopped_task_stays_reserved_when_the_spec_says_so
                 records_are_looked_at_not_taken
                 control_words_written_are_obeyed
-                what_is_no_word_is_refused_while_a_task_waits
-                what_is_no_word_is_passed_on_while_it_runs
+                the_inbox_of_a_worker_takes_requests
+                unknown_control_messages_are_refused
+                control_messages_are_read_in_any_case
                 words_to_all_workers
                 words_are_not_moved
                 views_show_records

@@ -119,7 +119,7 @@ async fn every_step_was_lawful(broker: &Handle, begun: u64) -> Result<()> {
     let mut stands: BTreeMap<Tid, (State, u32)> = BTreeMap::new();
     let mut after = begun;
     loop {
-        let events = broker.events(after, None, 1000, AT_ONCE).await?;
+        let events = broker.events(Some(after), None, 1000, AT_ONCE).await?;
         let Some(last) = events.last() else { break };
         after = last.id.as_u64();
         for event in events {

@@ -108,7 +108,7 @@ pub async fn an_invalid_task_leaves_nothing(store: &dyn Fixture) -> Result<()> {
     let refused = broker.submit_own(OwnRequest { task: invalid, ..mine() }).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(broker.workers().await?.is_empty());
-    assert!(broker.events(0, None, 10, AT_ONCE).await?.is_empty());
+    assert!(broker.events(Some(0), None, 10, AT_ONCE).await?.is_empty());
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use raddle_core::{Control, Span, Spec, Word};
 use super::{Fixture, support::*};
 use crate::{
     Result,
-    request::{Finish, Purged, Stream, TaskFilter},
+    request::{Finish, Stream, TaskFilter},
 };
 
 /// Events, output and messages.
@@ -23,17 +23,17 @@ pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<
     finish.report.stderr_bytes = 3;
     broker.finish(vec![finish]).await?;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(broker.purge().await?, Purged { tasks: 1 });
+    assert_eq!(broker.purge().await?, 1);
     assert!(broker.task(tid).await?.is_none());
     assert!(broker.tasks(TaskFilter::default()).await?.is_empty());
     for stream in Stream::BOTH {
         assert!(broker.read_output(fence, stream, 0, 10).await?.is_empty());
     }
-    assert!(broker.depths().await?.is_empty());
-    assert!(broker.events(0, None, 100, AT_ONCE).await?.iter().all(|event| event.tid == owner));
-    assert!(broker.events(0, Some(tid), 100, AT_ONCE).await?.is_empty());
+    assert!(depths(broker).await?.is_empty());
+    assert!(broker.events(Some(0), None, 100, AT_ONCE).await?.iter().all(|event| event.tid == owner));
+    assert!(broker.events(Some(0), Some(tid), 100, AT_ONCE).await?.is_empty());
     assert!(broker.summary().await?.states.is_empty());
-    assert_eq!(broker.purge().await?, Purged { tasks: 0 });
+    assert_eq!(broker.purge().await?, 0);
     Ok(())
 }
 
@@ -46,7 +46,7 @@ pub async fn what_is_to_be_kept_stays(store: &dyn Fixture) -> Result<()> {
     end(broker, begin(broker, owner).await?, success()).await?;
     begin(broker, owner).await?;
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(broker.purge().await?, Purged { tasks: 0 });
+    assert_eq!(broker.purge().await?, 0);
     assert_eq!(broker.tasks(TaskFilter { services: true, ..TaskFilter::default() }).await?.len(), 4);
     Ok(())
 }

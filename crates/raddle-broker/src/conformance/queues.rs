@@ -152,26 +152,51 @@ pub async fn control_words_written_are_obeyed(store: &dyn Fixture) -> Result<()>
     Ok(())
 }
 
-/// The writer is there to be told.
-pub async fn what_is_no_word_is_refused_while_a_task_waits(store: &dyn Fixture) -> Result<()> {
+/// Whether the task waits or runs, and none of several messages is sent if one of them is refused.
+pub async fn unknown_control_messages_are_refused(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    let tid = submit(broker, spec("task")).await?;
-    let refused = queues::write(&**broker, &ctrl_in(tid), vec!["SIT".into()]).await;
-    let Err(error @ Error::Control(_)) = refused else { panic!("SIT is no word: {refused:?}") };
-    assert!(error.to_string().contains("RESUME"), "it says what words there are: {error}");
-    assert!(broker.depths().await?.is_empty());
+    let owner = worker(broker).await?;
+    let running = submit(broker, spec("running")).await?;
+    begin(broker, owner).await?;
+    let waiting = submit(broker, spec("waiting")).await?;
+    for tid in [running, waiting] {
+        let refused = queues::write(&**broker, &ctrl_in(tid), vec!["KILL".into(), "SIT".into()]).await;
+        let Err(error @ Error::Control(_)) = refused else { panic!("SIT is no command: {refused:?}") };
+        assert!(error.to_string().contains("RESUME"), "it lists the commands: {error}");
+    }
+    assert!(depths(broker).await?.is_empty());
+    assert_eq!(view(broker, waiting).await?.state, State::Created);
     Ok(())
 }
 
-/// Its worker logs and skips it.
-pub async fn what_is_no_word_is_passed_on_while_it_runs(store: &dyn Fixture) -> Result<()> {
+/// Also in JSON.
+pub async fn control_messages_are_read_in_any_case(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    for stop in ["stop", "Stop", r#"{"command":"stop"}"#, r#"{"command":"Stop","request_id":"r-1"}"#] {
+        let tid = submit(broker, spec("task")).await?;
+        let written = queues::write(&**broker, &ctrl_in(tid), vec![stop.into()]).await?;
+        assert_eq!(written, [Written::Control(tid, Delivered::Applied(State::Cancelled))], "{stop}");
+    }
+    Ok(())
+}
+
+/// Its entry in the registry names it.
+pub async fn the_inbox_of_a_worker_takes_requests(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
-    let tid = submit(broker, spec("task")).await?;
-    begin(broker, owner).await?;
-    let written = queues::write(&**broker, &ctrl_in(tid), vec!["SIT".into()]).await?;
-    assert!(matches!(written[..], [Written::Stored(_)]), "{written:?}");
-    assert_eq!(broker.controls(owner, SOON).await?, [Delivery { tid, body: "SIT".into() }]);
+    let inbox = QueueName::Task(owner, Port::Inbox);
+    let registry = peek(broker, QueueName::System(System::Registry)).await?;
+    assert_eq!(registry[0]["queue"], inbox.to_string());
+    let asked = r#"{"spec": {"name": "asked", "queue": "elsewhere", "target": {"command": ["true"]}}}"#;
+    let written = queues::write(&**broker, &inbox, vec![asked.into()]).await?;
+    let [Written::Stored(tid)] = written[..] else { panic!("it is a task: {written:?}") };
+    assert_eq!(view(broker, tid).await?.state, State::Created);
+    assert_eq!(claim_names(broker, request(owner)).await?, ["asked"]);
+    for wrong in ["asked", r#"{"task": "unknown"}"#, r#"{"spec": {}}"#] {
+        let refused = queues::write(&**broker, &inbox, vec![asked.into(), wrong.into()]).await;
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{wrong}: {refused:?}");
+    }
+    assert!(claim(broker, owner, 1).await?.is_empty(), "none or all are submitted");
     Ok(())
 }
 

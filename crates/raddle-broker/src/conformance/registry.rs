@@ -1,7 +1,8 @@
 //! The workers that live on a broker.
 
 use raddle_core::{
-    Control, EventKind, Exit, State, Target, Tid, Word,
+    Control, EventKind, Exit, QueueName, State, Target, Tid, Word,
+    queue_name::Port,
     worker::{Beat, Callee, WorkerInfo, WorkerStatus},
 };
 
@@ -34,7 +35,7 @@ pub async fn an_entry_says_what_the_worker_said(store: &dyn Fixture) -> Result<(
     assert_eq!(entries.iter().map(|entry| entry.tid).collect::<Vec<_>>(), [owner, second]);
     assert_eq!(entries[0].info, told);
     assert_eq!((entries[0].status, entries[0].load, entries[0].spawned_count), (WorkerStatus::Active, 0.0, 0));
-    assert_eq!(entries[0].queue, ctrl_in(owner).to_string());
+    assert_eq!(entries[0].queue, QueueName::Task(owner, Port::Inbox).to_string());
     Ok(())
 }
 
@@ -199,7 +200,8 @@ pub async fn a_worker_that_takes_calls_takes_no_tasks(store: &dyn Fixture) -> Re
     assert!(matches!(broker.control(owner, Control::new(Word::Stop)).await, Err(Error::NotFound(tid)) if tid == owner));
     let tid = submit(broker, spec("task")).await?;
     assert!(!broker.workers().await?[0].would_take(&spec("task")));
-    let waiting = WaitingRequest { caps: caps(""), queues: vec!["default".into()], max: 9, wait: AT_ONCE };
+    let waiting =
+        WaitingRequest { caps: caps(""), queues: vec!["default".into()], before: None, max: 9, wait: AT_ONCE };
     assert_eq!(broker.waiting(waiting).await?, 1);
     let resident = worker(broker).await?;
     assert_eq!(take(broker, resident).await?.tid, tid);

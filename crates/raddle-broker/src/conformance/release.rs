@@ -18,7 +18,7 @@ pub async fn a_released_task_goes_back_uncharged(store: &dyn Fixture) -> Result<
     let task = view(broker, tid).await?;
     assert_eq!((task.state, task.attempt, task.failures, task.losses), (State::Created, 1, 0, 0));
     assert!(task.run_at.is_none() && task.pid.is_none() && task.claimed_at.is_none());
-    let events = broker.events(0, Some(tid), 10, AT_ONCE).await?;
+    let events = broker.events(Some(0), Some(tid), 10, AT_ONCE).await?;
     let last = events.last().expect("there are events");
     assert_eq!((last.event, last.worker, last.detail.as_deref()), (EventKind::Released, Some(owner), Some("no time")));
     assert_eq!(take(broker, owner).await?.attempt, 2);

@@ -169,7 +169,7 @@ pub async fn the_agenda_has_what_is_due(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let began = now();
     let empty = broker.agenda(AT_ONCE).await?;
-    assert!(empty.due.is_empty() && !empty.expired);
+    assert!(empty.due.is_empty() && empty.expired == 0);
     assert!(empty.now.duration_since(began).abs() < jiff::SignedDuration::from_secs(5));
     for (name, ago) in [("late", 30), ("later", 10), ("latest", 20)] {
         make(broker, change(&entry(name, EVERY, began - Duration::from_secs(ago)), None)).await?;
@@ -231,8 +231,7 @@ pub async fn a_task_that_expires_wakes_who_waits_for_the_agenda(store: &dyn Fixt
         submit(broker, Spec { lifetime: Some(Span::millis(50)), ..spec("task") }).await?;
         let agenda = waiting.await.expect("it does not panic")?;
         fastest = fastest.min(began.elapsed());
-        assert!(agenda.expired);
-        assert_eq!(broker.expire().await?, 1);
+        assert_eq!(agenda.expired, 1);
     }
     assert!(fastest < Duration::from_millis(600), "{fastest:?}");
     Ok(())

@@ -26,7 +26,7 @@ pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {
     assert_eq!((task.state, task.attempt, task.failures, task.losses), (State::Created, 0, 0, 0));
     assert_eq!((task.parent, task.worker, task.run_at, task.pid), (Some(parent), None, None, None));
     assert!(!task.paused && !task.dead && task.report.is_none() && task.finished_at.is_none());
-    let events = broker.events(0, Some(tid), 10, AT_ONCE).await?;
+    let events = broker.events(Some(0), Some(tid), 10, AT_ONCE).await?;
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].id, events[0].tid, events[0].event), (tid, tid, EventKind::Created));
     Ok(())
@@ -52,7 +52,7 @@ pub async fn one_invalid_task_refuses_the_whole_batch(store: &dyn Fixture) -> Re
     let refused = broker.submit(batch).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     assert!(broker.tasks(TaskFilter::default()).await?.is_empty());
-    assert!(broker.events(0, None, 10, AT_ONCE).await?.is_empty());
+    assert!(broker.events(Some(0), None, 10, AT_ONCE).await?.is_empty());
     Ok(())
 }
 
@@ -139,7 +139,7 @@ pub async fn ids_increase_over_tasks_messages_and_events(store: &dyn Fixture) ->
         end(handle, begin(handle, owner).await?, success()).await?;
     }
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
-    let events: Vec<_> = broker.events(0, None, 1000, AT_ONCE).await?.iter().map(|event| event.id).collect();
+    let events: Vec<_> = broker.events(Some(0), None, 1000, AT_ONCE).await?.iter().map(|event| event.id).collect();
     assert!(events.is_sorted_by(|a, b| a < b), "{events:?}");
     let messages = ids.iter().filter(|id| !events.contains(id)).count();
     let all: BTreeSet<_> = ids.iter().chain(&events).collect();

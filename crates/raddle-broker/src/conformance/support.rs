@@ -1,6 +1,6 @@
 //! What the cases have in common.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
@@ -9,7 +9,7 @@ use raddle_core::{
 
 use super::Handle;
 use crate::{
-    Error, Result,
+    Detail, Error, Result,
     request::{Claim, ClaimRequest, Fence, Finish, Release, Started, Submit, Verdict},
 };
 
@@ -23,6 +23,14 @@ pub(super) const TTL: Duration = Duration::from_secs(120);
 pub(super) const SHORT_TTL: Duration = Duration::from_millis(300);
 /// After the end of a lease, engines may leave the worker time to give up by itself before others take over.
 const TAKEOVER: Duration = Duration::from_millis(300);
+
+/// What a summary takes to count tasks that wait by kind.
+pub(super) const KINDS: Detail = Detail { finished: false, kinds: true, messages: false };
+
+/// How many messages each queue holds.
+pub(super) async fn depths(broker: &Handle) -> Result<BTreeMap<QueueName, u64>> {
+    Ok(broker.summarize(Detail { messages: true, ..Detail::default() }).await?.messages)
+}
 
 /// A task that needs nothing.
 pub(super) fn spec(name: &str) -> Spec {
@@ -151,13 +159,13 @@ pub(super) async fn view(broker: &Handle, tid: Tid) -> Result<TaskView> {
 
 /// What happened to a task, in order.
 pub(super) async fn kinds(broker: &Handle, tid: Tid) -> Result<Vec<EventKind>> {
-    let events = broker.events(0, Some(tid), 1000, AT_ONCE).await?;
+    let events = broker.events(Some(0), Some(tid), 1000, AT_ONCE).await?;
     Ok(events.iter().map(|event| event.event).collect())
 }
 
 /// The detail of the last thing that happened to a task.
 pub(super) async fn last_detail(broker: &Handle, tid: Tid) -> Result<Option<String>> {
-    let events = broker.events(0, Some(tid), 1000, AT_ONCE).await?;
+    let events = broker.events(Some(0), Some(tid), 1000, AT_ONCE).await?;
     Ok(events.last().and_then(|event| event.detail.clone()))
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    Demand, Error, Result,
+    Error, Result, Summary,
     request::{Fence, TaskFilter, WaitingRequest},
 };
 
@@ -168,7 +168,7 @@ pub async fn short_ids_are_completed(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Among those of the same queue and needs.
+/// Among those that the same worker would take.
 pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tids = submit_all(
@@ -182,8 +182,9 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
         ],
     )
     .await?;
-    for (tid, ahead) in tids.iter().zip([1, 2, 0, 0, 0]) {
-        assert_eq!(broker.ahead_of(*tid).await?, ahead);
+    // A worker that has a gpu runs the others too.
+    for (tid, ahead) in tids.iter().zip([1, 2, 0, 0, 3]) {
+        assert_eq!(broker.waiting(WaitingRequest::ahead_of(&view(broker, *tid).await?)).await?, ahead);
     }
     Ok(())
 }
@@ -192,7 +193,7 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
 pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let look = |tags: &str, wait| {
-        let request = WaitingRequest { caps: caps(tags), queues: vec!["default".into()], max: 3, wait };
+        let request = WaitingRequest { caps: caps(tags), queues: vec!["default".into()], before: None, max: 3, wait };
         async move { broker.waiting(request).await }
     };
     assert_eq!(look("gpu", Duration::ZERO).await?, 0);
@@ -224,11 +225,11 @@ pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<(
 }
 
 /// With the time since which it waits; what cannot be claimed now is told apart.
-pub async fn demand_is_told_by_kind(store: &dyn Fixture) -> Result<()> {
+pub async fn what_waits_is_counted_by_kind(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
-    assert_eq!(broker.demand().await?, Demand::default());
+    assert_eq!(broker.summarize(KINDS).await?, Summary::default());
     let owner = worker(broker).await?;
-    assert_eq!(broker.demand().await?, Demand::default(), "a worker is no work");
+    assert_eq!(broker.summarize(KINDS).await?, Summary::default(), "a worker is no work");
     let kind = |kind: &str, name| Spec { kind: Some(kind.into()), ..spec(name) };
     let tids = submit_all(
         broker,
@@ -243,25 +244,27 @@ pub async fn demand_is_told_by_kind(store: &dyn Fixture) -> Result<()> {
     )
     .await?;
     broker.control(tids[5], Control::new(Word::Pause)).await?;
-    let demand = broker.demand().await?;
-    let by_kind: Vec<(&str, u64)> = demand.kinds.iter().map(|(kind, waiting)| (kind.as_str(), waiting.tasks)).collect();
+    let summary = broker.summarize(KINDS).await?;
+    let by_kind: Vec<(&str, u64)> =
+        summary.kinds.iter().map(|(kind, waiting)| (kind.as_str(), waiting.tasks)).collect();
     assert_eq!(by_kind, [("", 1), ("execute", 2), ("mutate", 1)]);
-    let by_queue: Vec<(&str, u64)> = demand.queues.iter().map(|(queue, tasks)| (queue.as_str(), *tasks)).collect();
+    let by_queue: Vec<(&str, u64)> = summary.ready.iter().map(|(queue, tasks)| (queue.as_str(), *tasks)).collect();
     assert_eq!(by_queue, [("default", 3), ("mail", 1)]);
-    assert_eq!((demand.delayed, demand.paused, demand.active, demand.dead), (1, 1, 0, 0));
-    assert_eq!(demand.kinds["execute"].since.as_nanosecond(), tids[0].unix_nanos().into());
+    assert_eq!((summary.delayed, summary.paused, summary.states.get(&State::Spawning), summary.dead), (1, 1, None, 0));
+    assert_eq!(summary.kinds["execute"].since.as_nanosecond(), tids[0].unix_nanos().into());
 
     // Claimed and begun, and dead.
     take(broker, owner).await?;
     end(broker, begin(broker, owner).await?, failure()).await?;
-    let demand = broker.demand().await?;
-    assert_eq!((demand.active, demand.dead, demand.kinds["execute"].tasks), (1, 1, 1));
+    let summary = broker.summarize(KINDS).await?;
+    assert_eq!((summary.states[&State::Spawning], summary.dead, summary.kinds["execute"].tasks), (1, 1, 1));
+    assert_eq!(summary.states.get(&State::Failed), None, "nobody asked for what is over");
 
     // What is overdue waits although nobody has claimed since, and has done so since its time.
     let soon = submit(broker, Spec { delay: Some(Span::millis(50)), ..kind("soon", "soon") }).await?;
     let begun = Instant::now();
     let since = loop {
-        if let Some(waiting) = broker.demand().await?.kinds.get("soon") {
+        if let Some(waiting) = broker.summarize(KINDS).await?.kinds.get("soon") {
             break waiting.since;
         }
         assert!(begun.elapsed() < Duration::from_secs(20), "what is overdue is not counted");
@@ -272,14 +275,14 @@ pub async fn demand_is_told_by_kind(store: &dyn Fixture) -> Result<()> {
 }
 
 /// More than are looked at in one go.
-pub async fn demand_is_told_of_many(store: &dyn Fixture) -> Result<()> {
+pub async fn many_are_counted_by_kind(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let kinds = ["a", "b", "c"];
     let specs = (0..2500).map(|n| Spec { kind: Some(kinds[n % 3].into()), priority: (n % 7) as u8, ..spec("task") });
     submit_all(broker, specs.collect()).await?;
-    let demand = broker.demand().await?;
-    let by_kind: Vec<u64> = demand.kinds.values().map(|waiting| waiting.tasks).collect();
-    assert_eq!((by_kind, demand.queues["default"]), (vec![834, 833, 833], 2500));
+    let summary = broker.summarize(KINDS).await?;
+    let by_kind: Vec<u64> = summary.kinds.values().map(|waiting| waiting.tasks).collect();
+    assert_eq!((by_kind, summary.ready["default"]), (vec![834, 833, 833], 2500));
     Ok(())
 }
 
@@ -288,7 +291,7 @@ pub async fn an_unknown_task_is_not_there(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     assert!(broker.task(unknown).await?.is_none());
-    let refused = broker.ahead_of(unknown).await;
+    let refused = broker.resubmit(unknown, false).await;
     assert!(matches!(refused, Err(Error::NotFound(tid)) if tid == unknown), "{refused:?}");
     Ok(())
 }

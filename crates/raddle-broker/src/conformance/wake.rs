@@ -222,7 +222,7 @@ fn log_reader(
     tid: Option<raddle_core::Tid>,
 ) -> impl Future<Output = Result<bool>> + Send + 'static {
     let other = other.clone();
-    async move { Ok(!other.events(after, tid, 10, SOON).await?.is_empty()) }
+    async move { Ok(!other.events(Some(after), tid, 10, SOON).await?.is_empty()) }
 }
 
 /// Submission is an event like any other.

@@ -1,3 +1,6 @@
+use std::time::Duration;
+
+use async_trait::async_trait;
 use jiff::Timestamp;
 use raddle_core::EventKind;
 
@@ -22,15 +25,24 @@ fn stretch(events: usize, more: bool) -> Stretch {
     Stretch { events: (1..=events as u64).map(event).collect(), scanned: TID + 100, more }
 }
 
-/// Looks at attempts that have written so much to each stream. The attempts are numbered from one.
-fn look(written: &[[usize; 2]], done: Option<State>, more: bool, from: Cursor) -> Progress {
-    let standing = Standing { attempt: written.len() as u32, done };
-    let mut look = Look::new(tid(), standing, stretch(0, more), from);
-    while let Some(Piece { fence, stream, offset }) = look.wanted() {
-        let there = written[fence.attempt as usize - 1][stream as usize];
-        look.add(vec![b'x'; (there - offset as usize).min(AT_ONCE as usize)]);
+/// Attempts that have written so much to each stream. They are numbered from one.
+struct Written(Vec<[usize; 2]>);
+
+#[async_trait]
+impl Output for Written {
+    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
+        let there = self.0[fence.attempt as usize - 1][stream as usize];
+        Ok(vec![b'x'; (there - offset as usize).min(max as usize)])
     }
-    look.progress()
+
+    async fn follow(&self, _: Tid, _: Cursor, _: Duration) -> Result<Progress> {
+        Err(crate::Error::Closed)
+    }
+}
+
+async fn look(written: &[[usize; 2]], done: Option<State>, more: bool, from: Cursor) -> Progress {
+    let standing = Standing { attempt: written.len() as u32, done };
+    super::look(&Written(written.to_vec()), tid(), standing, stretch(0, more), from).await.unwrap()
 }
 
 fn sizes(progress: &Progress) -> Vec<(u32, Stream, usize)> {
@@ -46,43 +58,43 @@ fn events_are_given_and_entries_of_others_are_passed_over() {
     assert_eq!(stretch(5, false).first(3).len(), 3);
 }
 
-#[test]
-fn a_look_reads_every_attempt_to_its_end() {
-    let seen = look(&[[3, 0], [0, 4]], Some(State::Completed), false, Cursor::default());
+#[tokio::test]
+async fn a_look_reads_every_attempt_to_its_end() {
+    let seen = look(&[[3, 0], [0, 4]], Some(State::Completed), false, Cursor::default()).await;
     assert_eq!(sizes(&seen), [(1, Stream::Stdout, 3), (2, Stream::Stderr, 4)]);
     assert_eq!(seen.cursor, Cursor { event: TID + 100, attempt: 2, stdout: 0, stderr: 4 });
     assert_eq!(seen.done, Some(State::Completed));
 }
 
-#[test]
-fn a_look_goes_on_where_the_last_one_ended() {
-    let first = look(&[[3, 1]], None, false, Cursor::default());
-    let next = look(&[[5, 1]], None, false, first.cursor);
+#[tokio::test]
+async fn a_look_goes_on_where_the_last_one_ended() {
+    let first = look(&[[3, 1]], None, false, Cursor::default()).await;
+    let next = look(&[[5, 1]], None, false, first.cursor).await;
     assert_eq!(sizes(&next), [(1, Stream::Stdout, 2)]);
 }
 
-#[test]
-fn the_end_is_told_after_all_output() {
+#[tokio::test]
+async fn the_end_is_told_after_all_output() {
     let most = AT_ONCE as usize;
-    let first = look(&[[most + 1, 2], [1, 0]], Some(State::Failed), false, Cursor::default());
+    let first = look(&[[most + 1, 2], [1, 0]], Some(State::Failed), false, Cursor::default()).await;
     assert_eq!(sizes(&first), [(1, Stream::Stdout, most), (1, Stream::Stderr, 2)]);
     assert_eq!(first.done, None);
-    let next = look(&[[most + 1, 2], [1, 0]], Some(State::Failed), false, first.cursor);
+    let next = look(&[[most + 1, 2], [1, 0]], Some(State::Failed), false, first.cursor).await;
     assert_eq!(sizes(&next), [(1, Stream::Stdout, 1), (2, Stream::Stdout, 1)]);
     assert_eq!(next.done, Some(State::Failed));
 }
 
-#[test]
-fn the_end_is_told_after_the_last_event() {
-    assert_eq!(look(&[[0, 0]], Some(State::Failed), true, Cursor::default()).done, None);
+#[tokio::test]
+async fn the_end_is_told_after_the_last_event() {
+    assert_eq!(look(&[[0, 0]], Some(State::Failed), true, Cursor::default()).await.done, None);
 }
 
-#[test]
-fn a_follower_waits_only_when_the_whole_log_was_looked_at() {
+#[tokio::test]
+async fn a_follower_waits_only_when_the_whole_log_was_looked_at() {
     let from = Cursor::default();
-    let moved = look(&[[0, 0]], None, false, from);
+    let moved = look(&[[0, 0]], None, false, from).await;
     assert_eq!(then(from, &moved), Then::GoOn);
-    assert_eq!(then(moved.cursor, &look(&[[0, 0]], None, false, moved.cursor)), Then::Wait);
-    assert_eq!(then(moved.cursor, &look(&[[1, 0]], None, false, moved.cursor)), Then::Give);
-    assert_eq!(then(moved.cursor, &look(&[[0, 0]], Some(State::Killed), false, moved.cursor)), Then::Give);
+    assert_eq!(then(moved.cursor, &look(&[[0, 0]], None, false, moved.cursor).await), Then::Wait);
+    assert_eq!(then(moved.cursor, &look(&[[1, 0]], None, false, moved.cursor).await), Then::Give);
+    assert_eq!(then(moved.cursor, &look(&[[0, 0]], Some(State::Killed), false, moved.cursor).await), Then::Give);
 }

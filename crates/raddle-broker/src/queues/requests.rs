@@ -5,14 +5,15 @@ use std::{collections::HashMap, time::Duration};
 
 use raddle_core::{
     Event, EventKind, Exit, QueueName, State, Target, TaskView, Tid,
-    manager::{Errand, PRIME, admit},
+    manager::{Errand, PRIME, Refusal, admit, admit_to_worker},
     queue_name::{Desk, WAITING, requests},
+    spec::InvalidSpec,
 };
 use serde_json::{Value, json};
 
 use super::views::Shown;
 use crate::{
-    Broker, Result,
+    Broker, Error, Result,
     request::{Message, Submit, TaskFilter},
 };
 
@@ -29,6 +30,32 @@ pub async fn ask(broker: &dyn Broker, kind: &str, bodies: Vec<String>, parent: O
     };
     let submitted = broker.submit(bodies.into_iter().map(submit).collect()).await?;
     Ok(submitted.into_iter().map(|one| one.tid()).collect())
+}
+
+/// Submits what is written to the inbox of a task, if that is a live worker which takes requests, and returns the ids.
+pub(super) async fn ask_worker(broker: &dyn Broker, tid: Tid, bodies: &[String]) -> Result<Option<Vec<Tid>>> {
+    let workers = broker.workers().await?;
+    let Some(worker) = workers.iter().find(|entry| entry.tid == tid && entry.info.takes_requests()) else {
+        return Ok(None);
+    };
+    if worker.info.is_manager() {
+        return ask(broker, &worker.info.kind, bodies.to_vec(), None).await.map(Some);
+    }
+    let submit = |body: &String| {
+        let spec = admit_to_worker(&worker.info, body).map_err(refused)?;
+        Ok(Submit { spec, parent: None })
+    };
+    let submitted = broker.submit(bodies.iter().map(submit).collect::<Result<_>>()?).await?;
+    Ok(Some(submitted.into_iter().map(|one| one.tid()).collect()))
+}
+
+fn refused(refusal: Refusal) -> Error {
+    let (path, reason) = match refusal {
+        Refusal::Malformed { path, reason } => (path, reason),
+        Refusal::Invalid(invalid) => return invalid.into(),
+        other => (".".into(), other.to_string()),
+    };
+    InvalidSpec { path: path.into(), reason }.into()
 }
 
 /// What waits for the managers of a type.
@@ -54,7 +81,7 @@ fn request(task: &TaskView) -> Message {
 pub(super) async fn results(broker: &dyn Broker, kind: &str, after: u64, max: u32) -> Result<Vec<Message>> {
     let (mut found, mut after) = (Vec::new(), after);
     while found.len() < max as usize {
-        let events = broker.events(after, None, PAGE, Duration::ZERO).await?;
+        let events = broker.events(Some(after), None, PAGE, Duration::ZERO).await?;
         let Some(last) = events.last() else { break };
         after = last.id.as_u64();
         let telling: Vec<&Event> = events.iter().filter(|event| tells(event.event)).collect();

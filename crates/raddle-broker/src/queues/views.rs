@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use raddle_core::{
     QueueName, State, TaskView, Tid,
-    manager::PRIME,
     queue_name::{Desk, Port, System},
     spec::Reserved,
 };
@@ -44,7 +43,15 @@ pub(super) fn tasks_in(queue: &QueueName) -> Vec<Shown> {
 /// What a queue shows after the id `after`: records and stored messages, in the order of their ids.
 pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max: u32) -> Result<Vec<Message>> {
     let mut seen = match queue {
-        QueueName::System(system) if system.is_view() => return system_view(broker, *system, after, max).await,
+        QueueName::System(System::Log) => {
+            let events = broker.events(Some(after), None, max, Duration::ZERO).await?;
+            events.iter().map(|event| message(event.id, event)).collect()
+        }
+        // A worker that is there says what it is doing: it is one record.
+        QueueName::System(System::Registry | System::Status) => {
+            broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect()
+        }
+        QueueName::System(System::TidMappings | System::Dead) => tasks(broker, queue).await?,
         QueueName::Task(tid, port) => own(broker, *tid, *port).await?.into_iter().collect(),
         queue => match queue.desk() {
             Some((_, Desk::Requests)) => tasks(broker, queue).await?,
@@ -58,7 +65,9 @@ pub(super) async fn look(broker: &dyn Broker, queue: &QueueName, after: u64, max
         },
     };
     seen.retain(|message| message.id.as_u64() > after);
-    seen.extend(stored(broker, queue, after, max).await?);
+    if !super::is_view(queue) {
+        seen.extend(stored(broker, queue, after, max).await?);
+    }
     seen.sort_by_key(|message| message.id);
     seen.truncate(max as usize);
     Ok(seen)
@@ -110,26 +119,6 @@ async fn result(broker: &dyn Broker, task: &TaskView) -> Result<String> {
         "stdout": String::from_utf8_lossy(&stdout),
     })
     .to_string())
-}
-
-async fn system_view(broker: &dyn Broker, system: System, after: u64, max: u32) -> Result<Vec<Message>> {
-    let mut shown: Vec<Message> = match system {
-        System::Log => {
-            let events = broker.events(after, None, max, Duration::ZERO).await?;
-            events.iter().map(|event| message(event.id, event)).collect()
-        }
-        System::TidMappings | System::Dead => tasks(broker, &QueueName::System(system)).await?,
-        System::SpawnResults => return requests::results(broker, PRIME, after, max).await,
-        // Who is there says what it is doing: it is one record.
-        System::Registry | System::Status => {
-            broker.workers().await?.iter().map(|entry| message(entry.tid, entry)).collect()
-        }
-        _ => Vec::new(),
-    };
-    shown.retain(|message| message.id.as_u64() > after);
-    shown.sort_by_key(|message| message.id);
-    shown.truncate(max as usize);
-    Ok(shown)
 }
 
 /// The tasks that a queue shows, as it shows them.

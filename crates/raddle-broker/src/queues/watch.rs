@@ -1,6 +1,6 @@
 //! Seeing what comes into a queue, without taking it.
 
-use std::{collections::HashSet, future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
 use raddle_core::{
     QueueName, Tid,
@@ -12,10 +12,8 @@ use super::{PAGE, views};
 use crate::{
     Broker, Result,
     request::{Message, Peek},
+    wait::FOR_EVER,
 };
-
-/// Beyond this nobody waits, and a clock could overflow.
-const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// A watcher of one queue. It remembers what it has shown.
 ///
@@ -40,9 +38,13 @@ impl Watch {
     /// What has come since the last call; waits for the first.
     pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
         match self.queue {
-            QueueName::System(System::Log) => self.next_events(broker, wait).await,
-            _ if matches!(self.queue.desk(), Some((_, Desk::Results))) => self.next_results(broker, wait).await,
-            _ if matches!(self.queue.desk(), Some((_, Desk::Requests | Desk::Status))) => {
+            QueueName::System(System::Log) => {
+                broker.events(Some(self.after), None, 1, wait).await?;
+                let new = views::look(broker, &self.queue, self.after, PAGE).await?;
+                self.pass(&new);
+                Ok(new)
+            }
+            _ if matches!(self.queue.desk(), Some((_, Desk::Requests | Desk::Results | Desk::Status))) => {
                 self.next_records(broker, None, wait).await
             }
             QueueName::System(system) if system.is_view() => self.next_records(broker, None, wait).await,
@@ -50,32 +52,6 @@ impl Watch {
                 self.next_records(broker, Some(tid), wait).await
             }
             _ => self.next_stored(broker, wait).await,
-        }
-    }
-
-    async fn next_events(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
-        if let Some(last) = broker.events(self.after, None, 1, wait).await?.last() {
-            let before = last.id.as_u64() - 1;
-            self.after = before.max(self.after);
-        }
-        let new = views::look(broker, &self.queue, self.after, PAGE).await?;
-        self.pass(&new);
-        Ok(new)
-    }
-
-    /// Of all events, few may be about requests. Those that are not are gone through once.
-    async fn next_results(&mut self, broker: &dyn Broker, wait: Duration) -> Result<Vec<Message>> {
-        let deadline = Instant::now() + wait.min(LONGEST_WAIT);
-        loop {
-            let end = broker.last_event().await?;
-            let new = views::look(broker, &self.queue, self.after, PAGE).await?;
-            self.pass(&new);
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !new.is_empty() || left.is_zero() {
-                return Ok(new);
-            }
-            self.after = self.after.max(end);
-            broker.events(self.after, None, 1, left).await?;
         }
     }
 
@@ -87,22 +63,30 @@ impl Watch {
 
     /// Records come and go with events, so the log is what tells when to look at them again.
     async fn next_records(&mut self, broker: &dyn Broker, tid: Option<Tid>, wait: Duration) -> Result<Vec<Message>> {
-        let deadline = Instant::now() + wait.min(LONGEST_WAIT);
+        let deadline = Instant::now() + wait.min(FOR_EVER);
+        // What became of requests is a part of the log: events that are not about them are gone through once.
+        let is_log = matches!(self.queue.desk(), Some((_, Desk::Results)));
         loop {
             // Asked for before records are looked at, so that no change falls in between.
             let end = broker.last_event().await?;
-            let mut new = self.new_records(broker).await?;
-            let stored = views::stored(broker, &self.queue, self.after, PAGE).await?;
-            self.pass(&stored);
-            new.extend(stored);
+            let mut new = if is_log { Vec::new() } else { self.new_records(broker).await? };
+            let later = match is_log {
+                true => views::look(broker, &self.queue, self.after, PAGE).await?,
+                false => views::stored(broker, &self.queue, self.after, PAGE).await?,
+            };
+            self.pass(&later);
+            new.extend(later);
             let left = deadline.saturating_duration_since(Instant::now());
             if !new.is_empty() || left.is_zero() {
                 return Ok(new);
             }
-            either(async { broker.events(end, tid, 1, left).await.map(drop) }, async {
-                broker.look(self.peek(left)).await.map(drop)
-            })
-            .await?;
+            if is_log {
+                self.after = self.after.max(end);
+            }
+            tokio::select! {
+                event = broker.events(Some(end), tid, 1, left) => drop(event?),
+                message = broker.look(self.peek(left)) => drop(message?),
+            }
         }
     }
 
@@ -134,14 +118,4 @@ impl Watch {
             self.after = last.id.as_u64();
         }
     }
-}
-
-/// Waits for whichever is first.
-async fn either(a: impl Future<Output = Result<()>>, b: impl Future<Output = Result<()>>) -> Result<()> {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    poll_fn(|cx| match a.as_mut().poll(cx) {
-        Poll::Pending => b.as_mut().poll(cx),
-        ready => ready,
-    })
-    .await
 }

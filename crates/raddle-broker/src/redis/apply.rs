@@ -6,14 +6,12 @@ use raddle_core::Tid;
 
 use super::{
     Redis,
-    change::{Change, Draft, Output, Snapshot, Tail},
-    keys::output_field,
+    change::{Change, Draft, Snapshot},
     link::{Link, Sure},
-    output::MAX_KEPT,
     reclaim::TAKEOVER_MARGIN,
     record::{Done, Record, Stored},
     script,
-    value::{arg, list, maybe, micros, text},
+    value::arg,
 };
 use crate::{Error, Result};
 
@@ -33,14 +31,6 @@ pub(super) enum Applied {
     Missing,
     /// The worker that was held to be gone is alive.
     Alive,
-}
-
-/// The keys and bytes that a batch of changes names by number.
-struct Batch<'l> {
-    link: &'l Link,
-    keys: Vec<String>,
-    parts: HashMap<String, usize>,
-    bytes: Vec<Vec<u8>>,
 }
 
 impl Redis {
@@ -88,41 +78,40 @@ pub(super) async fn snapshots(link: &Link, tids: &[Tid]) -> Result<HashMap<Tid, 
         for tid in tids {
             pipe.cmd("ZRANGEBYLEX").arg(link.keys.of("words")).arg(format!("[{tid}:")).arg(format!("({tid};"));
         }
-        let mut answers = link.pipe(pipe).await?.into_iter();
+        let answers: Vec<Vec<Option<String>>> = link.query(&pipe).await?;
+        let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or_default();
-        let now = micros(next());
-        let [specs, records, ends] = [list(next()), list(next()), list(next())];
+        let time = next().into_iter().flatten().filter_map(|part| part.parse::<i64>().ok());
+        let now = time.fold(0, |time, part| time * 1_000_000 + part);
+        let (specs, records, ends) = (next(), next(), next());
         for (((tid, spec), record), done) in tids.iter().zip(specs).zip(records).zip(ends) {
-            let words = list(next()).into_iter().filter_map(word).collect();
-            let Some(stored) = maybe(spec) else { continue };
-            let raw = maybe(record).unwrap_or_default();
+            // A stored word stands behind the ids of its task and its own.
+            let word = |word: String| word.splitn(3, ':').nth(2).map(Into::into);
+            let words = next().into_iter().flatten().filter_map(word).collect();
+            let Some(stored) = spec else { continue };
+            let raw = record.unwrap_or_default();
             let record = match raw.as_str() {
                 "" => Stored::parse(*tid, &stored)?.untouched(),
                 raw => Record::parse(*tid, raw)?,
             };
-            let done = maybe(done).map(|done| Done::parse(*tid, &done)).transpose()?;
+            let done = done.map(|done| Done::parse(*tid, &done)).transpose()?;
             found.insert(*tid, Snapshot { tid: *tid, stored, raw, record, done, words, now });
         }
     }
     Ok(found)
 }
 
-/// What a stored word says: it stands behind the ids of its task and its own.
-fn word(value: redis::Value) -> Option<String> {
-    text(value).splitn(3, ':').nth(2).map(Into::into)
-}
-
 /// Makes changes, each if its task is still as it was read.
 pub(super) async fn apply(link: &Link, drafts: &[Draft<'_>], sure: Sure) -> Result<Vec<Applied>> {
     let mut applied = Vec::with_capacity(drafts.len());
     for drafts in drafts.chunks(AT_ONCE) {
-        let mut batch = Batch { link, keys: Vec::new(), parts: HashMap::new(), bytes: Vec::new() };
-        let changes: Vec<Change> = drafts.iter().map(|draft| batch.add(draft)).collect();
+        let mut bytes = Vec::new();
+        let changes: Vec<Change> = drafts.iter().map(|draft| draft.change(&mut bytes)).collect();
         let json = serde_json::to_vec(&changes).expect("changes have only string keys");
-        let mut args = vec![arg(MAX_KEPT), arg(TAKEOVER_MARGIN.as_millis()), json];
-        args.append(&mut batch.bytes);
-        let answer = link.change(&script::APPLY, batch.keys, args, sure).await?;
-        applied.extend(list(answer).into_iter().map(|answer| match text(answer).as_str() {
+        let mut args = vec![arg(link.max_output()), arg(TAKEOVER_MARGIN.as_millis()), json];
+        args.append(&mut bytes);
+        let answers: Vec<String> = link.change(&script::APPLY, args, sure).await?;
+        applied.extend(answers.iter().map(|answer| match answer.as_str() {
             "ok" => Applied::Made,
             "missing" => Applied::Missing,
             "alive" => Applied::Alive,
@@ -130,39 +119,4 @@ pub(super) async fn apply(link: &Link, drafts: &[Draft<'_>], sure: Sure) -> Resu
         }));
     }
     Ok(applied)
-}
-
-impl Batch<'_> {
-    fn add(&mut self, draft: &Draft<'_>) -> Change {
-        let mut change = draft.change();
-        let fence = draft.fence();
-        if change.part.is_empty() {
-            if draft.is_over() {
-                change.leaves = Some(self.key(self.link.keys.wake(&fence.tid.to_string())));
-            }
-        } else {
-            change.stream = match self.parts.get(&change.part) {
-                Some(known) => *known,
-                None => {
-                    let stream = self.key(self.link.keys.ready(&change.part));
-                    self.parts.insert(change.part.clone(), stream);
-                    stream
-                }
-            };
-        }
-        for (stream, tail) in &draft.output {
-            let (key, field, bytes) = match tail {
-                Tail::Whole(bytes) => (None, Some(output_field(fence, *stream)), bytes),
-                Tail::Rest(bytes) => (Some(self.key(self.link.keys.output(fence, *stream))), None, bytes),
-            };
-            self.bytes.push(bytes.clone());
-            change.output.push(Output { key, field, bytes: self.bytes.len() });
-        }
-        change
-    }
-
-    fn key(&mut self, key: String) -> usize {
-        self.keys.push(key);
-        self.keys.len()
-    }
 }

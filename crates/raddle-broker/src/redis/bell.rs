@@ -17,9 +17,8 @@ const OPENING: Duration = Duration::from_secs(2);
 pub(super) struct Bell {
     target: Arc<Target>,
     keys: Arc<Keys>,
-    control: OnceCell<watch::Receiver<u64>>,
-    log: OnceCell<watch::Receiver<u64>>,
-    queue: OnceCell<watch::Receiver<u64>>,
+    /// One for each topic.
+    rung: [OnceCell<watch::Receiver<u64>>; 3],
 }
 
 /// A wait for something that may be there when its topic rings.
@@ -30,7 +29,7 @@ pub(super) struct Wait {
 
 impl Bell {
     pub(super) fn new(target: Arc<Target>, keys: Arc<Keys>) -> Self {
-        Self { target, keys, control: OnceCell::new(), log: OnceCell::new(), queue: OnceCell::new() }
+        Self { target, keys, rung: Default::default() }
     }
 
     /// A wait for `topic`, which listens from now on.
@@ -40,12 +39,7 @@ impl Bell {
         if wait.is_zero() {
             return Wait { rung: None, deadline };
         }
-        let cell = match topic {
-            Topic::Control => &self.control,
-            Topic::Log => &self.log,
-            Topic::Queue => &self.queue,
-        };
-        let mut rung = cell.get_or_init(async || self.listen(topic)).await.clone();
+        let mut rung = self.rung[topic as usize].get_or_init(async || self.listen(topic)).await.clone();
         let _ = timeout(OPENING.min(wait), rung.wait_for(|rings| *rings > 0)).await;
         rung.mark_unchanged();
         Wait { rung: Some(rung), deadline }

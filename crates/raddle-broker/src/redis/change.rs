@@ -10,6 +10,7 @@ use raddle_core::{
 use serde::Serialize;
 
 use super::{
+    keys::output_field,
     record::{Done, Place, Record, Stored},
     value::{at_micros, at_nanos},
 };
@@ -45,11 +46,10 @@ pub(super) struct Draft<'a> {
 }
 
 /// The end of what an attempt wrote.
-pub(super) enum Tail {
-    /// All there is of it.
-    Whole(Vec<u8>),
-    /// What comes after what was written before.
-    Rest(Vec<u8>),
+pub(super) struct Tail {
+    /// Whether nothing was written before it.
+    pub(super) whole: bool,
+    pub(super) bytes: Vec<u8>,
 }
 
 struct End {
@@ -69,20 +69,19 @@ struct Event {
 }
 
 /// A change as the script reads it. What is absent there is not to be checked or done.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 pub(super) struct Change {
     tid: String,
-    pub(super) part: String,
-    /// The number of its partition's stream.
-    pub(super) stream: usize,
+    part: String,
     from: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     words: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<String>,
-    /// The number of the key that goes with a worker.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) leaves: Option<usize>,
+    /// Whether it is a worker that leaves the registry.
+    leaves: bool,
+    /// Whether what the attempt has chained follows it.
+    follows: bool,
     moves: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<String>,
@@ -99,17 +98,16 @@ pub(super) struct Change {
     clears: bool,
     events: Vec<Event>,
     replies: Vec<String>,
-    pub(super) output: Vec<Output>,
+    output: Vec<Output>,
 }
 
-/// Bytes to be added to the output of an attempt: under the key of this number, or in this field.
+/// Bytes to be added to the output of an attempt, by their number.
 #[derive(Serialize)]
-pub(super) struct Output {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) key: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) field: Option<String>,
-    pub(super) bytes: usize,
+struct Output {
+    field: String,
+    /// Whether that is all of it.
+    whole: bool,
+    bytes: usize,
 }
 
 impl Snapshot {
@@ -230,8 +228,8 @@ impl<'a> Draft<'a> {
         self.end.as_ref().map_or_else(|| self.record.state(), |end| end.state)
     }
 
-    /// The change as the script reads it, but for the numbers of keys and bytes.
-    pub(super) fn change(&self) -> Change {
+    /// The change as the script reads it. Bytes that it names by number are added to `bytes`.
+    pub(super) fn change(&self, bytes: &mut Vec<Vec<u8>>) -> Change {
         let before = self.before;
         let (done, expires, key) = match &self.end {
             Some(end) => {
@@ -259,6 +257,8 @@ impl<'a> Draft<'a> {
             from: before.raw.clone(),
             words: self.obeyed.then_some(before.words.len()),
             gone: self.gone.map(|gone| gone.to_string()),
+            leaves: before.is_service() && self.end.is_some(),
+            follows: before.record.chained && self.end.as_ref().is_some_and(|end| end.state == State::Completed),
             moves: done.is_some() || self.record.place != before.record.place,
             to: done.is_none().then(|| self.record.to_string()),
             due,
@@ -270,7 +270,14 @@ impl<'a> Draft<'a> {
             clears: self.obeyed,
             events: self.events.clone(),
             replies: self.replies.clone(),
-            ..Change::default()
+            output: self
+                .output
+                .iter()
+                .map(|(stream, Tail { whole, bytes: tail })| {
+                    bytes.push(tail.clone());
+                    Output { field: output_field(before.fence(), *stream), whole: *whole, bytes: bytes.len() }
+                })
+                .collect(),
         }
     }
 
@@ -314,16 +321,6 @@ impl<'a> Draft<'a> {
     pub(super) fn end_waiting(&mut self, state: State, exit: Exit) {
         let report = self.before.report(exit);
         self.finish(state, false, report, None);
-    }
-
-    /// The attempt that this is about.
-    pub(super) fn fence(&self) -> Fence {
-        self.before.fence()
-    }
-
-    /// Whether the task is over from now on.
-    pub(super) fn is_over(&self) -> bool {
-        self.end.is_some()
     }
 
     fn is_held(&self) -> bool {

@@ -1,9 +1,8 @@
 //! Tasks out.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, mem, sync::Arc, time::Duration};
 
 use raddle_core::{Exit, State, Tid};
-use redis::Value;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
@@ -12,217 +11,177 @@ use super::{
     change::Draft,
     fault::Fault,
     finish::release,
-    group::{Group, Shared},
     keys::Part,
     link::{Backoff, Sure},
-    reader::Woken,
     record::{Place, Stored},
     script,
-    value::{arg, list, maybe, number, text, tid},
+    value::{arg, tids},
 };
 use crate::{Claim, ClaimRequest, Error, Fence, Release, Result};
 
 /// What a look for tasks brought.
-struct Look {
-    found: Found,
-    /// The streams by which others are to be woken, once the caller has what is his.
-    wakes: Vec<String>,
-}
-
 enum Found {
-    /// Tasks, and whether more were waiting.
-    Claims(Vec<Claim>, bool),
+    Claims(Vec<Claim>),
     /// Nothing, and when something may be due.
     Nothing(Option<Duration>),
     /// The caller knows of other partitions than there are, and nothing was looked for.
     NewParts,
 }
 
-/// How many tasks one script gives to several workers at most: nobody else is served meanwhile.
-const TAKEN_AT_ONCE: usize = 64;
-
-/// What came of waiting for tasks.
-#[derive(Default)]
-struct Outcome {
+/// Claims on their way to the caller. Those that the caller does not take are given back.
+struct Offer {
+    core: Arc<Core>,
     claims: Vec<Claim>,
-    wakes: Vec<String>,
+}
+
+type Caller = oneshot::Sender<Result<Offer>>;
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let claims = mem::take(&mut self.claims);
+        if !claims.is_empty() {
+            let core = Arc::clone(&self.core);
+            tokio::spawn(async move { core.give_back(claims).await });
+        }
+    }
 }
 
 impl Redis {
-    /// Claims on a task of its own: whoever stops waiting for claims that are made already gives them back that way.
+    /// Claims on a task of its own, so that a claim whose caller stops waiting comes to its end.
     pub(super) async fn claim_for(&self, request: ClaimRequest) -> Result<Vec<Claim>> {
-        let (give, mut given) = oneshot::channel();
-        let (core, owner) = (Arc::clone(&self.core), request.owner);
+        let (mut caller, offered) = oneshot::channel();
+        let core = Arc::clone(&self.core);
         tokio::spawn(async move {
-            let mut give = give;
-            let (outcome, wakes) = match core.claim(request, &mut give).await {
-                Ok(outcome) => (Ok(outcome.claims), outcome.wakes),
-                Err(error) => (Err(error), Vec::new()),
-            };
-            if let Err(Ok(claims)) = give.send(outcome) {
-                core.give_back(claims).await;
-                tracing::debug!(%owner, "a claim was given up");
-            }
-            core.wake(&wakes).await;
+            let claims = core.claim(&request, &mut caller).await;
+            let _ = caller.send(claims.map(|claims| Offer { core, claims }));
         });
-        // Dropped between the answer and the next poll, the channel still has what was sent.
-        struct Undelivered<'a>(&'a mut oneshot::Receiver<Result<Vec<Claim>>>, Arc<Core>);
-        impl Drop for Undelivered<'_> {
-            fn drop(&mut self) {
-                self.0.close();
-                if let Ok(Ok(claims)) = self.0.try_recv()
-                    && !claims.is_empty()
-                {
-                    let core = Arc::clone(&self.1);
-                    tokio::spawn(async move { core.give_back(claims).await });
-                }
-            }
-        }
-        let waiting = Undelivered(&mut given, Arc::clone(&self.core));
-        let answer = (&mut *waiting.0).await;
-        answer.unwrap_or(Err(Error::Closed))
+        offered.await.unwrap_or(Err(Error::Closed)).map(|mut offer| mem::take(&mut offer.claims))
     }
 }
 
 impl Core {
-    async fn claim(
-        self: &Arc<Self>,
-        request: ClaimRequest,
-        caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
-    ) -> Result<Outcome> {
+    async fn claim(&self, request: &ClaimRequest, caller: &mut Caller) -> Result<Vec<Claim>> {
         let deadline = Instant::now() + request.wait.min(FOR_EVER);
         if request.only.is_some() {
-            return self.claim_only(&request, deadline, caller).await;
+            return self.claim_only(request, caller).await;
         }
         let options = &self.link.target.address.options;
-        let mut backoff = Backoff::new(options, options.give_up_after);
-        let mut woken_by = None;
+        let mut backoff = Backoff::new(options, FOR_EVER);
+        let (mut wait, mut has_warned) = (None, false);
         loop {
-            let parts = self.parts_for(&request);
-            let Look { found, mut wakes } = self.look(&request, &parts).await?;
-            let again_in = match found {
-                Found::Claims(claims, more) => {
-                    // A batch wakes a few, and each of them one more, until all are taken.
-                    wakes.extend(woken_by.filter(|_| more));
-                    return Ok(Outcome { claims, wakes });
-                }
-                Found::NewParts => {
-                    self.refresh_parts().await?;
-                    continue;
-                }
-                Found::Nothing(again_in) => again_in,
-            };
-            woken_by = None;
-            self.wake(&wakes).await;
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || caller.is_closed() {
-                return Ok(Outcome::default());
-            }
-            let wait = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL).min(left);
-            match self.block(request.owner, &parts, wait, caller.closed()).await {
-                Ok(Woken::Ended) => return Ok(Outcome::default()),
-                Ok(Woken::By(stream)) => {
-                    backoff = Backoff::new(options, options.give_up_after);
-                    woken_by = stream;
-                }
-                Err(Fault::Final(error)) => return Err(*error),
-                Err(fault) => {
-                    if !backoff.pause().await {
-                        return Err(self.link.give_up(fault));
+            // Why this worker cannot wait for tasks, now or ever.
+            let mut refusal = None;
+            let parts = self.parts_for(request);
+            let call = self.link.call(&script::CLAIM, self.claim_args(request, &parts));
+            let answer = match wait {
+                None => self.link.send_call(&call, Sure::Done).await,
+                Some(wait) => {
+                    match self.block(request.owner, &parts, wait, call.command(), caller.closed()).await {
+                        Ok(answer) => {
+                            backoff = Backoff::new(options, FOR_EVER);
+                            has_warned = false;
+                            Ok(answer)
+                        }
+                        // The claim may have been made, also behind a `BLPOP` that was refused: its answer is asked for once more.
+                        Err(fault) => {
+                            if let Fault::Final(error) = fault {
+                                refusal = Some(error);
+                            } else {
+                                if !has_warned {
+                                    tracing::warn!(%fault, "waiting for tasks was interrupted, and is tried again");
+                                    has_warned = true;
+                                }
+                                tokio::select! {
+                                    _ = backoff.pause() => {}
+                                    () = tokio::time::sleep_until(deadline) => {}
+                                    () = caller.closed() => {}
+                                }
+                            }
+                            self.link.send_call(&call, Sure::Done).await
+                        }
                     }
                 }
+            };
+            let again_in = match (self.found(request, self.link.end(&call, answer)?).await?, refusal) {
+                (Found::Claims(claims), _) => return Ok(claims),
+                (_, Some(error)) => return Err(*error),
+                (Found::NewParts, None) => {
+                    self.refresh_parts().await?;
+                    wait = None;
+                    continue;
+                }
+                (Found::Nothing(again_in), None) => again_in,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || caller.is_closed() {
+                return Ok(Vec::new());
             }
+            let again_in = again_in.unwrap_or(SAFETY_INTERVAL).clamp(Duration::from_millis(1), SAFETY_INTERVAL);
+            wait = Some(again_in.min(left));
         }
     }
 
     /// Claims one task, whatever its queue and needs.
-    async fn claim_only(
-        self: &Arc<Self>,
-        request: &ClaimRequest,
-        deadline: Instant,
-        caller: &mut oneshot::Sender<Result<Vec<Claim>>>,
-    ) -> Result<Outcome> {
+    async fn claim_only(&self, request: &ClaimRequest, caller: &mut Caller) -> Result<Vec<Claim>> {
         // Whatever makes a task ready is an event, but for its time.
-        let left = deadline.saturating_duration_since(Instant::now());
-        let mut wait = self.bell.wait(super::Topic::Log, left).await;
+        let mut wait = self.bell.wait(super::Topic::Log, request.wait).await;
         loop {
-            let Look { found, wakes } = self.look(request, &[]).await?;
-            let again_in = match found {
-                Found::Claims(claims, _) => return Ok(Outcome { claims, wakes }),
+            let answer = self.link.change(&script::CLAIM, self.claim_args(request, &[]), Sure::Done).await?;
+            let again_in = match self.found(request, answer).await? {
+                Found::Claims(claims) => return Ok(claims),
                 Found::Nothing(again_in) => again_in,
                 Found::NewParts => None,
             };
-            self.wake(&wakes).await;
             let again = tokio::select! {
                 again = wait.again(again_in) => again,
                 () = caller.closed() => false,
             };
             if !again {
-                return Ok(Outcome::default());
+                return Ok(Vec::new());
             }
         }
     }
 
-    /// Takes what is there now.
-    async fn look(self: &Arc<Self>, request: &ClaimRequest, parts: &[Part]) -> Result<Look> {
-        let parts = parts.iter().map(|part| part.name.clone()).collect();
-        let ask = Ask { owner: request.owner, max: request.max, only: request.only, parts };
-        self.read_look(request, Group::ask(self, ask).await?).await
+    fn claim_args(&self, request: &ClaimRequest, parts: &[Part]) -> Vec<Vec<u8>> {
+        let known = self.parts.lock().expect("no holder panics").len();
+        let only = request.only.map_or(Vec::new(), arg);
+        let mut args = vec![arg(request.owner), arg(request.max), arg(known), only];
+        args.extend(parts.iter().map(|part| arg(&part.name)));
+        args
     }
 
-    async fn read_look(&self, request: &ClaimRequest, answer: Value) -> Result<Look> {
-        let mut answer = list(answer).into_iter();
-        let word = answer.next().map(text);
-        let wakes = answer.next().map_or(Vec::new(), list).into_iter();
-        let wakes = wakes.map(|part| self.keys.ready(&text(part))).collect();
-        let mut rest = || answer.next().and_then(maybe).filter(|text| !text.is_empty());
-        let found = match word.as_deref() {
-            Some("ok") => {
-                let more = rest().is_some();
-                self.found(answer, more).await?
+    /// What the script has answered.
+    async fn found(&self, request: &ClaimRequest, answer: Vec<Vec<u8>>) -> Result<Found> {
+        let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+        let Some((word, rest)) = answer.split_first() else { return Err(Error::NotFound(request.owner)) };
+        let claims = match word.as_str() {
+            "ok" => rest.chunks_exact(3).map(|task| (&task[0], &task[1], task[2].clone())).collect(),
+            // It was remembered without the specs.
+            "again" => {
+                let tasks = snapshots(&self.link, &tids(rest.iter().step_by(2).cloned())).await?;
+                let stored = |tid: &String| Some(tasks.get(&tid.parse::<Tid>().ok()?)?.stored.clone());
+                rest.chunks_exact(2).filter_map(|task| Some((&task[0], &task[1], stored(&task[0])?))).collect()
             }
-            Some("again") => {
-                let more = rest().is_some();
-                let answer = self.fetch_specs(answer).await?;
-                self.found(answer.into_iter(), more).await?
+            "none" => {
+                return Ok(Found::Nothing(rest.first().and_then(|due| due.parse().ok()).map(Duration::from_micros)));
             }
-            Some("none") => Found::Nothing(rest().and_then(|text| text.parse().ok()).map(Duration::from_micros)),
-            Some("parts") => Found::NewParts,
+            "parts" => return Ok(Found::NewParts),
             _ => return Err(Error::NotFound(request.owner)),
         };
-        Ok(Look { found, wakes })
+        let claims = self.readable(claims).await?;
+        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims) })
     }
 
-    /// Adds the specs to an answer that was remembered without them.
-    async fn fetch_specs(&self, answer: impl Iterator<Item = Value>) -> Result<Vec<Value>> {
-        let pairs: Vec<Value> = answer.collect();
-        let mut pipe = redis::pipe();
-        for pair in pairs.chunks_exact(2) {
-            pipe.cmd("HGET").arg(self.keys.of("spec")).arg(text(pair[0].clone()));
-        }
-        let specs = self.link.pipe(pipe).await?;
-        let filled = pairs.chunks_exact(2).zip(specs).flat_map(|(pair, spec)| [pair[0].clone(), pair[1].clone(), spec]);
-        Ok(filled.collect())
-    }
-
-    async fn found(&self, answer: impl Iterator<Item = Value>, more: bool) -> Result<Found> {
-        let claims = self.readable(answer).await?;
-        Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims, more) })
-    }
-
-    /// The tasks of an answer. A record that nobody can read must not stand in the way of those behind it, and fails.
-    async fn readable(&self, mut answer: impl Iterator<Item = Value>) -> Result<Vec<Claim>> {
-        let (mut claims, mut unreadable) = (Vec::new(), Vec::new());
-        while let (Some(id), Some(attempt), Some(stored)) = (answer.next(), answer.next(), answer.next()) {
-            let Some(tid) = tid(id) else { continue };
-            let fence = Fence { tid, attempt: number(attempt) as u32 };
-            match read_claim(fence, &text(stored)) {
-                Ok(claim) => claims.push(claim),
-                Err(error) => unreadable.push((fence, error)),
+    /// Reads tasks. A record that cannot be read must not stand in the way of those behind it, and fails.
+    async fn readable(&self, tasks: Vec<(&String, &String, String)>) -> Result<Vec<Claim>> {
+        let mut claims = Vec::new();
+        for (tid, attempt, stored) in tasks {
+            let (Ok(tid), Ok(attempt)) = (tid.parse(), attempt.parse()) else { continue };
+            let fence = Fence { tid, attempt };
+            match Stored::parse(tid, &stored).and_then(|stored| stored.spec(tid)) {
+                Ok(spec) => claims.push(Claim { fence, spec }),
+                Err(error) => self.fail(fence, &error).await?,
             }
-        }
-        for (fence, error) in &unreadable {
-            self.fail(*fence, error).await?;
         }
         self.fresh(claims).await
     }
@@ -265,11 +224,8 @@ impl Core {
         Ok(())
     }
 
-    /// Gives back what nobody has begun.
+    /// Gives back what has not begun.
     async fn give_back(&self, claims: Vec<Claim>) {
-        if claims.is_empty() {
-            return;
-        }
         let give_back = async || -> Result<()> {
             let tids: Vec<Tid> = claims.iter().map(|claim| claim.fence.tid).collect();
             let tasks = snapshots(&self.link, &tids).await?;
@@ -281,7 +237,7 @@ impl Core {
             release(&self.link, back.collect()).await.map(drop)
         };
         if let Err(error) = give_back().await {
-            tracing::warn!(%error, "claims that nobody waits for were not given back: they come back with the worker's lease");
+            tracing::warn!(%error, "claims whose caller is gone were not given back: they come back with the worker's lease");
         }
     }
 
@@ -293,59 +249,14 @@ impl Core {
     }
 
     async fn refresh_parts(&self) -> Result<()> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SMEMBERS").arg(self.keys.of("parts"));
-        let names = self.link.pipe(pipe).await?.pop().unwrap_or_default();
+        let names: Vec<String> = self.link.read(redis::cmd("SMEMBERS").arg(self.keys.of("parts"))).await?;
         // One that cannot be read is counted all the same, and serves no worker.
         let parse = |name: String| {
             Part::parse(&name).unwrap_or(Part { name, priority: 0, queue: String::new(), needs: Default::default() })
         };
-        let mut parts: Vec<Part> = list(names).into_iter().map(text).map(parse).collect();
+        let mut parts: Vec<Part> = names.into_iter().map(parse).collect();
         parts.sort_by_key(|part| Reverse(part.priority));
         *self.parts.lock().expect("no holder panics") = Arc::new(parts);
         Ok(())
     }
-}
-
-/// A look for tasks, as the script takes it.
-pub(super) struct Ask {
-    owner: Tid,
-    max: u32,
-    /// The only task that is wanted.
-    only: Option<Tid>,
-    /// The partitions that the worker serves, the most urgent first.
-    parts: Vec<String>,
-}
-
-impl Shared for Ask {
-    type Answer = Value;
-
-    const MOST: usize = TAKEN_AT_ONCE;
-
-    fn weight(&self) -> usize {
-        self.max as usize
-    }
-
-    fn goes_with(&self, other: &Self) -> bool {
-        self.only.is_none() && other.only.is_none() && self.max == other.max && self.parts == other.parts
-    }
-
-    fn group(core: &Core) -> &Group<Self> {
-        &core.claiming
-    }
-
-    async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Value>> {
-        let Some(Self { max, only, parts: served, .. }) = parts.first() else { return Ok(Vec::new()) };
-        let known = core.parts.lock().expect("no holder panics").len();
-        let mut args = vec![arg(max), arg(known), only.map_or(Vec::new(), arg), arg(served.len())];
-        args.extend(served.iter().map(arg));
-        args.extend(parts.iter().map(|part| arg(part.owner)));
-        Ok(list(core.link.change(&script::CLAIM, Vec::new(), args, Sure::Done).await?))
-    }
-}
-
-/// A claim, as it is stored.
-fn read_claim(fence: Fence, stored: &str) -> Result<Claim> {
-    let spec = Stored::parse(fence.tid, stored)?.spec(fence.tid)?;
-    Ok(Claim { fence, spec })
 }

@@ -2,13 +2,7 @@
 
 use raddle_core::{Control, QueueName, Tid, obey, queue_name::Port};
 
-use super::{
-    Redis,
-    link::Sure,
-    record::flag_of,
-    script,
-    value::{arg, list, text},
-};
+use super::{Redis, keys::Place, link::Sure, record::flag_of, script, value::arg};
 use crate::{Delivered, Delivery, Error, Result};
 
 impl Redis {
@@ -38,44 +32,37 @@ impl Redis {
             return Ok(Some(Delivered::Applied(state)));
         }
         let place = self.core.keys.queue(&QueueName::Task(tid, Port::CtrlIn));
-        let args = vec![arg(place.prefix), Vec::new(), arg("active"), message.to_text().into_bytes()];
-        let sent = list(self.link().change(&script::PUT, vec![place.key], args, Sure::Durable).await?);
+        let args = [Place { mark: "active", ..place }.args().to_vec(), vec![message.to_text().into_bytes()]].concat();
+        let sent: Vec<String> = self.link().change(&script::PUT, args, Sure::Durable).await?;
         Ok((!sent.is_empty()).then_some(Delivered::Sent))
     }
 
     /// Takes the messages to what `owner` has, itself included, in the order in which they were sent.
     pub(super) async fn take_words(&self, owner: Tid) -> Result<Vec<Delivery>> {
         // Almost every look finds nothing: it must not cost the server a write.
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZCARD").arg(self.core.keys.of("words"));
-        if self.link().pipe(pipe).await?.pop().map(super::value::number) == Some(0) {
+        if self.link().read::<u64>(redis::cmd("ZCARD").arg(self.core.keys.of("words"))).await? == 0 {
             return Ok(Vec::new());
         }
         // What they mean is decided here: so those are taken that were read.
-        let words = list(self.link().look(&script::WORDS, Vec::new(), vec![arg(owner)]).await?);
-        let flagged = |word: String| {
-            let flag = arg(flag(&word));
-            [word.into_bytes(), flag]
-        };
-        let args: Vec<Vec<u8>> = words.into_iter().map(text).flat_map(flagged).collect();
-        if args.is_empty() {
+        let words: Vec<String> = self.link().look(&script::WORDS, vec![arg(owner)]).await?;
+        if words.is_empty() {
             return Ok(Vec::new());
         }
-        let taken = list(self.link().change(&script::TELL, Vec::new(), args, Sure::Done).await?);
-        let parse = |word: redis::Value| {
-            let (tid, id, body) = parts(&text(word))?;
-            Some((id, Delivery { tid, body }))
-        };
-        let mut taken: Vec<(String, Delivery)> = taken.into_iter().filter_map(parse).collect();
-        taken.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(taken.into_iter().map(|(_, delivery)| delivery).collect())
+        let args = words.into_iter().flat_map(|word| effect(&word)).collect();
+        let taken: Vec<String> = self.link().change(&script::TELL, args, Sure::Done).await?;
+        let mut taken: Vec<_> = taken.iter().filter_map(|word| parts(word)).collect();
+        taken.sort_by(|a, b| a.1.cmp(&b.1));
+        Ok(taken.into_iter().map(|(tid, _, body)| Delivery { tid, body }).collect())
     }
 }
 
-/// What a stored word adds to the flags of its task: something, if it ends that.
-fn flag(word: &str) -> u8 {
-    let told = |(_, _, body): (Tid, String, String)| obey::told(None, &body.parse().ok()?);
-    flag_of(parts(word).and_then(told))
+/// A stored word, what it adds to the flags of its task if it ends that, and why it is ignored if it is not a control message.
+fn effect(word: &str) -> [Vec<u8>; 3] {
+    let body = parts(word).map(|(_, _, body)| body).unwrap_or_default();
+    match body.parse() {
+        Ok(message) => [arg(word), arg(flag_of(obey::told(None, &message))), Vec::new()],
+        Err(error) => [arg(word), arg(flag_of(None)), arg(error)],
+    }
 }
 
 /// A word as it is stored: it stands behind the ids of its task and its own.

@@ -70,15 +70,16 @@ pub(super) fn explain(error: &RedisError, place: String) -> Fault {
     if says("WRONGTYPE") {
         return Error::Taken { place }.into();
     }
-    // The group goes with a worker's own stream, when others took the worker for dead: its next claim tells it so.
-    let is_gone = matches!(code, Some("NOGROUP" | "UNBLOCKED"));
-    // While a cluster moves the namespace, some of it is at either node: it is whole again soon.
-    let is_busy = matches!(code, Some("MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "ASK"));
+    // While a cluster moves the namespace, some of it is at either node: it is whole again soon. A script that the server has forgotten is sent again
+    // with the next call.
+    let is_busy = matches!(
+        code,
+        Some("MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY" | "READONLY" | "ASK" | "UNBLOCKED" | "NOSCRIPT")
+    );
     if error.is_connection_refusal() || code == Some("LOADING") {
         return Fault::Down(text);
     }
-    let is_temporary = is_gone || is_busy || says("READONLY");
-    if is_temporary {
+    if is_busy || says("READONLY") {
         return Fault::Away(text);
     }
     if is_lost(error) {

@@ -1,22 +1,16 @@
 //! What the engine says of itself.
 
-use super::{
-    Redis,
-    open::Server,
-    value::{micros, number},
-};
+use super::{Redis, open::Server, value::micros};
 use crate::{Check, Health, Result};
 
 impl Redis {
     pub(super) async fn ask_health(&self) -> Result<Health> {
         let server = self.link().server().await?;
         let options = &self.link().target.address.options;
-        let mut pipe = redis::pipe();
-        pipe.cmd("TIME");
-        let now = self.link().pipe(pipe).await?.pop().map_or(0, micros) / 1000;
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZCOUNT").arg(self.core.keys.of("lease")).arg("-inf").arg(format!("({now}"));
-        let stale = self.link().pipe(pipe).await?.pop().map_or(0, number);
+        let now = micros(self.link().read(&redis::cmd("TIME")).await?) / 1000;
+        let mut count = redis::cmd("ZCOUNT");
+        count.arg(self.core.keys.of("lease")).arg("-inf").arg(format!("({now}"));
+        let stale = self.link().read(&count).await?;
         let mut durability = loss_window(&server);
         if options.wait_aof {
             durability += "; submit and finish wait until the server has synced them to its disk";

@@ -36,6 +36,13 @@ pub(super) struct Place {
     pub(super) mark: &'static str,
 }
 
+impl Place {
+    /// The queue, as `append` in `lua/common.lua` takes it.
+    pub(super) fn args(&self) -> [Vec<u8>; 4] {
+        [&*self.key, &*self.prefix, &*self.listed, self.mark].map(|text| text.as_bytes().to_vec())
+    }
+}
+
 /// The names in one namespace.
 pub(super) struct Keys {
     prefix: String,
@@ -95,9 +102,15 @@ impl Keys {
         &self.fixed[index]
     }
 
-    /// What the names of channels begin with.
-    pub(super) fn bells(&self) -> String {
-        format!("{}bell:", self.prefix)
+    /// What the names of all keys and channels begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// A key that never exists. Scripts declare it beside `meta`, so that a node of a cluster answers `TRYAGAIN` while it moves the namespace,
+    /// instead of running them where some keys are gone.
+    pub(super) fn absent(&self) -> String {
+        format!("{}absent", self.prefix)
     }
 
     /// The channel of a topic.
@@ -107,16 +120,16 @@ impl Keys {
             Topic::Log => "log",
             Topic::Queue => "queue",
         };
-        self.bells() + name
+        format!("{}bell:{name}", self.prefix)
     }
 
-    /// The stream by which those are woken who wait for tasks of a partition.
+    /// The list by which workers are woken that wait for tasks of a partition.
     pub(super) fn ready(&self, part: &str) -> String {
         format!("{}ready:{part}", self.prefix)
     }
 
-    /// The stream by which one worker alone is woken.
-    pub(super) fn wake(&self, worker: &str) -> String {
+    /// The list by which one worker alone is woken.
+    pub(super) fn wake(&self, worker: Tid) -> String {
         format!("{}wake:{worker}", self.prefix)
     }
 

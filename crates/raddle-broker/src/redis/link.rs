@@ -12,14 +12,14 @@ use std::{
 };
 
 use raddle_core::ExponentialBackoff;
-use redis::{Value, aio::MultiplexedConnection};
+use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, ServerErrorKind, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout};
 
 use super::{
     fault::Fault,
     keys::Keys,
     open::{self, Server},
-    script::Script,
+    script::{self, Script},
     target::Target,
     url::Options,
 };
@@ -35,14 +35,19 @@ const REDIRECTS: u32 = 5;
 enum Request<'a> {
     Eval(&'a Eval),
     /// Commands that change nothing, or nothing more when they come twice.
-    Pipe(&'a redis::Pipeline),
+    Pipe(&'a Pipeline),
 }
 
-/// A script, with all its keys.
+/// A script, as it is sent.
 struct Eval {
     script: &'static Script,
-    keys: Vec<String>,
-    args: Vec<Vec<u8>>,
+    command: Cmd,
+}
+
+/// A script that changes something, under a number: however often it is sent, it is done once.
+pub(super) struct Call {
+    eval: Eval,
+    slot: u32,
 }
 
 /// How sure an answer has to be.
@@ -52,13 +57,6 @@ pub(super) enum Sure {
     Done,
     /// As durable as the URL asks for.
     Durable,
-}
-
-/// Whether a write is in as many places as the URL asks for.
-enum Copies {
-    Enough,
-    /// And where it is not.
-    Lacking(String),
 }
 
 /// One connection, made again as often as it takes.
@@ -131,57 +129,86 @@ impl Link {
         }
     }
 
+    /// How many bytes of each stream of an attempt are kept.
+    pub(super) fn max_output(&self) -> u64 {
+        self.target.address.options.max_output
+    }
+
     /// What is known of the server.
     pub(super) async fn server(&self) -> Result<Arc<Server>> {
         self.live().await.map(|live| live.server).map_err(|fault| self.give_up(fault))
     }
 
-    /// Runs a script that changes something, under a number: however often it is sent, it is done once.
-    pub(super) async fn change(
+    /// Runs a script that changes something.
+    pub(super) async fn change<T: FromRedisValue>(
         &self,
         script: &'static Script,
-        keys: Vec<String>,
         args: Vec<Vec<u8>>,
         sure: Sure,
-    ) -> Result<Value> {
+    ) -> Result<T> {
+        let call = self.call(script, args);
+        let answer = self.send_call(&call, sure).await;
+        self.end(&call, answer)
+    }
+
+    /// Gives a script its number.
+    pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Call {
         let slot = self.take_slot();
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let remembered = self.patience.saturating_add(REMEMBERED).as_secs();
         let place = format!("{:016x}:{slot}:{remembered}", self.client);
-        let eval = self.eval(script, keys, [place, number], args);
-        let answer = self.ask(Request::Eval(&eval), sure).await;
+        Call { eval: self.eval(script, [place, number], args), slot }
+    }
+
+    /// Runs a script that has its number, and may have been run already.
+    pub(super) async fn send_call(&self, call: &Call, sure: Sure) -> Result<Value> {
+        self.ask(Request::Eval(&call.eval), sure).await
+    }
+
+    /// Reads an answer to a call.
+    pub(super) fn end<T: FromRedisValue>(&self, call: &Call, answer: Result<Value>) -> Result<T> {
         // Not when the caller has gone, or nobody knows what became of the call: it may still be under way, and its slot must not be
         // used by another.
         if !matches!(answer, Err(Error::Unreachable { .. } | Error::Unanswered { .. } | Error::Unconfirmed { .. })) {
-            self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(slot);
+            self.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(call.slot);
         }
-        answer
+        self.parse(answer?)
     }
 
     /// Runs a script that changes nothing, or nothing more when it comes twice.
-    pub(super) async fn look(&self, script: &'static Script, keys: Vec<String>, args: Vec<Vec<u8>>) -> Result<Value> {
-        let eval = self.eval(script, keys, Default::default(), args);
-        self.ask(Request::Eval(&eval), Sure::Done).await
+    pub(super) async fn look<T: FromRedisValue>(&self, script: &'static Script, args: Vec<Vec<u8>>) -> Result<T> {
+        let eval = self.eval(script, Default::default(), args);
+        self.parse(self.ask(Request::Eval(&eval), Sure::Done).await?)
     }
 
-    /// Sends commands, and gives their answers in order.
-    pub(super) async fn pipe(&self, pipe: redis::Pipeline) -> Result<Vec<Value>> {
-        match self.ask(Request::Pipe(&pipe), Sure::Done).await? {
-            Value::Array(answers) => Ok(answers),
-            other => Err(self.odd(&other)),
+    /// Sends commands, and gives their answers in order. An atomic pipeline only reads, and is sent as a script: a server that is out of memory refuses
+    /// whatever comes after `MULTI`, reads too.
+    pub(super) async fn query<T: FromRedisValue>(&self, pipe: &Pipeline) -> Result<T> {
+        if pipe.is_transaction() {
+            return self.look(&script::READ, pipe.cmd_iter().flat_map(words).collect()).await;
         }
+        self.parse(self.ask(Request::Pipe(pipe), Sure::Done).await?)
     }
 
-    /// An answer that nobody understands.
-    pub(super) fn odd(&self, answer: &Value) -> Error {
-        Error::Server { place: self.target.place(), reason: format!("an answer that is not understood: {answer:.80?}") }
+    /// Sends one command.
+    pub(super) async fn read<T: FromRedisValue>(&self, command: &Cmd) -> Result<T> {
+        let mut pipe = redis::pipe();
+        pipe.add_command(command.clone());
+        let (answer,) = self.query(&pipe).await?;
+        Ok(answer)
+    }
+
+    pub(super) fn parse<T: FromRedisValue>(&self, answer: Value) -> Result<T> {
+        let odd = |error| Error::Server { place: self.target.place(), reason: format!("an odd answer: {error}") };
+        redis::from_redis_value(answer).map_err(odd)
     }
 
     /// A script with all that it is sent with; `remembered` is where its answer is to be kept, and its number.
-    fn eval(&self, script: &'static Script, keys: Vec<String>, remembered: [String; 2], args: Vec<Vec<u8>>) -> Eval {
-        let fixed = self.keys.fixed().iter().cloned();
-        let head = std::iter::once(self.keys.bells()).chain(remembered).map(String::into_bytes);
-        Eval { script, keys: fixed.chain(keys).collect(), args: head.chain(args).collect() }
+    fn eval(&self, script: &'static Script, remembered: [String; 2], args: Vec<Vec<u8>>) -> Eval {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.code.get_hash()).arg(2).arg(self.keys.of("meta")).arg(self.keys.absent());
+        command.arg(self.keys.prefix()).arg(&remembered).arg(args);
+        Eval { script, command }
     }
 
     /// Sends a request until it is answered, or until the server has been away for too long.
@@ -192,9 +219,9 @@ impl Link {
             let mut lacks = None;
             let fault = match self.live().await {
                 Ok(live) => match self.send(&live, request, sure).await {
-                    Ok((answer, Copies::Enough)) => return Ok(answer),
+                    Ok((answer, None)) => return Ok(answer),
                     // Sent again it finds the answer of the first time, and waits once more.
-                    Ok((_, Copies::Lacking(reason))) => Fault::Away(lacks.insert(reason).clone()),
+                    Ok((_, Some(reason))) => Fault::Away(lacks.insert(reason).clone()),
                     Err(fault) => {
                         may_be_done |= matches!(fault, Fault::Lost(_));
                         if fault.may_pass() {
@@ -225,26 +252,32 @@ impl Link {
         }
     }
 
-    async fn send(&self, live: &Live, request: Request<'_>, sure: Sure) -> Result<(Value, Copies), Fault> {
+    /// Sends a request once. Gives the answer, and why that is not as durable as the URL asks for, if it is not.
+    async fn send(&self, live: &Live, request: Request<'_>, sure: Sure) -> Result<(Value, Option<String>), Fault> {
         let mut connection = live.connection.clone();
         let answer = match request {
             Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
-            // A server that was started anew, or whose scripts were flushed, is sent the script again.
-            Request::Eval(eval) => {
-                let mut call = eval.script.code.prepare_invoke();
-                call.key(&eval.keys).arg(&eval.args).invoke_async(&mut connection).await
-            }
+            Request::Eval(eval) => match eval.command.query_async(&mut connection).await {
+                // A server that was started anew, or whose scripts were flushed, is sent the script again.
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                    match eval.script.code.load_async(&mut connection).await {
+                        Ok(_) => eval.command.query_async(&mut connection).await,
+                        Err(error) => Err(error),
+                    }
+                }
+                answer => answer,
+            },
         };
         let answer = answer.map_err(|error| self.target.explain(&error))?;
-        let copies = match sure {
-            Sure::Done => Copies::Enough,
+        let lacks = match sure {
+            Sure::Done => None,
             Sure::Durable => self.wait_for_copies(&mut connection).await?,
         };
-        Ok((answer, copies))
+        Ok((answer, lacks))
     }
 
-    /// Waits until what this connection wrote is where the URL wants it to be.
-    async fn wait_for_copies(&self, connection: &mut MultiplexedConnection) -> Result<Copies, Fault> {
+    /// Waits until what this connection wrote is where the URL wants it to be, and says where it is not.
+    async fn wait_for_copies(&self, connection: &mut MultiplexedConnection) -> Result<Option<String>, Fault> {
         let options = &self.target.address.options;
         let millis = u64::try_from(options.response_timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
         let replicas = options.wait_replicas;
@@ -259,12 +292,12 @@ impl Link {
             wait.arg(replicas).arg(millis);
             (wait.query_async(connection).await.map_err(explain)?, true)
         } else {
-            return Ok(Copies::Enough);
+            return Ok(None);
         };
         Ok(match (have >= replicas, synced) {
-            (true, true) => Copies::Enough,
-            (true, false) => Copies::Lacking("its disk has not".into()),
-            (false, _) => Copies::Lacking(format!("{have} of {replicas} replicas have it")),
+            (true, true) => None,
+            (true, false) => Some("its disk has not".into()),
+            (false, _) => Some(format!("{have} of {replicas} replicas have it")),
         })
     }
 
@@ -320,6 +353,12 @@ impl Link {
     }
 }
 
+impl Call {
+    pub(super) fn command(&self) -> &Cmd {
+        &self.eval.command
+    }
+}
+
 impl Backoff {
     /// Pauses as the URL has them, for `patience` from now.
     pub(super) fn new(options: &Options, patience: Duration) -> Self {
@@ -337,6 +376,16 @@ impl Backoff {
         tokio::time::sleep(self.pauses.jittered(self.failures, random()).min(self.until - now)).await;
         true
     }
+}
+
+/// A command as `read.lua` takes it: how many words it has, and the words.
+fn words(command: &Cmd) -> Vec<Vec<u8>> {
+    let words = command.args_iter().map(|word| match word {
+        redis::Arg::Simple(word) => word.to_vec(),
+        // A cursor, at its beginning.
+        _ => b"0".to_vec(),
+    });
+    std::iter::once(words.len().to_string().into_bytes()).chain(words).collect()
 }
 
 /// A number that nobody else has.

@@ -4,13 +4,12 @@ use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{Event, EventKind, Tid};
-use redis::Value;
 
 use super::{
     Redis,
     keys::{Topic, from_stream_id, stream_id},
     link::Link,
-    value::{at_nanos, entries, number},
+    value::{Entries, at_nanos},
 };
 use crate::{
     Log, Result,
@@ -22,8 +21,8 @@ const SCAN: u32 = 2000;
 
 #[async_trait]
 impl Log for Redis {
-    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
-        let mut after = after;
+    async fn events(&self, after: Option<u64>, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
+        let Some(mut after) = after else { return last(self.link()).await };
         let mut wait = self.wait(Topic::Log, wait).await;
         loop {
             let stretch = match tid {
@@ -37,16 +36,16 @@ impl Log for Redis {
             }
         }
     }
+}
 
-    async fn last_event(&self) -> Result<u64> {
-        let keys = &self.core.keys;
-        let mut pipe = redis::pipe();
-        pipe.cmd("XREVRANGE").arg(keys.of("born")).arg("+").arg("-").arg("COUNT").arg(1);
-        pipe.cmd("XREVRANGE").arg(keys.of("log")).arg("+").arg("-").arg("COUNT").arg(1);
-        let [born, log] = <[Value; 2]>::try_from(self.link().pipe(pipe).await?).unwrap_or_default();
-        let last = created(born).into_iter().chain(logged(log)).map(|event| event.id.as_u64());
-        Ok(last.max().unwrap_or(0))
-    }
+/// The last event.
+async fn last(link: &Link) -> Result<Vec<Event>> {
+    let mut pipe = redis::pipe();
+    pipe.cmd("XREVRANGE").arg(link.keys.of("born")).arg("+").arg("-").arg("COUNT").arg(1);
+    pipe.cmd("XREVRANGE").arg(link.keys.of("log")).arg("+").arg("-").arg("COUNT").arg(1);
+    let (born, log): (Entries, Entries) = link.query(&pipe).await?;
+    let last = created(&born).chain(logged(&log)).max_by_key(|event| event.id);
+    Ok(last.into_iter().collect())
 }
 
 /// Events after `after`, of all tasks. Those of tasks that have been purged are passed over.
@@ -56,9 +55,9 @@ async fn of_all(link: &Link, after: u64, max: u32) -> Result<Stretch> {
     pipe.atomic();
     read(&mut pipe, link.keys.of("born"), after, max);
     read(&mut pipe, link.keys.of("log"), after, max);
-    let [born_before, born, log_before, log] = <[Value; 4]>::try_from(link.pipe(pipe).await?).unwrap_or_default();
-    let mut events: Vec<Event> = [born_before, born].into_iter().flat_map(created).collect();
-    events.extend([log_before, log].into_iter().flat_map(logged));
+    let (born_before, born, log_before, log): (Entries, Entries, Entries, Entries) = link.query(&pipe).await?;
+    let mut events: Vec<Event> = [&born_before, &born].into_iter().flat_map(created).collect();
+    events.extend([&log_before, &log].into_iter().flat_map(logged));
     events.retain(|event| event.id.as_u64() > after);
     events.sort_by_key(|event| event.id);
     events.truncate(max as usize);
@@ -75,18 +74,17 @@ pub(super) async fn of_one(link: &Link, tid: Tid, after: u64) -> Result<Stretch>
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("HEXISTS").arg(link.keys.of("spec")).arg(tid.to_string());
     read(&mut pipe, link.keys.of("log"), from, SCAN);
-    let [exists, before, log] = <[Value; 3]>::try_from(link.pipe(pipe).await?).unwrap_or_default();
-    if number(exists) == 0 {
+    let (exists, before, entries): (bool, Entries, Entries) = link.query(&pipe).await?;
+    if !exists {
         return Ok(Stretch { events: Vec::new(), scanned: after, more: false });
     }
-    let (before, entries) = (entries(before), entries(log));
     let more = entries.len() == SCAN as usize;
     let mut events = Vec::new();
     if from < tid.as_u64() {
         events.push(created_event(tid));
     }
     let mut scanned = from.max(tid.as_u64());
-    for event in before.iter().chain(&entries).flat_map(|(id, fields)| expand(id, fields)) {
+    for event in logged(&before).chain(logged(&entries)) {
         if event.id.as_u64() <= from {
             continue;
         }
@@ -106,8 +104,8 @@ fn read(pipe: &mut redis::Pipeline, key: &str, after: u64, max: u32) {
 }
 
 /// The `created` events that entries of the index of tasks stand for.
-fn created(value: Value) -> Vec<Event> {
-    entries(value).iter().flat_map(|(id, fields)| born(id, fields)).map(created_event).collect()
+fn created(entries: &Entries) -> impl Iterator<Item = Event> {
+    entries.iter().flat_map(|(id, fields)| born(id, fields)).map(created_event)
 }
 
 /// The tasks that an entry of their index stands for.
@@ -118,8 +116,8 @@ pub(super) fn born(id: &str, fields: &[String]) -> Vec<Tid> {
     (first..first.saturating_add(count)).filter_map(Tid::from_u64).collect()
 }
 
-fn logged(value: Value) -> Vec<Event> {
-    entries(value).iter().flat_map(|(id, fields)| expand(id, fields)).collect()
+fn logged(entries: &Entries) -> impl Iterator<Item = Event> {
+    entries.iter().flat_map(|(id, fields)| expand(id, fields))
 }
 
 /// The events that one entry stands for. One that is not ours stands for none.
@@ -160,6 +158,6 @@ pub(super) async fn known(link: &Link, tids: impl Iterator<Item = Tid>) -> Resul
     }
     let mut pipe = redis::pipe();
     tids.iter().for_each(|tid| _ = pipe.cmd("HEXISTS").arg(link.keys.of("spec")).arg(tid.to_string()));
-    let there = link.pipe(pipe).await?.into_iter().map(number);
-    Ok(tids.into_iter().zip(there).filter(|(_, there)| *there == 1).map(|(tid, _)| tid).collect())
+    let there: Vec<bool> = link.query(&pipe).await?;
+    Ok(tids.into_iter().zip(there).filter(|(_, there)| *there).map(|(tid, _)| tid).collect())
 }

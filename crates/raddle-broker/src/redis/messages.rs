@@ -1,6 +1,6 @@
 //! Stored messages: a sorted set for each queue, whose members begin with the message's id and so are in order.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{QueueName, Tid};
@@ -10,26 +10,26 @@ use super::{
     keys::Topic,
     link::Sure,
     script,
-    value::{arg, list, number, text, tids},
+    submit::pack,
+    value::{arg, tids},
 };
-use crate::{Conversion, Letter, Message, Messages, Peek, QueueDepth, Result, Submitted};
+use crate::{Conversion, Letter, Message, Messages, Peek, Result, Submitted};
 
 #[async_trait]
 impl Messages for Redis {
     async fn put(&self, queue: QueueName, bodies: Vec<String>) -> Result<Vec<Tid>> {
-        let place = self.core.keys.queue(&queue);
-        let mut args = vec![arg(place.prefix), arg(place.listed), arg(place.mark)];
+        let mut args = self.core.keys.queue(&queue).args().to_vec();
         args.extend(bodies.into_iter().map(String::into_bytes));
-        Ok(tids(self.link().change(&script::PUT, vec![place.key], args, Sure::Durable).await?))
+        Ok(tids(self.link().change::<Vec<String>>(&script::PUT, args, Sure::Durable).await?))
     }
 
     async fn take(&self, queue: QueueName, max: u32, wait: Duration) -> Result<Vec<Message>> {
         let mut wait = self.wait(Topic::Queue, wait).await;
         loop {
-            let place = self.core.keys.queue(&queue);
-            let args = vec![arg(max), arg(place.prefix), arg(place.listed)];
-            let taken = self.link().change(&script::TAKE, vec![place.key], args, Sure::Durable).await?;
-            let taken: Vec<Message> = list(taken).into_iter().filter_map(|member| message(&text(member))).collect();
+            let mut args = vec![arg(max)];
+            args.extend(self.core.keys.queue(&queue).args());
+            let taken: Vec<String> = self.link().change(&script::TAKE, args, Sure::Durable).await?;
+            let taken: Vec<Message> = taken.iter().filter_map(|member| message(member)).collect();
             if !taken.is_empty() || !wait.again(None).await {
                 return Ok(taken);
             }
@@ -41,17 +41,17 @@ impl Messages for Redis {
         let place = self.core.keys.queue(&peek.queue);
         let after = peek.after.min(i64::MAX as u64);
         loop {
-            let mut pipe = redis::pipe();
+            let mut range = redis::cmd("ZRANGEBYLEX");
             // Behind every member that begins with this id.
-            pipe.cmd("ZRANGEBYLEX").arg(&place.key).arg(format!("({}{after:019};", place.prefix));
+            range.arg(&place.key).arg(format!("({}{after:019};", place.prefix));
             match place.prefix.strip_suffix(':') {
-                Some(prefix) => pipe.arg(format!("({prefix};")),
-                None => pipe.arg("+"),
+                Some(prefix) => range.arg(format!("({prefix};")),
+                None => range.arg("+"),
             };
-            pipe.arg("LIMIT").arg(0).arg(peek.max);
-            let found = self.link().pipe(pipe).await?.pop().unwrap_or_default();
-            let strip = |member: String| message(member.strip_prefix(&place.prefix)?);
-            let seen: Vec<Message> = list(found).into_iter().map(text).filter_map(strip).collect();
+            range.arg("LIMIT").arg(0).arg(peek.max);
+            let found: Vec<String> = self.link().read(&range).await?;
+            let strip = |member: &String| message(member.strip_prefix(&place.prefix)?);
+            let seen: Vec<Message> = found.iter().filter_map(strip).collect();
             if !seen.is_empty() || !wait.again(None).await {
                 return Ok(seen);
             }
@@ -59,53 +59,46 @@ impl Messages for Redis {
     }
 
     async fn shift(&self, from: QueueName, to: QueueName, max: u32) -> Result<u64> {
-        let (from, to) = (self.core.keys.queue(&from), self.core.keys.queue(&to));
-        let args = vec![arg(max), arg(from.prefix), arg(from.listed), arg(to.prefix), arg(to.listed), arg(to.mark)];
-        let moved = self.link().change(&script::TAKE, vec![from.key, to.key], args, Sure::Durable).await?;
-        Ok(list(moved).into_iter().next().map_or(0, number))
+        let mut args = vec![arg(max)];
+        args.extend([from, to].iter().flat_map(|queue| self.core.keys.queue(queue).args()));
+        let moved: Vec<String> = self.link().change(&script::TAKE, args, Sure::Durable).await?;
+        Ok(moved.len() as u64)
     }
 
     async fn convert(&self, conversion: Conversion) -> Result<Option<Vec<Submitted>>> {
         let Conversion { queue, messages, tasks, letters } = conversion;
-        let (streams, packed) = self.submission(&tasks)?;
         let place = self.core.keys.queue(&queue);
-        let (mut keys, mut args) = (vec![place.key], vec![packed, arg(place.listed), arg(messages.len())]);
-        let member = |message: &Message| format!("{}{}:{}", place.prefix, message.id, message.body).into_bytes();
-        args.extend(messages.iter().map(member));
+        let mut args = vec![pack(&tasks)?];
+        args.extend(place.args());
+        args.push(arg(messages.len()));
+        args.extend(messages.iter().map(|message| arg(format!("{}{}:{}", place.prefix, message.id, message.body))));
         for Letter { to, body } in letters {
-            let place = self.core.keys.queue(&to);
-            keys.push(place.key);
-            args.extend([arg(place.prefix), arg(place.listed), arg(place.mark), body.into_bytes()]);
+            args.extend(self.core.keys.queue(&to).args());
+            args.push(body.into_bytes());
         }
-        keys.extend(streams);
-        let mut answer = list(self.link().change(&script::CONVERT, keys, args, Sure::Durable).await?).into_iter();
-        if answer.next().map(text).as_deref() != Some("made") {
-            return Ok(None);
-        }
-        self.submitted(&mut answer).await.map(Some)
+        let tids: Option<Vec<String>> = self.link().change(&script::CONVERT, args, Sure::Durable).await?;
+        tids.map(|tids| self.submitted(tids)).transpose()
     }
+}
 
-    async fn depths(&self) -> Result<Vec<QueueDepth>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SMEMBERS").arg(self.core.keys.of("queues"));
-        let names = list(self.link().pipe(pipe).await?.pop().unwrap_or_default());
-        // A name that does not parse was not written by us; it is passed over rather than failing the whole list.
-        let queues: Vec<QueueName> = names.into_iter().filter_map(|name| text(name).parse().ok()).collect();
-        let mut depths = Vec::new();
+impl Redis {
+    /// How many messages each queue holds. A name that does not parse was not written by us, and is passed over.
+    pub(super) async fn depths(&self) -> Result<BTreeMap<QueueName, u64>> {
+        let names: Vec<String> = self.link().read(redis::cmd("SMEMBERS").arg(self.core.keys.of("queues"))).await?;
+        let queues: Vec<QueueName> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        let mut depths = BTreeMap::new();
         if !queues.is_empty() {
             let mut pipe = redis::pipe();
             queues.iter().for_each(|queue| _ = pipe.cmd("ZCARD").arg(self.core.keys.queue(queue).key));
-            let counts = self.link().pipe(pipe).await?.into_iter().map(number);
-            depths.extend(queues.into_iter().zip(counts).map(|(queue, messages)| QueueDepth { queue, messages }));
+            let counts: Vec<u64> = self.link().query(&pipe).await?;
+            depths.extend(queues.into_iter().zip(counts));
         }
-        let of_tasks = list(self.link().look(&script::DEPTHS, Vec::new(), Vec::new()).await?);
-        for pair in of_tasks.chunks_exact(2) {
-            let (name, messages) = (text(pair[0].clone()), number(pair[1].clone()));
+        let of_tasks: Vec<(String, u64)> = self.link().look(&script::DEPTHS, Vec::new()).await?;
+        for (name, messages) in of_tasks {
             let name = if name.contains('.') { format!("T{name}") } else { format!("T{name}.ctrl_in") };
-            depths.extend(name.parse().ok().map(|queue| QueueDepth { queue, messages }));
+            depths.extend(name.parse().ok().map(|queue: QueueName| (queue, messages)));
         }
-        depths.retain(|depth| depth.messages > 0);
-        depths.sort_by_cached_key(|depth| depth.queue.to_string());
+        depths.retain(|_, messages| *messages > 0);
         Ok(depths)
     }
 }

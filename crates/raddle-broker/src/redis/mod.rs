@@ -2,9 +2,10 @@
 //!
 //! Every step that changes more than one thing is one script, so it happens whole or not at all. A script remembers its last
 //! answer for each caller: a call whose answer was lost is sent again and changes nothing twice. Where a task stands is in a few hashes, by its
-//! id; a sorted set holds the ids of those that can be claimed, in order. A stream for each queue, set of needs and priority is a bell: a
-//! worker that waits blocks in one `XREADGROUP` over those it may take from, and a new entry wakes exactly one worker, whose claim then takes
-//! the best there is. No task is in a stream, so one whose bell was heard by a worker that died in that moment is still there for the next.
+//! id; a sorted set holds the ids of those that can be claimed, in order. A list for each queue, set of needs and priority wakes workers: one that
+//! waits blocks in one `BLPOP` over those it may take from, and a new element wakes exactly one worker. Its claim stands behind that in the
+//! same pipeline and takes the best there is. No task is in such a list, so one whose worker dies right after it was woken is still there for
+//! the next.
 //!
 //! What follows from the end of an attempt is decided here, from what was read, by the same function that all engines use; the script
 //! then makes the change only if the task is still as it was read.
@@ -15,10 +16,8 @@ mod chain;
 mod change;
 mod claim;
 mod control;
-mod demand;
 mod fault;
 mod finish;
-mod group;
 mod health;
 mod keys;
 mod link;
@@ -35,6 +34,7 @@ mod registry;
 mod schedules;
 mod script;
 mod submit;
+mod summary;
 mod target;
 mod tasks;
 mod url;
@@ -52,13 +52,9 @@ use crate::{
     wait::{FOR_EVER, SAFETY_INTERVAL},
 };
 use bell::{Bell, Wait};
-use claim::Ask;
-use finish::Successes;
-use group::Group;
 use keys::{Keys, Part, Topic};
 use link::Link;
 use reader::Readers;
-use registry::Entrant;
 use target::Target;
 
 pub use url::Address;
@@ -75,10 +71,6 @@ struct Core {
     bell: Bell,
     readers: Readers,
     doubts: Doubts,
-    /// Looks for tasks, workers that come, and ends of attempts, on their way.
-    claiming: Group<Ask>,
-    entering: Group<Entrant>,
-    finishing: Group<Successes>,
     /// The partitions there are, as far as this handle knows.
     parts: Mutex<Arc<Vec<Part>>>,
 }
@@ -108,16 +100,6 @@ impl Redis {
 impl Core {
     fn new(link: Link, keys: Arc<Keys>) -> Self {
         let bell = Bell::new(Arc::clone(&link.target), Arc::clone(&keys));
-        Self {
-            link,
-            keys,
-            bell,
-            readers: Readers::default(),
-            doubts: Doubts::default(),
-            claiming: Group::default(),
-            entering: Group::default(),
-            finishing: Group::default(),
-            parts: Mutex::default(),
-        }
+        Self { link, keys, bell, readers: Readers::default(), doubts: Doubts::default(), parts: Mutex::default() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use redis::{Value, aio::MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 
 use super::{fault::Fault, keys::Keys, script, target::Target};
 use crate::Error;
@@ -11,6 +11,10 @@ use crate::Error;
 const OLDEST: (u32, u32) = (6, 2);
 /// The first that can be asked to wait for its disk.
 const WAITS_FOR_DISK: (u32, u32) = (7, 2);
+/// The number of what is under the keys, and how. One more with each change that an earlier version cannot read or would damage.
+const LAYOUT: u32 = 2;
+/// That of a namespace without a number.
+const FIRST_LAYOUT: u32 = 1;
 
 /// What a server said of itself when it was connected to.
 #[derive(Clone, Debug, Default)]
@@ -55,11 +59,8 @@ pub(super) async fn inspect(
     for key in keys.fixed() {
         ask.cmd("TYPE").arg(key);
     }
-    let (info, types) = match ask.query_async::<Vec<Value>>(connection).await.map_err(explain)?.split_first() {
-        Some((info, types)) => (text(info), types.iter().map(text).collect::<Vec<_>>()),
-        None => return Err(Fault::Away("it did not say what it is".into())),
-    };
-    let mut server = Server { info: parse(&info), ..Server::default() };
+    let mut answers: Vec<String> = ask.query_async(connection).await.map_err(explain)?;
+    let mut server = Server { info: parse(&answers.remove(0)), ..Server::default() };
     let mut config = redis::pipe();
     config.cmd("CONFIG").arg("GET").arg("save").cmd("CONFIG").arg("GET").arg("appendfsync");
     // Where it is hosted by others, this may not be asked.
@@ -68,8 +69,8 @@ pub(super) async fn inspect(
         server.appendfsync = found.get(1).and_then(|pair| pair.get(1)).cloned();
     }
     check(&server, target)?;
-    check_types(&types, target)?;
-    settle_in(connection, &server, keys).await.map_err(explain)?;
+    check_types(&answers, target)?;
+    check_layout(&settle_in(connection, &server, keys).await.map_err(explain)?, target)?;
     Ok(server)
 }
 
@@ -122,27 +123,36 @@ fn check_types(types: &[String], target: &Target) -> Result<(), Fault> {
     if is_ours { Ok(()) } else { Err(Error::Taken { place: target.place() }.into()) }
 }
 
-/// Notes which run of the server this is.
-async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys: &Keys) -> redis::RedisResult<()> {
+/// Refuses a namespace that another version keeps in another layout.
+fn check_layout(layout: &str, target: &Target) -> Result<(), Fault> {
+    let found = if layout.is_empty() { Ok(FIRST_LAYOUT) } else { layout.parse() };
+    let fix = match found {
+        Ok(LAYOUT) => return Ok(()),
+        Ok(..LAYOUT) => {
+            "name another with ?namespace=; what is left in this one can be worked off by the version that stored it"
+        }
+        _ => "upgrade this program, or name another with ?namespace=",
+    };
+    let found = found.map_or_else(|_| layout.to_owned(), |found| found.to_string());
+    let reason = format!("has a namespace of another version (layout {found}, here {LAYOUT})");
+    Err(Error::Refused { place: target.place(), reason, fix: fix.into() }.into())
+}
+
+/// Notes which run of the server this is, and returns the layout of the namespace.
+async fn settle_in(connection: &mut MultiplexedConnection, server: &Server, keys: &Keys) -> redis::RedisResult<String> {
     let run = server.get("run_id");
-    let known: Option<String> = redis::cmd("HGET").arg(keys.of("meta")).arg("run").query_async(connection).await?;
+    let mut ask = redis::cmd("HMGET");
+    ask.arg(keys.of("meta")).arg("run").arg("layout");
+    let (known, layout): (Option<String>, Option<String>) = ask.query_async(connection).await?;
     if known.as_deref() == Some(run) {
-        return Ok(());
+        return Ok(layout.unwrap_or_default());
     }
     let mut boot = script::BOOT.code.prepare_invoke();
-    boot.key(keys.fixed()).arg(keys.bells()).arg("").arg("").arg(run).invoke_async(connection).await
+    boot.key(&[keys.of("meta"), &keys.absent()]).arg(&[keys.prefix(), "", "", run, &LAYOUT.to_string()]);
+    boot.invoke_async(connection).await
 }
 
 fn parse(info: &str) -> HashMap<String, String> {
     let pairs = info.lines().filter_map(|line| line.trim().split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) => text.clone(),
-        Value::VerbatimString { text, .. } => text.clone(),
-        _ => String::new(),
-    }
 }

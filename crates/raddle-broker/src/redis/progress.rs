@@ -1,8 +1,8 @@
-//! How far running attempts have come: a key for each, which goes by itself. Whether it is the latest attempt's shows when it is read.
+//! How far running attempts have come: a key for each, which is deleted with the task's record, or expires. Whether it is the latest attempt's shows when it is read.
 
 use raddle_core::{Progress, TaskView};
 
-use super::{Redis, value::maybe};
+use super::Redis;
 use crate::{Fence, Result};
 
 /// Attempts that say nothing for longer have their progress forgotten.
@@ -11,10 +11,9 @@ const KEPT_SECONDS: u64 = 7 * 86_400;
 impl Redis {
     pub(super) async fn note_progress(&self, fence: Fence, progress: &Progress) -> Result<()> {
         let text = serde_json::to_string(progress).expect("a number and a text serialize");
-        let mut pipe = redis::pipe();
-        let key = self.link().keys.progress(fence.tid);
-        pipe.cmd("SET").arg(key).arg(format!("{} {text}", fence.attempt)).arg("EX").arg(KEPT_SECONDS);
-        self.link().pipe(pipe).await.map(drop)
+        let mut set = redis::cmd("SET");
+        set.arg(self.link().keys.progress(fence.tid)).arg(format!("{} {text}", fence.attempt));
+        self.link().read(set.arg("EX").arg(KEPT_SECONDS)).await
     }
 
     /// Adds their progress to those that run.
@@ -23,11 +22,10 @@ impl Redis {
         if running.is_empty() {
             return Ok(());
         }
-        let mut pipe = redis::pipe();
-        running.iter().for_each(|task| _ = pipe.cmd("GET").arg(self.link().keys.progress(task.tid)));
-        let told = self.link().pipe(pipe).await?;
+        let mut get = redis::cmd("MGET");
+        running.iter().for_each(|task| _ = get.arg(self.link().keys.progress(task.tid)));
+        let told: Vec<Option<String>> = self.link().read(&get).await?;
         for (task, told) in running.iter_mut().zip(told) {
-            let told = maybe(told);
             let of_attempt = told.as_deref().and_then(|told| told.split_once(' '));
             let latest = of_attempt.filter(|(attempt, _)| *attempt == task.attempt.to_string());
             task.progress = latest.and_then(|(_, text)| serde_json::from_str(text).ok());

@@ -13,7 +13,7 @@ use super::{
     link::{Link, Sure},
     record::Place,
     script,
-    value::{arg, list, tid},
+    value::{arg, tids},
 };
 use crate::{Reclaimed, Result, Verdict};
 
@@ -30,13 +30,10 @@ pub(super) enum Leaving {
 
 /// Takes back the tasks of every worker whose lease has run out.
 pub(super) async fn reclaim(link: &Link) -> Result<Vec<Reclaimed>> {
-    let args = vec![arg(TAKEOVER_MARGIN.as_millis()), Vec::new()];
-    let gone = list(link.look(&script::GONE, Vec::new(), args).await?);
+    let gone: Vec<String> = link.look(&script::GONE, vec![arg(TAKEOVER_MARGIN.as_millis())]).await?;
     let mut reclaimed = Vec::new();
-    for worker in gone {
-        if let Some(worker) = list(worker).into_iter().next().and_then(tid) {
-            reclaimed.extend(take_from(link, worker, &Leaving::Gone).await?);
-        }
+    for worker in tids(gone) {
+        reclaimed.extend(take_from(link, worker, &Leaving::Gone).await?);
     }
     Ok(reclaimed)
 }
@@ -69,7 +66,7 @@ pub(super) async fn take_from(link: &Link, worker: Tid, why: &Leaving) -> Result
                 Leaving::Gone => arg(TAKEOVER_MARGIN.as_millis()),
                 Leaving::Left(_) => Vec::new(),
             };
-            link.change(&script::DISMISS, Vec::new(), vec![arg(worker), margin], Sure::Done).await?;
+            let () = link.change(&script::DISMISS, vec![arg(worker), margin], Sure::Done).await?;
             return Ok(reclaimed);
         };
         if task.done.is_some() || !task.is_service() {
@@ -110,10 +107,8 @@ fn decide(task: &Snapshot, draft: &mut Draft<'_>, worker: Tid, why: &Leaving) ->
 
 /// The tasks that a worker has.
 async fn held_by(link: &Link, worker: Tid) -> Result<Vec<Tid>> {
-    let mut pipe = redis::pipe();
-    pipe.cmd("ZRANGEBYLEX").arg(link.keys.of("owned")).arg(format!("[{worker}:")).arg(format!("({worker};"));
-    let held = link.pipe(pipe).await?.pop().unwrap_or_default();
-    let prefix = format!("{worker}:");
-    let task = |member: redis::Value| super::value::text(member).strip_prefix(&prefix).and_then(|tid| tid.parse().ok());
-    Ok(list(held).into_iter().filter_map(task).collect())
+    let mut command = redis::cmd("ZRANGEBYLEX");
+    command.arg(link.keys.of("owned")).arg(format!("[{worker}:")).arg(format!("({worker};"));
+    let held: Vec<String> = link.read(&command).await?;
+    Ok(held.iter().filter_map(|member| member.split_once(':')?.1.parse().ok()).collect())
 }

@@ -75,8 +75,7 @@ pub(super) struct Done {
 pub(super) fn stored(spec: &Spec, parent: Option<Tid>, service: bool, ttl: std::time::Duration, json: &str) -> String {
     let part = if service { "-".into() } else { Part::name_of(spec) };
     let ttl = millis(ttl);
-    let parent = parent.map_or("-".into(), |parent| parent.to_string());
-    format!("{part} {ttl} {parent} {}\n{json}", key_of(spec))
+    format!("{part} {ttl} {} {}\n{json}", or_dash(parent), key_of(spec))
 }
 
 /// A duration as scripts add it to a time.
@@ -100,7 +99,7 @@ impl Stored<'_> {
             let mut fields = head.splitn(4, ' ');
             let part = optional(fields.next()?);
             let ttl = fields.next()?.parse().ok()?;
-            let parent = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let parent = fields.next()?.parse().ok();
             Some(Stored { part, ttl, parent, key: fields.next()?, json })
         };
         parse().ok_or_else(|| unreadable(tid, "its head is not as it was written"))
@@ -137,12 +136,12 @@ impl Record {
             let mut count = || fields.next()?.parse().ok();
             let tally = Tally { attempt: count()?, failures: count()?, losses: count()? };
             let part = optional(fields.next()?).map(Into::into);
-            let owner = optional(fields.next()?).and_then(|text| text.parse().ok());
-            let claimed_at = optional(fields.next()?).and_then(|text| text.parse().ok());
-            let pid = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let owner = fields.next()?.parse().ok();
+            let claimed_at = fields.next()?.parse().ok();
+            let pid = fields.next()?.parse().ok();
             let flags: u8 = fields.next()?.parse().ok()?;
             let (paused, chained, told) = (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
-            let run_at = optional(fields.next()?).and_then(|text| text.parse().ok());
+            let run_at = fields.next()?.parse().ok();
             let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
             Some(Self { place, tally, part, owner, claimed_at, pid, paused, chained, told, run_at, ttl, key })
         };
@@ -165,17 +164,16 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { attempt, failures, losses } = self.tally;
-        let dash = || "-".to_owned();
         write!(
             f,
             "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
             self.place.as_str(),
-            self.part.as_deref().unwrap_or("-"),
-            self.owner.map_or_else(dash, |owner| owner.to_string()),
-            self.claimed_at.map_or_else(dash, |at| at.to_string()),
-            self.pid.map_or_else(dash, |pid| pid.to_string()),
+            or_dash(self.part.as_deref()),
+            or_dash(self.owner),
+            or_dash(self.claimed_at),
+            or_dash(self.pid),
             u8::from(self.paused) * PAUSED + u8::from(self.chained) * CHAINED + flag_of(self.told),
-            self.run_at.map_or_else(dash, |at| at.to_string()),
+            or_dash(self.run_at),
             self.ttl,
             self.key,
         )
@@ -190,7 +188,7 @@ impl Done {
             Some(Self {
                 state: State::from_u8(fields.next()?.parse().ok()?)?,
                 dead: fields.next()? == "1",
-                owner: optional(fields.next()?).and_then(|text| text.parse().ok()),
+                owner: fields.next()?.parse().ok(),
                 tally: Tally {
                     attempt: fields.next()?.parse().ok()?,
                     failures: fields.next()?.parse().ok()?,
@@ -212,7 +210,7 @@ impl Done {
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tally { attempt, failures, losses } = self.tally;
-        let owner = self.owner.map_or("-".into(), |owner| owner.to_string());
+        let owner = or_dash(self.owner);
         let (state, dead, service) = (self.state as u8, u8::from(self.dead), u8::from(self.service));
         write!(
             f,
@@ -254,6 +252,11 @@ fn told_by(flags: u8) -> Option<Word> {
 
 fn optional(text: &str) -> Option<&str> {
     Some(text).filter(|text| *text != "-")
+}
+
+/// A value as it is stored, or `-`, which is read as no number.
+fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or("-".into(), |value| value.to_string())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The workers that live on the server.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -13,8 +14,7 @@ use raddle_core::{
 };
 
 use super::{
-    Core, Redis,
-    group::{Group, Shared},
+    Redis,
     keys::Keys,
     link::{Link, Sure},
     reclaim::{Leaving, TAKEOVER_MARGIN, reclaim, take_from},
@@ -22,15 +22,12 @@ use super::{
     script,
     submit::{own_args, worker_args},
     target::Target,
-    value::{arg, at_nanos, list, maybe, micros, number, text, tid},
+    value::{Time, arg, at_nanos, micros},
 };
 use crate::{Error, Heart, Leases, Pulse, Registry, Result};
 
 /// How long what operators see of a worker outlives its last beat.
 const SHOWN_SECONDS: u64 = 15;
-
-/// How many workers one script enters at most.
-const ENTERED_AT_ONCE: usize = 64;
 
 /// Keeps one worker alive, on a connection of its own.
 struct Pacemaker {
@@ -39,34 +36,29 @@ struct Pacemaker {
     worker: Tid,
     ttl: Duration,
     /// Started with the first beat: a worker that lives shorter than that need not pay for it.
-    thread: Option<Chest>,
+    thread: Option<Beats>,
 }
 
-/// The thread that beats: it has its own runtime, so that a beat can be asked for from anywhere.
-struct Chest {
-    beats: mpsc::Sender<(Beat, mpsc::Sender<Result<Pulse>>)>,
-}
+/// The way to the thread that renews the lease: it has its own runtime, so that a beat can be asked for from anywhere.
+type Beats = mpsc::Sender<(Beat, mpsc::Sender<Result<Pulse>>)>;
 
 #[async_trait]
 impl Registry for Redis {
     async fn enter(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
         if own {
-            return Group::ask(&self.core, Entrant(own_args(&info, ttl))).await?.ok_or(Error::Closed);
+            let tid: String =
+                self.link().change(&script::REGISTER_OWN, own_args(&info, ttl).into(), Sure::Done).await?;
+            return tid.parse().map_err(|_| Error::Closed);
         }
         // Where workers come and go, those that are gone must not have to wait for one that stays.
         reclaim(self.link()).await?;
-        let args = worker_args(&info, ttl).to_vec();
-        let answer = self.link().change(&script::REGISTER, Vec::new(), args, Sure::Done).await?;
-        let worker = list(answer).into_iter().next().and_then(tid).ok_or(Error::Closed)?;
+        let tid: String = self.link().change(&script::REGISTER, worker_args(&info, ttl).into(), Sure::Done).await?;
+        let worker = tid.parse().map_err(|_| Error::Closed)?;
         self.show_worker(worker, &info).await;
         Ok(worker)
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
-        // First what matters least: once the worker is seen to have left, it has nothing more to do.
-        let mut pipe = redis::pipe();
-        pipe.cmd("DEL").arg(self.core.keys.worker(worker));
-        self.link().pipe(pipe).await?;
         take_from(self.link(), worker, &Leaving::Left(failure)).await.map(drop)
     }
 
@@ -76,19 +68,15 @@ impl Registry for Redis {
         pipe.atomic().cmd("TIME");
         pipe.cmd("ZRANGE").arg(keys.of("lease")).arg(0).arg(-1).arg("WITHSCORES");
         pipe.cmd("HGETALL").arg(keys.of("workers")).cmd("HGETALL").arg(keys.of("beats"));
-        let [time, leases, infos, beats] =
-            <[_; 4]>::try_from(self.link().pipe(pipe).await?).map_err(|_| Error::Closed)?;
-        let now = micros(time) / 1000 - TAKEOVER_MARGIN.as_millis() as i64;
-        let pairs = |value| {
-            let items: Vec<String> = list(value).into_iter().map(text).collect();
-            let pairs = items.chunks_exact(2).filter_map(|pair| Some((pair[0].parse::<Tid>().ok()?, pair[1].clone())));
-            pairs.collect::<std::collections::BTreeMap<Tid, String>>()
-        };
-        let (leases, infos, beats) = (pairs(leases), pairs(infos), pairs(beats));
-        let alive = leases.iter().filter(|(_, until)| until.parse::<f64>().is_ok_and(|until| until >= now as f64));
-        alive
-            .filter_map(|(tid, _)| infos.get(tid).map(|info| entry(*tid, info, beats.get(tid).map(String::as_str))))
-            .collect()
+        let (time, leases, infos, beats): (Time, Vec<(String, f64)>, HashMap<String, String>, HashMap<String, String>) =
+            self.link().query(&pipe).await?;
+        let now = (micros(time) / 1000 - TAKEOVER_MARGIN.as_millis() as i64) as f64;
+        let alive = leases.into_iter().filter(|(_, until)| *until >= now);
+        let mut entries: Vec<WorkerEntry> = alive
+            .filter_map(|(tid, _)| Some(entry(tid.parse().ok()?, infos.get(&tid)?, beats.get(&tid))))
+            .collect::<Result<_>>()?;
+        entries.sort_by_key(|entry| entry.tid);
+        Ok(entries)
     }
 }
 
@@ -96,29 +84,6 @@ impl Leases for Redis {
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
         let (target, keys) = (Arc::clone(&self.link().target), Arc::clone(&self.core.keys));
         Box::new(Pacemaker { target, keys, worker, ttl, thread: None })
-    }
-}
-
-/// A worker that is there for one task alone, as the script takes it.
-pub(super) struct Entrant([Vec<u8>; 2]);
-
-impl Shared for Entrant {
-    type Answer = Option<Tid>;
-
-    const MOST: usize = ENTERED_AT_ONCE;
-
-    fn weight(&self) -> usize {
-        1
-    }
-
-    fn group(core: &Core) -> &Group<Self> {
-        &core.entering
-    }
-
-    async fn send(core: &Core, parts: &[&Self]) -> Result<Vec<Option<Tid>>> {
-        let args = parts.iter().flat_map(|part| part.0.clone()).collect();
-        let answer = core.link.change(&script::REGISTER_OWN, Vec::new(), args, Sure::Done).await?;
-        Ok(list(answer).into_iter().map(tid).collect())
     }
 }
 
@@ -131,26 +96,27 @@ impl Redis {
         pipe.arg("host").arg(&info.host).arg("pid").arg(info.pid).arg("caps").arg(info.capabilities.to_string());
         pipe.arg("queues").arg(info.queues.join(",")).arg("status").arg(WorkerStatus::Active.as_str());
         pipe.cmd("EXPIRE").arg(&key).arg(SHOWN_SECONDS);
-        if let Err(error) = self.link().pipe(pipe).await {
+        if let Err(error) = self.link().query::<()>(&pipe).await {
             tracing::debug!(%error, "a worker is not shown to operators");
         }
     }
 }
 
-fn entry(tid: Tid, info: &str, beat: Option<&str>) -> Result<WorkerEntry> {
+fn entry(tid: Tid, info: &str, beat: Option<&String>) -> Result<WorkerEntry> {
     let info: WorkerInfo = serde_json::from_str(info).map_err(|e| unreadable(tid, e))?;
-    let beat: Beat = beat.map(serde_json::from_str).transpose().map_err(|e| unreadable(tid, e))?.unwrap_or_default();
+    let beat: Beat =
+        beat.map(|beat| serde_json::from_str(beat)).transpose().map_err(|e| unreadable(tid, e))?.unwrap_or_default();
     Ok(WorkerEntry::new(tid, info, beat, at_nanos(tid.as_i64())))
 }
 
 impl Heart for Pacemaker {
     fn beat(&mut self, beat: Beat) -> Result<Pulse> {
-        let chest = match &self.thread {
-            Some(chest) => chest,
+        let beats = match &self.thread {
+            Some(beats) => beats,
             None => self.thread.insert(self.start()?),
         };
         let (reply, answer) = mpsc::channel();
-        chest.beats.send((beat, reply)).map_err(|_| Error::Closed)?;
+        beats.send((beat, reply)).map_err(|_| Error::Closed)?;
         // The thread gives up before this by itself.
         answer.recv_timeout(2 * self.ttl + Duration::from_secs(20)).unwrap_or(Err(Error::Closed))
     }
@@ -162,7 +128,7 @@ impl Pacemaker {
         self.ttl / 8
     }
 
-    fn start(&self) -> Result<Chest> {
+    fn start(&self) -> Result<Beats> {
         let (beats, asked) = mpsc::channel::<(Beat, mpsc::Sender<Result<Pulse>>)>();
         let link = Link::lazy(Arc::clone(&self.target), Arc::clone(&self.keys), self.patience(), self.ttl / 4);
         let (worker, ttl) = (self.worker, self.ttl);
@@ -179,29 +145,26 @@ impl Pacemaker {
                 }
             })
             .map_err(no_thread)?;
-        Ok(Chest { beats })
+        Ok(beats)
     }
 }
 
 async fn renew(link: &Link, worker: Tid, ttl: Duration, beat: Beat) -> Result<Pulse> {
     let told = serde_json::to_vec(&beat).expect("a beat has only string keys");
     let args = vec![arg(worker), arg(millis(ttl)), told, arg(TAKEOVER_MARGIN.as_millis())];
-    let answer = match link.look(&script::BEAT, Vec::new(), args).await {
+    let (state, gone): (String, u64) = match link.look(&script::BEAT, args).await {
         Err(Error::Unreachable { down: true, .. }) => return Ok(Pulse::Down),
         answer => answer?,
     };
-    let mut answer = list(answer).into_iter();
-    let alive = answer.next().and_then(maybe).as_deref() == Some("alive");
-    let gone = answer.next().map_or(0, number);
     let reclaimed = if gone > 0 { reclaim(link).await? } else { Vec::new() };
-    if !alive {
+    if state != "alive" {
         return Ok(Pulse::Expired);
     }
     let key = link.keys.worker(worker);
     let mut pipe = redis::pipe();
     pipe.cmd("HSET").arg(&key).arg("status").arg(beat.status.as_str()).arg("busy").arg(beat.busy);
     pipe.cmd("EXPIRE").arg(&key).arg(SHOWN_SECONDS);
-    if let Err(error) = link.pipe(pipe).await {
+    if let Err(error) = link.query::<()>(&pipe).await {
         tracing::debug!(%error, "a worker is not shown to operators");
     }
     Ok(Pulse::Alive(reclaimed))

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use raddle_core::{Exit, State, Tid, moment::unix_nanos};
-use redis::Value;
 
 use super::{
     Redis,
@@ -14,13 +13,24 @@ use super::{
     keys::Topic,
     link::Sure,
     script,
-    submit::micros_from,
-    value::{arg, at_micros, list, maybe, micros, text, tid},
+    submit::{micros_from, pack},
+    value::{Time, arg, at_micros, micros, tids},
 };
 use crate::{
-    Agenda, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules,
+    Agenda, Error, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules,
     schedules::{AGENDA, EXPIRED_AT_ONCE, read_entry},
 };
+
+/// The members of a sorted set with their scores.
+type Scores = Vec<(String, f64)>;
+
+/// What became of tasks whose lifetime may be over.
+#[derive(Default)]
+struct Swept {
+    ended: u64,
+    /// Whether the list has changed: if not, the next look finds the same.
+    has_moved: bool,
+}
 
 #[async_trait]
 impl Schedules for Redis {
@@ -28,11 +38,9 @@ impl Schedules for Redis {
         if let Some(name) = name {
             return self.read_schedules(&[name]).await;
         }
-        let mut pipe = redis::pipe();
-        pipe.cmd("HGETALL").arg(self.core.keys.of("schedules"));
-        let found: Vec<String> =
-            list(self.link().pipe(pipe).await?.pop().unwrap_or_default()).into_iter().map(text).collect();
-        let mut views: Vec<ScheduleView> = found.chunks_exact(2).filter_map(|pair| read(&pair[0], &pair[1])).collect();
+        let found: Vec<(String, String)> =
+            self.link().read(redis::cmd("HGETALL").arg(self.core.keys.of("schedules"))).await?;
+        let mut views: Vec<ScheduleView> = found.iter().filter_map(|(name, stored)| read(name, stored)).collect();
         views.sort_by(|a, b| a.entry.schedule.name.cmp(&b.entry.schedule.name));
         Ok(views)
     }
@@ -41,79 +49,90 @@ impl Schedules for Redis {
         let entry = change.written()?;
         let ScheduleChange { name, seen, entry: is, tasks, due } = change;
         let next = is.as_ref().and_then(|entry| entry.due());
-        let (keys, packed) = self.submission(&tasks)?;
         let args = vec![
-            packed,
+            pack(&tasks)?,
             name.into_bytes(),
             seen.map_or(Vec::new(), arg),
             due.map_or(Vec::new(), |due| arg(micros_from(unix_nanos(due)))),
             next.map_or(Vec::new(), |next| arg(micros_from(unix_nanos(next)))),
             entry.unwrap_or_default().into_bytes(),
         ];
-        let mut answer = list(self.link().change(&script::SCHEDULE, keys, args, Sure::Durable).await?).into_iter();
-        match answer.next().map(text).as_deref() {
-            Some("raced") => return Ok(ScheduleChanged::Raced),
-            Some("early") => return Ok(ScheduleChanged::Early),
-            _ => {}
-        }
-        let version = answer.next().and_then(tid).ok_or_else(|| self.link().odd(&Value::Nil))?;
-        Ok(ScheduleChanged::Made { version, submitted: self.submitted(&mut answer).await? })
+        let (word, tids): (String, Vec<String>) = self.link().change(&script::SCHEDULE, args, Sure::Durable).await?;
+        Ok(match word.as_str() {
+            "raced" => ScheduleChanged::Raced,
+            "early" => ScheduleChanged::Early,
+            version => ScheduleChanged::Made {
+                version: version.parse().map_err(|_| Error::Closed)?,
+                submitted: self.submitted(tids)?,
+            },
+        })
     }
 
     async fn agenda(&self, wait: Duration) -> Result<Agenda> {
         let mut wait = self.wait(Topic::Control, wait).await;
         loop {
-            let (agenda, again_in) = self.look_at_agenda().await?;
+            let (mut agenda, has_expired, again_in) = self.look_at_agenda().await?;
+            if has_expired {
+                let swept = self.expire().await?;
+                agenda.expired = swept.ended;
+                if agenda.is_empty() && swept.has_moved {
+                    // They were claimed in time, or are over, and are off the list now.
+                    continue;
+                }
+            }
             if !agenda.is_empty() || !wait.again(again_in).await {
                 return Ok(agenda);
             }
         }
     }
-
-    async fn expire(&self) -> Result<u64> {
-        let mut pipe = redis::pipe();
-        let (expiring, most) = (self.core.keys.of("expiring"), EXPIRED_AT_ONCE);
-        pipe.cmd("TIME").cmd("ZRANGE").arg(expiring).arg(0).arg(most - 1).arg("WITHSCORES");
-        let mut answers = self.link().pipe(pipe).await?.into_iter();
-        let now = micros(answers.next().unwrap_or_default());
-        let scores = scored(answers.next().unwrap_or_default());
-        let due: Vec<Tid> =
-            scores.iter().filter(|(_, at)| *at <= now).filter_map(|(tid, _)| tid.parse().ok()).collect();
-        self.end_expired(&due).await
-    }
 }
 
 impl Redis {
-    async fn read_schedules(&self, names: &[String]) -> Result<Vec<ScheduleView>> {
+    /// Ends tasks that have waited for longer than their lifetime.
+    async fn expire(&self) -> Result<Swept> {
         let mut pipe = redis::pipe();
-        pipe.cmd("HMGET").arg(self.core.keys.of("schedules")).arg(names);
-        let found = list(self.link().pipe(pipe).await?.pop().unwrap_or_default()).into_iter().map(maybe);
+        let (expiring, most) = (self.core.keys.of("expiring"), EXPIRED_AT_ONCE);
+        pipe.cmd("TIME").cmd("ZRANGE").arg(expiring).arg(0).arg(most - 1).arg("WITHSCORES");
+        let (time, scores): (Time, Scores) = self.link().query(&pipe).await?;
+        let due = scores.into_iter().filter(|(_, at)| *at <= micros(time) as f64).map(|(member, _)| member);
+        let (readable, unreadable): (Vec<String>, Vec<String>) = due.partition(|member| member.parse::<Tid>().is_ok());
+        if !unreadable.is_empty() {
+            tracing::warn!(?unreadable, "removes what is no task from the list of tasks that expire");
+            let () = self.link().read(redis::cmd("ZREM").arg(expiring).arg(&unreadable)).await?;
+        }
+        let swept = self.end_expired(&tids(readable)).await?;
+        Ok(Swept { has_moved: swept.has_moved || !unreadable.is_empty(), ..swept })
+    }
+
+    async fn read_schedules(&self, names: &[String]) -> Result<Vec<ScheduleView>> {
+        let found: Vec<Option<String>> =
+            self.link().read(redis::cmd("HMGET").arg(self.core.keys.of("schedules")).arg(names)).await?;
         Ok(names.iter().zip(found).filter_map(|(name, stored)| read(name, &stored?)).collect())
     }
 
-    /// What is to be done now, and when more will be.
-    async fn look_at_agenda(&self) -> Result<(Agenda, Option<Duration>)> {
+    /// What is to be done now, whether tasks may have expired, and when there will be more.
+    async fn look_at_agenda(&self) -> Result<(Agenda, bool, Option<Duration>)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
         pipe.cmd("ZRANGE").arg(keys.of("agenda")).arg(0).arg(AGENDA).arg("WITHSCORES");
         pipe.cmd("ZRANGE").arg(keys.of("expiring")).arg(0).arg(0).arg("WITHSCORES");
-        let mut answers = self.link().pipe(pipe).await?.into_iter();
-        let mut next = || answers.next().unwrap_or_default();
-        let (now, schedules, expiring) = (micros(next()), scored(next()), scored(next()));
+        let (time, schedules, expiring): (Time, Scores, Scores) = self.link().query(&pipe).await?;
+        let now = micros(time);
+        let is_due = |at: f64| at <= now as f64;
         let names: Vec<String> =
-            schedules.iter().filter(|(_, at)| *at <= now).map(|(name, _)| name.clone()).take(AGENDA).collect();
+            schedules.iter().filter(|(_, at)| is_due(*at)).map(|(name, _)| name.clone()).take(AGENDA).collect();
         let due = if names.is_empty() { Vec::new() } else { self.read_schedules(&names).await? };
-        let expired = expiring.first().is_some_and(|(_, at)| *at <= now);
-        let later = schedules.iter().chain(&expiring).map(|(_, at)| *at).filter(|at| *at > now).min();
-        let again_in = later.map(|at| Duration::from_micros((at - now).unsigned_abs()));
-        Ok((Agenda { now: at_micros(now), due, expired }, again_in))
+        let has_expired = expiring.first().is_some_and(|(_, at)| is_due(*at));
+        let later = schedules.iter().chain(&expiring).map(|(_, at)| *at).filter(|at| !is_due(*at));
+        let again_in = later.map(|at| Duration::from_micros((at as i64 - now).unsigned_abs())).min();
+        Ok((Agenda { now: at_micros(now), due, expired: 0 }, has_expired, again_in))
     }
 
     /// Ends those of some tasks that wait and have expired, and takes the others off the list that need not be looked at any more.
-    async fn end_expired(&self, tids: &[Tid]) -> Result<u64> {
+    async fn end_expired(&self, tids: &[Tid]) -> Result<Swept> {
         if tids.is_empty() {
-            return Ok(0);
+            return Ok(Swept::default());
         }
         let tasks = snapshots(self.link(), tids).await?;
         let (mut drafts, mut ending) = (Vec::new(), Vec::new());
@@ -148,25 +167,12 @@ impl Redis {
         for (at, tid) in &later {
             pipe.cmd("ZADD").arg(expiring).arg(*at).arg(tid.to_string());
         }
-        if !over.is_empty() || !ended.is_empty() || !later.is_empty() {
-            self.link().pipe(pipe).await?;
+        let has_moved = !over.is_empty() || !ended.is_empty() || !later.is_empty();
+        if has_moved {
+            let () = self.link().query(&pipe).await?;
         }
-        Ok(ended.len() as u64)
+        Ok(Swept { ended: ended.len() as u64, has_moved })
     }
-}
-
-/// The members of a sorted set with their scores.
-fn scored(value: Value) -> Vec<(String, i64)> {
-    let mut found = Vec::new();
-    let mut items = list(value).into_iter();
-    while let (Some(member), Some(score)) = (items.next(), items.next()) {
-        let score = match score {
-            Value::Double(score) => score as i64,
-            other => text(other).parse::<f64>().map_or(0, |score| score as i64),
-        };
-        found.push((text(member), score));
-    }
-    found
 }
 
 /// "version task\nentry"

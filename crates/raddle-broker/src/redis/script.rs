@@ -1,6 +1,6 @@
 //! The scripts: every step that changes more than one thing is one of them, and so happens whole or not at all.
 //!
-//! The text of a script is the names of the fixed keys, `common.lua`, and its own file.
+//! The text of a script is the fixed keys, `common.lua`, and its own file.
 
 use std::sync::LazyLock;
 
@@ -37,6 +37,7 @@ scripts! {
     GONE = "gone.lua";
     PURGE = "purge.lua";
     PUT = "put.lua" doubles "has stored a message";
+    READ = "read.lua";
     REFUSE = "refuse.lua";
     REGISTER = "register.lua";
     REGISTER_OWN = "register_own.lua";
@@ -48,9 +49,7 @@ scripts! {
     WORDS = "words.lua";
 }
 
-/// The fixed keys under their names in capitals, and their number.
+/// The fixed keys under their names in capitals.
 fn head() -> String {
-    let keys =
-        FIXED.iter().enumerate().map(|(at, (name, _))| format!("local {} = KEYS[{}]\n", name.to_uppercase(), at + 1));
-    keys.collect::<String>() + &format!("local FIXED = {}\n", FIXED.len())
+    FIXED.iter().map(|(name, _)| format!("local {} = ARGV[1] .. '{name}'\n", name.to_uppercase())).collect()
 }

@@ -1,9 +1,8 @@
 //! Tasks in.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use raddle_core::{Spec, Target, Tid, moment::unix_nanos, worker::WorkerInfo};
-use redis::Value;
 
 use super::{
     Redis,
@@ -12,9 +11,9 @@ use super::{
     reclaim::reclaim,
     record::{key_of, millis, stored},
     script,
-    value::{arg, list, number, text, tid},
+    value::arg,
 };
-use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Submitted};
+use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Submitted, request::written};
 
 /// How long the record of a worker that has left is kept.
 const WORKER_KEPT: Duration = Duration::from_secs(86_400);
@@ -36,9 +35,6 @@ struct Stored {
     owner: Option<Tid>,
     claimed: Option<Tid>,
 }
-
-/// A task as the scripts store it: partition, when it is due, the same in nanoseconds, unique key, spec, when it expires.
-type Packed = (String, String, String, String, String, String);
 
 impl Redis {
     pub(super) async fn submit_batch(&self, batch: Vec<Submit>) -> Result<Vec<Submitted>> {
@@ -63,67 +59,42 @@ impl Redis {
         let stored = self.store(&[task], mode).await?.ok_or(Error::Closed)?;
         let claim = stored.claimed.map(|tid| Claim { fence: Fence { tid, attempt: 1 }, spec });
         let claim = self.core.fresh(claim.into_iter().collect()).await?.pop();
-        if let Some(owner) = stored.owner {
+        // A task that has expired was ended with its worker.
+        let owner = stored.owner.filter(|_| stored.claimed.is_none() || claim.is_some());
+        if let Some(owner) = owner {
             self.show_worker(owner, &worker).await;
         }
         let submitted = *stored.submitted.first().ok_or(Error::Closed)?;
-        Ok(Own { submitted, worker: stored.owner, claim })
+        Ok(Own { submitted, worker: owner, claim })
     }
 
     /// Stores tasks. `None` if the old one is no dead letter.
     async fn store(&self, tasks: &[Submit], mode: Mode) -> Result<Option<Stored>> {
-        let (keys, packed) = self.submission(tasks)?;
-        let mut args = vec![packed];
+        let mut args = vec![pack(tasks)?];
         args.extend(mode.args());
-        let answer = list(self.link().change(&script::SUBMIT, keys, args, Sure::Durable).await?);
-        if answer.is_empty() {
-            return Ok(None);
-        }
-        let mut answer = answer.into_iter();
-        let submitted = self.submitted(&mut answer).await?;
-        let mut next = || answer.next().and_then(tid);
-        Ok(Some(Stored { submitted, owner: next(), claimed: next() }))
+        let answer: Option<(Vec<String>, String, String)> =
+            self.link().change(&script::SUBMIT, args, Sure::Durable).await?;
+        let Some((tids, owner, claimed)) = answer else { return Ok(None) };
+        let submitted = self.submitted(tids)?;
+        Ok(Some(Stored { submitted, owner: owner.parse().ok(), claimed: claimed.parse().ok() }))
     }
 
-    /// Tasks, as the scripts take them: the streams of their partitions, and all of them in one argument.
-    pub(super) fn submission(&self, tasks: &[Submit]) -> Result<(Vec<String>, Vec<u8>)> {
-        let tasks: Vec<Packed> = tasks.iter().map(pack).collect::<Result<_>>()?;
-        let parts: BTreeSet<&str> = tasks.iter().map(|(part, ..)| part.as_str()).collect();
-        let streams = parts.into_iter().map(|part| self.core.keys.ready(part)).collect();
-        Ok((streams, rmp_serde::to_vec(&tasks).expect("texts are writable to memory")))
-    }
-
-    /// What the scripts answered when they had stored tasks: how many partitions are new, and the ids.
-    pub(super) async fn submitted(&self, answer: &mut impl Iterator<Item = Value>) -> Result<Vec<Submitted>> {
-        if answer.next().map(number) > Some(0) {
-            self.tell_of_parts().await;
-        }
-        let tids = list(answer.next().unwrap_or_default()).into_iter().map(text);
+    /// What the scripts answered when they had stored tasks.
+    pub(super) fn submitted(&self, tids: Vec<String>) -> Result<Vec<Submitted>> {
         let submitted = |text: String| match text.strip_prefix('=') {
             Some(holder) => holder.parse().map(Submitted::Existing),
             None => text.parse().map(Submitted::New),
         };
         let odd =
             |_| Error::Server { place: self.link().target.place(), reason: "a submission was not answered".into() };
-        tids.map(|text| submitted(text).map_err(odd)).collect()
+        tids.into_iter().map(|text| submitted(text).map_err(odd)).collect()
     }
+}
 
-    /// Lets all workers look at the partitions anew: they wait on those they know of.
-    pub(super) async fn tell_of_parts(&self) {
-        let tell = async || -> Result<()> {
-            let mut pipe = redis::pipe();
-            pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
-            let workers = self.link().pipe(pipe).await?.pop().unwrap_or_default();
-            let streams: Vec<String> =
-                list(workers).into_iter().map(|worker| self.core.keys.wake(&text(worker))).collect();
-            self.core.wake(&streams).await;
-            Ok(())
-        };
-        // Workers look by themselves within the safety interval.
-        if let Err(error) = tell().await {
-            tracing::debug!(%error, "workers were not told of a new partition");
-        }
-    }
+/// Tasks, as the scripts take them: all of them in one argument.
+pub(super) fn pack(tasks: &[Submit]) -> Result<Vec<u8>> {
+    let tasks: Vec<Vec<String>> = tasks.iter().map(pack_one).collect::<Result<_>>()?;
+    Ok(rmp_serde::to_vec(&tasks).expect("texts are writable to memory"))
 }
 
 impl Mode {
@@ -157,12 +128,15 @@ fn span_micros(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX).min(FARTHEST_MICROS)
 }
 
-/// A task, written out as the scripts store it.
-fn pack(task: &Submit) -> Result<Packed> {
+/// A task, as `submit` in `lua/common.lua` takes it: partition and spec, and the rest if there is any of it.
+fn pack_one(task: &Submit) -> Result<Vec<String>> {
     let Submit { spec, parent } = task;
-    let (due, due_nanos) = due(spec);
-    let text = stored(spec, *parent, false, spec.result_ttl().0, &task.written()?);
-    Ok((Part::name_of(spec), due, due_nanos, key_of(spec), text, lifetime(spec)))
+    let (key, (due, due_nanos), lifetime) = (key_of(spec), due(spec), lifetime(spec));
+    let mut packed = vec![Part::name_of(spec), stored(spec, *parent, false, spec.result_ttl().0, &written(spec)?)];
+    if !key.is_empty() || !due.is_empty() || lifetime != "-" {
+        packed.extend([key, due, due_nanos, lifetime]);
+    }
+    Ok(packed)
 }
 
 /// A worker, written out as the scripts take it.

@@ -13,11 +13,11 @@ use super::{
     log::{born, known},
     reclaim,
     record::Place,
-    value::{at_micros, at_nanos, entries, list, maybe, number, text, tids},
+    value::{Entries, at_micros, at_nanos, tids},
 };
 use crate::{
-    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Finish, Health, News, Note, Own, OwnRequest,
-    Purged, Queries, Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
+    Chain, Claim, ClaimRequest, Delivered, Delivery, Detail, Error, Finish, Health, News, Note, Own, OwnRequest,
+    Queries, Reclaimed, Release, Result, Started, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict,
     WaitingRequest,
 };
 
@@ -47,6 +47,7 @@ impl Tasks for Redis {
                 News::Started(pid) => started.push(Started { fence, pid }),
                 News::Paused(paused) => self.note_paused(fence, paused).await?,
                 News::Progress(progress) => self.note_progress(fence, &progress).await?,
+                News::Output(stream, bytes) => self.append(fence, stream, bytes).await?,
             }
         }
         self.note_started(started).await
@@ -91,72 +92,15 @@ impl Tasks for Redis {
         self.list(&filter).await
     }
 
-    async fn ahead_of(&self, tid: Tid) -> Result<u64> {
-        let task = self.snapshot(tid).await?.ok_or(Error::NotFound(tid))?;
-        let Some(part) = task.record.part.as_deref().filter(|_| is_ready(&task)) else { return Ok(0) };
-        // The same queue and needs, and more urgent.
-        let priority = part.split('|').next().and_then(|number| number.parse::<u8>().ok()).unwrap_or(0);
-        let rest = part.split_once('|').map_or("", |(_, rest)| rest);
-        let mut ahead = self.before_in_line(part, Some(tid)).await?;
-        for priority in priority + 1..=9 {
-            ahead += self.before_in_line(&format!("{priority}|{rest}"), None).await?;
-        }
-        Ok(ahead)
-    }
-
     async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
         self.waiting_for(request).await
     }
 
-    async fn demand(&self) -> Result<Demand> {
-        self.look_at_demand().await
+    async fn summarize(&self, detail: Detail) -> Result<Summary> {
+        self.count_all(detail).await
     }
 
-    async fn summary(&self) -> Result<Summary> {
-        let keys = &self.core.keys;
-        let mut pipe = redis::pipe();
-        pipe.atomic().cmd("HGETALL").arg(keys.of("count")).cmd("SCARD").arg(keys.of("dead"));
-        pipe.cmd("HGET").arg(keys.of("meta")).arg("stale").cmd("ZCARD").arg(keys.of("owned"));
-        let mut answers = self.link().pipe(pipe).await?.into_iter();
-        let mut next = || answers.next().unwrap_or_default();
-        let (counts, dead, stale, owned) = (next(), next(), next(), number(next()));
-        let mut summary = Summary {
-            dead: number(dead),
-            stale_writes: maybe(stale).and_then(|n| n.parse().ok()).unwrap_or(0),
-            ..Summary::default()
-        };
-        for pair in list(counts).chunks_exact(2) {
-            let (what, tasks) = (text(pair[0].clone()), number(pair[1].clone()));
-            match what.as_str() {
-                "d" => summary.delayed = tasks,
-                "h" => summary.paused = tasks,
-                queue if queue.starts_with('|') => {
-                    if tasks > 0 {
-                        summary.ready.insert(queue[1..].to_owned(), tasks);
-                    }
-                }
-                state => {
-                    if let Some(state) = state.parse().ok().and_then(State::from_u8)
-                        && state != State::Spawning
-                        && tasks > 0
-                    {
-                        summary.states.insert(state, tasks);
-                    }
-                }
-            }
-        }
-        let spawning = owned.saturating_sub(summary.states.get(&State::Running).copied().unwrap_or(0));
-        if spawning > 0 {
-            summary.states.insert(State::Spawning, spawning);
-        }
-        let waiting = summary.ready.values().sum::<u64>() + summary.delayed + summary.paused;
-        if waiting > 0 {
-            summary.states.insert(State::Created, waiting);
-        }
-        Ok(summary)
-    }
-
-    async fn purge(&self) -> Result<Purged> {
+    async fn purge(&self) -> Result<u64> {
         let purged = self.purge_expired().await;
         self.forget_answers().await;
         purged
@@ -168,14 +112,6 @@ impl Tasks for Redis {
 }
 
 impl Redis {
-    /// How many tasks of a partition are older than one of them, or there at all.
-    async fn before_in_line(&self, part: &str, tid: Option<Tid>) -> Result<u64> {
-        let to = tid.map_or_else(|| format!("({part}!"), |tid| format!("({part} {tid}"));
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZLEXCOUNT").arg(self.core.keys.of("line")).arg(format!("[{part} ")).arg(to);
-        Ok(self.link().pipe(pipe).await?.pop().map_or(0, number))
-    }
-
     /// The newest tasks that fit. What is walked depends on the states asked for, so that a few running tasks are found without
     /// reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
@@ -204,9 +140,7 @@ impl Redis {
         // The entry before an id may stand for tasks beyond it.
         let mut before = filter.before.map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
         while found.len() < filter.limit as usize {
-            let mut pipe = redis::pipe();
-            pipe.cmd("XREVRANGE").arg(self.core.keys.of("born")).arg(&before).arg("-").arg("COUNT").arg(PAGE);
-            let entries = entries(self.link().pipe(pipe).await?.pop().unwrap_or_default());
+            let entries = self.born_before(&before, PAGE).await?;
             let Some((last, _)) = entries.last() else { break };
             before = format!("({last}");
             let tids = entries.iter().flat_map(|(id, fields)| born(id, fields).into_iter().rev());
@@ -248,9 +182,8 @@ impl Redis {
     }
 
     async fn dead(&self) -> Result<Vec<Tid>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("SMEMBERS").arg(self.core.keys.of("dead"));
-        let mut dead = self.link().pipe(pipe).await?.pop().map_or(Vec::new(), tids);
+        let dead: Vec<String> = self.link().read(redis::cmd("SMEMBERS").arg(self.core.keys.of("dead"))).await?;
+        let mut dead = tids(dead);
         dead.sort_by(|a, b| b.cmp(a));
         Ok(dead)
     }
@@ -258,16 +191,11 @@ impl Redis {
     /// Tasks that workers have, and the workers.
     async fn active(&self) -> Result<Vec<Tid>> {
         let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE")
-            .arg(self.core.keys.of("owned"))
-            .arg(0)
-            .arg(-1)
-            .cmd("HKEYS")
-            .arg(self.core.keys.of("workers"));
-        let mut answers = self.link().pipe(pipe).await?.into_iter();
-        let owned = answers.next().map_or(Vec::new(), list).into_iter().map(text);
-        let mut active: Vec<Tid> = owned.filter_map(|pair| pair.split_once(':')?.1.parse().ok()).collect();
-        active.extend(answers.next().map_or(Vec::new(), tids));
+        pipe.cmd("ZRANGE").arg(self.core.keys.of("owned")).arg(0).arg(-1);
+        pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
+        let (owned, workers): (Vec<String>, Vec<String>) = self.link().query(&pipe).await?;
+        let mut active: Vec<Tid> = owned.iter().filter_map(|pair| pair.split_once(':')?.1.parse().ok()).collect();
+        active.extend(tids(workers));
         active.sort_by(|a, b| b.cmp(a));
         Ok(active)
     }
@@ -293,16 +221,17 @@ impl Redis {
 
     /// The last id up to `most` that a task was given.
     async fn born_up_to(&self, most: u64) -> Result<Option<u64>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("XREVRANGE").arg(self.core.keys.of("born")).arg(stream_id(most)).arg("-").arg("COUNT").arg(1);
-        let last = self.link().pipe(pipe).await?.pop().map(entries).unwrap_or_default();
+        let last = self.born_before(&stream_id(most), 1).await?;
         let last = last.first().and_then(|(id, fields)| born(id, fields).last().copied());
         Ok(last.map(|last| last.as_u64().min(most)))
     }
-}
 
-fn is_ready(task: &Snapshot) -> bool {
-    task.done.is_none() && task.record.place == Place::Ready
+    /// The last entries of the index of tasks up to an id.
+    async fn born_before(&self, id: &str, max: usize) -> Result<Entries> {
+        let mut range = redis::cmd("XREVRANGE");
+        range.arg(self.core.keys.of("born")).arg(id).arg("-").arg("COUNT").arg(max);
+        self.link().read(&range).await
+    }
 }
 
 /// Everything about one task.

@@ -58,6 +58,8 @@ pub(super) struct Options {
     pub(super) wait_aof: bool,
     /// Whether a server that keeps nothing on disk will do.
     pub(super) volatile: bool,
+    /// How many bytes are kept of each stream of an attempt, in the server's memory. The rest is counted in the report, and logged as lost.
+    pub(super) max_output: u64,
 }
 
 /// A password. It is shown to nobody.
@@ -67,6 +69,10 @@ pub(super) struct Password(pub(super) String);
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 const DEFAULT_NAMESPACE: &str = "default";
+const MIB: u64 = 1024 * 1024;
+const DEFAULT_MAX_OUTPUT: u64 = 64 * MIB;
+/// A value of a Redis server has no more bytes (`proto-max-bulk-len`).
+pub(super) const MAX_OUTPUT: u64 = 512 * MIB;
 
 impl Default for Options {
     fn default() -> Self {
@@ -79,6 +85,7 @@ impl Default for Options {
             wait_replicas: 0,
             wait_aof: false,
             volatile: false,
+            max_output: DEFAULT_MAX_OUTPUT,
         }
     }
 }
@@ -188,10 +195,11 @@ impl Address {
             }
             "wait_aof" => options.wait_aof = yes(name, &value)?,
             "volatile" => options.volatile = yes(name, &value)?,
+            "max_output" => options.max_output = size(name, &value)?,
             _ => {
                 let known = "namespace, db, user, password, sentinel_user, sentinel_password, ca, cert, key, initial, max, give_up_after, \
                              connect_timeout, response_timeout, \
-                             wait_replicas, wait_aof, volatile";
+                             wait_replicas, wait_aof, volatile, max_output";
                 return Err(format!("'{name}' is not a parameter: there are {known}"));
             }
         }
@@ -264,6 +272,19 @@ fn namespace(text: String) -> Result<String, String> {
 fn span(name: &str, text: &str) -> Result<Duration, String> {
     let span: raddle_core::Span = text.parse().map_err(|_| format!("{name} is not a time: write 500ms, 5s or 2m"))?;
     Ok(span.0)
+}
+
+/// A number of bytes, or with a unit.
+fn size(name: &str, text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1024),
+        Some((at, 'M' | 'm')) => (&text[..at], MIB),
+        Some((at, 'G' | 'g')) => (&text[..at], 1024 * MIB),
+        _ => (text, 1),
+    };
+    let bytes = digits.parse::<u64>().map_err(|_| format!("{name} is not a size: write 64M, or a number of bytes"))?;
+    let bytes = bytes.saturating_mul(unit);
+    if bytes > MAX_OUTPUT { Err(format!("{name} is at most 512M: a server keeps no longer value")) } else { Ok(bytes) }
 }
 
 fn yes(name: &str, text: &str) -> Result<bool, String> {
@@ -347,6 +368,9 @@ mod tests {
         assert_eq!(address.login, Login { user: None, password: Some(Password("p@ss".into())) });
         assert_eq!(address.options.give_up_after, Duration::from_secs(120));
         assert!(address.options.volatile && address.options.wait_replicas == 1);
+        for (text, bytes) in [("1000", 1000), ("4K", 4096), ("512M", 512 << 20), ("0G", 0)] {
+            assert_eq!(parse(&format!("redis://host?max_output={text}")).options.max_output, bytes, "{text}");
+        }
     }
 
     #[test]
@@ -359,6 +383,8 @@ mod tests {
             ("redis://host?namespace=a b", "namespace"),
             ("redis://host?size=3", "not a parameter"),
             ("redis://host?max=soon", "not a time"),
+            ("redis://host?max_output=much", "not a size"),
+            ("redis://host?max_output=1G", "at most 512M"),
             ("redis://host?ca=x", "rediss"),
             ("redis+sentinel://host/main?cert=x", "rediss+sentinel"),
             ("rediss://host?cert=x", "together"),

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use raddle_core::Tid;
+use redis::Value;
+
 use super::{
     Redis, Topic,
     keys::Part,
-    value::{list, number, text},
+    value::{Time, micros},
 };
 use crate::{Result, WaitingRequest};
 
@@ -25,29 +28,39 @@ impl Redis {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
         pipe.cmd("TIME").cmd("SMEMBERS").arg(keys.of("parts"));
-        let mut answers = self.link().pipe(pipe).await?.into_iter().map(list);
-        let time: Vec<u64> = answers.next().unwrap_or_default().into_iter().map(text).flat_map(|n| n.parse()).collect();
-        let now = time.first().unwrap_or(&0) * 1_000_000 + time.get(1).unwrap_or(&0);
-        let fits = |part: &str| {
-            Part::parse(part)
-                .is_some_and(|part| request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps))
+        let (time, parts): (Time, Vec<String>) = self.link().query(&pipe).await?;
+        let now = micros(time);
+        let fitting = |part: &str| {
+            let is_early = |part: &Part| request.before.is_none_or(|(priority, _)| part.priority >= priority);
+            let fits = |part: &Part| request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps);
+            Part::parse(part).filter(is_early).filter(fits)
         };
-        let parts = answers.next().unwrap_or_default().into_iter().map(text).filter(|part| fits(part));
+        // Of those with the same priority, only the older ones come before a task.
+        let last = |part: &Part| request.before.and_then(|(priority, tid)| (part.priority == priority).then_some(tid));
         let mut pipe = redis::pipe();
         let delayed = keys.of("delayed");
         pipe.cmd("ZRANGEBYSCORE").arg(delayed).arg("-inf").arg(now).arg("LIMIT").arg(0).arg(request.max);
         pipe.cmd("ZRANGEBYSCORE").arg(delayed).arg(format!("({now}")).arg("+inf").arg("WITHSCORES");
         pipe.arg("LIMIT").arg(0).arg(1);
-        for part in parts {
-            pipe.cmd("ZLEXCOUNT").arg(keys.of("line")).arg(format!("[{part} ")).arg(format!("({part}!"));
+        for part in parts.iter().filter_map(|part| fitting(part)) {
+            let name = &part.name;
+            let end = last(&part).map_or_else(|| format!("({name}!"), |tid| format!("({name} {tid}"));
+            pipe.cmd("ZLEXCOUNT").arg(keys.of("line")).arg(format!("[{name} ")).arg(end);
         }
-        let mut answers = self.link().pipe(pipe).await?.into_iter();
+        let answers: Vec<Value> = self.link().query(&pipe).await?;
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap_or_default();
         // An id of 19 digits, a blank, and the partition.
-        let overdue = list(answers.next().unwrap_or_default()).into_iter().map(text);
-        let overdue = overdue.filter(|member| member.get(20..).is_some_and(fits)).count() as u64;
-        let next = list(answers.next().unwrap_or_default()).into_iter().nth(1);
-        let next = next.and_then(|score| text(score).parse::<f64>().ok());
-        let again_in = next.map(|at| Duration::from_micros((at as u64).saturating_sub(now)));
-        Ok(((overdue + answers.map(number).sum::<u64>()).min(request.max.into()), again_in))
+        let (overdue, due): (Vec<String>, Vec<(String, f64)>) =
+            (self.link().parse(next())?, self.link().parse(next())?);
+        let counts = |member: &&String| {
+            let overdue =
+                member.get(..19).and_then(|tid| tid.parse::<Tid>().ok()).zip(member.get(20..).and_then(fitting));
+            overdue.is_some_and(|(tid, part)| last(&part).is_none_or(|last| tid < last))
+        };
+        let overdue = overdue.iter().filter(counts).count() as u64;
+        let again_in = due.first().map(|(_, at)| Duration::from_micros((*at as i64 - now).unsigned_abs()));
+        let ready: Vec<u64> = self.link().parse(Value::Array(answers.collect()))?;
+        Ok(((overdue + ready.iter().sum::<u64>()).min(request.max.into()), again_in))
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::LazyLock;
 
 use raddle_core::Tid;
-use rusqlite::{Connection, OptionalExtension, params, types::Type};
+use rusqlite::{OptionalExtension, params, types::Type};
 
 use super::{
     bulk::Bulk,
@@ -80,14 +80,8 @@ pub(super) fn discard(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// How many tasks the present attempt of a task has chained.
-pub(super) fn count(db: &Connection, tid: Tid) -> Result<u64, Fail> {
-    let text: Option<String> =
-        db.prepare_cached("SELECT chained FROM active WHERE tid = ?1")?.query_row([tid.as_i64()], |row| row.get(0))?;
-    Ok(parse(tid, text.as_deref())?.tasks)
-}
-
-fn parse(tid: Tid, text: Option<&str>) -> Result<Account, Error> {
+/// What an attempt has chained, as `active` has it.
+pub(super) fn parse(tid: Tid, text: Option<&str>) -> Result<Account, Error> {
     let account = text.map(str::parse).transpose();
     account.map(Option::unwrap_or_default).map_err(|reason: &str| Error::Record { tid, reason: reason.into() })
 }

@@ -10,7 +10,7 @@ use super::{
     reclaim::report,
     registry::entered_at,
     submit::refresh_parts,
-    tx::{Fail, Place, Tx, find_active, find_waiting, tally, tid_at},
+    tx::{Fail, Place, Tx, find_active, tally, tid_at},
 };
 use crate::{Claim, ClaimRequest, Error, Fence};
 
@@ -73,15 +73,23 @@ fn next_due(tx: &Tx<'_>) -> rusqlite::Result<Option<Duration>> {
     Ok(due.map(|at| Duration::from_nanos(u64::try_from(at - tx.now).unwrap_or(0))))
 }
 
+fn candidate(row: &rusqlite::Row<'_>) -> rusqlite::Result<Candidate> {
+    Ok(Candidate {
+        part: row.get(0)?,
+        rank: row.get(1)?,
+        tid: tid_at(row, 2)?,
+        tally: tally(row, 3)?,
+        spec: row.get(6)?,
+    })
+}
+
 fn only(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<Vec<Candidate>> {
-    let Some(waiting) = find_waiting(tx.db(), tid)?.filter(|waiting| waiting.place == Place::Ready) else {
-        return Ok(Vec::new());
-    };
     tx.db()
-        .prepare_cached("SELECT part, rank, spec FROM tasks WHERE tid = ?1")?
-        .query_map([tid.as_i64()], |row| {
-            Ok(Candidate { part: row.get(0)?, rank: row.get(1)?, tid, tally: waiting.tally, spec: row.get(2)? })
-        })?
+        .prepare_cached(
+            "SELECT part, rank, tid, attempt, failures, losses, spec FROM tasks JOIN ready USING (part, rank, tid)
+             WHERE tid = ?1",
+        )?
+        .query_map([tid.as_i64()], candidate)?
         .collect()
 }
 
@@ -90,18 +98,15 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<Candida
     refresh_parts(tx)?;
     let mut candidates = Vec::new();
     let mut query = tx.db().prepare_cached(
-        "SELECT ready.rank, ready.tid, attempt, failures, losses, spec FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
+        "SELECT ready.part, ready.rank, ready.tid, attempt, failures, losses, spec
+         FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
          WHERE ready.part = ?1 ORDER BY ready.rank, ready.tid LIMIT ?2",
     )?;
     for part in &tx.cache.parts {
         if !request.queues.contains(&part.queue) || !part.needs.is_subset(&request.caps) {
             continue;
         }
-        let rows = query.query_map(params![part.id, request.max], |row| {
-            let (rank, tid, tally) = (row.get(0)?, tid_at(row, 1)?, tally(row, 2)?);
-            Ok(Candidate { part: part.id, rank, tid, tally, spec: row.get(5)? })
-        })?;
-        for row in rows {
+        for row in query.query_map(params![part.id, request.max], candidate)? {
             candidates.push(row?);
         }
     }
@@ -154,14 +159,14 @@ fn take(tx: &mut Tx<'_>, owner: Tid, own: bool, candidates: &[Candidate]) -> Res
 fn expire(tx: &mut Tx<'_>, tid: Tid) -> Result<(), Fail> {
     let Some(active) = find_active(tx.db(), tid)? else { return Ok(()) };
     let report = report(tx, Exit::Expired);
-    end_attempt(tx, tid, &active, &report).map(drop)
+    end_attempt(tx, &active, &report).map(drop)
 }
 
 fn give_up(tx: &mut Tx<'_>, tid: Tid, error: &Error) -> Result<(), Fail> {
     let Some(active) = find_active(tx.db(), tid)? else { return Ok(()) };
     let exit = Exit::SpawnFailed { message: error.to_string() };
     let report = report(tx, exit);
-    end_active(tx, tid, &active, &Ending { state: State::Failed, dead: false, report: &report })
+    end_active(tx, &active, &Ending { state: State::Failed, dead: false, report: &report })
 }
 
 /// The spec of a stored task.

@@ -2,6 +2,7 @@
 
 use raddle_core::{
     Control, EventKind, Exit, QueueName, State, Tid, Word,
+    control::ParseControlError,
     obey::{self, Effect},
     queue_name::Port,
     spec::Reserved,
@@ -86,26 +87,30 @@ pub(super) fn apply_pending(tx: &mut Tx<'_>, tid: Tid, told: Option<Word>) -> Re
                     return Ok(Some(state));
                 }
             }
-            Err(error) => {
-                tx.event(tid, EventKind::ControlIgnored, waiting.tally.attempt, None, Some(&error.to_string()));
-            }
+            Err(error) => ignore(tx, tid, waiting.tally.attempt, &error),
         }
     }
     Ok(None)
 }
 
-/// Takes the messages to what `owner` has, itself included. A word that ends a task is noted with it, so that it outlives the worker.
+/// Takes the messages to what `owner` has, itself included. A word that ends a task is noted with it, so that it outlives the worker. A message that is not
+/// a control message is an event of its task.
 pub(super) fn controls(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<Delivery>, Fail> {
-    let held: Vec<(Tid, Option<Word>)> = tx
+    let held: Vec<(Tid, Option<Word>, u32)> = tx
         .db()
-        .prepare_cached("SELECT tid, told FROM active WHERE owner = ?1 ORDER BY tid")?
-        .query_map(params![owner.as_i64()], |row| Ok((tid_at(row, 0)?, told_at(row, 1)?)))?
+        .prepare_cached("SELECT tid, told, attempt FROM active WHERE owner = ?1 ORDER BY tid")?
+        .query_map(params![owner.as_i64()], |row| Ok((tid_at(row, 0)?, told_at(row, 1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut deliveries = Vec::new();
-    for (tid, before) in held {
+    for (tid, before, attempt) in held {
         let bodies = messages::drain(tx, &QueueName::Task(tid, Port::CtrlIn))?;
-        let told =
-            bodies.iter().filter_map(|body| body.parse().ok()).fold(before, |told, said| obey::told(told, &said));
+        let mut told = before;
+        for body in &bodies {
+            match body.parse() {
+                Ok(message) => told = obey::told(told, &message),
+                Err(error) => ignore(tx, tid, attempt, &error),
+            }
+        }
         if told != before {
             tx.db()
                 .prepare_cached("UPDATE active SET told = ?2 WHERE tid = ?1")?
@@ -114,6 +119,11 @@ pub(super) fn controls(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<Delivery>, Fai
         deliveries.extend(bodies.into_iter().map(|body| Delivery { tid, body }));
     }
     Ok(deliveries)
+}
+
+/// Logs that a message to a task was not a control message.
+fn ignore(tx: &mut Tx<'_>, tid: Tid, attempt: u32, error: &ParseControlError) {
+    tx.event(tid, EventKind::ControlIgnored, attempt, None, Some(&error.to_string()));
 }
 
 /// Whether any control message is stored at all: a cheap look before the costly one.

@@ -14,7 +14,7 @@ use super::{
     chain,
     claim::spec_of,
     clock, control, purge,
-    tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_active},
+    tx::{ACTIVE_COLUMNS, Active, Fail, Tx, Waiting, active_at, find_attempt},
 };
 use crate::{Fence, Finish, Release, Stream, Verdict};
 
@@ -61,13 +61,6 @@ pub(super) fn progress(tx: &mut Tx<'_>, fence: Fence, progress: &Progress) -> Re
     Ok(())
 }
 
-/// The progress of a running attempt, if it has told any.
-pub(super) fn progress_of(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Progress>> {
-    let text: Option<String> =
-        db.prepare_cached("SELECT progress FROM active WHERE tid = ?1")?.query_row([tid.as_i64()], |row| row.get(0))?;
-    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
-}
-
 /// Ends attempts. What needs no more than a record is written together at the end, and then what follows them.
 pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, Fail> {
     let tids: Vec<Tid> = batch.iter().map(|finish| finish.fence.tid).collect();
@@ -87,7 +80,7 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
         if active.state == State::Spawning && has_run {
             tx.event(fence.tid, EventKind::Running, fence.attempt, Some(active.owner), None);
         }
-        verdicts.push(match what_next(tx, fence.tid, &active, report)? {
+        verdicts.push(match what_next(tx, &active, report)? {
             Next::Done { state, dead, tally } => {
                 if active.chained && report.exit.is_success() {
                     followed.push(fence.tid);
@@ -95,10 +88,10 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
                     chain::discard(tx, fence.tid)?;
                 }
                 let active = Active { tally, ..active };
-                records.push(Record::of_active(tx, fence.tid, &active, &Ending { state, dead, report }));
+                records.push(Record::of_active(tx, &active, &Ending { state, dead, report }));
                 Verdict::Done(state)
             }
-            Next::Again { pause, tally } => again(tx, fence.tid, &active, report, pause, tally)?,
+            Next::Again { pause, tally } => again(tx, &active, report, pause, tally)?,
         });
     }
     let tids: Vec<Tid> = records.iter().map(|record| record.tid).collect();
@@ -110,7 +103,7 @@ pub(super) fn finish(tx: &mut Tx<'_>, batch: &[Finish]) -> Result<Vec<Verdict>, 
 
 /// Notes that some of what an attempt wrote is not there.
 pub(super) fn output_lost(tx: &mut Tx<'_>, fence: Fence, what: &str) -> Result<(), Fail> {
-    if find_active(tx.db(), fence.tid)?.is_some_and(|active| active.tally.attempt == fence.attempt) {
+    if find_attempt(tx.db(), fence)?.is_some() {
         tx.event(fence.tid, EventKind::OutputLost, fence.attempt, None, Some(what));
     }
     Ok(())
@@ -141,12 +134,11 @@ pub(super) fn release(tx: &mut Tx<'_>, batch: &[Release]) -> Result<Vec<Verdict>
 
 fn release_one(tx: &mut Tx<'_>, release: &Release) -> Result<Verdict, Fail> {
     let fence = release.fence;
-    let active = find_active(tx.db(), fence.tid)?.filter(|active| active.tally.attempt == fence.attempt);
-    let Some(active) = active else {
+    let Some(active) = find_attempt(tx.db(), fence)? else {
         refuse(tx, fence)?;
         return Ok(Verdict::Stale);
     };
-    give_back(tx, fence.tid, &active, EventKind::Released, &release.reason)
+    give_back(tx, &active, EventKind::Released, &release.reason)
 }
 
 /// Counts and logs a write that came too late.
@@ -160,23 +152,23 @@ pub(super) fn refuse(tx: &mut Tx<'_>, fence: Fence) -> rusqlite::Result<()> {
 }
 
 /// Ends one attempt and does what follows from it.
-pub(super) fn end_attempt(tx: &mut Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Verdict, Fail> {
-    match what_next(tx, tid, active, report)? {
+pub(super) fn end_attempt(tx: &mut Tx<'_>, active: &Active, report: &Report) -> Result<Verdict, Fail> {
+    match what_next(tx, active, report)? {
         Next::Done { state, dead, tally } => {
-            end_active(tx, tid, &Active { tally, ..*active }, &Ending { state, dead, report })?;
+            end_active(tx, &Active { tally, ..*active }, &Ending { state, dead, report })?;
             Ok(Verdict::Done(state))
         }
-        Next::Again { pause, tally } => again(tx, tid, active, report, pause, tally),
+        Next::Again { pause, tally } => again(tx, active, report, pause, tally),
     }
 }
 
 /// Asks [`settle`]. Success leaves nothing to decide, and so no reason to read the spec.
-fn what_next(tx: &Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<Next, Fail> {
+fn what_next(tx: &Tx<'_>, active: &Active, report: &Report) -> Result<Next, Fail> {
     if report.exit.is_success() {
         return Ok(Next::Done { state: State::Completed, dead: false, tally: active.tally });
     }
-    match spec_of(tx, tid) {
-        Ok(spec) => Ok(settle(&spec, tid, active.tally, &report.exit)),
+    match spec_of(tx, active.tid) {
+        Ok(spec) => Ok(settle(&spec, active.tid, active.tally, &report.exit)),
         // A task that nobody can read cannot be tried again either, and must not keep the others from being written.
         Err(Fail::Caller(_)) => Ok(Next::Done { state: State::Failed, dead: false, tally: active.tally }),
         Err(fail) => Err(fail),
@@ -184,42 +176,29 @@ fn what_next(tx: &Tx<'_>, tid: Tid, active: &Active, report: &Report) -> Result<
 }
 
 /// Lets a task wait for another attempt.
-fn again(
-    tx: &mut Tx<'_>,
-    tid: Tid,
-    active: &Active,
-    report: &Report,
-    pause: Duration,
-    tally: Tally,
-) -> Result<Verdict, Fail> {
-    leave(tx, tid, active)?;
+fn again(tx: &mut Tx<'_>, active: &Active, report: &Report, pause: Duration, tally: Tally) -> Result<Verdict, Fail> {
+    leave(tx, active)?;
     let kind = settle::event_before_another(&report.exit);
-    tx.event(tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
-    wait_again(tx, tid, &Active { tally, ..*active }, Some(moment::nanos_after(tx.now, pause)))
+    tx.event(active.tid, kind, tally.attempt, Some(active.owner), Some(&report.exit.to_string()));
+    wait_again(tx, &Active { tally, ..*active }, Some(moment::nanos_after(tx.now, pause)))
 }
 
 /// Puts a task back as if it had not been claimed.
-pub(super) fn give_back(
-    tx: &mut Tx<'_>,
-    tid: Tid,
-    active: &Active,
-    kind: EventKind,
-    reason: &str,
-) -> Result<Verdict, Fail> {
-    leave(tx, tid, active)?;
-    tx.event(tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
-    wait_again(tx, tid, active, None)
+pub(super) fn give_back(tx: &mut Tx<'_>, active: &Active, kind: EventKind, reason: &str) -> Result<Verdict, Fail> {
+    leave(tx, active)?;
+    tx.event(active.tid, kind, active.tally.attempt, Some(active.owner), Some(reason));
+    wait_again(tx, active, None)
 }
 
 /// Lets a task wait for its next attempt; held, if the last one was told to stand still: nobody has said that it may go on.
-fn wait_again(tx: &mut Tx<'_>, tid: Tid, last: &Active, run_at: Option<i64>) -> Result<Verdict, Fail> {
+fn wait_again(tx: &mut Tx<'_>, last: &Active, run_at: Option<i64>) -> Result<Verdict, Fail> {
     if last.paused {
-        tx.hold(tid, last.tally, run_at)?;
+        tx.hold(last.tid, last.tally, run_at)?;
     } else {
-        tx.enqueue(tid, last.tally, run_at)?;
+        tx.enqueue(last.tid, last.tally, run_at)?;
     }
     // Words that came for the attempt and were not obeyed in time hold for the task.
-    if let Some(state) = control::apply_pending(tx, tid, last.told)? {
+    if let Some(state) = control::apply_pending(tx, last.tid, last.told)? {
         return Ok(Verdict::Done(state));
     }
     Ok(Verdict::Again(clock::timestamp(run_at.unwrap_or(tx.now))))
@@ -234,9 +213,9 @@ pub(super) struct Ending<'a> {
 }
 
 /// Ends a task that a worker has.
-pub(super) fn end_active(tx: &mut Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'_>) -> Result<(), Fail> {
-    leave(tx, tid, active)?;
-    let record = Record::of_active(tx, tid, active, ending);
+pub(super) fn end_active(tx: &mut Tx<'_>, active: &Active, ending: &Ending<'_>) -> Result<(), Fail> {
+    leave(tx, active)?;
+    let record = Record::of_active(tx, active, ending);
     write_records(tx, &[record])
 }
 
@@ -264,11 +243,11 @@ struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    fn of_active(tx: &Tx<'_>, tid: Tid, active: &Active, ending: &Ending<'a>) -> Self {
-        // A worker's own task is run by nobody else.
+    fn of_active(tx: &Tx<'_>, active: &Active, ending: &Ending<'a>) -> Self {
+        let Active { tid, tally, keyed, own, .. } = *active;
+        // A worker's own task has no other owner.
         let owner = Some(active.owner).filter(|owner| *owner != tid);
         let expires_at = tx.now.saturating_add(active.ttl);
-        let Active { tally, keyed, own, .. } = *active;
         Self { tid, ending: *ending, owner, expires_at, tally, keyed, own }
     }
 }
@@ -331,11 +310,11 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// Takes a task from its worker after an attempt that did not succeed, with what that has chained.
-fn leave(tx: &Tx<'_>, tid: Tid, active: &Active) -> rusqlite::Result<()> {
+fn leave(tx: &Tx<'_>, active: &Active) -> rusqlite::Result<()> {
     if active.chained {
-        chain::discard(tx, tid)?;
+        chain::discard(tx, active.tid)?;
     }
-    remove_actives(tx, &[tid])
+    remove_actives(tx, &[active.tid])
 }
 
 fn remove_actives(tx: &Tx<'_>, tids: &[Tid]) -> rusqlite::Result<()> {

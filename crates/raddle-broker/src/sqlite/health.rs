@@ -2,7 +2,12 @@
 
 use rusqlite::Connection;
 
-use super::{Shared, clock, open::Place, registry::entered, tx::Fail};
+use super::{
+    Shared, clock,
+    open::{LOG, Place, with_suffix},
+    registry::entered,
+    tx::Fail,
+};
 use crate::{Check, Health};
 
 /// Above this the log is worth a word: something keeps SQLite from moving it into the database.
@@ -21,10 +26,20 @@ pub(super) fn health(db: &Connection, shared: &Shared) -> Result<Health, Fail> {
         }
         .into(),
         checks: match shared.place {
+            Place::File(_) if shared.is_read_only => vec![read_only(), integrity(db)?, stale_workers(db, shared)?],
             Place::File(_) => vec![journal(db)?, integrity(db)?, log_size(shared), stale_workers(db, shared)?],
             Place::Memory(_) => vec![integrity(db)?, stale_workers(db, shared)?],
         },
     })
+}
+
+fn read_only() -> Check {
+    Check {
+        name: "file system".into(),
+        ok: false,
+        detail: "read-only: what is there can be read, nothing can be submitted or run".into(),
+        fix: Some("'mount -o remount,rw' it, or copy the whole directory to where it can be written".into()),
+    }
 }
 
 fn journal(db: &Connection) -> Result<Check, Fail> {
@@ -46,9 +61,7 @@ fn integrity(db: &Connection) -> Result<Check, Fail> {
 }
 
 fn log_size(shared: &Shared) -> Check {
-    let mut wal = shared.path.as_os_str().to_owned();
-    wal.push("-wal");
-    let bytes = std::fs::metadata(wal).map_or(0, |found| found.len());
+    let bytes = std::fs::metadata(with_suffix(&shared.path, LOG)).map_or(0, |found| found.len());
     let ok = bytes <= LARGE_WAL_BYTES;
     Check {
         name: "write-ahead log".into(),

@@ -1,14 +1,13 @@
 //! What keeps a worker alive: a store into the shared page, which nothing can hold up.
 //!
-//! Taking back what belongs to others needs the database, and whoever holds that may hold it for long. So it has a thread, for as long as it
-//! takes, and a beat waits for that only so long that the next is not late.
+//! Taking back what belongs to others needs the database, which another process may hold for long. So the thread that has the database does it, and a beat waits
+//! for that only so long that the next is not late.
 
 use std::{
     sync::{
         Arc, Mutex, TryLockError,
         mpsc::{self, RecvTimeoutError},
     },
-    thread,
     time::Duration,
 };
 
@@ -21,12 +20,13 @@ use super::{
     open,
     reclaim::reclaim,
     registry::entered_at,
-    tx::{Cache, Fail, Tx},
+    writer::WeakWriter,
 };
 use crate::{Heart, Pulse, Reclaimed, Result};
 
 pub(super) struct Pacemaker {
     shared: Arc<Shared>,
+    writer: WeakWriter,
     worker: Tid,
     ttl: Duration,
     /// Whether it has beaten before.
@@ -42,8 +42,34 @@ const PATIENCE_IN_LEASE: u32 = 8;
 const LONGEST_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Pacemaker {
-    pub(super) fn new(shared: Arc<Shared>, worker: Tid, ttl: Duration) -> Self {
-        Self { shared, worker, ttl, beats: false }
+    pub(super) fn new(shared: Arc<Shared>, writer: WeakWriter, worker: Tid, ttl: Duration) -> Self {
+        Self { shared, writer, worker, ttl, beats: false }
+    }
+
+    /// Takes back what belongs to workers that are gone, if that is `due`, and tells what was taken as far as it is known by now.
+    fn sweep(&self, due: bool) -> Vec<Reclaimed> {
+        let mut under_way = match self.shared.sweep.0.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Another heart of this process waits for it.
+            Err(TryLockError::WouldBlock) => return Vec::new(),
+        };
+        if under_way.is_none()
+            && due
+            && let Some(writer) = self.writer.upgrade()
+        {
+            let (tell, told) = mpsc::channel();
+            writer.write_unattended(reclaim, move |reclaimed| drop(tell.send(reclaimed)));
+            *under_way = Some(told);
+        }
+        let Some(told) = &*under_way else { return Vec::new() };
+        match told.recv_timeout((self.ttl / PATIENCE_IN_LEASE).min(LONGEST_PATIENCE)) {
+            Err(RecvTimeoutError::Timeout) => Vec::new(),
+            outcome => {
+                *under_way = None;
+                outcome.unwrap_or_default()
+            }
+        }
     }
 
     /// Enters a worker that the page has lost, if the database knows it.
@@ -69,6 +95,7 @@ impl Pacemaker {
 
 impl Heart for Pacemaker {
     fn beat(&mut self, beat: Beat) -> Result<Pulse> {
+        self.shared.check_in_place()?;
         let leases = &self.shared.leases;
         leases.refresh();
         let is_alive = match leases.renew(self.worker, self.ttl, beat) {
@@ -83,54 +110,7 @@ impl Heart for Pacemaker {
             leases.shorten(self.worker, self.ttl);
         }
         self.beats |= is_alive;
-        let patience = (self.ttl / PATIENCE_IN_LEASE).min(LONGEST_PATIENCE);
-        let reclaimed = sweep(&self.shared, !is_alive || leases.is_anyone_gone(), patience);
+        let reclaimed = self.sweep(!is_alive || leases.is_anyone_gone());
         Ok(if is_alive { Pulse::Alive(reclaimed) } else { Pulse::Expired })
     }
-}
-
-/// Takes back what belongs to workers that are gone, if that is `due`, and tells what was taken as far as it is known by now.
-fn sweep(shared: &Arc<Shared>, due: bool, patience: Duration) -> Vec<Reclaimed> {
-    let mut under_way = match shared.sweep.0.try_lock() {
-        Ok(guard) => guard,
-        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        // Another heart of this process waits for it.
-        Err(TryLockError::WouldBlock) => return Vec::new(),
-    };
-    if under_way.is_none() && due {
-        *under_way = start(shared);
-    }
-    let Some(told) = &*under_way else { return Vec::new() };
-    match told.recv_timeout(patience) {
-        Err(RecvTimeoutError::Timeout) => Vec::new(),
-        outcome => {
-            *under_way = None;
-            outcome.unwrap_or_default()
-        }
-    }
-}
-
-fn start(shared: &Arc<Shared>) -> Option<mpsc::Receiver<Vec<Reclaimed>>> {
-    let (tell, told) = mpsc::channel();
-    let shared = Arc::clone(shared);
-    let started = thread::Builder::new().name("sweep".into()).spawn(move || match take_back(&shared) {
-        Ok(reclaimed) => drop(tell.send(reclaimed)),
-        Err(error) => tracing::warn!(%error, "the tasks of workers that are gone cannot be taken back yet"),
-    });
-    started.map(|_| told).inspect_err(|error| tracing::warn!(%error, "the system gives no thread")).ok()
-}
-
-pub(super) fn take_back(shared: &Shared) -> Result<Vec<Reclaimed>> {
-    shared.refuse_behind_hole()?;
-    let connection = open::connection(&shared.place)?;
-    let mut cache = Cache::default();
-    let lock = shared.lock()?;
-    let mut transact = || -> Result<_, Fail> {
-        let mut tx = Tx::begin(&connection, &mut cache, &shared.leases)?;
-        Ok((reclaim(&mut tx)?, tx.commit()?))
-    };
-    let (reclaimed, topics) = transact().map_err(|fail| shared.fail(fail))?;
-    drop(lock);
-    shared.bell.ring(topics);
-    Ok(reclaimed)
 }

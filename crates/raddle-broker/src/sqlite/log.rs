@@ -16,12 +16,12 @@ use crate::{
 const SCAN: u32 = 10_000;
 
 /// Events after `after`, of all tasks.
-pub(super) fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<Event>> {
+fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<Event>> {
     let after = after.min(i64::MAX as u64) as i64;
     // Both halves are in the order of their keys, so SQLite merges them without sorting and stops at the limit.
     db.prepare_cached(
         "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1
-         UNION ALL SELECT tid, tid, 0, 0, parent, NULL FROM tasks WHERE tid > ?1
+         UNION ALL SELECT tid, tid, 0, 0, NULL, NULL FROM tasks WHERE tid > ?1
          ORDER BY 1 LIMIT ?2",
     )?
     .query_map(params![after, max], event)?
@@ -51,10 +51,15 @@ pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Resu
     Ok(Stretch { events, scanned, more: looked_at == SCAN })
 }
 
-/// The id of the last event. Both are looks at the end of a key.
-fn last(db: &Connection) -> rusqlite::Result<u64> {
-    let sql = "SELECT max(ifnull((SELECT max(id) FROM events), 0), ifnull((SELECT max(tid) FROM tasks), 0))";
-    db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)).map(|id| id as u64)
+/// The last event. Both halves are read from the ends of their keys.
+fn last(db: &Connection) -> rusqlite::Result<Vec<Event>> {
+    db.prepare_cached(
+        "SELECT id, tid, kind, attempt, worker, detail FROM events
+         UNION ALL SELECT tid, tid, 0, 0, NULL, NULL FROM tasks
+         ORDER BY 1 DESC LIMIT 1",
+    )?
+    .query_map([], event)?
+    .collect()
 }
 
 fn created(tid: Tid) -> Event {
@@ -73,9 +78,6 @@ fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
     let id = tid_at(row, 0)?;
     let kind: u8 = row.get(2)?;
     let event = EventKind::from_u8(kind).ok_or(rusqlite::Error::IntegralValueOutOfRange(2, i64::from(kind)))?;
-    if event == EventKind::Created {
-        return Ok(created(id));
-    }
     let worker: Option<i64> = row.get(4)?;
     Ok(Event {
         id,
@@ -90,8 +92,8 @@ fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Event> {
 
 #[async_trait]
 impl Log for Sqlite {
-    async fn events(&self, after: u64, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
-        let mut after = after;
+    async fn events(&self, after: Option<u64>, tid: Option<Tid>, max: u32, wait: Duration) -> Result<Vec<Event>> {
+        let Some(mut after) = after else { return self.read(|db| Ok(last(db)?)).await };
         let mut wait = self.wait(Topic::Log, wait);
         loop {
             let from = after;
@@ -107,9 +109,5 @@ impl Log for Sqlite {
                 return Ok(stretch.first(max));
             }
         }
-    }
-
-    async fn last_event(&self) -> Result<u64> {
-        self.read(|db| Ok(last(db)?)).await
     }
 }

@@ -1,6 +1,6 @@
 //! Stored messages.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{QueueName, Tid, queue_name::Port};
@@ -13,7 +13,7 @@ use super::{
     tx::{Fail, Tx, tid_at},
     writer::Durability,
 };
-use crate::{Conversion, Message, Messages, Peek, QueueDepth, Result, Submitted};
+use crate::{Conversion, Message, Messages, Peek, Result, Submitted};
 
 /// What a queue is called in the table. Control messages stand before all others, so that whether there is one is a single look; no
 /// name can begin like this.
@@ -63,6 +63,20 @@ fn select(db: &Connection, queue: &QueueName, after: u64, max: u32) -> rusqlite:
             Ok(Message { id: tid_at(row, 0)?, body: row.get(1)? })
         })?
         .collect()
+}
+
+/// How many messages each queue holds. A name that does not parse was not written by us, and is passed over.
+pub(super) fn depths(db: &Connection) -> rusqlite::Result<BTreeMap<QueueName, u64>> {
+    let mut query = db.prepare_cached("SELECT queue, count(*) FROM messages GROUP BY queue")?;
+    let mut rows = query.query([])?;
+    let mut depths = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        let (name, messages): (String, i64) = (row.get(0)?, row.get(1)?);
+        depths.extend(
+            name.trim_start_matches(CONTROL_MARK).parse().ok().map(|queue: QueueName| (queue, messages as u64)),
+        );
+    }
+    Ok(depths)
 }
 
 #[async_trait]
@@ -122,26 +136,6 @@ impl Messages for Sqlite {
             let submitted = submit(tx, tasks)?;
             letters.iter().try_for_each(|letter| insert(tx, &letter.to, &letter.body).map(drop))?;
             Ok(Some(submitted))
-        })
-        .await
-    }
-
-    async fn depths(&self) -> Result<Vec<QueueDepth>> {
-        self.read(|db| {
-            let rows: Vec<(String, i64)> = db
-                .prepare_cached("SELECT queue, count(*) FROM messages GROUP BY queue ORDER BY queue")?
-                .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-                .collect::<rusqlite::Result<_>>()?;
-            // A name that does not parse was not written by us; it is passed over rather than failing the whole list.
-            Ok(rows
-                .into_iter()
-                .filter_map(|(name, messages)| {
-                    Some(QueueDepth {
-                        queue: name.trim_start_matches(CONTROL_MARK).parse().ok()?,
-                        messages: messages as u64,
-                    })
-                })
-                .collect())
         })
         .await
     }

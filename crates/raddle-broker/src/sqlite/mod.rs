@@ -13,7 +13,6 @@ mod chain;
 mod claim;
 mod clock;
 mod control;
-mod demand;
 mod finish;
 mod health;
 mod heart;
@@ -31,6 +30,7 @@ mod registry;
 mod schedules;
 mod schema;
 mod submit;
+mod summary;
 mod tasks;
 mod tether;
 mod tx;
@@ -38,6 +38,7 @@ mod waiting;
 mod writer;
 
 use std::{
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError, mpsc},
     time::Duration,
@@ -73,6 +74,10 @@ struct Shared {
     path: PathBuf,
     /// The directory for output that is too large for a row.
     output: PathBuf,
+    /// Device and number of the database, once it is open: another file may have its name by now.
+    identity: Option<(u64, u64)>,
+    /// Whether the file system refuses all writes.
+    is_read_only: bool,
     bell: Bell,
     leases: Leases,
     /// Why the log could not be synced, from then on.
@@ -184,7 +189,9 @@ impl Shared {
     /// Opens the page of the database, or makes it.
     fn new(place: Place) -> Result<Self> {
         let (path, boot) = (place.path(), clock::boot());
+        let is_read_only = matches!(&place, Place::File(path) if open::is_read_only(path));
         let page = Arc::new(match &place {
+            Place::File(path) if is_read_only => Page::copy(path, boot)?,
             Place::File(path) => Page::open(path, boot)?,
             Place::Memory(_) => Page::in_memory(boot)?,
         });
@@ -194,7 +201,38 @@ impl Shared {
         };
         let leases = Leases::new(path.clone(), boot, Arc::clone(&page));
         let (hole, sweep, outlet) = (OnceLock::new(), heart::Sweep::default(), Arc::default());
-        Ok(Self { place, path, output, bell: Bell::new(page), leases, hole, sweep, outlet })
+        Ok(Self {
+            place,
+            path,
+            output,
+            identity: None,
+            is_read_only,
+            bell: Bell::new(page),
+            leases,
+            hole,
+            sweep,
+            outlet,
+        })
+    }
+
+    /// Refuses to go on with a database that has lost its name. No other process finds it there, so nothing that is done to it is ever seen.
+    fn check_in_place(&self) -> Result<()> {
+        let Some(identity) = self.identity else { return Ok(()) };
+        match open::identity(&self.path) {
+            Ok(found) if found == identity => Ok(()),
+            // Why it cannot be looked at has nothing to do with which file it is.
+            Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(()),
+            _ => {
+                let reason = "was deleted or replaced while this process had it open: start this process again, to work with what is there now";
+                Err(Error::Io { path: self.path.clone(), reason: reason.into() })
+            }
+        }
+    }
+
+    /// Refuses writes that could not be made, or would not last.
+    fn check_writable(&self) -> Result<()> {
+        self.check_in_place()?;
+        if self.is_read_only { Err(open::read_only(&self.path)) } else { self.refuse_behind_hole() }
     }
 
     /// Refuses to write behind a sync of the log that has failed.
@@ -254,8 +292,4 @@ impl Drop for Shared {
             let _ = std::fs::remove_dir_all(&self.output);
         }
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or(Err(Error::Closed))
 }

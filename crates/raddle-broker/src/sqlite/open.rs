@@ -5,23 +5,33 @@
 //! A new database is made under another name (`-new`), synced, and renamed to its place, under the write lock. So no process sees half of it, a power
 //! cut leaves all of it or none, and what a killed process has left under that name is removed by the next.
 //!
+//! A database on a read-only file system is opened for reading: SQLite needs the index of the WAL (`-shm`) for that. Without `-shm` and WAL the file is
+//! opened as immutable, which needs neither.
+//!
 //! A WAL without its database is that of one that was deleted. Over a new database it would bring back some of what the old one held, in pieces, so
 //! it is refused.
 
 use std::{
+    fmt::Write as _,
     fs::{self, File},
-    io,
-    os::unix::fs::FileTypeExt,
+    io::{self, Write as _},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, config::DbConfig, ffi};
+use rustix::fs::StatVfsMountFlags;
 
 use super::{Shared, private, schema};
 use crate::{Error, Result, error::is_want};
 
 const OPEN: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const READ_IMMUTABLE: OpenFlags =
+    OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX).union(OpenFlags::SQLITE_OPEN_URI);
 /// How long SQLite itself waits. Our own processes queue elsewhere, so this is for other tools that write to the file.
 const BUSY_PATIENCE: Duration = Duration::from_secs(30);
 /// Pages in the WAL before they are moved into the database: many, because each move costs the writer two syncs.
@@ -30,7 +40,14 @@ const CHECKPOINT_PAGES: u32 = 4000;
 /// What the WAL is called beside its database.
 pub(super) const LOG: &str = "-wal";
 /// What SQLite keeps beside a database in WAL mode.
-const BESIDE: [&str; 3] = ["", LOG, "-shm"];
+const BESIDE: [&str; 3] = ["", LOG, INDEX];
+/// What the index of the WAL is called.
+const INDEX: &str = "-shm";
+
+/// The directory of a project. The engine keeps it out of version control where it makes it: output and environments of tasks are in it.
+const PROJECT_FOLDER: &str = ".raddle";
+const IGNORE_FILE: &str = ".gitignore";
+const IGNORE_ALL: &[u8] = b"*\n";
 
 /// How large the index of the WAL is at first, and in what steps SQLite makes it longer.
 const INDEX_BYTES: u64 = 32 * 1024;
@@ -74,7 +91,7 @@ pub(super) fn open(place: Place) -> Result<(Shared, Connection)> {
 fn open_file(path: PathBuf) -> Result<(Shared, Connection)> {
     let path = resolve(path)?;
     check_room(&path)?;
-    let (shared, connection) = if is_there(&path)? {
+    let (mut shared, connection) = if is_there(&path)? {
         // Nothing is made beside a file that is refused.
         let connection = checked(&path)?;
         (Shared::new(Place::File(path))?, connection)
@@ -87,7 +104,13 @@ fn open_file(path: PathBuf) -> Result<(Shared, Connection)> {
     };
     set_up(&connection).map_err(|e| shared.error(&e))?;
     check_version(&shared.path, &connection)?;
+    shared.identity = identity(&shared.path).ok();
     Ok((shared, connection))
+}
+
+/// Device and number of a file.
+pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 /// Refuses a full disk on which SQLite would be ended by a SIGBUS. It takes room for the index of the WAL (`-shm`), which it maps, by writing one byte
@@ -96,7 +119,10 @@ fn check_room(path: &Path) -> Result<()> {
     let folder = or_here(path.parent().unwrap_or(Path::new("")));
     // Where there is no folder yet, or no such call, what follows tells.
     let Ok(disk) = rustix::fs::statvfs(&folder) else { return Ok(()) };
-    if disk.f_frsize < INDEX_PAGE && disk.f_bavail * disk.f_frsize < 2 * INDEX_BYTES {
+    if !disk.f_flag.contains(StatVfsMountFlags::RDONLY)
+        && disk.f_frsize < INDEX_PAGE
+        && disk.f_bavail * disk.f_frsize < 2 * INDEX_BYTES
+    {
         return Err(Error::Full { path: path.into() });
     }
     Ok(())
@@ -121,7 +147,28 @@ fn raw(place: &Place) -> rusqlite::Result<Connection> {
 }
 
 fn raw_file(path: &Path) -> rusqlite::Result<Connection> {
+    if is_read_only(path) && !with_suffix(path, INDEX).exists() && !has_log(path) {
+        return Connection::open_with_flags(immutable_uri(path), READ_IMMUTABLE);
+    }
     Connection::open_with_flags(path, OPEN)
+}
+
+/// Whether a database is on a read-only file system, as far as that can be asked.
+pub(super) fn is_read_only(path: &Path) -> bool {
+    let folder = or_here(path.parent().unwrap_or(Path::new("")));
+    rustix::fs::statvfs(&folder).is_ok_and(|disk| disk.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
+/// The URI of a file that nothing changes: SQLite takes no locks and needs no files beside it.
+fn immutable_uri(path: &Path) -> String {
+    let mut uri = if path.is_absolute() { "file://".to_owned() } else { "file:".to_owned() };
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => uri.push(char::from(*byte)),
+            _ => write!(uri, "%{byte:02X}").expect("a string can be written to"),
+        }
+    }
+    uri + "?immutable=1"
 }
 
 /// Whether there is something to be looked at. An empty file is nothing: SQLite and `touch` make those.
@@ -254,7 +301,8 @@ impl Header {
         }
         match self.number(VERSION_AT) {
             found if found > schema::VERSION => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
-            _ => Ok(()),
+            0 | schema::VERSION => Ok(()),
+            found => foreign(&unreleased(found)),
         }
     }
 
@@ -319,8 +367,13 @@ fn check_version(path: &Path, connection: &Connection) -> Result<()> {
     match connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(|e| explain(path, &e))? {
         schema::VERSION => Ok(()),
         0 => Err(Error::Foreign { path: path.into(), found: "a database without tables".into() }),
-        found => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
+        found if found > schema::VERSION => Err(Error::Newer { path: path.into(), found, known: schema::VERSION }),
+        found => Err(Error::Foreign { path: path.into(), found: unreleased(found) }),
     }
+}
+
+fn unreleased(format: u32) -> String {
+    format!("of format {format}, which was never released")
 }
 
 /// Makes the folder that the database stands in. If it did not exist, returns the one above, which has to be synced for the name to
@@ -328,10 +381,22 @@ fn check_version(path: &Path, connection: &Connection) -> Result<()> {
 fn make_folder(path: &Path) -> Result<Option<PathBuf>> {
     let folder = or_here(path.parent().unwrap_or(Path::new("")));
     match private::make_folder(&folder) {
-        Ok(()) => Ok(Some(folder.parent().map(Path::to_owned).unwrap_or_default())),
+        Ok(()) => {
+            if folder.ends_with(PROJECT_FOLDER) {
+                // A broker works without it: a failure is ignored.
+                let _ = write_gitignore(&folder);
+            }
+            Ok(Some(folder.parent().map(Path::to_owned).unwrap_or_default()))
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(unusable(&folder, &error)),
     }
+}
+
+fn write_gitignore(folder: &Path) -> io::Result<()> {
+    let mut file = private::options().write(true).create_new(true).open(folder.join(IGNORE_FILE))?;
+    private::keep(&file, &file.metadata()?)?;
+    file.write_all(IGNORE_ALL)
 }
 
 /// The current folder has no name in a relative path.
@@ -351,18 +416,19 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
         io::ErrorKind::NotFound => {
             Error::ReadOnly { path: path.into(), reason: "the folder it would stand in does not exist".into() }
         }
-        // Also to look: whoever looks tells others that it is there, and waits for them, through files beside the database.
-        io::ErrorKind::ReadOnlyFilesystem => {
-            let reason = "its file system is read-only: mount that for writing, or copy the folder to where it can be \
-                          written and work there";
-            Error::ReadOnly { path: path.into(), reason: reason.into() }
-        }
+        io::ErrorKind::ReadOnlyFilesystem => read_only(path),
         _ if is_want(error) => Error::io(path, error),
         io::ErrorKind::PermissionDenied => {
             Error::ReadOnly { path: path.into(), reason: private::whose(path).unwrap_or_else(|| error.to_string()) }
         }
         _ => Error::ReadOnly { path: path.into(), reason: error.to_string() },
     }
+}
+
+/// Nothing can be written to the file system of `path`.
+pub(super) fn read_only(path: &Path) -> Error {
+    let reason = "its file system is read-only: mount that for writing, or copy the folder to where it can be written and work there";
+    Error::ReadOnly { path: path.into(), reason: reason.into() }
 }
 
 /// What the engine's error means for the one who has to mend it.
@@ -385,8 +451,8 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> Error {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             Error::Locked { path, secs: BUSY_PATIENCE.as_secs(), holder: " by another program".into() }
         }
-        Some(ErrorCode::SystemIoFailure) => Error::Engine { path, reason: format!("{error}{}", largest_file()) },
-        _ => Error::Engine { path, reason: error.to_string() },
+        Some(ErrorCode::SystemIoFailure) => Error::Io { path, reason: format!("{error}{}", largest_file()) },
+        _ => Error::Io { path, reason: error.to_string() },
     }
 }
 
@@ -406,4 +472,21 @@ fn is_writable(path: &Path) -> bool {
 fn largest_file() -> String {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     limit.map(|most| format!(" (files may have {most} bytes: is 'ulimit -f' too low?)")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_immutable_file_may_have_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a?b#c%20d.db", "mit Leerzeichen & 'so'.db", "file:x"] {
+            let path = folder.path().join(name);
+            Connection::open(&path).unwrap().execute_batch("CREATE TABLE t (x)").unwrap();
+            let found = Connection::open_with_flags(immutable_uri(&path), READ_IMMUTABLE).unwrap();
+            let tables: u32 = found.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).unwrap();
+            assert_eq!(tables, 1, "{name}");
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! What attempts wrote: small output in rows, large or live output in files beside the database.
 
 use std::{
-    collections::BTreeMap,
     fs::{self, File},
     io,
     os::unix::fs::FileExt,
@@ -11,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_core::Tid;
+use raddle_core::{State, Tid};
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::oneshot;
 
@@ -19,27 +18,15 @@ use super::{
     LOCK_PATIENCE, Shared, Sqlite,
     bell::Topic,
     log, open, private,
-    tx::{Fail, find_active, find_done, find_waiting, tally},
+    tx::{Fail, find_attempt, find_waiting},
 };
 use crate::{
     Cursor, Error, Fence, Output, Progress, Result, Stream,
-    follow::{self, AT_ONCE, Look, Piece, Standing, Then},
+    follow::{self, Standing, Then},
 };
 
 #[async_trait]
 impl Output for Sqlite {
-    async fn append_output(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
-        self.in_turn(move |shared, db| {
-            // What comes late is passed over without a word: its worker learns of it with its next verdict.
-            if is_latest(shared, db, fence)? {
-                write(shared, fence, stream, Whereto::End, &bytes)?;
-                shared.bell.ring(Topic::Log.into());
-            }
-            Ok(())
-        })
-        .await
-    }
-
     async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
         let folder = self.shared.output_folder();
         self.read(move |db| read(db, &folder, fence, stream, offset, max)).await
@@ -49,8 +36,10 @@ impl Output for Sqlite {
         let mut cursor = cursor;
         let mut wait = self.wait(Topic::Log, wait);
         loop {
-            let (folder, from) = (self.shared.output_folder(), cursor);
-            let progress = self.read(move |db| progress(db, &folder, tid, from)).await?;
+            let from = cursor;
+            let look = move |db: &Connection| Ok((standing(db, tid)?, log::select_of(db, tid, from.event)?));
+            let (standing, stretch) = self.read(look).await?;
+            let progress = follow::look(self, tid, standing, stretch, from).await?;
             let then = follow::then(cursor, &progress);
             cursor = progress.cursor;
             if then == Then::Give || then == Then::Wait && !wait.again(None).await {
@@ -61,6 +50,17 @@ impl Output for Sqlite {
 }
 
 impl Sqlite {
+    /// Adds to the output of an attempt. What comes late is passed over without a word: its worker learns of it with its next verdict.
+    pub(super) async fn append(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
+        self.in_turn(move |shared, db| {
+            if write_latest(shared, db, fence, stream, Whereto::End, &bytes)?.is_some() {
+                shared.bell.ring(Topic::Log.into());
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Does what writes output, one piece after the other, so that each finds the end of the one before. What nobody waits for any more when
     /// its turn comes is passed over.
     ///
@@ -100,9 +100,8 @@ impl Sqlite {
 }
 
 /// Whether an attempt is still the latest of its task.
-pub(super) fn is_latest(shared: &Shared, db: &Connection, fence: Fence) -> Result<bool> {
-    let active = find_active(db, fence.tid).map_err(|e| shared.error(&e))?;
-    Ok(active.is_some_and(|active| active.tally.attempt == fence.attempt))
+fn is_latest(shared: &Shared, db: &Connection, fence: Fence) -> Result<bool> {
+    Ok(find_attempt(db, fence).map_err(|e| shared.error(&e))?.is_some())
 }
 
 /// Where in a file to write.
@@ -113,12 +112,58 @@ pub(super) enum Whereto {
     Offset(u64),
 }
 
-/// Writes to the file of one stream, all or nothing. Returns how many bytes are missing before them.
-pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<u64> {
+/// What was written to a file.
+pub(super) struct Written {
+    file: File,
+    path: PathBuf,
+    /// Whether the file was empty, or is new.
+    is_first: bool,
+    /// How many bytes are missing before it.
+    pub(super) missing: u64,
+}
+
+impl Written {
+    /// Syncs a file whose last bytes these are: it is to be as durable as the record that will point to it. This is for after the turn, so that a slow disk
+    /// holds up no other output.
+    pub(super) async fn sync(self, tid: Tid) {
+        let synced = tokio::task::spawn_blocking(move || self.file.sync_data()).await;
+        if let Err(error) = synced.map_err(io::Error::other).flatten() {
+            // It costs output after a power cut, not the task.
+            tracing::warn!(%tid, %error, "output may not survive a power cut");
+        }
+    }
+}
+
+/// Writes to the file of one stream, all or nothing. `None` if the attempt is not the latest of its task any more.
+pub(super) fn write_latest(
+    shared: &Shared,
+    db: &Connection,
+    fence: Fence,
+    stream: Stream,
+    whereto: Whereto,
+    bytes: &[u8],
+) -> Result<Option<Written>> {
+    if !is_latest(shared, db, fence)? {
+        return Ok(None);
+    }
+    keep_if_latest(shared, db, fence, write(shared, fence, stream, whereto, bytes)?)
+}
+
+/// Removes a file that was made for an attempt which is not the latest any more. This process may have been stopped between its look at the attempt and
+/// its write, until the task was purged: then nothing else would remove the file.
+fn keep_if_latest(shared: &Shared, db: &Connection, fence: Fence, written: Written) -> Result<Option<Written>> {
+    if written.is_first && !is_latest(shared, db, fence)? {
+        let _ = fs::remove_file(&written.path);
+        return Ok(None);
+    }
+    Ok(Some(written))
+}
+
+fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<Written> {
     let folder = shared.output_folder();
     let path = file_of(&folder, fence, stream);
     let open = || private::options().write(true).create(true).truncate(false).open(&path);
-    let write = || -> io::Result<u64> {
+    let write = || -> io::Result<Written> {
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make_folder(shared, &folder)?;
@@ -141,7 +186,7 @@ pub(super) fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Wher
             // Half of it must not stay: the whole will come again.
             let _ = file.set_len(offset);
         })?;
-        Ok(wanted - offset)
+        Ok(Written { file, path: path.clone(), is_first: length == 0, missing: wanted - offset })
     };
     write().map_err(|error| Error::io(&path, &error))
 }
@@ -155,11 +200,6 @@ fn make_folder(shared: &Shared, folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the files of an attempt as durable as the record that will point to them.
-pub(super) fn sync(shared: &Shared, fence: Fence, stream: Stream) -> io::Result<()> {
-    File::open(file_of(&shared.output_folder(), fence, stream))?.sync_data()
-}
-
 /// Removes the files of a task's attempts.
 pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
     for attempt in 1..=attempts {
@@ -167,29 +207,6 @@ pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
             let _ = fs::remove_file(file_of(folder, Fence { tid, attempt }, stream));
         }
     }
-}
-
-/// The oldest tasks after an id that have files there, at most so many, with these files. What is not named like one is somebody else's.
-pub(super) fn files_after(folder: &Path, after: i64, most: usize) -> BTreeMap<Tid, Vec<PathBuf>> {
-    let mut found: BTreeMap<Tid, Vec<PathBuf>> = BTreeMap::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Some(tid) = entry.file_name().to_str().and_then(task_of).filter(|tid| tid.as_i64() > after) else {
-            continue;
-        };
-        found.entry(tid).or_default().push(entry.path());
-        if found.len() > most {
-            found.pop_last();
-        }
-    }
-    found
-}
-
-/// The task whose file has this name.
-fn task_of(name: &str) -> Option<Tid> {
-    let (stem, _) = name.rsplit_once('.').filter(|(_, suffix)| ["out", "err"].contains(suffix))?;
-    let (tid, attempt) = stem.split_once('.')?;
-    attempt.parse::<u32>().ok()?;
-    tid.parse().ok()
 }
 
 fn file_of(folder: &Path, fence: Fence, stream: Stream) -> PathBuf {
@@ -235,53 +252,37 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
     }
 }
 
-fn progress(db: &Connection, folder: &Path, tid: Tid, from: Cursor) -> Result<Progress, Fail> {
-    let standing = standing(db, tid)?;
-    let stretch = log::select_of(db, tid, from.event)?;
-    let mut look = Look::new(tid, standing, stretch, from);
-    while let Some(Piece { fence, stream, offset }) = look.wanted() {
-        look.add(read(db, folder, fence, stream, offset, AT_ONCE)?);
-    }
-    Ok(look.progress())
-}
-
 fn standing(db: &Connection, tid: Tid) -> Result<Standing, Fail> {
-    if let Some(active) = find_active(db, tid)? {
-        return Ok(Standing { attempt: active.tally.attempt, done: None });
+    let sql =
+        "SELECT attempt, NULL FROM active WHERE tid = ?1 UNION ALL SELECT attempt, state FROM done WHERE tid = ?1";
+    let found = db.prepare_cached(sql)?.query_row([tid.as_i64()], |row| {
+        Ok(Standing { attempt: row.get(0)?, done: row.get::<_, Option<u8>>(1)?.and_then(State::from_u8) })
+    });
+    match found.optional()? {
+        Some(standing) => Ok(standing),
+        None => {
+            let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
+            Ok(Standing { attempt: waiting.tally.attempt, done: None })
+        }
     }
-    if let Some(state) = find_done(db, tid)? {
-        let last = db
-            .prepare_cached("SELECT attempt, failures, losses FROM done WHERE tid = ?1")?
-            .query_row([tid.as_i64()], |row| tally(row, 0))?;
-        return Ok(Standing { attempt: last.attempt, done: Some(state) });
-    }
-    let waiting = find_waiting(db, tid)?.ok_or(Error::NotFound(tid))?;
-    Ok(Standing { attempt: waiting.tally.attempt, done: None })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn files_are_found_by_their_tasks_the_oldest_first() {
+    #[tokio::test]
+    async fn a_late_write_of_a_purged_task_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
-        let tids: Vec<Tid> = (0..4).map(|n| Tid::from_u64(1_763_248_964_000_000_000 + n).unwrap()).collect();
-        for tid in tids.iter().rev() {
-            for (attempt, stream) in [(1, Stream::Stdout), (2, Stream::Stderr)] {
-                fs::write(file_of(folder.path(), Fence { tid: *tid, attempt }, stream), "x").unwrap();
-            }
-        }
-        for other in ["notes.out", "1763248964000000000.out", "1763248964000000000.x.out", "1763248964000000000.1.log"]
-        {
-            fs::write(folder.path().join(other), "x").unwrap();
-        }
-        let found = |after, most| -> Vec<(Tid, usize)> {
-            files_after(folder.path(), after, most).iter().map(|(tid, files)| (*tid, files.len())).collect()
+        let broker = Sqlite::open(&folder.path().join("broker.db")).await.unwrap();
+        let fence = Fence { tid: "1794800817069096960".parse().unwrap(), attempt: 1 };
+        // As if the task had been there when its attempt was looked up.
+        let work = move |shared: &Shared, db: &Connection| {
+            let written = write(shared, fence, Stream::Stdout, Whereto::End, b"late")?;
+            assert!(written.path.exists());
+            keep_if_latest(shared, db, fence, written).map(|kept| kept.is_some())
         };
-        assert_eq!(found(0, 9), tids.iter().map(|tid| (*tid, 2)).collect::<Vec<_>>());
-        assert_eq!(found(0, 2), [(tids[0], 2), (tids[1], 2)]);
-        assert_eq!(found(tids[1].as_i64(), 1), [(tids[2], 2)]);
-        assert!(files_after(&folder.path().join("absent"), 0, 1).is_empty());
+        assert!(!broker.in_turn(work).await.unwrap());
+        assert_eq!(fs::read_dir(broker.shared.output_folder()).unwrap().count(), 0);
     }
 }

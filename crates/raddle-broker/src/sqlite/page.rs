@@ -5,10 +5,10 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     os::{
         fd::AsFd,
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
     ptr::NonNull,
@@ -109,6 +109,34 @@ impl Page {
             reserve(&file, FIRST_BYTES as u64).map_err(io)?;
         }
         Self::map(file, Some(path.clone()), boot).map_err(io)
+    }
+
+    /// A copy of the file beside `database`, for a file system that is read-only. Locks are those of the file itself. Without that file no worker is
+    /// taken to be alive.
+    pub(super) fn copy(database: &Path, boot: i64) -> Result<Self> {
+        let path = with_suffix(database, "-bell");
+        let copied = || {
+            let memory = File::from(memfd_create("raddle-page", MemfdFlags::CLOEXEC)?);
+            // As long as what is mapped: a file that was cut short must not be a SIGBUS.
+            memory.set_len(MAPPED_BYTES as u64)?;
+            let found = private::options().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
+            let original = match found {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                found => Some(found?),
+            };
+            if let Some(original) = &original {
+                let mut bytes = Vec::new();
+                original.take(MAPPED_BYTES as u64).read_to_end(&mut bytes)?;
+                memory.write_all_at(&bytes, 0)?;
+            }
+            let mut page = Self::map(memory, None, boot)?;
+            match original {
+                Some(original) => page.file = original,
+                None => page.head().made_at.store(0, Ordering::SeqCst),
+            }
+            Ok(page)
+        };
+        copied().map_err(|e| Error::io(&path, &e))
     }
 
     /// The page of a database that no other process has.

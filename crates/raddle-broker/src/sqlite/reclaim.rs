@@ -10,7 +10,7 @@ use super::{
     finish::{Ending, end_active, end_attempt, give_back},
     leases::Entered,
     registry::entered,
-    tx::{Active, Fail, Tx, find_active, tid_at},
+    tx::{ACTIVE_COLUMNS, Active, Fail, Tx, active_at, find_active},
 };
 use crate::{Fence, Reclaimed};
 
@@ -36,36 +36,31 @@ pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, Fail> {
 /// Takes every task from a worker. Those that had begun count as lost; the others were only waiting there.
 pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid) -> Result<Vec<Reclaimed>, Fail> {
     let mut reclaimed = Vec::new();
-    for (tid, active) in tasks_of(tx, worker)? {
-        let verdict = match departure::taken_from(worker, active.state == State::Running, active.tally.attempt) {
-            Behind::Ended(exit) => end_attempt(tx, tid, &active, &report(tx, exit))?,
-            Behind::Back(kind, reason) => give_back(tx, tid, &active, kind, &reason)?,
+    for active in tasks_of(tx, worker)? {
+        let Active { tid, tally, .. } = active;
+        let verdict = match departure::taken_from(worker, active.state == State::Running, tally.attempt) {
+            Behind::Ended(exit) => end_attempt(tx, &active, &report(tx, exit))?,
+            Behind::Back(kind, reason) => give_back(tx, &active, kind, &reason)?,
         };
         tx.count("reclaims")?;
-        reclaimed.push(Reclaimed { fence: Fence { tid, attempt: active.tally.attempt }, owner: worker, verdict });
+        reclaimed.push(Reclaimed { fence: Fence { tid, attempt: tally.attempt }, owner: worker, verdict });
     }
     Ok(reclaimed)
 }
 
 /// Puts everything back that a worker has which leaves in good order: that is no loss.
 pub(super) fn give_back_all(tx: &mut Tx<'_>, worker: Tid) -> Result<(), Fail> {
-    for (tid, active) in tasks_of(tx, worker)? {
+    for active in tasks_of(tx, worker)? {
         let (kind, reason) = departure::given_back_by(worker);
-        give_back(tx, tid, &active, kind, &reason)?;
+        give_back(tx, &active, kind, &reason)?;
     }
     Ok(())
 }
 
 /// The tasks that a worker has, itself not counted.
-fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<(Tid, Active)>> {
-    let tids: Vec<Tid> = tx
-        .db()
-        .prepare_cached("SELECT tid FROM active WHERE owner = ?1 AND tid != ?1")?
-        .query_map([worker.as_i64()], |row| tid_at(row, 0))?
-        .collect::<rusqlite::Result<_>>()?;
-    tids.into_iter()
-        .filter_map(|tid| find_active(tx.db(), tid).map(|active| Some((tid, active?))).transpose())
-        .collect()
+fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<Active>> {
+    let sql = ["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE owner = ?1 AND tid != ?1"].concat();
+    tx.db().prepare_cached(&sql)?.query_map([worker.as_i64()], active_at)?.collect()
 }
 
 /// Ends the task that a worker itself is, and its entry in the registry.
@@ -76,7 +71,7 @@ pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: Exit) -> Result<()
     };
     let state = departure::state_of_worker(&exit);
     let report = report(tx, exit);
-    end_active(tx, worker, &active, &Ending { state, dead: false, report: &report })
+    end_active(tx, &active, &Ending { state, dead: false, report: &report })
 }
 
 /// The account of an attempt that cannot give its own.

@@ -31,7 +31,7 @@ impl Registry for Sqlite {
                 return register(tx, &info, ttl);
             }
             let tid = tx.next_id();
-            Entry::new(tx, tid, ttl)?.write(tx, &info, true)?;
+            enter(tx, tid, &info, ttl, true)?;
             Ok(tid)
         })
         .await
@@ -53,7 +53,7 @@ impl Registry for Sqlite {
 
 impl crate::Leases for Sqlite {
     fn heart(&self, worker: Tid, ttl: Duration) -> Box<dyn Heart> {
-        Box::new(Pacemaker::new(Arc::clone(&self.shared), worker, ttl))
+        Box::new(Pacemaker::new(Arc::clone(&self.shared), self.writer().downgrade(), worker, ttl))
     }
 
     fn tie(&self, worker: Tid) -> bool {
@@ -100,7 +100,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     spec.name = Some(info.name.clone());
     let text = serde_json::to_string(&spec).expect("a spec has only string keys");
     let tid = tx.next_id();
-    let entry = Entry::new(tx, tid, ttl)?;
+    enter(tx, tid, info, ttl, false)?;
     insert(tx, &[Row { tid, part: 0, service: true, task: &Prepared { spec, text, parent: info.parent } }])?;
     tx.db()
         .prepare_cached(
@@ -108,32 +108,19 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
              VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
         )?
         .execute(params![tid.as_i64(), State::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
-    entry.write(tx, info, false)?;
     tx.event(tid, EventKind::Running, 1, Some(tid), None);
     Ok(tid)
 }
 
-/// A worker on its way into the registry.
-pub(super) struct Entry(Entered);
-
-impl Entry {
-    /// Gives a worker a lease. If what follows is undone, the lease is found to be nobody's and goes with the next look for those.
-    pub(super) fn new(tx: &Tx<'_>, worker: Tid, ttl: Duration) -> Result<Self> {
-        let until = end_of(tx.machine, ttl);
-        tx.leases.enter(worker, until, Beat::default())?;
-        Ok(Self(Entered { worker, boot: tx.leases.boot, until }))
-    }
-
-    /// Enters it; `own` if it is there for one task alone.
-    pub(super) fn write(self, tx: &Tx<'_>, info: &WorkerInfo, own: bool) -> rusqlite::Result<()> {
-        let Self(Entered { worker, boot, until }) = self;
-        let info = serde_json::to_string(info).expect("worker info has only string keys");
-        tx.db()
-            .prepare_cached(
-                "INSERT INTO workers (tid, info, boot, alive_until, own, status, busy, spawned)
-                 VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0)",
-            )?
-            .execute(params![worker.as_i64(), info, boot, until, own])?;
-        Ok(())
-    }
+/// Gives a worker a lease and enters it into the registry; `own` if it is there for one task alone. If what follows is undone, the lease is found to belong to
+/// no worker, and goes with the next look for those.
+pub(super) fn enter(tx: &Tx<'_>, worker: Tid, info: &WorkerInfo, ttl: Duration, own: bool) -> Result<(), Fail> {
+    let until = end_of(tx.machine, ttl);
+    // Before anything is written: there may be no room for another worker.
+    tx.leases.enter(worker, until, Beat::default())?;
+    let info = serde_json::to_string(info).expect("worker info has only string keys");
+    tx.db()
+        .prepare_cached("INSERT INTO workers (tid, info, boot, alive_until, own) VALUES (?1, ?2, ?3, ?4, ?5)")?
+        .execute(params![worker.as_i64(), info, tx.leases.boot, until, own])?;
+    Ok(())
 }

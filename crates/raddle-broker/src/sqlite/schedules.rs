@@ -13,7 +13,7 @@ use super::{
     clock,
     finish::{Ending, end_waiting},
     reclaim::report,
-    submit::{Prepared, Row, prepare, submit},
+    submit::{Row, prepare, submit},
     tx::{Fail, Tx, find_waiting, tid_at},
     writer::Durability,
 };
@@ -26,13 +26,13 @@ use crate::{
 impl Schedules for Sqlite {
     async fn schedules(&self, name: Option<String>) -> Result<Vec<ScheduleView>> {
         self.read(|db| {
-            let rows: Vec<_> = db
+            let views: Vec<_> = db
                 .prepare_cached(
                     "SELECT name, version, task, entry FROM schedules WHERE name = coalesce(?1, name) ORDER BY name",
                 )?
-                .query_map([name], stored)?
+                .query_map([name], view_at)?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok(rows.into_iter().filter_map(Stored::view).collect())
+            Ok(views.into_iter().flatten().collect())
         })
         .await
     }
@@ -41,80 +41,56 @@ impl Schedules for Sqlite {
         let text = change.written()?;
         let ScheduleChange { name, seen, entry, tasks, due } = change;
         let tasks = tasks.into_iter().map(prepare).collect::<Result<Vec<_>>>()?;
-        // Of many who fire the same, most are late: they should not cost a transaction.
-        let (looked_for, is_late) = (name.clone(), move |db: &Connection| Ok(version_of(db, &name)? != seen));
-        if self.read(is_late).await? {
-            return Ok(ScheduleChanged::Raced);
-        }
         let next = entry.as_ref().and_then(|entry| entry.due()).map(unix_nanos);
-        let step = Step { name: looked_for, seen, next, text, tasks, due: due.map(unix_nanos) };
-        self.write(Durability::Power, move |tx| step.take(tx)).await
+        self.write(Durability::Power, move |tx| {
+            if version_of(tx.db(), &name)? != seen {
+                return Ok(ScheduleChanged::Raced);
+            }
+            if due.is_some_and(|due| unix_nanos(due) > tx.now) {
+                return Ok(ScheduleChanged::Early);
+            }
+            let submitted = submit(tx, tasks)?;
+            let (version, task) = (tx.next_id(), submitted.last().map(|last| last.tid().as_i64()));
+            match text {
+                Some(text) => tx
+                    .db()
+                    .prepare_cached(
+                        "INSERT INTO schedules (name, version, next, task, entry) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE
+                         SET version = ?2, next = ?3, task = coalesce(?4, task), entry = ?5",
+                    )?
+                    .execute(params![name, version.as_i64(), next, task, text])?,
+                None => tx.db().prepare_cached("DELETE FROM schedules WHERE name = ?1")?.execute([name])?,
+            };
+            // A service that waits for schedules waits on the topic of control messages.
+            tx.touch(Topic::Control);
+            Ok(ScheduleChanged::Made { version, submitted })
+        })
+        .await
     }
 
     async fn agenda(&self, wait: Duration) -> Result<Agenda> {
         let mut wait = self.wait(Topic::Control, wait);
         loop {
-            let (agenda, again_in) = self.read(agenda).await?;
+            let (mut agenda, has_expired, again_in) = self.read(agenda).await?;
+            if has_expired {
+                agenda.expired = self.write(Durability::Process, expire).await?;
+                if agenda.is_empty() {
+                    // They were claimed in time, or are over, and are off the list now.
+                    continue;
+                }
+            }
             if !agenda.is_empty() || !wait.again(again_in).await {
                 return Ok(agenda);
             }
         }
     }
-
-    async fn expire(&self) -> Result<u64> {
-        self.write(Durability::Process, expire).await
-    }
 }
 
-/// A change, ready for the writer's thread.
-struct Step {
-    name: String,
-    seen: Option<Tid>,
-    next: Option<i64>,
-    text: Option<String>,
-    tasks: Vec<Prepared>,
-    due: Option<i64>,
-}
-
-impl Step {
-    fn take(self, tx: &mut Tx<'_>) -> Result<ScheduleChanged, Fail> {
-        let Self { name, seen, next, text, tasks, due } = self;
-        if version_of(tx.db(), &name)? != seen {
-            return Ok(ScheduleChanged::Raced);
-        }
-        if due.is_some_and(|due| due > tx.now) {
-            return Ok(ScheduleChanged::Early);
-        }
-        let submitted = submit(tx, tasks)?;
-        let (version, task) = (tx.next_id(), submitted.last().map(|last| last.tid().as_i64()));
-        match text {
-            Some(text) => tx
-                .db()
-                .prepare_cached(
-                    "INSERT INTO schedules (name, version, next, task, entry) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO UPDATE
-                     SET version = ?2, next = ?3, task = coalesce(?4, task), entry = ?5",
-                )?
-                .execute(params![name, version.as_i64(), next, task, text])?,
-            None => tx.db().prepare_cached("DELETE FROM schedules WHERE name = ?1")?.execute([name])?,
-        };
-        // Whoever waits for schedules waits for words as well, or as if it did.
-        tx.touch(Topic::Control);
-        Ok(ScheduleChanged::Made { version, submitted })
-    }
-}
-
-/// A row, as it is read.
-struct Stored(String, Tid, Option<Tid>, String);
-
-impl Stored {
-    fn view(self) -> Option<ScheduleView> {
-        read_entry(&self.0, self.1, self.2, &self.3)
-    }
-}
-
-fn stored(row: &rusqlite::Row<'_>) -> rusqlite::Result<Stored> {
+/// A schedule in a row of name, version, task and entry, if it can be read here.
+fn view_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<ScheduleView>> {
+    let (name, text): (String, String) = (row.get(0)?, row.get(3)?);
     let task = row.get::<_, Option<i64>>(2)?.and_then(|raw| Tid::from_u64(raw as u64));
-    Ok(Stored(row.get(0)?, tid_at(row, 1)?, task, row.get(3)?))
+    Ok(read_entry(&name, tid_at(row, 1)?, task, &text))
 }
 
 fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
@@ -123,23 +99,25 @@ fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
         .optional()
 }
 
-/// What is to be done now, and when more will be.
-fn agenda(db: &Connection) -> Result<(Agenda, Option<Duration>), Fail> {
+/// What is to be done now, whether tasks may have expired, and when there will be more.
+fn agenda(db: &Connection) -> Result<(Agenda, bool, Option<Duration>), Fail> {
     let now = clock::wall() as i64;
-    let mut agenda = Agenda { now: clock::timestamp(now), due: Vec::new(), expired: false };
-    let due: Vec<Stored> = db
+    let due: Vec<_> = db
         .prepare_cached("SELECT name, version, task, entry FROM schedules WHERE next <= ?1 ORDER BY next LIMIT ?2")?
-        .query_map(params![now, AGENDA as i64], stored)?
+        .query_map(params![now, AGENDA as i64], view_at)?
         .collect::<rusqlite::Result<_>>()?;
-    agenda.due.extend(due.into_iter().filter_map(Stored::view));
+    let agenda = Agenda { now: clock::timestamp(now), due: due.into_iter().flatten().collect(), expired: 0 };
     // One that cannot be read is due for others.
     let next: Option<i64> =
         db.prepare_cached("SELECT min(next) FROM schedules WHERE next > ?1")?.query_row([now], |row| row.get(0))?;
     let first: Option<i64> =
         db.prepare_cached("SELECT min(expires_at) FROM expiring")?.query_row([], |row| row.get(0))?;
-    agenda.expired = first.is_some_and(|at| at <= now);
     let again = next.into_iter().chain(first).min();
-    Ok((agenda, again.map(|at| Duration::from_nanos(u64::try_from(at - now).unwrap_or(0)))))
+    Ok((
+        agenda,
+        first.is_some_and(|at| at <= now),
+        again.map(|at| Duration::from_nanos(u64::try_from(at - now).unwrap_or(0))),
+    ))
 }
 
 /// Notes which of some new tasks expire.
@@ -160,6 +138,7 @@ pub(super) fn note_expiries(tx: &mut Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Resu
     Ok(())
 }
 
+/// Ends tasks that have waited for longer than their lifetime, and says how many.
 fn expire(tx: &mut Tx<'_>) -> Result<u64, Fail> {
     let due: Vec<(i64, Tid)> = tx
         .db()

@@ -3,15 +3,14 @@
 /// Marks a file as ours: `RDDL`.
 pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
 /// The format of the tables. A file with a higher number was made by a later version.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// What a new database holds.
 ///
 /// A task's id is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and `done`. What the attempt of an active one has chained is in
 /// `chained`, and is no task yet. `rank` is 9 minus the priority, so that
 /// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
-/// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page, so `status`,
-/// `busy` and `spawned` stay 0. `next` is when a schedule is due, and nothing while it is paused. Of those in `expiring`, some may have been taken, or be over, by now.
+/// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page. `next` is when a schedule is due, and nothing while it is paused. Of those in `expiring`, some may have been taken, or be over, by now.
 pub(super) const STATEMENTS: [&str; 22] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
@@ -60,8 +59,7 @@ pub(super) const STATEMENTS: [&str; 22] = [
     PRIMARY KEY (tid, attempt, stream)
 ) WITHOUT ROWID",
     "CREATE TABLE workers (
-    tid INTEGER PRIMARY KEY, info TEXT NOT NULL, boot INTEGER NOT NULL, alive_until INTEGER NOT NULL, own INTEGER NOT NULL,
-    status INTEGER NOT NULL, busy INTEGER NOT NULL, spawned INTEGER NOT NULL
+    tid INTEGER PRIMARY KEY, info TEXT NOT NULL, boot INTEGER NOT NULL, alive_until INTEGER NOT NULL, own INTEGER NOT NULL
 )",
     "CREATE TABLE schedules (
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, next INTEGER, task INTEGER, entry TEXT NOT NULL

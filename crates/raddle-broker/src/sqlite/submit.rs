@@ -11,7 +11,7 @@ use super::{
     schedules::note_expiries,
     tx::{Fail, Part, Tx},
 };
-use crate::{Error, Submit, Submitted};
+use crate::{Error, Submit, Submitted, request::written};
 
 /// A task that has been checked and written out, ready for the writer's thread.
 pub(super) struct Prepared {
@@ -29,7 +29,7 @@ impl Prepared {
 
 /// Checks a task before it costs anybody a transaction.
 pub(super) fn prepare(submit: Submit) -> Result<Prepared, Error> {
-    let text = submit.written()?;
+    let text = written(&submit.spec)?;
     Ok(Prepared { spec: submit.spec, text, parent: submit.parent })
 }
 
@@ -75,7 +75,7 @@ pub(super) fn key_holder(tx: &Tx<'_>, task: &Prepared) -> rusqlite::Result<Optio
 }
 
 /// Takes a unique key for a task.
-pub(super) fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
     if let Some(key) = &row.task.spec.unique_key {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
@@ -96,8 +96,8 @@ static INSERT_TASKS: LazyLock<Bulk> =
     LazyLock::new(|| Bulk::insert("tasks (tid, part, rank, service, parent, ttl, keyed, spec)", 8));
 
 /// Where a task stands among those that wait: the lowest come first.
-fn rank(spec: &Spec) -> i64 {
-    i64::from(9 - spec.priority.min(9))
+pub(super) fn rank(priority: u8) -> i64 {
+    i64::from(9 - priority.min(9))
 }
 
 pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
@@ -105,7 +105,7 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
         let Prepared { spec, text, parent } = row.task;
         values.bind(row.tid.as_i64())?;
         values.bind(row.part)?;
-        values.bind(rank(spec))?;
+        values.bind(rank(spec.priority))?;
         values.bind(row.service)?;
         values.bind(parent.map(Tid::as_i64))?;
         values.bind(row.task.ttl())?;
@@ -115,7 +115,7 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[Row<'_>]) -> rusqlite::Result<()> {
 }
 
 /// When a task may begin, if that is not now.
-pub(super) fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
+fn due(tx: &Tx<'_>, spec: &Spec) -> Option<i64> {
     let at = match spec.start()? {
         Start::After(delay) => moment::nanos_after(tx.now, delay),
         Start::At(at) => moment::unix_nanos(at),
@@ -137,7 +137,7 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
 }
 
 /// The partition for a queue and a set of needs, made when it is new.
-pub(super) fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
+fn part_of(tx: &mut Tx<'_>, spec: &Spec) -> rusqlite::Result<i64> {
     let (queue, needs) = (&spec.queue, spec.needs());
     let known = |tx: &Tx<'_>| {
         let part = tx.cache.parts.iter().find(|part| part.queue == *queue && part.needs == needs);

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{Control, Exit, Report, Spec, State, TaskView, Tid, Usage, tid::ShortTid};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::{
     Sqlite,
     bell::Topic,
-    blocking, chain, claim, clock, control, finish, health,
+    chain, claim, clock, control, finish, health,
     output::{self, Whereto},
     own, reclaim, submit,
     tx::{Fail, Place, find_active, find_waiting, state_at, tally, tid_at},
@@ -17,8 +17,8 @@ use super::{
     writer::{Durability, Writer},
 };
 use crate::{
-    Chain, Claim, ClaimRequest, Delivered, Delivery, Demand, Error, Fence, Finish, Health, News, Note, Own, OwnRequest,
-    Purged, Reclaimed, Release, Result, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
+    Chain, Claim, ClaimRequest, Delivered, Delivery, Detail, Error, Fence, Finish, Health, News, Note, Own, OwnRequest,
+    Reclaimed, Release, Result, Stream, Submit, Submitted, Summary, TaskFilter, Tasks, Verdict, WaitingRequest,
 };
 
 #[async_trait]
@@ -53,11 +53,22 @@ impl Tasks for Sqlite {
     }
 
     async fn note(&self, batch: Vec<Note>) -> Result<()> {
+        let mut rest = Vec::new();
+        for note in batch {
+            match note.news {
+                News::Output(stream, bytes) => self.append(note.fence, stream, bytes).await?,
+                _ => rest.push(note),
+            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
         self.write(Durability::Process, move |tx| {
-            batch.iter().try_for_each(|Note { fence, news }| match news {
+            rest.iter().try_for_each(|Note { fence, news }| match news {
                 News::Started(pid) => finish::started(tx, *fence, *pid),
                 News::Paused(paused) => finish::paused(tx, *fence, *paused),
                 News::Progress(progress) => finish::progress(tx, *fence, progress),
+                News::Output(..) => Ok(()),
             })
         })
         .await
@@ -67,7 +78,7 @@ impl Tasks for Sqlite {
         let Chain { fence, told, .. } = chain;
         let specs = chain.written()?;
         let chained = self.write(Durability::Process, move |tx| chain::chain(tx, fence, &specs, told)).await?;
-        chained.ok_or_else(|| Chain::superseded(fence))
+        chained.ok_or(Error::Superseded(fence))
     }
 
     async fn finish(&self, batch: Vec<Finish>) -> Result<Vec<Verdict>> {
@@ -122,25 +133,6 @@ impl Tasks for Sqlite {
         self.read(move |db| list(db, &filter)).await
     }
 
-    async fn ahead_of(&self, tid: Tid) -> Result<u64> {
-        self.read(move |db| {
-            if !db.prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid.as_i64()])? {
-                return Err(Error::NotFound(tid).into());
-            }
-            if !find_waiting(db, tid)?.is_some_and(|waiting| waiting.place == Place::Ready) {
-                return Ok(0);
-            }
-            let ahead: i64 = db
-                .prepare_cached(
-                    "SELECT count(*) FROM ready JOIN tasks AS me ON me.tid = ?1
-                     WHERE ready.part = me.part AND (ready.rank, ready.tid) < (me.rank, me.tid)",
-                )?
-                .query_row([tid.as_i64()], |row| row.get(0))?;
-            Ok(ahead as u64)
-        })
-        .await
-    }
-
     async fn waiting(&self, request: WaitingRequest) -> Result<u64> {
         let mut wait = self.wait(Topic::Ready, request.wait);
         let request = Arc::new(request);
@@ -153,15 +145,11 @@ impl Tasks for Sqlite {
         }
     }
 
-    async fn demand(&self) -> Result<Demand> {
-        self.look_at_demand().await
+    async fn summarize(&self, detail: Detail) -> Result<Summary> {
+        self.count_all(detail).await
     }
 
-    async fn summary(&self) -> Result<Summary> {
-        self.read(summary).await
-    }
-
-    async fn purge(&self) -> Result<Purged> {
+    async fn purge(&self) -> Result<u64> {
         self.purge_expired().await
     }
 
@@ -187,26 +175,18 @@ impl Sqlite {
                 }
                 let (fence, tail) = (finish.fence, tail.clone());
                 let written = self.in_turn(move |shared, db| {
-                    if !output::is_latest(shared, db, fence)? {
-                        return Ok(None);
-                    }
-                    output::write(shared, fence, stream, Whereto::Offset(before), &tail).map(Some)
+                    output::write_latest(shared, db, fence, stream, Whereto::Offset(before), &tail)
                 });
-                let written = written.await;
-                if matches!(written, Ok(Some(_))) {
-                    // Beside what others write. A failed sync costs output after a power cut, not the task.
-                    let shared = Arc::clone(&self.shared);
-                    let syncing = blocking(move || {
-                        if let Err(error) = output::sync(&shared, fence, stream) {
-                            tracing::warn!(tid = %fence.tid, %error, "output may not survive a power cut");
+                let what = match written.await {
+                    Ok(None) => continue,
+                    Ok(Some(written)) => {
+                        let missing = written.missing;
+                        written.sync(fence.tid).await;
+                        if missing == 0 {
+                            continue;
                         }
-                        Ok(())
-                    });
-                    syncing.await?;
-                }
-                let what = match written {
-                    Ok(None | Some(0)) => continue,
-                    Ok(Some(missing)) => format!("{missing} bytes of {stream} could not be kept"),
+                        format!("{missing} bytes of {stream} could not be kept")
+                    }
                     Err(error) if error.is_retryable() => return Err(error),
                     Err(error) => format!("the end of {stream} could not be kept: {error}"),
                 };
@@ -234,7 +214,7 @@ impl Drop for Undelivered {
             .iter()
             .map(|claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() })
             .collect();
-        self.writer.write_unattended(Durability::Process, move |tx| finish::release(tx, &back).map(drop));
+        self.writer.write_unattended(move |tx| finish::release(tx, &back), drop);
     }
 }
 
@@ -254,8 +234,11 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, Fail> 
         task.pid = active.pid;
         task.paused = active.paused;
         task.claimed_at = Some(clock::timestamp(active.claimed_at));
-        task.progress = finish::progress_of(db, tid)?;
-        task.chained = if active.chained { chain::count(db, tid)? } else { 0 };
+        let (progress, chained): (Option<String>, Option<String>) = db
+            .prepare_cached("SELECT progress, chained FROM active WHERE tid = ?1")?
+            .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        task.progress = progress.and_then(|text| serde_json::from_str(&text).ok());
+        task.chained = chain::parse(tid, chained.as_deref())?.tasks;
         active.tally
     } else if let Some(waiting) = find_waiting(db, tid)? {
         task.paused = waiting.place == Place::Held;
@@ -366,37 +349,4 @@ fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, Fail> {
         candidate = short.at_most(there.min(wanted - 1));
     }
     Ok(found)
-}
-
-fn summary(db: &Connection) -> Result<Summary, Fail> {
-    let count = |sql: &str| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)).map(|n| n as u64);
-    let mut summary = Summary {
-        delayed: count("SELECT count(*) FROM delayed")?,
-        paused: count("SELECT count(*) FROM held")?,
-        dead: count("SELECT count(*) FROM done WHERE dead = 1")?,
-        stale_writes: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'stale_writes'")?,
-        ..Summary::default()
-    };
-    let mut ready = db.prepare_cached(
-        "SELECT parts.queue, sum((SELECT count(*) FROM ready WHERE part = parts.id)) FROM parts GROUP BY parts.queue",
-    )?;
-    for row in ready.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64)))? {
-        let (queue, waiting) = row?;
-        if waiting > 0 {
-            summary.ready.insert(queue, waiting);
-        }
-    }
-    let waiting = summary.ready.values().sum::<u64>() + summary.delayed + summary.paused;
-    if waiting > 0 {
-        summary.states.insert(State::Created, waiting);
-    }
-    let mut states = db.prepare_cached(
-        "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state
-         UNION ALL SELECT state, count(*) FROM done WHERE tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
-    )?;
-    for row in states.query_map(params![], |row| Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64)))? {
-        let (state, tasks) = row?;
-        summary.states.insert(state, tasks);
-    }
-    Ok(summary)
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use raddle_core::{CapSet, Control, EventKind, QueueName, State, Tally, Tid, TidClock, Word, queue_name::Port};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{
     bell::{Topic, Topics},
@@ -11,7 +11,7 @@ use super::{
     clock,
     leases::Leases,
 };
-use crate::Error;
+use crate::{Error, Fence};
 
 /// Where the last id is kept that was given.
 const LAST_ID: &str = "last_id";
@@ -90,7 +90,7 @@ static INSERT_EVENTS: LazyLock<Bulk> =
     LazyLock::new(|| Bulk::insert("events (id, tid, kind, attempt, worker, detail)", 6));
 
 pub(super) struct Tx<'c> {
-    inner: Open<'c>,
+    inner: Transaction<'c>,
     pub(super) cache: &'c mut Cache,
     clock: TidClock,
     first_id: u64,
@@ -108,18 +108,6 @@ pub(super) struct Tx<'c> {
     departed: Vec<Tid>,
 }
 
-/// A transaction that is undone unless it was committed. Its statements are kept prepared, which SQLite's wrapper does not do.
-struct Open<'c>(&'c Connection);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        if !self.0.is_autocommit() {
-            // It is undone with the connection if not here.
-            let _ = self.0.prepare_cached("ROLLBACK").and_then(|mut rollback| rollback.execute([]));
-        }
-    }
-}
-
 /// The last id that was given; zero where none was.
 fn last_id(db: &Connection) -> rusqlite::Result<u64> {
     let mut find = db.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
@@ -133,9 +121,8 @@ impl<'c> Tx<'c> {
         cache: &'c mut Cache,
         leases: &'c Leases,
     ) -> rusqlite::Result<Self> {
-        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let inner = Open(connection);
-        let last = last_id(connection)?;
+        let inner = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+        let last = last_id(&inner)?;
         Ok(Self {
             inner,
             cache,
@@ -157,13 +144,13 @@ impl<'c> Tx<'c> {
             let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
             self.db().prepare_cached(set)?.execute(params![LAST_ID, self.clock.last() as i64])?;
         }
-        self.db().prepare_cached("COMMIT")?.execute([])?;
+        self.inner.commit()?;
         self.departed.iter().for_each(|worker| self.leases.leave(*worker));
         Ok(self.touched)
     }
 
     pub(super) fn db(&self) -> &Connection {
-        self.inner.0
+        &self.inner
     }
 
     pub(super) fn next_id(&mut self) -> Tid {
@@ -261,7 +248,7 @@ impl<'c> Tx<'c> {
     pub(super) fn drop_control(&mut self, tid: Tid) -> rusqlite::Result<()> {
         let has_control = match self.has_control {
             Some(known) => known,
-            None => super::control::any_pending(self.inner.0)?,
+            None => super::control::any_pending(&self.inner)?,
         };
         self.has_control = Some(has_control);
         if has_control {
@@ -291,31 +278,32 @@ impl From<Error> for Fail {
 
 /// Where a waiting task waits, if it does.
 pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Waiting>> {
-    let sources = [
-        (
-            Place::Ready,
-            "SELECT attempt, failures, losses, NULL FROM ready
-             WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)",
-        ),
-        (Place::Delayed, "SELECT attempt, failures, losses, run_at FROM delayed WHERE tid = ?1"),
-        (Place::Held, "SELECT attempt, failures, losses, run_at FROM held WHERE tid = ?1"),
-    ];
-    for (place, sql) in sources {
-        let found = db
-            .prepare_cached(sql)?
-            .query_row([tid.as_i64()], |row| Ok(Waiting { place, tally: tally(row, 0)?, run_at: row.get(3)? }))
-            .optional()?;
-        if found.is_some() {
-            return Ok(found);
-        }
-    }
-    Ok(None)
+    db.prepare_cached(
+        "SELECT attempt, failures, losses, NULL, 0 FROM ready
+         WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)
+         UNION ALL SELECT attempt, failures, losses, run_at, 1 FROM delayed WHERE tid = ?1
+         UNION ALL SELECT attempt, failures, losses, run_at, 2 FROM held WHERE tid = ?1",
+    )?
+    .query_row([tid.as_i64()], |row| {
+        let place = match row.get::<_, u8>(4)? {
+            0 => Place::Ready,
+            1 => Place::Delayed,
+            _ => Place::Held,
+        };
+        Ok(Waiting { place, tally: tally(row, 0)?, run_at: row.get(3)? })
+    })
+    .optional()
 }
 
 /// The attempt that a worker has of a task, if one does.
 pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<Active>> {
     let sql = ["SELECT ", ACTIVE_COLUMNS, " FROM active WHERE tid = ?1"].concat();
     db.prepare_cached(&sql)?.query_row([tid.as_i64()], active_at).optional()
+}
+
+/// The attempt that a worker's write speaks of, if it is still the latest.
+pub(super) fn find_attempt(db: &Connection, fence: Fence) -> rusqlite::Result<Option<Active>> {
+    Ok(find_active(db, fence.tid)?.filter(|active| active.tally.attempt == fence.attempt))
 }
 
 /// What [`active_at`] reads, in its order.

@@ -5,16 +5,20 @@ use std::time::Duration;
 use raddle_core::CapSet;
 use rusqlite::{Connection, params};
 
-use super::{clock, tx::Fail};
+use super::{clock, submit::rank, tx::Fail};
 use crate::WaitingRequest;
 
 /// How many there are, and when more will be due.
 pub(super) fn waiting(db: &Connection, request: &WaitingRequest) -> Result<(u64, Option<Duration>), Fail> {
     let now = clock::wall() as i64;
+    let (rank, tid) = request.before.map_or((i64::MAX, i64::MAX), |(priority, tid)| (rank(priority), tid.as_i64()));
     let mut parts = db.prepare_cached("SELECT id, queue, needs FROM parts")?;
-    let mut ready = db.prepare_cached("SELECT count(*) FROM (SELECT 1 FROM ready WHERE part = ?1 LIMIT ?2)")?;
+    let mut ready = db.prepare_cached(
+        "SELECT count(*) FROM (SELECT 1 FROM ready WHERE part = ?1 AND (rank, tid) < (?2, ?3) LIMIT ?4)",
+    )?;
     let mut due = db.prepare_cached(
-        "SELECT count(*) FROM delayed CROSS JOIN tasks ON tasks.tid = delayed.tid WHERE run_at <= ?1 AND tasks.part = ?2",
+        "SELECT count(*) FROM delayed CROSS JOIN tasks ON tasks.tid = delayed.tid
+         WHERE tasks.part = ?1 AND (tasks.rank, tasks.tid) < (?2, ?3) AND run_at <= ?4",
     )?;
     let is_any_due: bool = db
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM delayed WHERE run_at <= ?1)")?
@@ -30,9 +34,9 @@ pub(super) fn waiting(db: &Connection, request: &WaitingRequest) -> Result<(u64,
         if !fits {
             continue;
         }
-        waiting += ready.query_row(params![part, request.max], |row| row.get::<_, i64>(0))? as u64;
+        waiting += ready.query_row(params![part, rank, tid, request.max], |row| row.get::<_, i64>(0))? as u64;
         if is_any_due {
-            waiting += due.query_row(params![now, part], |row| row.get::<_, i64>(0))? as u64;
+            waiting += due.query_row(params![part, rank, tid, now], |row| row.get::<_, i64>(0))? as u64;
         }
     }
     let next: Option<i64> =

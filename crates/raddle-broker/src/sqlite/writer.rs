@@ -34,6 +34,9 @@ pub(super) enum Durability {
 #[derive(Clone)]
 pub(super) struct Writer(mpsc::UnboundedSender<Work>);
 
+/// A writer that does not keep the owner's thread.
+pub(super) struct WeakWriter(mpsc::WeakUnboundedSender<Work>);
+
 /// What the owner is asked to do.
 pub(super) enum Work {
     Write(Box<dyn Job>),
@@ -57,7 +60,8 @@ struct Call<T, U, F, G> {
     outcome: Option<Result<T>>,
     /// What to make of the outcome once it is committed.
     deliver: G,
-    reply: oneshot::Sender<Result<U>>,
+    /// Without it, the work is done whether a caller is left or not.
+    reply: Option<oneshot::Sender<Result<U>>>,
 }
 
 /// Enough to amortise an `fsync` to nothing, and few enough that nobody waits long for the others.
@@ -119,16 +123,29 @@ impl Writer {
         G: FnOnce(T) -> U + Send + 'static,
     {
         let (reply, receiver) = oneshot::channel();
-        self.send(Work::Write(Box::new(Call { durability, work: Some(job), outcome: None, deliver, reply })));
+        self.send(Work::Write(Box::new(Call {
+            durability,
+            work: Some(job),
+            outcome: None,
+            deliver,
+            reply: Some(reply),
+        })));
         receiver
     }
 
-    /// As [`write`](Self::write), for what has to be done when nobody is left to wait for it.
-    pub(super) fn write_unattended<F>(&self, durability: Durability, job: F)
+    /// Has `job` done in the next group of writes, without a caller that waits for it. `deliver` gets the outcome when it is committed.
+    pub(super) fn write_unattended<T, F, G>(&self, job: F, deliver: G)
     where
-        F: FnOnce(&mut Tx<'_>) -> Result<(), Fail> + Send + 'static,
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> Result<T, Fail> + Send + 'static,
+        G: FnOnce(T) + Send + 'static,
     {
-        self.send(Work::Write(Box::new(Errand { durability, work: Some(job) })));
+        let durability = Durability::Process;
+        self.send(Work::Write(Box::new(Call { durability, work: Some(job), outcome: None, deliver, reply: None })));
+    }
+
+    pub(super) fn downgrade(&self) -> WeakWriter {
+        WeakWriter(self.0.downgrade())
     }
 
     /// Has `query` asked between two groups of writes, on one state of the database.
@@ -142,7 +159,8 @@ impl Writer {
             if reply.is_closed() {
                 return;
             }
-            let snapshot = connection.unchecked_transaction().map_err(|e| shared.error(&e));
+            let in_place = shared.check_in_place();
+            let snapshot = in_place.and_then(|()| connection.unchecked_transaction().map_err(|e| shared.error(&e)));
             let found = snapshot.and_then(|snapshot| query(&snapshot).map_err(|fail| shared.fail(fail)));
             let _ = reply.send(found);
         })));
@@ -152,43 +170,6 @@ impl Writer {
     fn send(&self, work: Work) {
         // When the thread is gone the work is dropped with its sender, which the receiver reports as closed.
         let _ = self.0.send(work);
-    }
-}
-
-/// A job that nobody waits for.
-struct Errand<F> {
-    durability: Durability,
-    work: Option<F>,
-}
-
-impl<F> Job for Errand<F>
-where
-    F: FnOnce(&mut Tx<'_>) -> Result<(), Fail> + Send,
-{
-    fn durability(&self) -> Durability {
-        self.durability
-    }
-
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn apply(&mut self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
-        let work = self.work.take().expect("a job is applied once");
-        match work(tx) {
-            Ok(()) => Ok(()),
-            Err(Fail::Store(error)) => Err(error),
-            Err(Fail::Caller(error)) => {
-                tracing::warn!(%error, "a write that nobody waits for was refused");
-                Ok(())
-            }
-        }
-    }
-
-    fn reply(self: Box<Self>, committed: Result<()>) {
-        if let Err(error) = committed {
-            tracing::warn!(%error, "a write that nobody waits for failed");
-        }
     }
 }
 
@@ -204,7 +185,7 @@ where
     }
 
     fn is_wanted(&self) -> bool {
-        !self.reply.is_closed()
+        self.reply.as_ref().is_none_or(|reply| !reply.is_closed())
     }
 
     fn apply(&mut self, tx: &mut Tx<'_>) -> rusqlite::Result<()> {
@@ -219,7 +200,19 @@ where
 
     fn reply(self: Box<Self>, committed: Result<()>) {
         let Self { outcome, deliver, reply, .. } = *self;
-        let _ = reply.send(committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))).map(deliver));
+        let done = committed.and_then(|()| outcome.unwrap_or(Err(Error::Closed))).map(deliver);
+        match (reply, done) {
+            (Some(reply), done) => drop(reply.send(done)),
+            (None, Err(error)) => tracing::warn!(%error, "a write without a caller failed"),
+            (None, Ok(_)) => {}
+        }
+    }
+}
+
+impl WeakWriter {
+    /// The writer, unless its handle is gone.
+    pub(super) fn upgrade(&self) -> Option<Writer> {
+        self.0.upgrade().map(Writer)
     }
 }
 
@@ -285,7 +278,7 @@ impl Scribe {
         others: &mut Vec<Other>,
     ) -> Result<(Topics, usize)> {
         let shared = Arc::clone(&self.shared);
-        shared.refuse_behind_hole()?;
+        shared.check_writable()?;
         let _lock = shared.lock()?;
         // The group is closed only now: others may have come while this one waited for the lock.
         while group.len() < GROUP
@@ -347,7 +340,9 @@ impl Drop for Scribe {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Result, sqlite::Sqlite};
+    use raddle_core::{CapSet, Spec, worker::Beat};
+
+    use crate::{ClaimRequest, Leases, Pulse, Queries, Result, Submit, Tasks, conformance, sqlite::Sqlite};
 
     use super::*;
 
@@ -355,6 +350,14 @@ mod tests {
     async fn nothing_is_written_behind_a_sync_that_failed() {
         let folder = tempfile::tempdir().unwrap();
         let broker = Sqlite::open(&folder.path().join("broker.db")).await.unwrap();
+        // A worker with a task, and one that would reclaim it.
+        let lost = broker.register(conformance::info("lost"), LEASE).await.unwrap();
+        let other = broker.register(conformance::info("other"), LEASE).await.unwrap();
+        let tid = broker.submit(vec![Submit::new(Spec::command(["true"]))]).await.unwrap()[0].tid();
+        let queues = vec!["default".into()];
+        let request =
+            ClaimRequest { owner: lost, caps: CapSet::new(), queues, only: None, max: 1, wait: Duration::ZERO };
+        assert_eq!(broker.claim(request).await.unwrap().len(), 1);
         let failed = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
         let unsynced = broker.shared.failed(&rusqlite::Error::SqliteFailure(failed, None));
         assert!(matches!(unsynced, Error::Unsynced { .. }) && !unsynced.is_retryable(), "{unsynced}");
@@ -365,10 +368,15 @@ mod tests {
             assert!(matches!(error, Error::Io { .. }) && !error.is_retryable(), "{error}");
             assert!(error.to_string().contains("broker.db-wal: could not be synced"), "{error}");
         }
-        let pulse = super::super::heart::take_back(&broker.shared).unwrap_err();
-        assert!(matches!(pulse, Error::Io { .. }), "nor is anything taken back: {pulse}");
+        assert!(broker.tie(lost));
+        broker.shared.leases.untie(lost);
+        assert!(broker.shared.leases.is_anyone_gone());
+        let pulse = broker.heart(other, LEASE).beat(Beat::default()).unwrap();
+        assert!(matches!(&pulse, Pulse::Alive(reclaimed) if reclaimed.is_empty()), "{pulse:?}");
+        assert_eq!(broker.task(tid).await.unwrap().unwrap().worker, Some(lost), "nothing is reclaimed either");
     }
 
+    const LEASE: Duration = Duration::from_secs(60);
     const JOB: Duration = Duration::from_millis(100);
     const JOBS: usize = 12;
 

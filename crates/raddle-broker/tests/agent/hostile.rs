@@ -8,19 +8,26 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Call, Error, Peek, agent::Remote};
+use raddle_broker::{Call, Detail, Error, Peek, agent::Remote};
 use raddle_core::{QueueName, State, Tid};
 
 use crate::support::*;
 
-const GREETING: &[u8] = b"raddle\n\x0a";
+const GREETING: &[u8] = b"raddle\n\x0b";
 
-fn frame(kind: u8, id: u64, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![kind];
-    frame.extend(id.to_le_bytes());
-    frame.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
-    frame.extend(payload);
-    frame
+/// A frame with this body.
+fn frame(body: &[u8]) -> Vec<u8> {
+    [&u32::try_from(body.len()).unwrap().to_le_bytes(), body].concat()
+}
+
+/// A message of this kind with an id.
+fn message(kind: &str, fields: u8, id: u64) -> Vec<u8> {
+    [&[0x81][..], &text(kind), &[0x80 | fields], &text("id"), &[0xcf], &id.to_be_bytes()].concat()
+}
+
+/// A call, which may be none.
+fn call(id: u64, call: &[u8]) -> Vec<u8> {
+    frame(&[&message("Call", 2, id)[..], &text("call"), call].concat())
 }
 
 /// A text, as it is on the wire.
@@ -34,7 +41,7 @@ fn wire(call: &Call) -> Vec<u8> {
 }
 
 fn summary() -> Vec<u8> {
-    wire(&Call::Summary {})
+    wire(&Call::Summarize { detail: Detail::default() })
 }
 
 fn open(path: &Path) -> UnixStream {
@@ -63,19 +70,19 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     let path = served.path();
     let broker = remote(&path).await;
     let with_greeting = |bytes: &[u8]| [GREETING, bytes].concat();
-    let asking = |payload: &[u8]| with_greeting(&frame(1, 0, payload));
-    let twice = [frame(1, 5, &summary()), frame(1, 5, &summary())].concat();
+    let asking = |payload: &[u8]| with_greeting(&call(0, payload));
+    let twice = [call(5, &summary()), call(5, &summary())].concat();
     let controls = wire(&Call::Controls { owner: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), wait: SOON });
-    let long_wait = [frame(1, 5, &controls), frame(1, 5, &summary())];
+    let long_wait = [call(5, &controls), call(5, &summary())];
     let hostile: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0; 100_000],
         b"raddle\n\xff".to_vec(),
         with_greeting(&[0xff; 64]),
         // A frame that says it is 4 GiB long, and one that is a byte longer than allowed.
-        with_greeting(&[&[1][..], &[0; 8], &[0xff; 4]].concat()),
-        with_greeting(&[&[1][..], &[0; 8], &((64u32 << 20) + 1).to_le_bytes()].concat()),
-        with_greeting(&frame(99, 0, &[])),
+        with_greeting(&[0xff; 4]),
+        with_greeting(&((64u32 << 20) + 1).to_le_bytes()),
+        with_greeting(&frame(&message("Destroy", 1, 0))),
         asking(&[]),
         asking(&text("Destroy")),
         asking(&text("Claim")),
@@ -95,7 +102,7 @@ async fn what_is_no_frame_ends_its_connection_and_no_other() {
     drop(stream);
     // One that cancels what it never asked for is served.
     let mut stream = open(&path);
-    let bytes = [frame(2, 77, &[]), frame(1, 1, &summary())].concat();
+    let bytes = [frame(&message("Cancel", 1, 77)), call(1, &summary())].concat();
     stream.write_all(&with_greeting(&bytes)).unwrap();
     let mut answer = [0; 200];
     let mut len = 0;
@@ -110,7 +117,7 @@ async fn bytes_cut_anywhere_and_changed_anywhere_do_no_harm() {
     let served = Served::start(Engine::Memory);
     let path = served.path();
     let broker = remote(&path).await;
-    let whole = [GREETING, &frame(1, 1, &summary()), &frame(1, 2, &wire(&Call::Workers {}))].concat();
+    let whole = [GREETING, &call(1, &summary()), &call(2, &wire(&Call::Workers {}))].concat();
     for cut in 0..whole.len() {
         open(&path).write_all(&whole[..cut]).unwrap();
     }
@@ -143,7 +150,7 @@ async fn a_client_that_does_not_read_costs_no_memory_without_end() {
     slow.write_all(GREETING).unwrap();
     let look = wire(&Call::Look { peek: Peek { queue, after: 0, max: 1, wait: Duration::ZERO } });
     for id in 0..CALLS {
-        slow.write_all(&frame(1, id, &look)).unwrap();
+        slow.write_all(&call(id, &look)).unwrap();
     }
     // Others are served meanwhile. What the slow one asked for would be 800 MiB.
     for _ in 0..20 {
@@ -175,14 +182,14 @@ async fn a_claim_that_cannot_be_delivered_goes_back() {
         let mut client = open(&served.path());
         client.write_all(GREETING).unwrap();
         let peek = Peek { queue, after: 0, max: 1, wait: Duration::ZERO };
-        client.write_all(&frame(1, 1, &wire(&Call::Look { peek }))).unwrap();
+        client.write_all(&call(1, &wire(&Call::Look { peek }))).unwrap();
         // When the first byte of the large answer is there, that one is ahead of the next.
         let mut seen = vec![0; 4096];
         let mut total = 0;
         while total < 4096 {
             total += client.read(&mut seen).unwrap();
         }
-        client.write_all(&frame(1, 2, &wire(&Call::Claim { request: request(owner, SOON) }))).unwrap();
+        client.write_all(&call(2, &wire(&Call::Claim { request: request(owner, SOON) }))).unwrap();
         until("it is claimed", async || (state(&*broker, tid).await == State::Spawning).then_some(())).await;
         drop(client);
         until("it is back", async || (state(&*broker, tid).await == State::Created).then_some(())).await;
@@ -194,9 +201,9 @@ async fn what_is_no_agent_is_told_apart() {
     let folder = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         ("other", b"HTTP/1.1 400 Bad Request\r\n", "something else than Raddle"),
-        ("later", b"raddle\n\xff", "version 255 is spoken there, and 10 here"),
+        ("later", b"raddle\n\xff", "version 255 is spoken there, and 11 here"),
         ("silent", b"", "has closed the connection"),
-        ("half", b"raddle\n\x0a\x13\x00", "has closed the connection"),
+        ("half", b"raddle\n\x0b\x13\x00", "has closed the connection"),
     ];
     for (name, says, expected) in cases {
         let path = folder.path().join(name);

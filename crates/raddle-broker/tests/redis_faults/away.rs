@@ -144,7 +144,7 @@ async fn the_log_is_cut_while_a_worker_lives() {
         broker.finish(vec![success(fence)]).await.unwrap();
     }
     tokio::time::sleep(Duration::from_millis(20)).await;
-    assert_eq!(broker.purge().await.unwrap().tasks, 20);
+    assert_eq!(broker.purge().await.unwrap(), 20);
     assert_eq!((length("born"), length("log")), (1, 0));
     broker.submit(vec![task("kept")]).await.unwrap();
     broker.purge().await.unwrap();
@@ -398,4 +398,21 @@ async fn a_short_id_is_found_at_once_however_old_the_first_task_is() {
     let old = raddle_core::Tid::from_u64(old).unwrap();
     assert_eq!(broker.complete(old.short()).await.unwrap(), [old]);
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// A claim that meets an unreadable record fails and takes no task out of the queue.
+#[tokio::test]
+async fn an_unreadable_record_leaves_other_tasks_claimable() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), Duration::from_secs(60)).await.unwrap();
+    let stored = broker.submit((0..3).map(|_| task("one")).collect()).await.unwrap();
+    let tid = stored[1].tid().to_string();
+    server.ask(&["HSET", "raddle:{x}:task", &tid, "nonsense"]);
+    let error = broker.claim(request(worker, 3)).await.unwrap_err();
+    assert!(error.to_string().contains("cannot be read"), "{error}");
+    server.ask(&["HDEL", "raddle:{x}:task", &tid]);
+    let claims = broker.claim(request(worker, 3)).await.unwrap();
+    let claimed: Vec<_> = claims.iter().map(|claim| claim.fence.tid).collect();
+    assert_eq!(claimed, stored.iter().map(|stored| stored.tid()).collect::<Vec<_>>());
 }

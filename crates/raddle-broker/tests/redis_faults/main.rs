@@ -7,7 +7,7 @@ mod chain;
 mod cluster;
 mod doctor;
 mod forms;
-mod group;
+mod lists;
 mod proxy;
 mod refusals;
 mod replicas;

@@ -1,9 +1,13 @@
 //! Servers that are not fit to keep tasks: each is refused in words that say what to do.
 
-use std::{io::Write, net::TcpListener, time::Instant};
+use std::{
+    io::Write,
+    net::TcpListener,
+    time::{Duration, Instant},
+};
 
-use raddle_broker::{Error, TaskFilter, Verdict};
-use raddle_core::State;
+use raddle_broker::{Error, Pulse, TaskFilter, Verdict};
+use raddle_core::{State, worker::Beat};
 
 use super::{
     redis_server::{Server, until},
@@ -16,7 +20,7 @@ async fn a_server_that_is_not_there_is_said_at_once() {
     let began = Instant::now();
     let error = refusal(&format!("redis://me:secret@127.0.0.1:{port}")).await;
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
-    assert!(error.is_retryable() && began.elapsed() < std::time::Duration::from_secs(5));
+    assert!(error.is_retryable() && began.elapsed() < Duration::from_secs(5));
     assert!(error.to_string().contains(&port.to_string()) && !error.to_string().contains("secret"), "{error}");
 }
 
@@ -51,6 +55,45 @@ async fn a_user_who_may_not_do_enough_is_told_what_is_missing() {
     broker.submit(vec![task("one")]).await.unwrap();
     let fence = broker.claim(request(worker, 1)).await.unwrap()[0].fence;
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+}
+
+/// Scripts alone would let it claim, but not wait for tasks.
+#[tokio::test]
+async fn a_worker_that_may_not_block_is_refused_instead_of_waiting_in_vain() {
+    let server = Server::start();
+    server.ask(&["ACL", "SETUSER", "me", "on", ">pass", "~raddle:*", "&raddle:*", "+@all", "-blpop"]);
+    let broker = open(&format!("redis://me:pass@127.0.0.1:{}?namespace=x", server.port)).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    let error = broker.claim(request(worker, 1)).await.unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
+    broker.submit(vec![task("one")]).await.unwrap();
+    assert_eq!(broker.claim(request(worker, 1)).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_foreign_key_in_the_way_of_a_waiting_worker_is_an_error() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    server.ask(&["SET", &format!("raddle:{{x}}:wake:{worker}"), "theirs"]);
+    let error = broker.claim(request(worker, 1)).await.unwrap_err();
+    assert!(matches!(error, Error::Taken { .. }), "{error}");
+}
+
+/// Without the scripts the claim behind a `BLPOP` fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_worker_outlives_the_loss_of_scripts() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    let waiting = tokio::spawn({
+        let broker = broker.clone();
+        async move { broker.claim(request(worker, 1)).await }
+    });
+    until("it waits", || server.ask(&["INFO", "clients"]).contains("blocked_clients:1"));
+    server.ask(&["SCRIPT", "FLUSH"]);
+    let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
+    assert_eq!(waiting.await.unwrap().unwrap()[0].fence.tid, tid);
 }
 
 /// A master that is made a replica under our hands takes nothing, and says why.
@@ -152,8 +195,34 @@ async fn a_namespace_of_another_program_is_left_alone() {
     server.ask(&["DEL", "raddle:{y}:ready:5|default|"]);
 }
 
+/// What another version stored is neither read nor changed.
 #[tokio::test]
-async fn a_server_without_memory_takes_nothing_and_loses_nothing() {
+async fn a_namespace_in_another_layout_is_refused() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    broker.submit(vec![task("one")]).await.unwrap();
+    let meta = "raddle:{x}:meta";
+    assert!(server.ask(&["HGET", meta, "layout"]).ends_with('2'));
+    // The second time after a restart of the server.
+    for run in ["", "another"] {
+        if !run.is_empty() {
+            server.ask(&["HSET", meta, "run", run]);
+        }
+        server.ask(&["HDEL", meta, "layout"]);
+        let error = refusal(&server.url("x")).await;
+        assert!(matches!(error, Error::Refused { .. }) && !error.is_retryable(), "{error}");
+        assert!(error.to_string().contains("layout 1") && error.to_string().contains("?namespace="), "{error}");
+        server.ask(&["HSET", meta, "layout", "3"]);
+        let error = refusal(&server.url("x")).await.to_string();
+        assert!(error.contains("layout 3") && error.contains("upgrade"), "{error}");
+    }
+    server.ask(&["HSET", meta, "layout", "2"]);
+    let tasks = open(&server.url("x")).await.unwrap().tasks(TaskFilter::default()).await.unwrap();
+    assert_eq!(tasks.len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_without_memory_takes_nothing_new_and_ends_what_it_has() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
@@ -163,12 +232,20 @@ async fn a_server_without_memory_takes_nothing_and_loses_nothing() {
     let error = broker.submit(vec![task("one"), task("two")]).await.unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     assert!(error.is_retryable() && error.to_string().contains("maxmemory"), "{error}");
-    let error = broker.finish(vec![success(fence)]).await.unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory { .. }), "a worker tries again: {error}");
-    let health = broker.health().await.unwrap();
-    assert_eq!(health.engine.split(' ').next(), Some("redis"));
-    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    // Also by a process that connects only now.
+    for broker in [&broker, &open(&server.url("x")).await.unwrap()] {
+        let health = broker.health().await.unwrap();
+        assert_eq!(health.engine.split(' ').next(), Some("redis"));
+        assert_eq!(broker.tasks(TaskFilter::default()).await.unwrap().len(), 1);
+        assert_eq!(broker.summary().await.unwrap().states[&State::Spawning], 1);
+        assert_eq!(broker.workers().await.unwrap().len(), 1);
+        assert!(!broker.events(None, Some(kept), 10, Duration::ZERO).await.unwrap().is_empty());
+    }
+    let pulse = broker.heart(worker, SOON).beat(Beat::default()).unwrap();
+    assert!(matches!(pulse, Pulse::Alive(_)), "{pulse:?}");
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
+    broker.submit(vec![task("one")]).await.unwrap_err();
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     let later = broker.submit(vec![task("later")]).await.unwrap()[0].tid();
     let there: Vec<_> = broker.tasks(TaskFilter::default()).await.unwrap().iter().map(|task| task.tid).collect();
     assert_eq!(there, [later, kept]);

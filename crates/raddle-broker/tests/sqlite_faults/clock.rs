@@ -57,7 +57,8 @@ async fn a_clock_that_was_set_back_expires_nothing() {
     let second = submit(&open(&path).await, vec![spec("second")]).await.unwrap()[0];
     assert!(second.as_i64() > first.as_i64() + YEAR_NANOS);
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
-    let ids: Vec<_> = broker.events(0, None, 100, Duration::ZERO).await.unwrap().iter().map(|event| event.id).collect();
+    let ids: Vec<_> =
+        broker.events(Some(0), None, 100, Duration::ZERO).await.unwrap().iter().map(|event| event.id).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
     let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
     assert_eq!(fence.tid, second, "a task from the future is ready all the same");

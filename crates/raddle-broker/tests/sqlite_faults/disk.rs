@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, os::unix::process::ExitStatusExt, path::Path, process::Command};
 
-use raddle_broker::{Error, Output, Stream, Tasks, sqlite::Sqlite};
+use raddle_broker::{Error, Output, Queries, Stream, Tasks, sqlite::Sqlite};
 use raddle_core::Spec;
 
 use crate::{helper::Other, support::*};

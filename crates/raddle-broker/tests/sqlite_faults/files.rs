@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{Error, Messages, Tasks, sqlite::Sqlite};
+use raddle_broker::{Error, Messages, Queries, sqlite::Sqlite};
 use raddle_core::Spec;
 
 use crate::support::*;
@@ -73,16 +73,23 @@ async fn a_folder_is_foreign() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-#[tokio::test]
-async fn a_newer_format_is_refused() {
+/// What opening a database says whose format is replaced by this one.
+async fn refusal_of_format(format: u32) -> Error {
     let (_folder, path) = place();
     database(&path).await;
     let sqlite = rusqlite::Connection::open(&path).unwrap();
-    sqlite.pragma_update(None, "user_version", 99).unwrap();
+    sqlite.pragma_update(None, "user_version", format).unwrap();
     sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     drop(sqlite);
-    let error = refusal(&path).await;
+    refusal(&path).await
+}
+
+#[tokio::test]
+async fn refuses_formats_that_it_does_not_know() {
+    let error = refusal_of_format(99).await;
     assert!(matches!(error, Error::Newer { found: 99, .. }), "{error:?}");
+    let error = refusal_of_format(1).await;
+    assert!(matches!(&error, Error::Foreign { found, .. } if found.contains("format 1")), "{error:?}");
 }
 
 #[tokio::test]

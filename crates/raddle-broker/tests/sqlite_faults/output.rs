@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Fence, Output, Stream, Tasks, sqlite::Sqlite};
+use raddle_broker::{Fence, Output, Queries, Stream, Tasks, sqlite::Sqlite};
 use rustix::fs::OFlags;
 
 use crate::{helper::Other, support::*};

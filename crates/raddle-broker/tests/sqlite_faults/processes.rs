@@ -119,7 +119,7 @@ async fn a_killed_worker_loses_its_task_once() {
     assert_eq!(fence, Fence { tid, attempt: 2 });
     assert_eq!(broker.finish(vec![success(lost)]).await.unwrap(), [Verdict::Stale]);
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
-    let events = broker.events(0, Some(tid), 100, Duration::ZERO).await.unwrap();
+    let events = broker.events(Some(0), Some(tid), 100, Duration::ZERO).await.unwrap();
     let count = |kind| events.iter().filter(|event| event.event == kind).count();
     assert_eq!((count(EventKind::Reclaimed), count(EventKind::StaleWrite), count(EventKind::Completed)), (1, 1, 1));
     assert_eq!(broker.task(owner).await.unwrap().unwrap().state, State::Failed);

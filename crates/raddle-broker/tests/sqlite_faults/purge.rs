@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fs, path::Path};
 
-use raddle_broker::{ClaimRequest, Fence, Log, Output, Purged, Queries, Stream, Tasks, sqlite::Sqlite};
+use raddle_broker::{ClaimRequest, Fence, Log, Queries, Stream, Tasks, sqlite::Sqlite};
 use raddle_core::{Span, Spec, Tid};
 
 use crate::support::*;
@@ -20,7 +20,7 @@ async fn run(broker: &Sqlite, owner: Tid, kind: Spec, tasks: usize) -> HashSet<T
 }
 
 async fn events_of(broker: &Sqlite, tids: &HashSet<Tid>) -> usize {
-    let events = broker.events(0, None, u32::MAX, std::time::Duration::ZERO).await.unwrap();
+    let events = broker.events(Some(0), None, u32::MAX, std::time::Duration::ZERO).await.unwrap();
     events.iter().filter(|event| tids.contains(&event.tid)).count()
 }
 
@@ -36,7 +36,7 @@ async fn events_go_with_their_tasks() {
     let of_kept = events_of(&broker, &kept).await;
     let mut purged = 0;
     for _ in 0..12 {
-        purged += open(&path).await.purge().await.unwrap().tasks;
+        purged += open(&path).await.purge().await.unwrap();
     }
     assert_eq!(purged, 1500);
     assert_eq!(events_of(&broker, &gone).await, 0);
@@ -67,11 +67,11 @@ async fn nobody_looks_before_the_next_record_expires() {
     run(&broker, owner, spec("kept"), 3).await;
     // Whoever looked would find all of them.
     alter(&path, "UPDATE done SET expires_at = 1");
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    assert_eq!(broker.purge().await.unwrap(), 0);
     // One that expires sooner than any before is found all the same, and the others with it.
     run(&broker, owner, Spec { result_ttl: Some(Span::default()), ..spec("brief") }, 1).await;
-    assert_eq!(open(&path).await.purge().await.unwrap(), Purged { tasks: 4 });
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    assert_eq!(open(&path).await.purge().await.unwrap(), 4);
+    assert_eq!(broker.purge().await.unwrap(), 0);
     assert_eq!(remembered(&path, "next_expiry"), i64::MAX, "nothing is left that could expire");
     let later = Spec { result_ttl: Some(Span::secs(3600)), ..spec("later") };
     for kind in [spec("latest"), later.clone(), spec("latest"), later] {
@@ -80,7 +80,7 @@ async fn nobody_looks_before_the_next_record_expires() {
     assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
     // After a round that was in vain it is known again.
     alter(&path, "UPDATE meta SET value = 1 WHERE key = 'next_expiry'");
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+    assert_eq!(broker.purge().await.unwrap(), 0);
     assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
 }
 
@@ -99,7 +99,7 @@ async fn what_expires_together_goes_in_one_round() {
     }
     let mut at = 0;
     for _ in 0..3 {
-        assert_eq!(open(&path).await.purge().await.unwrap(), Purged { tasks: 1000 });
+        assert_eq!(open(&path).await.purge().await.unwrap(), 1000);
         let next = remembered(&path, "swept_done");
         assert!(next > at, "it goes on from where it was");
         if at == 0 {
@@ -109,7 +109,7 @@ async fn what_expires_together_goes_in_one_round() {
     }
     // The round is over. What has ended since the last one had expired by then, and so another finds that nothing is left.
     for _ in 0..2 {
-        assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
+        assert_eq!(broker.purge().await.unwrap(), 0);
         assert_eq!(remembered(&path, "swept_done"), 0);
     }
     assert_eq!(remembered(&path, "next_expiry"), soonest(&path));
@@ -138,45 +138,13 @@ async fn what_has_expired_behind_many_that_are_kept_goes_at_once() {
     keep(&path, 120_000);
     let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
     run(&broker, owner, brief, 1).await;
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 1 });
+    assert_eq!(broker.purge().await.unwrap(), 1);
     assert_eq!(remembered(&path, "swept_done"), 0, "the round is over");
 }
 
-/// Of two who end a round at once, the second must not forget what the first has found since.
+/// Live output is in a file.
 #[tokio::test]
-async fn what_another_has_remembered_meanwhile_is_not_forgotten() {
-    let (_folder, path) = place();
-    let broker = open(&path).await;
-    let owner = worker(&broker, TTL).await;
-    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
-    submit(&broker, vec![brief]).await.unwrap();
-    let fence: Fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.append_output(fence, Stream::Stdout, b"live".to_vec()).await.unwrap();
-    broker.finish(vec![success(fence)]).await.unwrap();
-    let folder = Path::new(&format!("{}-out", path.display())).to_owned();
-    let other = rusqlite::Connection::open(&path).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let purge = tokio::spawn({
-        let broker = open(&path).await;
-        async move { broker.purge().await }
-    });
-    until("it has looked", async || (fs::read_dir(&folder).unwrap().count() == 0).then_some(())).await;
-    // As it is after a round of another, and an end that has expired since.
-    let meanwhile = format!(
-        "UPDATE meta SET value = 5 WHERE key = 'next_expiry'; UPDATE meta SET value = {} WHERE key = 'round_expiry'; COMMIT",
-        i64::MAX
-    );
-    other.execute_batch(&meanwhile).unwrap();
-    assert_eq!(purge.await.unwrap().unwrap(), Purged { tasks: 1 });
-    assert_eq!(remembered(&path, "next_expiry"), 5);
-    // The next round finds that there is nothing more to it.
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
-    assert_eq!(remembered(&path, "next_expiry"), i64::MAX);
-}
-
-/// Whoever dies on the way has left either the record, which the next one finds, or nothing.
-#[tokio::test]
-async fn files_go_before_their_records() {
+async fn files_go_with_their_records() {
     let (_folder, path) = place();
     let broker = open(&path).await;
     let owner = worker(&broker, TTL).await;
@@ -187,41 +155,7 @@ async fn files_go_before_their_records() {
     broker.finish(vec![success(fence)]).await.unwrap();
     let folder = Path::new(&format!("{}-out", path.display())).to_owned();
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-    // Nobody can write meanwhile, and so nothing is committed.
-    let other = rusqlite::Connection::open(&path).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let purge = tokio::spawn({
-        let broker = open(&path).await;
-        async move { broker.purge().await }
-    });
-    until("removing the file", async || (fs::read_dir(&folder).unwrap().count() == 0).then_some(())).await;
-    assert!(broker.task(tid).await.unwrap().is_some());
-    other.execute_batch("ROLLBACK").unwrap();
-    assert_eq!(purge.await.unwrap().unwrap(), Purged { tasks: 1 });
+    assert_eq!(broker.purge().await.unwrap(), 1);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
     assert!(broker.task(tid).await.unwrap().is_none());
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 0 });
-}
-
-/// Who was stopped after he had seen that his attempt is the latest writes to a file that is gone by then, and makes it once more.
-#[tokio::test]
-async fn files_of_tasks_that_are_gone_go() {
-    let (_folder, path) = place();
-    let broker = open(&path).await;
-    let owner = worker(&broker, TTL).await;
-    let brief = Spec { result_ttl: Some(Span::default()), ..spec("brief") };
-    let gone = run(&broker, owner, brief.clone(), 3).await;
-    assert_eq!(broker.purge().await.unwrap(), Purged { tasks: 3 });
-    submit(&broker, vec![spec("runs")]).await.unwrap();
-    let fence = broker.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    broker.append_output(fence, Stream::Stdout, b"live".to_vec()).await.unwrap();
-    let folder = Path::new(&format!("{}-out", path.display())).to_owned();
-    let own = fs::read_dir(&folder).unwrap().count();
-    for tid in &gone {
-        fs::write(folder.join(format!("{tid}.1.out")), "late").unwrap();
-    }
-    fs::write(folder.join("notes.out"), "of somebody else").unwrap();
-    run(&broker, owner, brief, 1).await;
-    assert_eq!(open(&path).await.purge().await.unwrap(), Purged { tasks: 1 });
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), own + 1);
-    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 9).await.unwrap(), b"live");
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_pool::credentials::issue::{SubjectName, SubjectNameError};
+use raddle_pool::credentials::issue::SubjectName;
 
 /// Make certificates for development, and show what is in them.
 #[derive(Debug, Subcommand)]
@@ -56,7 +56,7 @@ worker. The files are called after the first name. What is there already stays, 
 given.")]
 pub(crate) struct IssueArgs {
     /// Whom it is for: host names, addresses, and at most one SPIFFE id
-    #[arg(value_name = "NAME", required = true, value_parser = subject_name)]
+    #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<SubjectName>,
     /// The folder of the CA
     #[arg(long, value_name = "DIR")]
@@ -73,10 +73,6 @@ pub(crate) struct IssueArgs {
     /// Replace the files that are there
     #[arg(long)]
     pub(crate) force: bool,
-}
-
-fn subject_name(text: &str) -> Result<SubjectName, SubjectNameError> {
-    text.parse()
 }
 
 /// As long as the standard has it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use raddle_pool::credentials::{PeerName, PeerNameError};
+use raddle_pool::credentials::PeerName;
 
 /// Who we are, and whom we trust.
 #[derive(Clone, Debug, Default, Args)]
@@ -23,10 +23,6 @@ pub(crate) struct CredentialsArgs {
     pub(crate) no_mutual: bool,
     /// What a worker that is called may be named: a host, an address or a URI, as spiffe://prod/*; else it is the host of
     /// its address. Can be given several times
-    #[arg(long, value_name = "NAME", requires = "credentials_ca", value_parser = peer_name)]
+    #[arg(long, value_name = "NAME", requires = "credentials_ca")]
     pub(crate) expect: Vec<PeerName>,
-}
-
-fn peer_name(text: &str) -> Result<PeerName, PeerNameError> {
-    text.parse()
 }

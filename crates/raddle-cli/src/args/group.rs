@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::LogArgs;
+use super::{LogArgs, absolute};
 
 /// Keep the groups of a raddle.toml up.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub(crate) struct UpArgs {
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
     /// A folder of handlers for the processes
-    #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "FOLDER", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,

@@ -37,7 +37,7 @@ pub(crate) enum ManagerCommand {
 }
 
 /// Run a manager.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(after_help = "Examples:
   raddle manager start                   the prime: it spawns what raddle.spawn.requests asks for
   raddle queue write raddle.spawn.requests '{\"spec\": {\"target\": {\"command\": [\"date\"]}}}'
@@ -55,6 +55,9 @@ pub(crate) struct ManagerArgs {
     /// The file that lists what it may spawn; the prime may also spawn what is spelled out
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) registry: Option<PathBuf>,
+    /// It lists nothing: the prime that spawns it has no registry either
+    #[arg(long, hide = true, conflicts_with = "registry")]
+    pub(crate) no_registry: bool,
     /// What no task of it is above: memory_mb, cpu_percent, max_fds, max_procs, timeout, and max_tasks at a time
     #[arg(long, value_name = "LIMITS", default_value = "", hide_default_value = true)]
     pub(crate) limits: Ceiling,

@@ -1,6 +1,8 @@
 //! `raddle metrics`, and the flags of all that show metrics.
 
 use clap::{Args, Subcommand};
+#[cfg(feature = "otlp")]
+use raddle_fabric::otlp::endpoint;
 use raddle_web::Address;
 
 use super::LogArgs;
@@ -62,35 +64,9 @@ impl MetricsArgs {
     fn sends_spans(&self) -> bool {
         false
     }
-
-    /// The same as words of a command line.
-    pub(crate) fn words(&self) -> Vec<String> {
-        let mut words = Vec::new();
-        if let Some(address) = &self.metrics_addr {
-            words.extend(["--metrics-addr".into(), address.to_string()]);
-        }
-        if self.metrics_public {
-            words.push("--metrics-public".into());
-        }
-        if let Some(endpoint) = &self.otlp_endpoint {
-            words.extend(["--otlp-endpoint".into(), endpoint.clone()]);
-        }
-        words
-    }
-}
-
-#[cfg(feature = "otlp")]
-fn endpoint(text: &str) -> Result<String, raddle_fabric::otlp::EndpointError> {
-    raddle_fabric::otlp::endpoint(text)
 }
 
 #[cfg(not(feature = "otlp"))]
 fn endpoint(_: &str) -> Result<String, &'static str> {
     Err("this program is built without spans: build it with the feature `otlp`")
-}
-
-impl From<&ServeArgs> for MetricsArgs {
-    fn from(args: &ServeArgs) -> Self {
-        Self { metrics_addr: Some(args.metrics_addr), metrics_public: args.metrics_public, ..Self::default() }
-    }
 }

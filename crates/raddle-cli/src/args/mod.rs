@@ -22,30 +22,19 @@ mod submit;
 mod task;
 mod worker;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{PathBufValueParser, TypedValueParser},
+};
 use raddle_core::{Span, tid::TidArg};
 
 #[cfg(feature = "tls")]
-pub(crate) use cert::{CaArgs, CertCommand, IssueArgs};
+pub(crate) use cert::*;
 #[cfg(feature = "pool")]
-pub(crate) use credentials::CredentialsArgs;
-#[cfg(feature = "pool")]
-pub(crate) use finding::{FindArgs, Finding};
-pub(crate) use group::{GroupCommand, ScaleArgs, SlugArgs, UpArgs};
-pub(crate) use log::{LogArgs, LogFormat};
-pub(crate) use manager::{ManagerArgs, ManagerCommand, ManagerStopArgs};
-pub(crate) use metrics::{MetricsArgs, MetricsCommand, ServeArgs};
-#[cfg(feature = "pool")]
-pub(crate) use pool::{PingArgs, PoolCommand, PoolStopArgs, PoolWorkersArgs};
-pub(crate) use queue::{Amount, QueueCommand};
-pub(crate) use schedule::{Names as ScheduleNames, ScheduleAddArgs, ScheduleCommand, ScheduleRunArgs};
-#[cfg(feature = "pool")]
-pub(crate) use serve::PoolServeArgs;
-pub(crate) use spawner::{SpawnerArgs, SpawnerCommand};
-pub(crate) use spec::SpecArgs;
-pub(crate) use submit::{RunArgs, SubmitArgs, TargetArgs};
-pub(crate) use task::{ListArgs, RetryArgs, TaskCommand, Words};
-pub(crate) use worker::{Intake, SpawnArgs, StartArgs, StopArgs, WorkerCommand};
+pub(crate) use {credentials::*, finding::*, pool::*, serve::*};
+pub(crate) use {
+    group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, spawner::*, spec::*, submit::*, task::*, worker::*,
+};
 
 /// Runs tasks in processes of their own, keeps them apart and loses none.
 #[derive(Debug, Parser)]
@@ -107,11 +96,25 @@ pub(crate) enum Command {
     /// Show what a task has written so far
     Logs(LogsArgs),
     /// Show how many tasks and workers there are
-    Status(StatusArgs),
+    #[command(after_help = "Examples:
+  raddle status
+  raddle status --watch                  again whenever something happens, until interrupted
+  raddle status --json | jq .tasks.failed")]
+    Status {
+        /// Show it again whenever something happens
+        #[arg(short, long)]
+        watch: bool,
+    },
     /// Wait until tasks are finished
     Wait(WaitArgs),
     /// Print the full id of a task from its last ten digits
-    Tid(TidArgs),
+    #[command(after_help = "Example:
+  raddle tid 2140161024                  the ten digits that ps shows in raddle-2140161024:name:running")]
+    Tid {
+        /// The last ten digits of the id, or all of it
+        #[arg(value_name = "TID")]
+        tid: TidArg,
+    },
     /// List tasks, and tell them what to do
     #[command(subcommand)]
     Task(TaskCommand),
@@ -157,7 +160,11 @@ of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
     #[command(after_help = "Example:
   raddle doctor                          exits with 1 if something is wrong that could lose work
   raddle doctor -f /etc/raddle/raddle.toml")]
-    Doctor(DoctorArgs),
+    Doctor {
+        /// The file whose groups are compared with compose files and units; else raddle.toml in this or a parent folder
+        #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+        file: Option<std::path::PathBuf>,
+    },
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]
@@ -209,18 +216,6 @@ pub(crate) struct LogsArgs {
     pub(crate) stderr: bool,
 }
 
-/// Show how many tasks and workers there are.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  raddle status
-  raddle status --watch                  again whenever something happens, until interrupted
-  raddle status --json | jq .tasks.failed")]
-pub(crate) struct StatusArgs {
-    /// Show it again whenever something happens
-    #[arg(short, long)]
-    pub(crate) watch: bool,
-}
-
 /// Wait until tasks are finished.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -235,22 +230,9 @@ pub(crate) struct WaitArgs {
     pub(crate) timeout: Option<Span>,
 }
 
-/// Print the full id of a task.
-#[derive(Debug, Args)]
-#[command(after_help = "Example:
-  raddle tid 2140161024                  the ten digits that ps shows in raddle-2140161024:name:running")]
-pub(crate) struct TidArgs {
-    /// The last ten digits of the id, or all of it
-    #[arg(value_name = "TID")]
-    pub(crate) tid: TidArg,
-}
-
-/// What the doctor looks at besides.
-#[derive(Debug, Args)]
-pub(crate) struct DoctorArgs {
-    /// The file whose groups are compared with compose files and units; else raddle.toml in this or a parent folder
-    #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    pub(crate) file: Option<std::path::PathBuf>,
+/// A path that means the same wherever this process or another goes later.
+fn absolute() -> impl TypedValueParser<Value = std::path::PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `raddle queue`.
 
 use clap::{Args, Subcommand};
-use raddle_core::{QueueName, Span};
+use raddle_core::{Span, queue_name::QueueArg};
 
 /// Read and write queues.
 #[derive(Debug, Subcommand)]
@@ -13,7 +13,7 @@ pub(crate) enum QueueCommand {
   raddle queue read jobs --wait 30       wait up to 30 s for the first")]
     Read {
         /// The queue
-        queue: QueueName,
+        queue: QueueArg,
         #[command(flatten)]
         amount: Amount,
         /// How long to wait for the first
@@ -23,10 +23,11 @@ pub(crate) enum QueueCommand {
     /// Print messages without taking them
     #[command(after_help = "Examples:
   raddle queue peek raddle.tasks.log --limit 20
-  raddle queue peek T1837025672140161024.reserved")]
+  raddle queue peek T1837025672140161024.reserved
+  raddle queue peek T2140161024.reserved        the same, by the last ten digits")]
     Peek {
         /// The queue
-        queue: QueueName,
+        queue: QueueArg,
         #[command(flatten)]
         amount: Amount,
     },
@@ -37,7 +38,7 @@ pub(crate) enum QueueCommand {
   raddle queue write T1837025672140161024.ctrl_in STOP")]
     Write {
         /// The queue
-        queue: QueueName,
+        queue: QueueArg,
         /// The messages; - is standard input, as one message
         #[arg(value_name = "MESSAGE", default_value = "-", hide_default_value = true)]
         messages: Vec<String>,
@@ -50,34 +51,38 @@ pub(crate) enum QueueCommand {
     )]
     Move {
         /// The queue to take them from
-        from: QueueName,
+        from: QueueArg,
         /// The queue to put them into
-        to: QueueName,
+        to: QueueArg,
         #[command(flatten)]
         amount: Amount,
     },
-    /// List the queues that hold something
+    /// List the queues that tasks wait in, and those that hold messages
     #[command(after_help = "Examples:
   raddle queue list
+  raddle queue list --all                with those of every task, and Raddle's own
   raddle queue list 'T*.outbox'")]
     List {
         /// Only those with such a name, where * stands for anything
-        #[arg(default_value = "*")]
-        pattern: String,
+        pattern: Option<String>,
+        /// Show the queues of every task and Raddle's own, too
+        #[arg(long, conflicts_with = "pattern")]
+        all: bool,
     },
-    /// Show how much a queue holds, and since when
-    #[command(after_help = "Example:
+    /// Show how many tasks and messages a queue holds, and since when
+    #[command(after_help = "Examples:
+  raddle queue stats default
   raddle queue stats jobs")]
     Stats {
         /// The queue
-        queue: QueueName,
+        queue: QueueArg,
     },
     /// Remove the messages of a queue
     #[command(after_help = "Example:
   raddle queue delete jobs")]
     Delete {
         /// The queue
-        queue: QueueName,
+        queue: QueueArg,
     },
     /// Print messages as they come, without taking them, until interrupted
     #[command(after_help = "Examples:
@@ -85,7 +90,7 @@ pub(crate) enum QueueCommand {
   raddle queue watch jobs --limit 1 --timeout 60")]
     Watch {
         /// The queue
-        queue: QueueName,
+        queue: QueueArg,
         /// Pass over what is there already
         #[arg(long)]
         new: bool,

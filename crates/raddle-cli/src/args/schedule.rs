@@ -2,14 +2,17 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use raddle_core::{
     Span,
     schedule::{Cron, Missed},
 };
 
-use super::{LogArgs, SpecArgs, TargetArgs, spec::moment};
+use super::{
+    LogArgs, SpecArgs, TargetArgs,
+    spec::{moment, one_of},
+};
 
 /// Have tasks submitted again and again.
 #[derive(Debug, Subcommand)]
@@ -34,19 +37,19 @@ pub(crate) enum ScheduleCommand {
     /// Submit nothing for schedules until they are resumed
     #[command(after_help = "Example:
   raddle schedule pause backup           what is due until it is resumed is left out")]
-    Pause(Names),
+    Pause(ScheduleNames),
     /// Let paused schedules go on
     #[command(after_help = "Example:
   raddle schedule resume backup")]
-    Resume(Names),
+    Resume(ScheduleNames),
     /// Submit the tasks of schedules now, and print their ids; their due times stay as they are
     #[command(after_help = "Example:
   raddle schedule run-now backup | xargs raddle wait")]
-    RunNow(Names),
+    RunNow(ScheduleNames),
     /// Remove schedules; tasks that were submitted for them stay
     #[command(after_help = "Example:
   raddle schedule remove backup")]
-    Remove(Names),
+    Remove(ScheduleNames),
     /// Fire schedules in the foreground, and take no tasks
     #[command(after_help = "Example:
   raddle schedule run
@@ -58,7 +61,7 @@ they come and go. Any number may do so at once, each due time is fired once.")]
 
 /// Some schedules.
 #[derive(Debug, Args)]
-pub(crate) struct Names {
+pub(crate) struct ScheduleNames {
     /// The schedules
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<String>,
@@ -92,8 +95,8 @@ pub(crate) struct ScheduleAddArgs {
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     pub(crate) start: Option<Timestamp>,
     /// What becomes of due times that nobody was there for: none is made up for, one task stands for them, or each has its own
-    #[arg(long, value_name = "WHAT", default_value = "one")]
-    pub(crate) missed: Makeup,
+    #[arg(long, value_name = "WHAT", default_value = "one", value_parser = one_of::<Missed>(["skip", "one", "all"]))]
+    pub(crate) missed: Missed,
     /// Let each task begin up to so much later, by chance
     #[arg(long, value_name = "TIME")]
     pub(crate) jitter: Option<Span>,
@@ -126,26 +129,4 @@ pub(crate) struct ScheduleRunArgs {
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) log: LogArgs,
-}
-
-/// What becomes of due times that nobody was there for.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Makeup {
-    // Comments rather than help, as everywhere.
-    // None is made up for.
-    Skip,
-    // One task stands for all of them.
-    One,
-    // A task for each of the last 1000.
-    All,
-}
-
-impl From<Makeup> for Missed {
-    fn from(makeup: Makeup) -> Self {
-        match makeup {
-            Makeup::Skip => Self::Skip,
-            Makeup::One => Self::One,
-            Makeup::All => Self::All,
-        }
-    }
 }

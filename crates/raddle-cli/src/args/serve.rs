@@ -4,13 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use raddle_core::Span;
-use raddle_pool::{
-    connection::Address,
-    credentials::{AllowError, Rule},
-    standalone::{Advertise, AdvertiseError},
-};
+use raddle_pool::{connection::Address, credentials::Rule, standalone::Advertise};
 
-use super::{CredentialsArgs, Finding, LogArgs, MetricsArgs};
+use super::{CredentialsArgs, Finding, LogArgs};
 
 /// Serve the routines of this program.
 #[derive(Debug, Args)]
@@ -40,7 +36,7 @@ pub(crate) struct PoolServeArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) bind: Option<Address>,
     /// Where others find them, if that is not where they serve: a host, and perhaps the first port
-    #[arg(long, value_name = "HOST[:PORT]", value_parser = advertise)]
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) advertise: Option<Advertise>,
     /// How others find them: 'lan', those on the same network, by mDNS; 'file:FOLDER', those who read a file there for each;
     /// 'broker', those who read the registry of the same broker; 'dns', by a name that somebody else keeps; 'local', this
@@ -74,7 +70,7 @@ pub(crate) struct PoolServeArgs {
     pub(crate) credentials: CredentialsArgs,
     /// Who may call what, stop a worker, and ask what it is: 'WHO = WHAT'. Can be given several times; else everybody with
     /// a certificate
-    #[arg(long, value_name = "RULE", help_heading = "Credentials", value_parser = rule)]
+    #[arg(long, value_name = "RULE", help_heading = "Credentials")]
     pub(crate) allow: Vec<Rule>,
     /// The same from a file, one rule a line
     #[arg(long, value_name = "FILE", help_heading = "Credentials", value_hint = clap::ValueHint::FilePath)]
@@ -82,18 +78,4 @@ pub(crate) struct PoolServeArgs {
     /// Serve beyond this machine without TLS: whoever reaches the port may call
     #[arg(long, help_heading = "Credentials", conflicts_with = "credentials_ca")]
     pub(crate) insecure: bool,
-}
-
-fn advertise(text: &str) -> Result<Advertise, AdvertiseError> {
-    text.parse()
-}
-
-fn rule(text: &str) -> Result<Rule, AllowError> {
-    text.parse()
-}
-
-impl From<&PoolServeArgs> for MetricsArgs {
-    fn from(args: &PoolServeArgs) -> Self {
-        Self { metrics_addr: args.metrics_addr, metrics_public: args.metrics_public, ..Self::default() }
-    }
 }

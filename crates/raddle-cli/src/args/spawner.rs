@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use raddle_core::Span;
-use raddle_fabric::spawner::{Launch, Layer, WarmPool};
+use raddle_core::{CapSet, Span, spec::Isolation};
+use raddle_fabric::{
+    spawner::{Config, Launch, WarmPool},
+    worker::minimum,
+};
 
-use super::{LogArgs, MetricsArgs};
+use super::{LogArgs, MetricsArgs, absolute};
 
 /// Keep one-shot workers ahead of demand.
 #[derive(Debug, Subcommand)]
@@ -16,7 +19,7 @@ pub(crate) enum SpawnerCommand {
 }
 
 /// Run a spawner.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = "Examples:
   raddle spawner run --warm-pool 2       two idle workers, each for one task, and more as tasks come
   raddle spawner run --config spawner.toml
@@ -38,8 +41,8 @@ pub(crate) struct SpawnerArgs {
     #[arg(long, value_name = "N|auto", env = "WARM_POOL")]
     pub(crate) warm_pool: Option<WarmPool>,
     /// What the workers offer to tasks that require it
-    #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_delimiter = ',')]
-    pub(crate) caps: Option<Vec<String>>,
+    #[arg(long, value_name = "A,B", env = "WORKER_CAPS", value_parser = CapSet::from_people)]
+    pub(crate) caps: Option<CapSet>,
     /// The queues they serve
     #[arg(long, value_name = "Q,R", value_delimiter = ',')]
     pub(crate) queues: Option<Vec<String>>,
@@ -65,19 +68,19 @@ pub(crate) struct SpawnerArgs {
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
     /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
-    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION")]
-    pub(crate) min_isolation: Option<String>,
+    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = minimum)]
+    pub(crate) min_isolation: Option<Isolation>,
     /// Have the workers run tasks with the isolation 'docker', each in a container of this image
     #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]
     pub(crate) task_image: Option<String>,
     /// A folder of handlers for the workers
-    #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "FOLDER", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,
     /// Of the handlers there are, only these
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
     pub(crate) plugins: Option<Vec<String>>,
     /// Where to serve the broker to the workers; else beside the database, or among temporary files
-    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) metrics: MetricsArgs,
@@ -89,24 +92,24 @@ pub(crate) struct SpawnerArgs {
 }
 
 impl SpawnerArgs {
-    /// What flags and environment say.
-    pub(crate) fn layer(&self) -> Layer {
-        Layer {
-            queue_url: None,
-            caps: self.caps.as_ref().map(|caps| caps.iter().filter(|tag| !tag.trim().is_empty()).cloned().collect()),
-            queues: self.queues.clone(),
-            warm_pool: self.warm_pool,
-            max_parallel: self.max_parallel,
-            max_workers: self.max_workers,
-            poll_ms: self.poll_ms,
-            idle_timeout: self.idle_timeout,
-            hit_target: self.hit_target,
-            launcher: self.launcher,
-            worker_image: self.worker_image.clone(),
-            container: None,
-            min_isolation: self.min_isolation.clone(),
-            kubernetes: None,
-            task_image: self.task_image.clone(),
+    /// Has flags and environment replace what the file says.
+    pub(crate) fn replace_in(&self, config: &mut Config) {
+        fn replace<T: Clone>(said: &Option<T>, value: &mut T) {
+            if let Some(said) = said {
+                value.clone_from(said);
+            }
         }
+        replace(&self.caps, &mut config.caps);
+        replace(&self.queues, &mut config.queues);
+        replace(&self.warm_pool, &mut config.warm_pool);
+        replace(&self.max_parallel, &mut config.max_parallel);
+        replace(&self.poll_ms, &mut config.poll_ms);
+        replace(&self.idle_timeout, &mut config.idle_timeout);
+        replace(&self.hit_target, &mut config.hit_target);
+        replace(&self.launcher, &mut config.launcher);
+        replace(&self.min_isolation, &mut config.min_isolation);
+        config.max_workers = self.max_workers.or(config.max_workers);
+        config.worker_image = self.worker_image.clone().or(config.worker_image.take());
+        config.task_image = self.task_image.clone().or(config.task_image.take());
     }
 }

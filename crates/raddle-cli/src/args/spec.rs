@@ -1,8 +1,11 @@
 //! Flags that say what a task is to do, one for each key of a spec.
 
-use std::{path::PathBuf, str::FromStr};
+use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use jiff::{Timestamp, fmt::temporal::Pieces};
 use raddle_core::{
     CapSet, Span,
@@ -10,6 +13,7 @@ use raddle_core::{
     spec::{Isolation, Network, Reserved},
     trace::{TraceParent, TraceState},
 };
+use serde::de::DeserializeOwned;
 
 /// What a task is to do, apart from its command.
 #[derive(Debug, Default, Args)]
@@ -34,11 +38,11 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_procs: Option<u64>,
     /// Set a variable in its environment; can be repeated
-    #[arg(short, long, value_name = "KEY=VALUE")]
-    pub(crate) env: Vec<Pair>,
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) env: Vec<(String, String)>,
     /// How it is kept apart from the rest
-    #[arg(long, value_name = "HOW")]
-    pub(crate) isolation: Option<Apart>,
+    #[arg(long, value_name = "HOW", value_parser = one_of::<Isolation>(["process", "sandbox", "docker"]))]
+    pub(crate) isolation: Option<Isolation>,
     /// Run it in a sandbox that lacks what this system refuses, rather than not at all
     #[arg(long)]
     pub(crate) isolation_fallback: bool,
@@ -55,8 +59,8 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "N")]
     pub(crate) retry: Option<u32>,
     /// How the pause before another try grows
-    #[arg(long, value_name = "HOW")]
-    pub(crate) backoff: Option<Pause>,
+    #[arg(long, value_name = "HOW", value_parser = one_of::<Backoff>(["constant", "linear", "exponential"]))]
+    pub(crate) backoff: Option<Backoff>,
     /// The first pause before another try
     #[arg(long, value_name = "TIME")]
     pub(crate) retry_base: Option<Span>,
@@ -94,11 +98,11 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) result_ttl: Option<Span>,
     /// What becomes of its message when it is stopped
-    #[arg(long, value_name = "WHAT")]
-    pub(crate) on_stop: Option<OnEnd>,
+    #[arg(long, value_name = "WHAT", value_parser = one_of::<Reserved>(ON_END))]
+    pub(crate) on_stop: Option<Reserved>,
     /// What becomes of its message when its attempts are used up
-    #[arg(long, value_name = "WHAT")]
-    pub(crate) on_error: Option<OnEnd>,
+    #[arg(long, value_name = "WHAT", value_parser = one_of::<Reserved>(ON_END))]
+    pub(crate) on_error: Option<Reserved>,
     /// The trace it belongs to, as W3C trace context has it; else that of TRACEPARENT in our environment
     #[arg(long, value_name = "CONTEXT")]
     pub(crate) traceparent: Option<TraceParent>,
@@ -106,49 +110,17 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "LIST", requires = "traceparent")]
     pub(crate) tracestate: Option<TraceState>,
     /// Keep something with it to find again; can be repeated
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub(crate) meta: Vec<Pair>,
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) meta: Vec<(String, String)>,
 }
 
-/// A `KEY=VALUE`.
-#[derive(Clone, Debug)]
-pub(crate) struct Pair {
-    pub(crate) key: String,
-    pub(crate) value: String,
-}
+const ON_END: [&str; 3] = ["requeue", "keep", "clear"];
 
-/// How the pause before another try grows.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Pause {
-    // Comments rather than help: each with its own would blow the help of every command that has them up to pages.
-    // Always the same.
-    Constant,
-    // Longer by the first pause each time.
-    Linear,
-    // Twice as long each time.
-    Exponential,
-}
-
-/// How a task is kept apart from the rest.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Apart {
-    // A process tree of its own.
-    Process,
-    // Without the host's files, processes and network.
-    Sandbox,
-    // A container.
-    Docker,
-}
-
-/// What becomes of a task's message.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum OnEnd {
-    // Back to its queue, to be run again.
-    Requeue,
-    // Kept for inspection.
-    Keep,
-    // Removed.
-    Clear,
+/// Reads one of these names as a spec does. Only what is listed is offered.
+pub(crate) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    names: impl Into<PossibleValuesParser>,
+) -> impl TypedValueParser<Value = T> {
+    names.into().try_map(|name| serde_json::from_value(name.into()))
 }
 
 /// An amount of memory in whole MiB; what is less than one counts as one.
@@ -179,44 +151,10 @@ pub(crate) fn moment(text: &str) -> Result<Timestamp, &'static str> {
     text.parse().map_err(|_| if Pieces::parse(text).is_ok_and(is_whole) { RANGE } else { FORM })
 }
 
-impl FromStr for Pair {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok(Self { key: key.into(), value: value.into() }),
-            _ => Err("write it as KEY=VALUE"),
-        }
-    }
-}
-
-impl From<Pause> for Backoff {
-    fn from(pause: Pause) -> Self {
-        match pause {
-            Pause::Constant => Self::Constant,
-            Pause::Linear => Self::Linear,
-            Pause::Exponential => Self::Exponential,
-        }
-    }
-}
-
-impl From<Apart> for Isolation {
-    fn from(apart: Apart) -> Self {
-        match apart {
-            Apart::Process => Self::Process,
-            Apart::Sandbox => Self::Sandbox,
-            Apart::Docker => Self::Docker,
-        }
-    }
-}
-
-impl From<OnEnd> for Reserved {
-    fn from(what: OnEnd) -> Self {
-        match what {
-            OnEnd::Requeue => Self::Requeue,
-            OnEnd::Keep => Self::Keep,
-            OnEnd::Clear => Self::Clear,
-        }
+fn pair(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("write it as KEY=VALUE"),
     }
 }
 

@@ -11,11 +11,11 @@ use super::SpecArgs;
 #[command(after_help = "Examples:
   raddle run -- echo hello
   raddle run --timeout 30s --retry 2 -- ./flaky.sh
-  sort -u names | raddle run --stdin --memory 512 -- ./import
+  sort -u names | raddle run --memory 512 -- ./import
   raddle run --json -- ls | jq -r .stdout
 
-A live worker that can take the task runs it; without one, it is run right here. Ctrl-C stops it,
-a second one kills it.")]
+A live worker that can take the task runs it; without one, it is run right here. Piped standard
+input is passed on. Ctrl-C stops the task, a second one kills it.")]
 pub(crate) struct RunArgs {
     /// Submit it and print its id, without waiting
     #[arg(long)]

@@ -41,7 +41,7 @@ pub(crate) enum TaskCommand {
     /// Get a stuck task going again, whatever it is stuck in
     #[command(after_help = "Example:
   raddle task recover 2140161024         a running task goes back to its queue, a paused one goes on,
-                                         a finished one is submitted again, a lost one is taken back")]
+                                         a failed one is submitted again, a lost one is taken back")]
     Recover {
         /// The task's id, or its last ten digits
         #[arg(value_name = "TID")]
@@ -49,6 +49,9 @@ pub(crate) enum TaskCommand {
         /// How long to wait for an answer
         #[arg(long, value_name = "TIME", default_value = "10")]
         timeout: Span,
+        /// Submit it again also if it is completed
+        #[arg(long)]
+        force: bool,
     },
     /// Show who runs what, and which task submitted which
     #[command(after_help = "Examples:

@@ -1,6 +1,6 @@
 //! `raddle worker`.
 
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use raddle_core::{
@@ -10,8 +10,9 @@ use raddle_core::{
     spec::Isolation,
     tid::TidArg,
 };
+use serde::{Deserialize, Serialize};
 
-use super::{LogArgs, MetricsArgs};
+use super::{LogArgs, MetricsArgs, absolute};
 
 /// Start, list and stop workers.
 #[derive(Debug, Subcommand)]
@@ -29,7 +30,7 @@ pub(crate) enum WorkerCommand {
 }
 
 /// Start a worker.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 #[command(after_help = "Examples:
   raddle worker start                    as many tasks at a time as there are cores
   raddle worker start --caps gpu,docker --concurrency 1 --queues render
@@ -66,7 +67,7 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "SECONDS", env = "WORKER_MAX_UPTIME")]
     pub(crate) max_uptime: Option<Span>,
     /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks find it in QUEUE_URL
-    #[arg(long, value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
     /// A folder of handlers: NAME.handler.toml with name, provides and command
     #[arg(long, value_name = "FOLDER", value_hint = clap::ValueHint::DirPath)]
@@ -75,12 +76,13 @@ pub(crate) struct StartArgs {
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',')]
     pub(crate) plugins: Option<Vec<String>>,
     /// Keep every task at least so far apart, whatever its own isolation: 'process', 'sandbox' or 'docker'
-    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = least)]
+    #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_fabric::worker::minimum)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
     #[arg(long, value_name = "IMAGE", env = "WORKER_TASK_IMAGE")]
     pub(crate) task_image: Option<String>,
     #[command(flatten)]
+    #[serde(skip)]
     pub(crate) metrics: MetricsArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -89,7 +91,7 @@ pub(crate) struct StartArgs {
     pub(crate) name: String,
     /// What the manager may spawn whose worker this is.
     #[arg(skip)]
-    pub(crate) charter: Option<Arc<Charter>>,
+    pub(crate) charter: Option<Charter>,
 }
 
 /// Have a manager made.
@@ -121,43 +123,19 @@ pub(crate) struct SpawnArgs {
     pub(crate) timeout: Span,
 }
 
-/// How many tasks a worker takes at a time, and in all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Intake {
-    /// One, and no other.
-    Once,
-    /// So many at a time, and as they come.
-    AtATime(u32),
-    /// As many at a time as there are cores.
-    ByCores,
-}
-
-const WORKER_CONCURRENCY: &str = "WORKER_CONCURRENCY";
-
 impl StartArgs {
-    /// What flags and environment say. A 1 in the environment means more than one as a flag, so that it is read here.
-    pub(crate) fn intake(&self) -> Result<Intake, String> {
-        let said = std::env::var(WORKER_CONCURRENCY).unwrap_or_default();
-        intake(self.once, self.concurrency, &said)
+    /// Fills in what `WORKER_CONCURRENCY` says, where no flag does. A 1 means more there than as a flag, so that it is read here.
+    pub(crate) fn fill_in(mut self, said: &str) -> Result<Self, String> {
+        if self.once || self.concurrency.is_some() || said.is_empty() {
+            return Ok(self);
+        }
+        match said.parse() {
+            Ok(1) => self.once = true,
+            Ok(concurrency @ 2..=1024) => self.concurrency = Some(concurrency),
+            _ => return Err(format!("WORKER_CONCURRENCY={said} is not a number from 1 to 1024: change or unset it")),
+        }
+        Ok(self)
     }
-}
-
-fn intake(once: bool, flag: Option<u32>, said: &str) -> Result<Intake, String> {
-    match (once, flag, said) {
-        (true, ..) => Ok(Intake::Once),
-        (_, Some(concurrency), _) => Ok(Intake::AtATime(concurrency)),
-        (_, _, "") => Ok(Intake::ByCores),
-        (_, _, "1") => Ok(Intake::Once),
-        _ => match said.parse() {
-            Ok(concurrency @ 1..=1024) => Ok(Intake::AtATime(concurrency)),
-            _ => Err(format!("{WORKER_CONCURRENCY}={said} is not a number from 1 to 1024: change or unset it")),
-        },
-    }
-}
-
-/// What a worker can keep every task apart by.
-fn least(text: &str) -> Result<Isolation, raddle_fabric::worker::NoMinimum> {
-    raddle_fabric::worker::minimum(text)
 }
 
 /// A name that tasks can have in `queue`.
@@ -192,13 +170,17 @@ mod tests {
 
     #[test]
     fn a_one_in_the_environment_is_one_task_and_as_a_flag_one_at_a_time() {
-        assert_eq!(intake(false, None, "1"), Ok(Intake::Once));
-        assert_eq!(intake(false, Some(1), "1"), Ok(Intake::AtATime(1)));
-        assert_eq!(intake(false, None, "3"), Ok(Intake::AtATime(3)));
-        assert_eq!(intake(true, None, "3"), Ok(Intake::Once));
-        assert_eq!(intake(false, None, ""), Ok(Intake::ByCores));
+        let filled = |once, concurrency, said: &str| {
+            let args = StartArgs { once, concurrency, ..StartArgs::default() };
+            args.fill_in(said).map(|args| (args.once, args.concurrency))
+        };
+        assert_eq!(filled(false, None, "1"), Ok((true, None)));
+        assert_eq!(filled(false, Some(1), "1"), Ok((false, Some(1))));
+        assert_eq!(filled(false, None, "3"), Ok((false, Some(3))));
+        assert_eq!(filled(true, None, "3"), Ok((true, None)));
+        assert_eq!(filled(false, None, ""), Ok((false, None)));
         for wrong in ["0", "-1", "many", "1025"] {
-            assert!(intake(false, None, wrong).unwrap_err().contains(wrong));
+            assert!(filled(false, None, wrong).unwrap_err().contains(wrong));
         }
     }
 }

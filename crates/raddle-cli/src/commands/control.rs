@@ -40,7 +40,8 @@ impl Silence {
     /// What there is to know of a task that has not answered this word.
     pub(super) async fn of(broker: &dyn Broker, task: &TaskView, word: Word) -> Outcome<Self> {
         let is_worker = worker::is_worker(task);
-        let finishing = if is_worker && word == Word::Stop { worker::in_hand(broker, task.tid).await? } else { 0 };
+        let finishes = is_worker && word == Word::Stop;
+        let finishing = if finishes { worker::hand(broker, task.tid).await?.len() as u64 } else { 0 };
         Ok(Self { state: task.state, is_worker, finishing })
     }
 

@@ -1,38 +1,33 @@
 //! Workers and managers in the background.
 //!
-//! The background process is this program again, in the foreground mode. It says its id on its stdout, which is a pipe to us, and then
-//! turns to its log; only when we have heard the id has it started.
+//! The background process is this program again, with the same arguments in the same folder. It says its id on its stdout, which is a pipe to
+//! us, and then turns to its log; only when we have heard the id has it started.
 
 use std::{
+    env,
     ffi::OsString,
     fs::{File, OpenOptions, Permissions},
-    io::{BufRead, BufReader, Read},
-    os::unix::{
-        fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
-        process::CommandExt,
-    },
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    sync::mpsc,
-    thread,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Stdio,
     time::Duration,
 };
 
 use raddle_broker::Url;
 use raddle_core::Tid;
 use serde_json::json;
-
-use crate::{
-    context::Context,
-    error::{Failure, Outcome, USAGE},
-    output,
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+    time::timeout,
 };
 
-/// How this program is told to be a worker or manager in the foreground.
-pub(super) struct Invocation {
-    pub(super) args: Vec<OsString>,
-    pub(super) env: Vec<(OsString, OsString)>,
-}
+use super::start::QUEUE_URL;
+use crate::{
+    context::Context,
+    error::{Failure, OrFail, Outcome, USAGE},
+    output,
+};
 
 /// This very program.
 pub(super) const PROGRAM: &str = "/proc/self/exe";
@@ -43,104 +38,78 @@ const START_WITHIN: Duration = Duration::from_secs(10);
 /// The log is for its owner alone: commands may be named there.
 const LOG_MODE: u32 = 0o600;
 
-/// Says that a background process has started.
-pub(super) fn tell_of(context: &Context, tid: Tid, pid: u32, serve: &Option<PathBuf>) -> Outcome {
-    if context.json {
-        output::json(&started(tid, pid, log_of(context, tid), serve))?;
-    } else {
-        output::line(tid.to_string())?;
-    }
-    Ok(0)
+/// Whether this process was started in the background.
+pub(super) fn is_background() -> bool {
+    env::var_os(DETACHED).is_some()
 }
 
-/// Starts this program in the background, as a worker or manager that says its id.
-pub(super) fn detach(invocation: Invocation, what: &str) -> Outcome<(Tid, u32)> {
-    let mut child = spawn(invocation, what)?;
-    let pid = child.id();
-    let heard = first_line(&mut child);
-    match heard.recv_timeout(START_WITHIN) {
-        Ok(Some(tid)) => Ok((tid, pid)),
-        Ok(None) => Err(last_words(child, what)),
-        Err(_) => {
-            // It holds nothing that is not taken back from a worker that dies.
-            let _ = child.kill();
-            let _ = child.wait();
-            let secs = START_WITHIN.as_secs();
-            Err(Failure::Raddle(format!("the {what} did not start within {secs} s: see 'raddle doctor'")))
-        }
-    }
-}
-
-fn spawn(Invocation { args, env }: Invocation, what: &str) -> Outcome<Child> {
-    // By its link in /proc: that is this very program, also when another has taken its place on the disk.
-    let mut command = Command::new(PROGRAM);
-    command.arg0("raddle").args(args).envs(env);
+/// Starts this program in the background, as a worker or manager, and prints the id that it says.
+pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) -> Outcome {
     // It outlives whoever has opened what this process has inherited, and would keep their locks and pipes.
     raddle_exec::close_on_exec();
-    command
+    // Arguments are for everybody to read until the process has its title: a password goes into its environment.
+    let secret = context.project.url.secret();
+    let args = env::args_os().skip(1);
+    let args = if secret.is_some() { without_queue_url(args) } else { args.collect() };
+    // By its link in /proc: that is this very program, also when another has taken its place on the disk.
+    let mut child = Command::new(PROGRAM)
+        .arg0("raddle")
+        .args(args)
+        .envs(secret.map(|url| (QUEUE_URL, url)))
         .env(DETACHED, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|e| Failure::Raddle(format!("cannot start a process for the {what}: {e}")))
+        .or_raddle_at(format_args!("cannot start a process for the {what}"))?;
+    let pid = child.id();
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("it is a pipe");
+    if timeout(START_WITHIN, BufReader::new(stdout).read_line(&mut line)).await.is_err() {
+        // It holds nothing that is not taken back from a worker that dies.
+        let _ = child.kill().await;
+        let secs = START_WITHIN.as_secs();
+        return Err(Failure::Raddle(format!("the {what} did not start within {secs} s: see 'raddle doctor'")));
+    }
+    let Ok(tid) = line.trim().parse() else { return Err(last_words(child, what).await) };
+    context.show(&started(tid, pid, log_of(context, tid), serve), || format!("{tid}\n"))
 }
 
-/// The id on the first line, or nothing if the process ended without one.
-fn first_line(child: &mut Child) -> mpsc::Receiver<Option<Tid>> {
-    let (tell, heard) = mpsc::sync_channel(1);
-    let stdout = child.stdout.take();
-    // Left behind when time runs out: this process ends soon after.
-    thread::spawn(move || {
-        let mut line = String::new();
-        if let Some(stdout) = stdout {
-            let _ = BufReader::new(stdout).read_line(&mut line);
-        }
-        let _ = tell.send(line.trim().parse().ok());
-    });
-    heard
+/// The arguments without `--queue-url`.
+fn without_queue_url(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut is_value = false;
+    let keeps = |arg: &OsString| {
+        let is_flag = arg == "--queue-url";
+        let drops = is_flag || is_value || arg.as_encoded_bytes().starts_with(b"--queue-url=");
+        is_value = is_flag;
+        !drops
+    };
+    args.filter(keeps).collect()
 }
 
 /// What a background process that could not start had to say.
-fn last_words(mut child: Child, what: &str) -> Failure {
-    let mut text = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        let _ = stderr.read_to_string(&mut text);
-    }
-    let code = child.wait().ok().and_then(|status| status.code());
-    let text = text.trim();
-    let message = text.strip_prefix("raddle: ").unwrap_or(text);
-    let silence = format!("the {what} ended before it had started");
-    let message = if message.is_empty() { silence } else { message.to_owned() };
+async fn last_words(child: Child, what: &str) -> Failure {
+    let (code, text) = match child.wait_with_output().await {
+        Ok(ended) => (ended.status.code(), String::from_utf8_lossy(&ended.stderr).trim().to_owned()),
+        Err(_) => (None, String::new()),
+    };
+    let message = match text.strip_prefix("raddle: ").unwrap_or(&text) {
+        "" => format!("the {what} ended before it had started"),
+        message => message.to_owned(),
+    };
     if code == Some(USAGE.into()) { Failure::Usage(message) } else { Failure::Raddle(message) }
 }
 
-/// Whether this process was started in the background. Then it is in a session of its own from now on.
-pub(super) fn leave_session() -> bool {
-    let is_detached = std::env::var_os(DETACHED).is_some();
-    if is_detached {
-        // Already the leader of a session: then there is nothing to leave.
-        let _ = raddle_exec::setsid_self();
-    }
-    is_detached
-}
-
 /// Says the id, and turns to the log where nobody will be reading.
-pub(super) fn announce(
-    context: &Context,
-    tid: Tid,
-    is_detached: bool,
-    serve: &Option<PathBuf>,
-    metrics: Option<&str>,
-) -> Outcome<()> {
+pub(super) fn announce(context: &Context, tid: Tid, serve: Option<&Path>, metrics: Option<&str>) -> Outcome<()> {
     let note = || {
         if let Some(url) = metrics {
             context.note(format!("metrics are at {url}"));
         }
     };
-    if !is_detached {
+    if !is_background() {
         if context.json {
-            let mut started = started(tid, std::process::id(), None, serve);
+            let mut started = started(tid, Some(std::process::id()), None, serve);
             if let Some(url) = metrics {
                 started["metrics"] = url.into();
             }
@@ -150,25 +119,25 @@ pub(super) fn announce(
         return output::line(tid.to_string());
     }
     let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
-    let cannot = |e: std::io::Error| Failure::Raddle(format!("cannot write the log {}: {e}", path.display()));
+    let cannot = format!("cannot write the log {}", path.display());
     // Opened before the id is said: a worker whose log cannot be written has not started.
-    let log: File = OpenOptions::new().append(true).create(true).mode(LOG_MODE).open(&path).map_err(cannot)?;
+    let log: File = OpenOptions::new().append(true).create(true).mode(LOG_MODE).open(&path).or_raddle_at(&cannot)?;
     if log.metadata().is_ok_and(|found| found.is_file() && found.mode() & 0o777 != LOG_MODE) {
         // The umask has a say in what it is made with.
-        log.set_permissions(Permissions::from_mode(LOG_MODE)).map_err(cannot)?;
+        log.set_permissions(Permissions::from_mode(LOG_MODE)).or_raddle_at(&cannot)?;
     }
     output::line(tid.to_string())?;
-    rustix::stdio::dup2_stdout(&log).map_err(|e| cannot(e.into()))?;
-    rustix::stdio::dup2_stderr(&log).map_err(|e| cannot(e.into()))?;
+    rustix::stdio::dup2_stdout(&log).or_raddle_at(&cannot)?;
+    rustix::stdio::dup2_stderr(&log).or_raddle_at(&cannot)?;
     note();
     Ok(())
 }
 
 /// What JSON says of a worker that has started.
-fn started(tid: Tid, pid: u32, log: Option<PathBuf>, serve: &Option<PathBuf>) -> serde_json::Value {
+fn started(tid: Tid, pid: Option<u32>, log: Option<PathBuf>, serve: Option<&Path>) -> serde_json::Value {
     let mut started = json!({ "tid": tid, "pid": pid, "log": log });
     if let Some(path) = serve {
-        started["serves"] = Url::Unix(path.clone()).to_string().into();
+        started["serves"] = Url::Unix(path.into()).to_string().into();
     }
     started
 }
@@ -176,4 +145,16 @@ fn started(tid: Tid, pid: u32, log: Option<PathBuf>, serve: &Option<PathBuf>) ->
 /// Where a background worker logs to, if the project has a folder for it.
 fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
     Some(context.project.folder()?.join(format!("worker-{tid}.log")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_the_queue_url_in_both_spellings() {
+        let args = ["worker", "--queue-url", "redis://:s@h", "start", "--queue-url=redis://:s@h", "--name", "a"];
+        let left = without_queue_url(args.into_iter().map(OsString::from));
+        assert_eq!(left, ["worker", "start", "--name", "a"]);
+    }
 }

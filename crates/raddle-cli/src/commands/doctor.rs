@@ -3,7 +3,10 @@
 mod finding;
 mod stops;
 
+use std::path::Path;
+
 use raddle_broker::{Broker, Health, Url};
+use raddle_core::WorkerEntry;
 use raddle_exec::{RunnerOptions, probe};
 use raddle_fabric::group;
 use serde_json::json;
@@ -11,23 +14,23 @@ use serde_json::json;
 use self::finding::Finding;
 
 use crate::{
-    args::DoctorArgs,
     context::Context,
     error::{Failure, Outcome, TASK_FAILED},
     output,
     project::Source,
 };
 
-pub(super) async fn doctor(context: &Context, args: &DoctorArgs) -> Outcome {
+pub(super) async fn doctor(context: &Context, file: Option<&Path>) -> Outcome {
     let mut findings = vec![project(context)];
+    let mut alive = Vec::new();
     let health = match context.absent_database() {
-        Some(_) => {
-            findings.push(Finding::fine("broker", "database", "not there yet: the first task makes it".into()));
+        Some(path) => {
+            findings.push(absent(context, path));
             None
         }
-        None => examine(context, &mut findings).await?,
+        None => examine(context, &mut findings, &mut alive).await?,
     };
-    findings.extend(stops::findings(context, args.file.as_deref())?);
+    findings.extend(stops::findings(context, file, &alive)?);
     findings.extend(probe::all().into_iter().map(|probe| Finding::probed("limits", probe)));
     let sandbox = probe::sandbox(&RunnerOptions::default()).await;
     findings.push(Finding::probed("isolation", sandbox));
@@ -47,8 +50,24 @@ fn project(context: &Context) -> Finding {
     Finding::fine("project", "location", format!("{} ({by})", context.project.url))
 }
 
-/// Asks the engine. One that cannot be opened is a finding too, not a reason to look no further.
-async fn examine(context: &Context, findings: &mut Vec<Finding>) -> Outcome<Option<Health>> {
+/// A database that does not exist: nothing is lost by that, unless no command could create it.
+fn absent(context: &Context, path: &Path) -> Finding {
+    let folder = path.parent().unwrap_or(path);
+    // The directory of a database is created with it, those above are not.
+    let can_be_created = [Some(folder), folder.parent()].into_iter().flatten().any(Path::is_dir);
+    let (detail, fix) = (format!("{} does not exist", path.display()), context.absence());
+    match can_be_created {
+        true => Finding::amiss("broker", "database", detail, fix),
+        false => Finding::broken("database", format!("{detail}, nor does its directory"), &fix),
+    }
+}
+
+/// Asks the engine, also which workers are `alive`. One that cannot be opened is a finding too, not a reason to look no further.
+async fn examine(
+    context: &Context,
+    findings: &mut Vec<Finding>,
+    alive: &mut Vec<WorkerEntry>,
+) -> Outcome<Option<Health>> {
     let asked = async {
         let broker = context.broker().await?;
         let health = broker.health().await?;
@@ -64,7 +83,8 @@ async fn examine(context: &Context, findings: &mut Vec<Finding>) -> Outcome<Opti
         Err(other) => return Err(other),
     };
     findings.extend(health.checks.iter().cloned().map(Finding::checked));
-    findings.push(workers(&*broker).await?);
+    *alive = broker.workers().await?;
+    findings.push(workers(&*broker, alive).await?);
     findings.extend(forsaken(&*broker).await?);
     Ok(Some(health))
 }
@@ -81,8 +101,8 @@ fn out_of_reach(url: &Url) -> (&'static str, &'static str) {
 }
 
 /// Whether somebody is there for what waits.
-async fn workers(broker: &dyn Broker) -> Outcome<Finding> {
-    let alive = broker.workers().await?.iter().filter(|worker| !worker.info.takes_calls()).count() as u64;
+async fn workers(broker: &dyn Broker, alive: &[WorkerEntry]) -> Outcome<Finding> {
+    let alive = alive.iter().filter(|worker| !worker.info.takes_calls()).count() as u64;
     let waiting: u64 = broker.summary().await?.ready.values().sum();
     let detail = format!("{alive} alive, {} ready to run", crate::format::count(waiting, "task"));
     Ok(match alive > 0 || waiting == 0 {
@@ -114,11 +134,7 @@ async fn engine() -> Finding {
 
     let named = std::env::var_os("DOCKER_HOST").is_some();
     let (area, name) = ("containers", "docker engine");
-    let standing = match Engine::of_environment() {
-        Ok(engine) => engine.standing().await,
-        Err(error) => Err(error),
-    };
-    match standing {
+    match async { Engine::of_environment()?.standing().await }.await {
         Ok(standing) if standing.filters => {
             Finding::fine(area, name, format!("version {}, with a seccomp filter", standing.version))
         }
@@ -146,11 +162,7 @@ async fn contained() -> Finding {
         let detail = "for workers with --task-image, or WORKER_TASK_IMAGE, which is not set here";
         return Finding::fine(area, name, detail.into());
     };
-    let found = match Engine::of_environment() {
-        Ok(engine) => engine.image(&image).await,
-        Err(error) => Err(error),
-    };
-    match found {
+    match async { Engine::of_environment()?.image(&image).await }.await {
         Ok(_) => Finding::fine(area, name, format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says")),
         Err(error) => Finding::amiss(area, name, error.to_string(), remedy(error.obstacle, Some(&image))),
     }

@@ -1,9 +1,12 @@
 //! `raddle task explain`: why a task is not running.
 
-use std::time::Duration;
+use std::{
+    mem::{Discriminant, discriminant},
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use raddle_broker::Broker;
+use raddle_broker::{Broker, WaitingRequest};
 use raddle_core::{
     EventKind, QueueName, State, TaskView, Tid, WorkerEntry,
     manager::PRIME,
@@ -13,54 +16,94 @@ use raddle_core::{
     worker::WorkerStatus,
 };
 use serde::Serialize;
-use serde_json::json;
 
-use crate::{context::Context, error::Outcome, format, output, tid, worker};
+use crate::{context::Context, error::Outcome, format, tid, worker};
 
 pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, arg).await?;
+    let Explanation { reason, text, hint } = explain_task(&*broker, &task).await?;
+    let record = Record { tid: task.tid, state: task.state, explanation: &text, hint: hint.as_deref(), reason };
+    context.show(&record, || {
+        let hint = hint.as_ref().map(|hint| format!("{hint}\n")).unwrap_or_default();
+        format!("{} {text}\n{hint}", title(&task))
+    })
+}
+
+/// Why a task is not running, in words.
+pub(crate) struct Explanation {
+    reason: Reason,
+    text: String,
+    /// What to do about it.
+    hint: Option<String>,
+}
+
+impl Explanation {
+    /// The reason without its details, to tell one from another.
+    pub(crate) fn kind(&self) -> Discriminant<Reason> {
+        discriminant(&self.reason)
+    }
+
+    /// Whether no live worker offers what the task asks for. A command needs no such worker: `raddle run` runs it itself.
+    pub(crate) fn is_unserved(&self) -> bool {
+        use Reason::{NoManager, NoTaskImage, NoWorkerForQueue, NotInThisVersion};
+        matches!(self.reason, NotInThisVersion { .. } | NoTaskImage | NoManager { .. } | NoWorkerForQueue { .. })
+    }
+
+    /// One line about the task.
+    pub(crate) fn line(&self, task: &TaskView) -> String {
+        let hint = self.hint.as_ref().map(|hint| format!("; {hint}")).unwrap_or_default();
+        format!("{} {}{hint}", title(task), self.text)
+    }
+}
+
+fn title(task: &TaskView) -> String {
+    format!("task {} ({})", task.tid, crate::table::printable(task.spec.display_name()))
+}
+
+/// Says why a task is not running.
+pub(crate) async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Outcome<Explanation> {
     let workers = broker.workers().await?;
-    let ahead = if task.state == State::Created { broker.ahead_of(task.tid).await? } else { 0 };
+    let ahead = match task.state {
+        State::Created => broker.waiting(WaitingRequest::ahead_of(task)).await?,
+        _ => 0,
+    };
     let because = match task.run_at {
-        Some(_) => given_back_for(&*broker, task.tid).await?,
+        Some(_) => given_back_for(broker, task.tid).await?,
         None => None,
     };
-    let reason = Reason::of(&task, &workers, ahead, Timestamp::now(), because);
+    let reason = Reason::of(task, &workers, ahead, Timestamp::now(), because);
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
-    let (text, hint) = (reason.text(&task, entry), reason.hint(&task, entry));
-    if context.json {
-        let mut record = json!({ "tid": task.tid, "state": task.state, "explanation": text, "hint": hint });
-        if let (Some(record), Ok(serde_json::Value::Object(reason))) =
-            (record.as_object_mut(), serde_json::to_value(&reason))
-        {
-            record.extend(reason);
-        }
-        output::json(&record)?;
-        return Ok(0);
-    }
-    output::line(format!("task {} ({}) {text}", task.tid, crate::table::printable(task.spec.display_name())))?;
-    if let Some(hint) = hint {
-        output::line(hint)?;
-    }
-    Ok(0)
+    let (text, hint) = reason.text(task, entry);
+    Ok(Explanation { reason, text, hint })
 }
 
 /// Why the last worker that had the task gave it back, if one did.
 async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Outcome<Option<String>> {
     let (mut after, mut last) = (0, None);
     loop {
-        let events = broker.events(after, Some(tid), 1000, Duration::ZERO).await?;
+        let events = broker.events(Some(after), Some(tid), 1000, Duration::ZERO).await?;
         let Some(newest) = events.last() else { return Ok(last) };
         after = newest.id.as_u64();
         last = newest.detail.clone().filter(|_| newest.event == EventKind::Released);
     }
 }
 
+/// What JSON says.
+#[derive(Serialize)]
+struct Record<'a> {
+    tid: Tid,
+    state: State,
+    explanation: &'a str,
+    hint: Option<&'a str>,
+    #[serde(flatten)]
+    reason: Reason,
+}
+
 /// Why a task is not running, or that it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-enum Reason {
+pub(crate) enum Reason {
     /// It is no task that anybody waits for, but a worker.
     Worker { status: WorkerStatus, busy: u32, slots: u32 },
     /// It was a worker.
@@ -68,7 +111,7 @@ enum Reason {
     /// It is over.
     Finished,
     /// It is running.
-    Running { worker: Option<raddle_core::Tid>, pid: Option<u32>, worker_alive: bool },
+    Running { worker: Option<Tid>, pid: Option<u32>, worker_alive: bool },
     /// It is held back on request.
     Paused,
     /// Its time has not come.
@@ -182,13 +225,18 @@ impl Reason {
         if ahead > 0 { Self::Behind { ahead, able, busy } } else { Self::Next { able, busy } }
     }
 
-    /// What there is to say after the task's name. `entry` is the task's own, if it is a worker that is alive.
-    fn text(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> String {
-        match self {
-            Self::Worker { .. } | Self::WorkerGone => worker::standing(task, entry),
+    /// What there is to say after the task's name, and what can be done about it. `entry` is the task's own, if it is a worker that is alive.
+    fn text(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> (String, Option<String>) {
+        let tid = task.tid;
+        let (text, hint) = match self {
+            Self::Worker { .. } | Self::WorkerGone => (worker::standing(task, entry), worker::advice(tid, entry)),
             Self::Finished => {
                 let how = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
-                format!("is finished, {}{how}", task.state)
+                let hint = match task.state {
+                    State::Completed => format!("see 'raddle result {tid}'"),
+                    _ => format!("see 'raddle logs {tid}', or run it again with 'raddle task retry {tid}'"),
+                };
+                (format!("is finished, {}{how}", task.state), hint)
             }
             Self::Running { worker, pid, worker_alive } => {
                 let on = worker.map(|worker| format!(" on worker {worker}")).unwrap_or_default();
@@ -198,86 +246,81 @@ impl Reason {
                     0 => String::new(),
                     chained => format!(", and has chained {}", format::count(chained, "task")),
                 };
-                format!("is {}{on}{gone}{pid}{chained}", task.state)
+                let hint =
+                    format!("any live worker takes it back within seconds; without one, 'raddle task recover {tid}'");
+                return (format!("is {}{on}{gone}{pid}{chained}", task.state), (!worker_alive).then_some(hint));
             }
-            Self::Paused => format!("is {} and paused", task.state),
-            Self::Delayed { until, because: None } => format!("is delayed until {}", format::time(*until)),
-            Self::Delayed { until, because: Some(why) } => {
-                format!("was given back ({why}), and is delayed until {}", format::time(*until))
+            Self::Paused => {
+                (format!("is {} and paused", task.state), format!("let it go on with 'raddle task resume {tid}'"))
             }
-            Self::NotInThisVersion { needs } => {
-                format!("waits: it needs {}, and no live worker has that", needs.join(" and "))
+            Self::Delayed { until, because } => {
+                let back = because.as_ref().map(|why| format!("was given back ({why}), and ")).unwrap_or_default();
+                return (format!("{back}is delayed until {}", format::time(*until)), None);
             }
-            Self::NoTaskImage => "waits: it is to run in a container, and no live worker has an image for that".into(),
-            Self::NoManager { kind } if task.spec.requires.is_empty() => format!("waits: no worker-{kind} is alive"),
-            Self::NoManager { .. } => format!("waits: no manager that is alive lists {}", task.spec.requires),
-            Self::NoWorker => "waits: no worker is alive".into(),
-            Self::NoWorkerForQueue { queue } => format!("waits: no live worker serves the queue '{queue}'"),
-            Self::MissingCapabilities { missing } => {
-                format!("waits: no live worker has all it needs; the nearest lacks {}", missing.join(", "))
-            }
-            Self::WorkersNotTaking { statuses } => {
-                let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
-                format!("waits: the workers that could take it are {}", statuses.join(", "))
-            }
-            Self::NotLaunched { .. } => {
-                "waits: the spawner that would launch a worker for it cannot, and tries again".into()
-            }
-            Self::Launched { ahead: 0 } => "is next: a spawner launches a worker for it".into(),
-            Self::Launched { ahead } => {
-                format!("waits behind {}: a spawner launches workers for them", format::count(*ahead, "other"))
-            }
-            Self::Behind { ahead, able, busy } => {
-                let busy = if *busy { format!(": {}", all_busy(*able)) } else { String::new() };
-                format!("waits behind {}{busy}", format::count(*ahead, "other"))
-            }
-            Self::Next { able, busy: true } => format!("is next: {}", all_busy(*able)),
-            Self::Next { busy: false, .. } => "is next: a worker is about to take it".into(),
-        }
-    }
-
-    /// What can be done about it.
-    fn hint(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> Option<String> {
-        let tid = task.tid;
-        Some(match self {
-            Self::Worker { .. } | Self::WorkerGone => worker::advice(tid, entry),
-            Self::Finished if task.state == State::Completed => format!("see 'raddle result {tid}'"),
-            Self::Finished => format!("see 'raddle logs {tid}', or run it again with 'raddle task retry {tid}'"),
-            Self::Running { worker_alive: false, .. } => {
-                format!("any live worker takes it back within seconds; without one, 'raddle task recover {tid}'")
-            }
-            Self::Paused => format!("let it go on with 'raddle task resume {tid}'"),
-            Self::NotInThisVersion { .. } => {
+            Self::NotInThisVersion { needs } => (
+                format!("waits: it needs {}, and no live worker has that", needs.join(" and ")),
                 format!(
                     "start a worker that has it: the program with the function, as 'PROGRAM worker start', or one with \
                      '--handlers' or '--plugins'; or be rid of it with 'raddle task kill {tid}'"
+                ),
+            ),
+            Self::NoTaskImage => (
+                "waits: it is to run in a container, and no live worker has an image for that".into(),
+                "start one with 'raddle worker start --task-image IMAGE'".into(),
+            ),
+            Self::NoManager { kind } => {
+                let text = match task.spec.requires.is_empty() {
+                    true => format!("waits: no worker-{kind} is alive"),
+                    false => format!("waits: no manager that is alive lists {}", task.spec.requires),
+                };
+                let hint = match kind == PRIME && task.spec.requires.is_empty() {
+                    true => "start it with 'raddle manager start'",
+                    false => "have one made with 'raddle worker spawn --type TYPE --registry FILE'",
+                };
+                (text, hint.into())
+            }
+            Self::NoWorker => ("waits: no worker is alive".into(), "start one with 'raddle worker start'".into()),
+            Self::NoWorkerForQueue { queue } => (
+                format!("waits: no live worker serves the queue '{queue}'"),
+                format!("start one with 'raddle worker start --queues {queue}'"),
+            ),
+            Self::MissingCapabilities { missing } => {
+                let caps: Vec<&str> = task.spec.requires.iter().collect();
+                (
+                    format!("waits: no live worker has all it needs; the nearest lacks {}", missing.join(", ")),
+                    format!("start one with 'raddle worker start --caps {}'", caps.join(",")),
                 )
             }
-            Self::NoTaskImage => "start one with 'raddle worker start --task-image IMAGE'".into(),
-            Self::NoManager { kind } if kind == PRIME && task.spec.requires.is_empty() => {
-                "start it with 'raddle manager start'".into()
-            }
-            Self::NoManager { .. } => "have one made with 'raddle worker spawn --type TYPE --registry FILE'".into(),
-            Self::NoWorker => "start one with 'raddle worker start'".into(),
-            Self::NoWorkerForQueue { queue } => format!("start one with 'raddle worker start --queues {queue}'"),
-            Self::MissingCapabilities { .. } => {
-                let caps: Vec<&str> = task.spec.requires.iter().collect();
-                format!("start one with 'raddle worker start --caps {}'", caps.join(","))
+            Self::WorkersNotTaking { statuses } => {
+                let statuses: Vec<&str> = statuses.iter().map(|status| status.as_str()).collect();
+                (
+                    format!("waits: the workers that could take it are {}", statuses.join(", ")),
+                    "let them go on with 'raddle task resume', or start another".into(),
+                )
             }
             Self::NotLaunched { spawners } => {
                 let tids: Vec<String> = spawners.iter().map(ToString::to_string).collect();
-                format!(
-                    "why is in the log of {}, and in raddle_spawner_launch_failures_total of its metrics",
-                    tids.join(", ")
+                (
+                    "waits: the spawner that would launch a worker for it cannot, and tries again".into(),
+                    format!(
+                        "why is in the log of {}, and in raddle_spawner_launch_failures_total of its metrics",
+                        tids.join(", ")
+                    ),
                 )
             }
-            Self::WorkersNotTaking { .. } => "let them go on with 'raddle task resume', or start another".into(),
-            Self::Running { .. }
-            | Self::Delayed { .. }
-            | Self::Launched { .. }
-            | Self::Behind { .. }
-            | Self::Next { .. } => return None,
-        })
+            Self::Launched { ahead: 0 } => return ("is next: a spawner launches a worker for it".into(), None),
+            Self::Launched { ahead } => {
+                let others = format::count(*ahead, "other");
+                return (format!("waits behind {others}: a spawner launches workers for them"), None);
+            }
+            Self::Behind { ahead, able, busy } => {
+                let busy = if *busy { format!(": {}", all_busy(*able)) } else { String::new() };
+                return (format!("waits behind {}{busy}", format::count(*ahead, "other")), None);
+            }
+            Self::Next { able, busy: true } => return (format!("is next: {}", all_busy(*able)), None),
+            Self::Next { busy: false, .. } => return ("is next: a worker is about to take it".into(), None),
+        };
+        (text, Some(hint))
     }
 }
 
@@ -356,7 +399,7 @@ mod tests {
             worker("gpu", &["default"], Active),
             worker("gpu,docker", &["default"], Draining),
         ];
-        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None);
+        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None).0;
         assert_eq!(text(&workers, 3), "waits behind 3 others: 2 able workers, all busy");
         assert_eq!(text(&workers, 0), "is next: 2 able workers, all busy");
         assert_eq!(text(&workers[1..], 1), "waits behind 1 other: the one able worker is busy");
@@ -373,7 +416,7 @@ mod tests {
             entry.info.concurrency = 0;
             entry
         };
-        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None);
+        let text = |workers: &[WorkerEntry], ahead| reason(&task, workers, ahead).text(&task, None).0;
         assert_eq!(text(&[spawner(Active)], 0), "is next: a spawner launches a worker for it");
         let busy = WorkerEntry { load: 1.0, ..worker("gpu,docker", &["default"], Active) };
         assert_eq!(text(&[spawner(Active), busy], 2), "waits behind 2 others: a spawner launches workers for them");
@@ -394,8 +437,8 @@ mod tests {
         for workers in [&[][..], std::slice::from_ref(&able)] {
             let reason = reason(&task, workers, 0);
             assert_eq!(reason, Reason::NoTaskImage);
-            assert!(reason.text(&task, None).contains("no live worker has an image"));
-            assert!(reason.hint(&task, None).unwrap().contains("--task-image"));
+            let (text, hint) = reason.text(&task, None);
+            assert!(text.contains("no live worker has an image") && hint.unwrap().contains("--task-image"));
         }
         task.spec.isolation = raddle_core::spec::Isolation::Sandbox;
         assert_eq!(reason(&task, &[], 0), Reason::NoWorker);
@@ -410,15 +453,19 @@ mod tests {
         task.spec =
             Spec { queue: "raddle.spawn.requests".into(), ..Spec::new(raddle_core::Target::Request("{}".into())) };
         let alone = reason(&task, &[], 0);
-        assert_eq!(alone.text(&task, None), "waits: no worker-prime is alive");
-        assert_eq!(alone.hint(&task, None).unwrap(), "start it with 'raddle manager start'");
+        let (text, hint) = alone.text(&task, None);
+        assert_eq!(
+            (&*text, &*hint.unwrap()),
+            ("waits: no worker-prime is alive", "start it with 'raddle manager start'")
+        );
         let mut prime = worker("@request", &["raddle.spawn.requests"], WorkerStatus::Active);
         (prime.info.kind, prime.info.concurrency) = ("prime".into(), 0);
         assert_eq!(reason(&task, std::slice::from_ref(&prime), 0), Reason::Launched { ahead: 0 });
         task.spec = Spec { queue: "raddle.spawn.waiting".into(), requires: "awk".parse().unwrap(), ..task.spec };
         let patient = reason(&task, &[prime], 0);
-        assert_eq!(patient.text(&task, None), "waits: no manager that is alive lists awk");
-        assert!(patient.hint(&task, None).unwrap().contains("raddle worker spawn"));
+        let (text, hint) = patient.text(&task, None);
+        assert_eq!(text, "waits: no manager that is alive lists awk");
+        assert!(hint.unwrap().contains("raddle worker spawn"));
     }
 
     #[test]
@@ -428,7 +475,7 @@ mod tests {
         let task = TaskView { tid: entry.tid, spec, state: State::Running, ..task() };
         let alive = reason(&task, std::slice::from_ref(&entry), 0);
         assert_eq!(alive, Reason::Worker { status: WorkerStatus::Active, busy: 0, slots: 1 });
-        assert_eq!(alive.text(&task, Some(&entry)), "is a worker, alive and active, with 0 of 1 slot busy");
+        assert_eq!(alive.text(&task, Some(&entry)).0, "is a worker, alive and active, with 0 of 1 slot busy");
         assert_eq!(reason(&task, &[], 0), Reason::WorkerGone);
     }
 

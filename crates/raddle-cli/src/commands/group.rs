@@ -27,12 +27,7 @@ pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
 
 async fn list(context: &Context) -> Outcome {
     let views = group::list(&*context.onlooker().await?).await?;
-    if context.json {
-        output::json(&views)?;
-    } else {
-        output::raw(render(&views).as_bytes())?;
-    }
-    Ok(0)
+    context.show(&views, || render(&views))
 }
 
 fn render(views: &[View]) -> String {

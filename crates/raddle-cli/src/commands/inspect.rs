@@ -4,33 +4,28 @@ use jiff::Timestamp;
 use raddle_core::{State, Target, TaskView, Tid, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
 use serde_json::json;
 
-use crate::{context::Context, error::Outcome, format, output, result, table, tid, worker};
+use crate::{context::Context, error::Outcome, format, result, table, tid, worker};
+
+/// How many characters of a returned value `task status` shows.
+const SHOWN: usize = 200;
 
 /// Prints the full id.
 pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
     let broker = context.onlooker().await?;
     let (task, _) = tid::meet(&*broker, arg).await?;
-    if context.json {
-        output::json(&json!({ "tid": task.tid, "short": task.tid.short().to_string() }))?;
-    } else {
-        output::line(task.tid.to_string())?;
-    }
-    Ok(0)
+    let record = json!({ "tid": task.tid, "short": task.tid.short().to_string() });
+    context.show(&record, || format!("{}\n", task.tid))
 }
 
 /// Prints all that is known.
 pub(super) async fn status(context: &Context, arg: TidArg) -> Outcome {
     let broker = context.onlooker().await?;
     let (task, runs) = tid::meet(&*broker, arg).await?;
-    if context.json {
-        output::json(&result::task_json(&task))?;
-    } else {
-        output::raw(text(&task, &runs).as_bytes())?;
-    }
-    Ok(0)
+    let lost = result::lost_output(&*broker, &task).await?;
+    context.show(&result::task_json(&task), || text(&task, &runs, &lost))
 }
 
-fn text(task: &TaskView, runs: &[Tid]) -> String {
+fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
     let now = Timestamp::now();
     let mut lines = vec![("task", task.tid.to_string()), ("name", task.spec.display_name().into())];
     lines.push(("state", state(task)));
@@ -59,12 +54,23 @@ fn text(task: &TaskView, runs: &[Tid]) -> String {
     lines.extend(optional.into_iter().filter_map(|(label, value)| Some((label, value?))));
     if let Some(report) = &task.report {
         lines.push(("exit", report.exit.to_string()));
+        lines.extend(result::returned(Some(report)).map(|value| ("returned", shortened(value))));
         lines.push(("output", format!("{} bytes, {} on stderr", report.stdout_bytes, report.stderr_bytes)));
+        lines.extend(lost.iter().map(|lost| ("lost", lost.clone())));
         let cpu = std::time::Duration::from_micros(report.usage.user_us + report.usage.system_us);
         lines
             .push(("used", format!("{} MiB at most, {} of cpu", report.usage.peak_rss_bytes >> 20, format::fine(cpu))));
     }
-    lines.iter().map(|(label, value)| format!("{label:<11}{}\n", table::printable(value))).collect()
+    table::labelled(&lines)
+}
+
+/// The beginning of a value, as JSON: `raddle result` prints all of it.
+fn shortened(value: &serde_json::Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}… ({} bytes, see 'raddle result')", &text[..end], text.len()),
+        None => text,
+    }
 }
 
 /// When it expires, if it waits and has not been run.
@@ -105,7 +111,8 @@ fn state(task: &TaskView) -> String {
     text
 }
 
-fn target(task: &TaskView) -> String {
+/// What a task runs, in words.
+pub(super) fn target(task: &TaskView) -> String {
     match &task.spec.target {
         Target::Command(argv) => argv.join(" "),
         Target::Routine(name) => format!("routine {name}"),

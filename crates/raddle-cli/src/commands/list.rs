@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use raddle_broker::TaskFilter;
 use raddle_core::TaskView;
 
+use super::inspect::target;
 use crate::{args::ListArgs, context::Context, error::Outcome, format, output, result, table::Table};
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
@@ -23,12 +24,8 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
     if more {
         tasks.pop();
     }
-    if context.json {
-        output::json(&tasks.iter().map(result::task_json).collect::<Vec<_>>())?;
-        return Ok(0);
-    }
-    output::raw(render(&tasks).as_bytes())?;
-    if more {
+    context.show(&tasks.iter().map(result::task_json).collect::<Vec<_>>(), || render(&tasks))?;
+    if more && !context.json {
         context.note(format!("these are the newest {}: see more with --limit", args.limit));
     }
     Ok(0)
@@ -36,7 +33,7 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
 
 fn render(tasks: &[TaskView]) -> String {
     let now = Timestamp::now();
-    let mut table = Table::new(&["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE"]);
+    let mut table = Table::new(&["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE", "COMMAND"]);
     for task in tasks {
         table.row([
             task.tid.to_string(),
@@ -47,9 +44,10 @@ fn render(tasks: &[TaskView]) -> String {
             format::took(task, now).map_or_else(|| "-".into(), format::fine),
             task.spec.display_name().into(),
             note(task, now),
+            target(task),
         ]);
     }
-    table.render()
+    table.render_to_fit(output::terminal_width())
 }
 
 fn note(task: &TaskView, now: Timestamp) -> String {

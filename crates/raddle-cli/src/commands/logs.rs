@@ -11,7 +11,8 @@ use crate::{
     args::LogsArgs,
     context::Context,
     error::{Failure, Outcome},
-    follow, output, result, tid,
+    follow::{self, PrintedReasons},
+    output, result, tid,
 };
 
 pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
@@ -27,7 +28,11 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
             Err(Failure::Usage(format!("task {} has had {had}: there is no attempt {attempt}", task.tid)))
         }
         Some(attempt) => printer.one(&*broker, Fence { tid: task.tid, attempt }).await,
-        None => printer.all(&*broker, task.tid, args.follow).await,
+        None if args.follow => {
+            let (printing, mut printed) = (printer.all(&*broker, task.tid, true), PrintedReasons::default());
+            follow::explain_while(context, &*broker, task.tid, &mut printed, printing).await
+        }
+        None => printer.all(&*broker, task.tid, false).await,
     }?;
     Ok(0)
 }
@@ -65,6 +70,7 @@ impl Printer<'_> {
             let print = |bytes: &[u8]| self.print(&Chunk { attempt: fence.attempt, stream, bytes: bytes.into() });
             result::copy(broker, fence, stream, print).await?;
         }
+        result::logged_losses(broker, fence).await?.iter().for_each(|lost| self.context.note(lost));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use raddle_core::{State, Tid};
 use raddle_fabric::leftovers;
 use serde::Serialize;
 
-use crate::{context::Context, error::Outcome, format, output};
+use crate::{context::Context, error::Outcome, format};
 
 /// A task that was taken back.
 #[derive(Serialize)]
@@ -28,25 +28,23 @@ pub(super) async fn requeue(context: &Context) -> Outcome {
     // Also of those that somebody else has taken back, who only came by.
     leftovers::of_anybody(&*broker).await?;
     let orphans: Vec<Orphan> = taken.iter().filter_map(Orphan::of).collect();
-    if context.json {
-        output::json(&orphans)?;
-        return Ok(0);
-    }
-    if orphans.is_empty() {
+    if orphans.is_empty() && !context.json {
         context.note("no task belongs to a worker that is gone");
     }
-    for Orphan { tid, worker, state, run_at, .. } in &orphans {
+    context.show(&orphans, || orphans.iter().map(Orphan::text).collect())
+}
+
+impl Orphan {
+    fn text(&self) -> String {
+        let Self { tid, worker, state, run_at, .. } = self;
         let became = match run_at {
             Some(at) if *at > jiff::Timestamp::now() => format!("requeued, not before {}", format::time(*at)),
             Some(_) => "requeued".to_owned(),
             None => state.to_string(),
         };
-        output::line(format!("{tid} {became} (worker {worker} is gone)"))?;
+        format!("{tid} {became} (worker {worker} is gone)\n")
     }
-    Ok(0)
-}
 
-impl Orphan {
     /// `None` if somebody else was quicker.
     fn of(taken: &Reclaimed) -> Option<Self> {
         let (state, run_at) = match taken.verdict {

@@ -7,9 +7,9 @@ use std::{
 
 use raddle_broker::{
     Broker, Delivered, Message,
-    queues::{self, Watch, Written},
+    queues::{self, QueueCounts, TaskCounts, Watch, Written},
 };
-use raddle_core::QueueName;
+use raddle_core::{QueueName, queue_name::QueueArg};
 use raddle_fabric::wait::LONG;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -17,50 +17,54 @@ use tokio::time::Instant;
 use crate::{
     args::{Amount, QueueCommand},
     context::Context,
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
     format, output,
-    table::Table,
+    table::{Table, labelled},
+    tid,
 };
 
 /// How many messages are taken at once where all of a queue is read.
 const PAGE: u32 = 1000;
 const STDIN: &str = "-";
+/// The pattern of every name.
+const EVERY: &str = "*";
 
 pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
     match command {
         QueueCommand::Read { queue, amount, wait } => {
-            let wait = wait.map_or(Duration::ZERO, |wait| wait.0);
-            read(context, &queue, amount, wait).await?;
+            read(context, queue, amount, wait.map_or(Duration::ZERO, |wait| wait.0)).await
         }
         QueueCommand::Peek { queue, amount } => {
-            let messages = queues::peek(&*context.onlooker().await?, &queue, amount.max()).await?;
-            show(context, &messages)?;
+            let broker = context.onlooker().await?;
+            let queue = tid::resolve_queue(&*broker, queue).await?;
+            show(context, &queues::peek(&*broker, &queue, amount.max()).await?)
         }
-        QueueCommand::Write { queue, messages } => write(context, &queue, messages).await?,
+        QueueCommand::Write { queue, messages } => write(context, queue, messages).await,
         QueueCommand::Move { from, to, amount } => {
-            let moved = queues::shift(&*context.onlooker().await?, &from, &to, amount.max()).await?;
-            tell(context, "moved", moved)?;
+            let broker = context.onlooker().await?;
+            let (from, to) = (tid::resolve_queue(&*broker, from).await?, tid::resolve_queue(&*broker, to).await?);
+            tell(context, "moved", queues::shift(&*broker, &from, &to, amount.max()).await?)
         }
-        QueueCommand::List { pattern } => list(context, &pattern).await?,
-        QueueCommand::Stats { queue } => stats(context, &queue).await?,
+        QueueCommand::List { pattern, all } => list(context, if all { Some(EVERY) } else { pattern.as_deref() }).await,
+        QueueCommand::Stats { queue } => stats(context, queue).await,
         QueueCommand::Delete { queue } => {
-            let deleted = queues::delete(&*context.onlooker().await?, &queue).await?;
-            tell(context, "deleted", deleted)?;
+            let broker = context.onlooker().await?;
+            let queue = tid::resolve_queue(&*broker, queue).await?;
+            tell(context, "deleted", queues::delete(&*broker, &queue).await?)
         }
         QueueCommand::Watch { queue, new, limit, timeout } => {
-            let deadline = timeout.map(|timeout| Instant::now() + timeout.0);
-            watch(context, queue, new, limit, deadline).await?;
+            watch(context, queue, new, limit, timeout.map(|timeout| Instant::now() + timeout.0)).await
         }
-        QueueCommand::Broadcast { pattern, message } => broadcast(context, &pattern, message).await?,
+        QueueCommand::Broadcast { pattern, message } => broadcast(context, &pattern, message).await,
     }
-    Ok(0)
 }
 
-async fn read(context: &Context, queue: &QueueName, amount: Amount, wait: Duration) -> Outcome<()> {
+async fn read(context: &Context, queue: QueueArg, amount: Amount, wait: Duration) -> Outcome {
     let broker = if wait.is_zero() { context.onlooker().await? } else { context.broker().await? };
+    let queue = &tid::resolve_queue(&*broker, queue).await?;
     let mut left = amount.max();
     let mut wait = wait;
-    let mut shown = Vec::new();
+    let mut kept = Vec::new();
     while left > 0 {
         let taken = queues::read(&*broker, queue, left.min(PAGE), wait).await?;
         if taken.is_empty() {
@@ -69,17 +73,17 @@ async fn read(context: &Context, queue: &QueueName, amount: Amount, wait: Durati
         left -= u32::try_from(taken.len()).unwrap_or(left).min(left);
         wait = Duration::ZERO;
         if context.json {
-            shown.extend(taken);
-        } else if let Err(failure) = print(&taken) {
+            kept.extend(taken);
+        } else if let Err(failure) = show(context, &taken) {
             return Err(put_back(&*broker, queue, &taken, failure).await);
         }
     }
     if context.json
-        && let Err(failure) = show(context, &shown)
+        && let Err(failure) = show(context, &kept)
     {
-        return Err(put_back(&*broker, queue, &shown, failure).await);
+        return Err(put_back(&*broker, queue, &kept, failure).await);
     }
-    Ok(())
+    Ok(0)
 }
 
 /// Puts back what was taken and could not be shown: it would be gone otherwise.
@@ -91,67 +95,70 @@ async fn put_back(broker: &dyn Broker, queue: &QueueName, taken: &[Message], fai
     }
 }
 
-async fn write(context: &Context, queue: &QueueName, messages: Vec<String>) -> Outcome<()> {
+async fn write(context: &Context, queue: QueueArg, messages: Vec<String>) -> Outcome {
     let bodies = messages.into_iter().map(body).collect::<Outcome<Vec<_>>>()?;
-    let written = queues::write(&*context.broker().await?, queue, bodies).await?;
-    if context.json {
-        return output::json(&written.iter().map(written_record).collect::<Vec<_>>());
+    let broker = context.broker().await?;
+    let queue = tid::resolve_queue(&*broker, queue).await?;
+    let written = queues::write(&*broker, &queue, bodies).await?;
+    if written.is_empty() {
+        let list = "'raddle worker list' shows those there are";
+        return Err(Failure::Usage(format!("no live worker reads {queue}: {list}")));
     }
-    written.iter().try_for_each(|one| match one {
-        Written::Stored(id) => output::line(id.to_string()),
-        Written::Control(tid, Delivered::Applied(state)) => output::line(format!("{tid} {state}")),
-        Written::Control(tid, Delivered::Sent) => output::line(format!("{tid} sent")),
+    let (records, lines): (Vec<Value>, Vec<String>) = written.iter().map(told).unzip();
+    context.show(&records, || lines.concat())
+}
+
+fn told(written: &Written) -> (Value, String) {
+    match written {
+        Written::Stored(id) => (json!({ "id": id }), format!("{id}\n")),
+        Written::Control(tid, Delivered::Applied(state)) => {
+            (json!({ "tid": tid, "delivered": "applied", "state": state }), format!("{tid} {state}\n"))
+        }
+        Written::Control(tid, Delivered::Sent) => (json!({ "tid": tid, "delivered": "sent" }), format!("{tid} sent\n")),
+    }
+}
+
+async fn list(context: &Context, pattern: Option<&str>) -> Outcome {
+    let counts = queues::list_counts(&*context.onlooker().await?, pattern).await?;
+    context.show(&counts, || {
+        let mut table = Table::new(&["QUEUE", "READY", "MESSAGES"]);
+        for QueueCounts { queue, ready, messages } in &counts {
+            table.row([queue.to_string(), ready.to_string(), messages.to_string()]);
+        }
+        table.render()
     })
 }
 
-fn written_record(written: &Written) -> Value {
-    match written {
-        Written::Stored(id) => json!({ "id": id }),
-        Written::Control(tid, Delivered::Applied(state)) => {
-            json!({ "tid": tid, "delivered": "applied", "state": state })
-        }
-        Written::Control(tid, Delivered::Sent) => json!({ "tid": tid, "delivered": "sent" }),
-    }
-}
-
-async fn list(context: &Context, pattern: &str) -> Outcome<()> {
-    let depths = queues::list(&*context.onlooker().await?, pattern).await?;
-    if context.json {
-        return output::json(&depths);
-    }
-    let mut table = Table::new(&["QUEUE", "MESSAGES"]);
-    depths.iter().for_each(|depth| table.row([depth.queue.to_string(), depth.messages.to_string()]));
-    output::raw(table.render().as_bytes())
-}
-
-async fn stats(context: &Context, queue: &QueueName) -> Outcome<()> {
-    let stats = queues::stats(&*context.onlooker().await?, queue).await?;
-    if context.json {
-        return output::json(&stats);
-    }
+async fn stats(context: &Context, queue: QueueArg) -> Outcome {
+    let broker = context.onlooker().await?;
+    let stats = queues::stats(&*broker, &tid::resolve_queue(&*broker, queue).await?).await?;
     let when = |at: Option<jiff::Timestamp>| at.map_or_else(|| "-".into(), format::time);
-    output::raw(
-        format!(
-            "queue      {}\nmessages   {}\nbytes      {}\noldest     {}\nnewest     {}\n",
-            stats.queue,
-            stats.messages,
-            stats.bytes,
-            when(stats.oldest),
-            when(stats.newest)
-        )
-        .as_bytes(),
-    )
+    context.show(&stats, || {
+        let mut lines = vec![("queue", stats.queue.to_string())];
+        lines.extend(stats.tasks.map(|tasks| {
+            let TaskCounts { ready, delayed, paused, running } = tasks;
+            ("tasks", format!("{ready} ready, {delayed} delayed, {paused} paused, {running} running"))
+        }));
+        lines.extend([
+            ("messages", stats.messages.to_string()),
+            ("bytes", stats.bytes.to_string()),
+            ("oldest", when(stats.oldest)),
+            ("newest", when(stats.newest)),
+        ]);
+        labelled(&lines)
+    })
 }
 
 async fn watch(
     context: &Context,
-    queue: QueueName,
+    queue: QueueArg,
     new: bool,
     limit: Option<u64>,
     deadline: Option<Instant>,
-) -> Outcome<()> {
-    let broker = context.watcher().await?;
+) -> Outcome {
+    let broker = context.onlooker().await?;
     let mut left = limit.unwrap_or(u64::MAX);
+    let queue = tid::resolve_queue(&*broker, queue).await?;
     let mut watch = Watch::new(queue, if new { now() } else { 0 });
     while left > 0 {
         let wait = deadline.map_or(LONG, |deadline| deadline.saturating_duration_since(Instant::now()).min(LONG));
@@ -165,10 +172,10 @@ async fn watch(
             // One message a line: a stream has no end at which an array could be closed.
             messages.iter().try_for_each(output::json)?;
         } else {
-            print(&messages)?;
+            show(context, &messages)?;
         }
     }
-    Ok(())
+    Ok(0)
 }
 
 /// The present time as an id.
@@ -176,15 +183,12 @@ fn now() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
 }
 
-async fn broadcast(context: &Context, pattern: &str, message: String) -> Outcome<()> {
+async fn broadcast(context: &Context, pattern: &str, message: String) -> Outcome {
     let reached = queues::broadcast(&*context.onlooker().await?, pattern, &body(message)?).await?;
-    if context.json {
-        return output::json(&reached);
-    }
-    if reached.is_empty() {
+    if reached.is_empty() && !context.json {
         context.note("no queue with such a name holds anything");
     }
-    reached.iter().try_for_each(|queue| output::line(queue.to_string()))
+    context.show(&reached, || reached.iter().map(|queue| format!("{queue}\n")).collect())
 }
 
 /// A message as given, or standard input without the end of its last line.
@@ -193,28 +197,17 @@ fn body(given: String) -> Outcome<String> {
         return Ok(given);
     }
     let mut text = String::new();
-    io::stdin()
-        .lock()
-        .read_to_string(&mut text)
-        .map_err(|e| Failure::Usage(format!("cannot read standard input: {e}")))?;
+    io::stdin().lock().read_to_string(&mut text).or_usage_at("cannot read standard input")?;
     if text.ends_with('\n') {
         text.pop();
     }
     Ok(text)
 }
 
-fn show(context: &Context, messages: &[Message]) -> Outcome<()> {
-    if context.json { output::json(&messages) } else { print(messages) }
+fn show(context: &Context, messages: &[Message]) -> Outcome {
+    context.show(&messages, || messages.iter().map(|message| format!("{}\n", message.body)).collect())
 }
 
-fn print(messages: &[Message]) -> Outcome<()> {
-    let text: String = messages.iter().map(|message| format!("{}\n", message.body)).collect();
-    output::raw(text.as_bytes())
-}
-
-fn tell(context: &Context, what: &str, n: u64) -> Outcome<()> {
-    if context.json {
-        return output::json(&json!({ what: n }));
-    }
-    output::line(format!("{what} {}", format::count(n, "message")))
+fn tell(context: &Context, what: &str, n: u64) -> Outcome {
+    context.show(&json!({ what: n }), || format!("{what} {}\n", format::count(n, "message")))
 }

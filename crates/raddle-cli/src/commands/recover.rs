@@ -11,7 +11,7 @@ use super::control::{Answer, ask};
 use crate::{
     context::Context,
     error::{Failure, Outcome},
-    output, tid, worker,
+    tid, worker,
 };
 
 /// What was done.
@@ -31,32 +31,35 @@ enum Deed {
     Nothing,
 }
 
-pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration) -> Outcome {
+pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration, force: bool) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, arg).await?;
     worker::refuse(&*broker, &task, "recovered").await?;
+    if task.state == State::Completed && !force {
+        let again = format!("'raddle task recover --force {}' runs it again", task.tid);
+        return Err(Failure::Usage(format!("task {} is completed, there is nothing to recover: {again}", task.tid)));
+    }
     let deed = act(&*broker, &task, patience).await?;
     let new = match deed {
         Deed::Resubmitted(new) => Some(new),
         _ => None,
     };
-    if context.json {
-        output::json(&json!({ "tid": task.tid, "action": deed.as_str(), "new_tid": new }))?;
-        return Ok(0);
-    }
-    match deed {
-        Deed::Resubmitted(new) => output::line(format!("{} resubmitted as {new}", task.tid))?,
-        Deed::Ended(state) => {
-            context.note("it has ended meanwhile: 'raddle task retry' submits it again");
-            output::line(format!("{} {state}", task.tid))?;
-        }
-        Deed::Nothing => {
-            context.note("it is not stuck: 'raddle task explain' says what it waits for");
-            output::line(format!("{} waiting", task.tid))?;
-        }
-        _ => output::line(format!("{} {}", task.tid, deed.as_str()))?,
-    }
-    Ok(0)
+    let record = json!({ "tid": task.tid, "action": deed.as_str(), "new_tid": new });
+    context.show(&record, || {
+        let became = match deed {
+            Deed::Resubmitted(new) => format!("resubmitted as {new}"),
+            Deed::Ended(state) => {
+                context.note("it has ended meanwhile: 'raddle task retry' submits it again");
+                state.to_string()
+            }
+            Deed::Nothing => {
+                context.note("it is not stuck: 'raddle task explain' says what it waits for");
+                "waiting".into()
+            }
+            _ => deed.as_str().into(),
+        };
+        format!("{} {became}\n", task.tid)
+    })
 }
 
 async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcome<Deed> {

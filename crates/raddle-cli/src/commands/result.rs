@@ -4,7 +4,8 @@ use crate::{
     args::ResultArgs,
     context::Context,
     error::{Failure, Outcome},
-    follow, output, result, tid,
+    follow::{self, PrintedReasons},
+    output, result, tid,
 };
 use tokio::time::Instant;
 
@@ -18,7 +19,8 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
             return Err(Failure::Usage(format!("task {} is not finished, but {}: {hint}", task.tid, task.state)));
         }
         follow::refuse_own(&*broker, task.tid).await?;
-        follow::until_finished(&*broker, task.tid, deadline).await?;
+        let finished = follow::until_finished(&*broker, task.tid, deadline);
+        follow::explain_while(context, &*broker, task.tid, &mut PrintedReasons::default(), finished).await?;
         task = tid::view(&*broker, task.tid).await?;
     }
     if context.json {
@@ -29,5 +31,6 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
             context.note(remark);
         }
     }
+    result::note_lost_output(context, &*broker, &task).await?;
     Ok(result::exit_code(task.state, task.report.as_ref()))
 }

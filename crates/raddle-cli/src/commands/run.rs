@@ -1,29 +1,39 @@
 //! `raddle run`: a task, its output as it comes, and its exit code.
 
-use std::ops::ControlFlow;
+use std::{convert::Infallible, ops::ControlFlow, time::Duration};
 
-use raddle_core::Target;
-use raddle_fabric::run::{FinishedTask, RunCommand, RunEvent, RunOptions, RunOutcome, run_task};
-use tokio::sync::mpsc;
+use indicatif::ProgressBar;
+use raddle_broker::Broker;
+use raddle_core::{State, Target, TaskView, Tid};
+use raddle_fabric::run::{RunCommand, RunEvent, RunOptions, RunOutcome, run_task};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::submit;
 use crate::{
     args::RunArgs,
     context::Context,
     error::{Failure, INTERRUPTED, KILLED, Outcome},
-    follow,
+    follow::{self, PrintedReasons},
     interrupt::{Interrupts, Suspensions},
-    output,
-    progress::TaskProgress,
-    result, spec, tid,
+    output, progress, result, spec, table,
 };
 
 /// More signals than a run can tell apart.
 const COMMANDS: usize = 8;
+/// How long `raddle run` reads standard input before it says so.
+const STDIN_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
-    let spec = spec::complete(spec::of_words(&args.target, &args.command), &args.spec)?;
+    let mut spec = spec::of_words(&args.target, &args.command);
+    if matches!(spec.target, Target::Command(_)) && !args.spec.stdin {
+        spec.stdin = piped_stdin(context).await?;
+    }
+    let spec = spec::complete(spec, &args.spec)?;
     if args.no_wait {
+        context.check_shared()?;
         return submit::one(context, spec).await;
     }
     // Before the task exists: a signal in between has to be passed on.
@@ -34,17 +44,21 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         () = interrupts.next() => return Ok(interrupted(context)),
     };
     // A command reports its progress by what it prints.
-    let shows_progress = !context.json && !context.quiet() && !matches!(spec.target, Target::Command(_));
-    let mut screen = Screen { context, bar: TaskProgress::start(shows_progress), failure: None };
-    let options = RunOptions { task: spec::submission(spec), progress: screen.bar.is_shown() };
+    let shows_progress = !context.json && !context.quiet && !matches!(spec.target, Target::Command(_));
+    let (submitted, submission) = oneshot::channel();
+    let mut screen =
+        Screen { context, bar: progress::of_task(shows_progress), submitted: Some(submitted), failure: None };
+    let explaining = explain_wait(context, &*broker, submission, screen.bar.clone());
+    let options = RunOptions { task: spec::submission(spec), progress: !screen.bar.is_hidden() };
     let (tell, commands) = mpsc::channel(COMMANDS);
     let outcome = tokio::select! {
         outcome = run_task(broker.clone(), options, commands, |event| screen.show(event)) => outcome?,
         () = pass_on_signals(interrupts, suspensions, tell) => unreachable!("signals come for as long as it runs"),
+        never = explaining => match never {},
     };
     let Screen { bar, failure, .. } = screen;
     drop(bar);
-    let FinishedTask { tid, spec, state, report } = match outcome {
+    let task = match outcome {
         RunOutcome::Finished(task) => *task,
         RunOutcome::NotSubmitted => return Ok(interrupted(context)),
         RunOutcome::Recursive(tid) => return Err(follow::recursive(tid)),
@@ -57,16 +71,50 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         None => {}
     }
     if context.json {
-        output::json(&result::result_json(&*broker, &tid::view(&*broker, tid).await?).await?)?;
-    } else if let Some(remark) = result::remark(tid, &spec, report.as_ref()) {
-        context.note(remark);
+        output::json(&result::result_json(&*broker, &task).await?)?;
+    } else {
+        if let Some(value) = result::returned(task.report.as_ref()) {
+            output::json(value)?;
+        }
+        if let Some(remark) = result::remark(task.tid, &task.spec, task.report.as_ref()) {
+            context.note(remark);
+        }
     }
-    Ok(result::exit_code(state, report.as_ref()))
+    Ok(result::exit_code(task.state, task.report.as_ref()))
+}
+
+/// Reads what is piped to `raddle run`. The task gets all of it at its start, so its end has to come first.
+async fn piped_stdin(context: &Context) -> Outcome<Option<String>> {
+    if !spec::is_stdin_piped() {
+        return Ok(None);
+    }
+    let mut reading = tokio::task::spawn_blocking(spec::read_piped_stdin);
+    let read = match timeout(STDIN_PATIENCE, &mut reading).await {
+        Ok(read) => read,
+        Err(_) => {
+            context.note("waiting for standard input to end; give the task no input with '</dev/null'");
+            reading.await
+        }
+    };
+    read.expect("reading standard input does not panic")
 }
 
 fn interrupted(context: &Context) -> u8 {
     context.note("interrupted before the task was submitted");
     INTERRUPTED
+}
+
+/// Notes why the task does not run. A task that has begun is left out: `run` itself pauses it when it is suspended.
+async fn explain_wait(
+    context: &Context,
+    broker: &dyn Broker,
+    submission: oneshot::Receiver<Tid>,
+    bar: ProgressBar,
+) -> Infallible {
+    let Ok(tid) = submission.await else { return std::future::pending().await };
+    let waits = |task: &TaskView| task.state == State::Created;
+    let mut printed = PrintedReasons::default();
+    follow::announce_wait(broker, tid, &mut printed, waits, |line| bar.suspend(|| context.note(line))).await
 }
 
 async fn pass_on_signals(mut interrupts: Interrupts, mut suspensions: Suspensions, tell: mpsc::Sender<RunCommand>) {
@@ -83,7 +131,9 @@ async fn pass_on_signals(mut interrupts: Interrupts, mut suspensions: Suspension
 /// Where the user sees the task.
 struct Screen<'a> {
     context: &'a Context,
-    bar: TaskProgress,
+    bar: ProgressBar,
+    /// Takes the id of the task.
+    submitted: Option<oneshot::Sender<Tid>>,
     /// Why its output is no longer shown.
     failure: Option<Failure>,
 }
@@ -93,24 +143,29 @@ impl Screen<'_> {
         let note = match event {
             RunEvent::Output(..) if self.context.json => return ControlFlow::Continue(()),
             RunEvent::Output(stream, bytes) => {
-                self.failure = self.bar.aside(|| output::pass_on(stream, bytes)).err();
+                self.failure = self.bar.suspend(|| output::pass_on(stream, bytes)).err();
                 let is_unread = self.failure.is_some();
                 return if is_unread { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             }
             RunEvent::Progress(progress) => {
-                self.bar.set(progress);
+                self.bar.set_position(progress.percent.unwrap_or(0.0) as u64);
+                self.bar.set_message(table::printable(&progress.message));
+                return ControlFlow::Continue(());
+            }
+            RunEvent::Submitted(tid) => {
+                // Without a receiver the run is about to end.
+                let _ = self.submitted.take().map(|submitted| submitted.send(tid));
                 return ControlFlow::Continue(());
             }
             RunEvent::Existing(tid) => format!("task {tid} has this key already: following that one"),
             RunEvent::OutputLost(lost) => lost.into(),
-            RunEvent::OutputExpired(bytes) => format!("{bytes} bytes of its output have expired before they were read"),
             RunEvent::Stopping(tid) => format!("stopping task {tid}; once more to kill it"),
             RunEvent::Killing(tid) => format!("killing task {tid}"),
             RunEvent::Leaving(tid) => format!("leaving task {tid} to its end"),
             RunEvent::Requeueing(tid) => format!("putting task {tid} back into its queue, as its spec asks"),
             RunEvent::Requeued(tid) => format!("task {tid} is back in its queue, as its spec asks"),
         };
-        self.bar.aside(|| self.context.note(note));
+        self.bar.suspend(|| self.context.note(note));
         ControlFlow::Continue(())
     }
 }

@@ -1,109 +1,61 @@
 //! `raddle worker start`: in the foreground, or as a process of its own in the background.
 
-use std::{
-    ffi::OsString,
-    fs::OpenOptions,
-    io::Write,
-    panic::{self, AssertUnwindSafe},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
 use raddle_broker::{Url, agent::Serving};
-use raddle_core::{manager::Charter, spec::Isolation};
+use raddle_core::spec::Isolation;
 use raddle_fabric::{
     Options, Shutdown, Worker,
     group::Member,
     handler::Plugins,
     routine::Routines,
-    spawner::{SPAWNER_VARIABLE, WARM_VARIABLE, worker_words},
+    spawner::{SPAWNER_VARIABLE, WARM_VARIABLE},
     worker::EndReason,
 };
 
-use super::detach::{Invocation, announce, detach, leave_session, tell_of};
+use super::detach::{announce, detach, is_background};
 use crate::{
-    args::{Global, Intake, StartArgs},
+    args::StartArgs,
     context::Context,
-    error::{Failure, Outcome},
-    interrupt::Interrupts,
+    error::{Failure, OrFail, Outcome},
+    interrupt::{Interrupts, if_any},
     metrics::{Watched, worker_page},
     output,
 };
 
-/// What the manager may spawn whose worker this is, as JSON.
-const CHARTER: &str = "RADDLE_INTERNAL_CHARTER";
+/// What the worker of a spawner is like, as JSON. Commands never see variables that begin like this.
+pub(super) const START: &str = "RADDLE_INTERNAL_START";
 /// Where tasks look for their broker.
 pub(super) const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a worker for one task that failed itself: its task waits to be taken back.
-const UNCAUGHT: u8 = 1;
+pub(super) const UNCAUGHT: u8 = 1;
 
-/// Does the deed of a worker for one task. A panic is its failure, and leaves by the code for that; what it has is taken back from it.
-pub(super) fn or_uncaught(deed: impl FnOnce() -> Outcome) -> Outcome {
-    // Nothing that could have been left half-done is looked at afterwards: the process ends.
-    panic::catch_unwind(AssertUnwindSafe(deed)).unwrap_or(Ok(UNCAUGHT))
+/// What a worker is like: as its spawner says, if it has one, else as flags and environment do.
+pub(super) fn told(args: StartArgs) -> Outcome<StartArgs> {
+    match std::env::var(START) {
+        Ok(text) => serde_json::from_str(&text).or_usage_at(format_args!("{START} cannot be read")),
+        Err(_) => args.fill_in(&std::env::var("WORKER_CONCURRENCY").unwrap_or_default()).or_usage(),
+    }
 }
 
-/// Starts a worker in the background and prints its id.
-pub(super) fn detached(context: &Context, args: &StartArgs, global: &Global) -> Outcome {
-    let (tid, pid) = detach(invocation(context, args, global)?, "worker")?;
-    tell_of(context, tid, pid, &serve_at(args)?)
-}
-
-pub(super) fn invocation(context: &Context, args: &StartArgs, global: &Global) -> Outcome<Invocation> {
-    let (mut words, mut env) = (worker_words(&args.name, &args.queues).map(OsString::from).to_vec(), Vec::new());
-    let mut say = |more: &[&str]| words.extend(more.iter().map(OsString::from));
-    let (words_of_url, secret) = url_words(context);
-    words_of_url.iter().for_each(|word| say(&[word]));
-    env.extend(secret.map(|url| (QUEUE_URL.into(), url.into())));
-    if let Some(charter) = &args.charter {
-        let text = serde_json::to_string(&**charter).map_err(|e| Failure::Raddle(format!("a registry: {e}")))?;
-        env.push((CHARTER.into(), text.into()));
+/// Is a worker in this process, or starts one in the background and prints its id.
+pub(super) async fn start(context: &Context, args: &StartArgs) -> Outcome {
+    if args.no_detach || is_background() {
+        return foreground(context, args).await;
     }
-    if args.once {
-        say(&["--once"]);
+    // Others can reach what it serves.
+    if args.serve.is_none() {
+        context.check_shared()?;
     }
-    if let Some(max_uptime) = args.max_uptime {
-        say(&["--max-uptime", &max_uptime.0.as_secs_f64().to_string()]);
-    }
-    if let Some(concurrency) = args.concurrency {
-        say(&["--concurrency", &concurrency.to_string()]);
-    }
-    if let Some(caps) = &args.caps {
-        say(&["--caps", &caps.to_string()]);
-    }
-    if let Some(idle_exit) = args.idle_exit {
-        say(&["--idle-exit", &idle_exit.0.as_secs_f64().to_string()]);
-    }
-    if let Some(least) = args.min_isolation {
-        say(&["--min-isolation", least.as_str()]);
-    }
-    if let Some(image) = &args.task_image {
-        say(&["--task-image", image]);
-    }
-    if let Some(plugins) = &args.plugins {
-        say(&["--plugins", &plugins.join(",")]);
-    }
-    args.metrics.words().iter().for_each(|word| say(&[word]));
-    say(&["--log-format", args.log.log_format.as_str()]);
-    if global.quiet {
-        say(&["--quiet"]);
-    }
-    (0..global.verbose).for_each(|_| say(&["--verbose"]));
-    if let Some(path) = serve_at(args)? {
-        words.extend(["--serve".into(), path.into()]);
-    }
-    if let Some(folder) = &args.handlers {
-        words.extend(["--handlers".into(), folder.into()]);
-    }
-    Ok(Invocation { args: words, env })
+    detach(context, "worker", args.serve.as_deref()).await
 }
 
 /// How this program is told where the work is kept: by words, or by a variable. A password must not stand among the arguments, where everybody on the
 /// machine can read it.
-pub(super) fn url_words(context: &Context) -> (Vec<String>, Option<String>) {
-    match context.project.url.secret() {
+pub(super) fn url_words(url: &Url) -> (Vec<String>, Option<String>) {
+    match url.secret() {
         Some(url) => (Vec::new(), Some(url.to_owned())),
-        None => (vec!["--queue-url".into(), context.project.url.to_string()], None),
+        None => (vec!["--queue-url".into(), url.to_string()], None),
     }
 }
 
@@ -143,10 +95,8 @@ impl Listener {
 }
 
 /// Works in this process until it is told to stop.
-pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
+async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let listener = Listener::of_environment();
-    let is_once = args.intake().map_err(Failure::Usage)? == Intake::Once;
-    let is_detached = leave_session();
     let mut member = Member::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
     let mut early = None;
     if let Some(member) = &member {
@@ -159,9 +109,8 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     }
     let broker = context.broker_of_worker().await?;
     let mut interrupts = early.map_or_else(Interrupts::catch, Ok)?;
-    let serve = serve_at(args)?;
     // Before the worker is there: one that cannot serve as it should has not started.
-    let serving = match &serve {
+    let serving = match &args.serve {
         Some(path) => Some(Serving::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
@@ -169,12 +118,12 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     let url = watched.url();
     watched.show(worker_page);
     let broker = watched.observed(broker);
-    let options = options(context, args, serve.as_deref())?;
+    let options = options(context, args)?;
     let options = if let Some(member) = &member { member.bind(options) } else { options };
     let worker = Worker::register(broker, options).await?;
     let tid = worker.tid();
     match &listener {
-        Listener::Starter => announce(context, tid, is_detached, &serve, url.as_deref())?,
+        Listener::Starter => announce(context, tid, args.serve.as_deref(), url.as_deref())?,
         Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
     }
     let shutdown = Shutdown::new();
@@ -193,8 +142,8 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
                     member.begun(*begun.borrow_and_update());
                 }
             }
-            () = turning(&mut member) => {}
-            () = lasting(&mut mourning) => {}
+            () = if_any(member.as_mut().map(Member::turn)) => {}
+            () = if_any(mourning.as_mut()) => {}
             () = interrupts.next() => {
                 context.note("stopping: what runs may end; once more to give it back, and again to kill it");
                 shutdown.request();
@@ -213,7 +162,7 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     }
     let ended = match ended {
         // Whoever started it for one task is told by its code alone; the task is taken back from it.
-        Err(error) if is_once => {
+        Err(error) if args.once => {
             Failure::from(error).print();
             return Ok(UNCAUGHT);
         }
@@ -227,37 +176,17 @@ pub(super) async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
         _ => "its task is over",
     };
     context.note(format!("worker {tid} ran {} and left: {why}", crate::format::count(ended.tasks, "task")));
-    Ok(if ended.reason == EndReason::LeaseLost { UNCAUGHT } else { 0 })
+    Ok(match &member {
+        _ if ended.reason == EndReason::LeaseLost => UNCAUGHT,
+        Some(member) => member.exit_code(&ended),
+        None => 0,
+    })
 }
 
-/// Marks that this loop turns, where somebody looks for that.
-async fn turning(member: &mut Option<Member>) {
-    match member {
-        Some(member) => member.turn().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Goes on with what there is, and else waits for ever.
-async fn lasting(deed: &mut Option<impl Future<Output = ()> + Unpin>) {
-    match deed {
-        Some(deed) => deed.await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Where to serve, wherever this process or another goes later.
-fn serve_at(args: &StartArgs) -> Outcome<Option<PathBuf>> {
-    let absolute = |path: &PathBuf| {
-        std::path::absolute(path).map_err(|e| Failure::Usage(format!("cannot serve at '{}': {e}", path.display())))
-    };
-    args.serve.as_ref().map(absolute).transpose()
-}
-
-pub(super) fn options(context: &Context, args: &StartArgs, serve: Option<&Path>) -> Outcome<Options> {
+pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
     let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
     let plugins = Plugins::load(args.handlers.as_deref(), args.plugins.as_deref());
-    let plugins = plugins.map_err(|error| Failure::Usage(error.to_string()))?;
+    let plugins = plugins.or_usage()?;
     let caps = args.caps.clone().unwrap_or_default();
     for offer in plugins.unusable(&caps) {
         let (name, provides) = (&offer.name, &offer.provides);
@@ -265,14 +194,11 @@ pub(super) fn options(context: &Context, args: &StartArgs, serve: Option<&Path>)
             "handler '{name}' will run nothing: it provides {provides}, and the worker does not offer all of it"
         ));
     }
-    let kind = match args.intake().map_err(Failure::Usage)? {
-        Intake::Once => Options::one_shot(),
-        Intake::AtATime(concurrency) => Options { concurrency, ..Options::resident() },
-        Intake::ByCores => Options::resident(),
-    };
-    let url = serve.map(|path| (QUEUE_URL.to_owned(), Url::Unix(path.into()).to_string()));
+    let kind = if args.once { Options::one_shot() } else { Options::resident() };
+    let url = args.serve.clone().map(|path| (QUEUE_URL.to_owned(), Url::Unix(path).to_string()));
     let options = Options {
         name: args.name.clone(),
+        concurrency: args.concurrency.unwrap_or(kind.concurrency),
         caps,
         queues: args.queues.clone(),
         idle_exit: args.idle_exit.map(|idle| idle.0),
@@ -285,20 +211,10 @@ pub(super) fn options(context: &Context, args: &StartArgs, serve: Option<&Path>)
         ..kind
     };
     let options = options.offering(&routines, plugins);
-    Ok(match charter(args)? {
-        Some(charter) => options.chartered(charter),
+    Ok(match &args.charter {
+        Some(charter) => options.chartered(Arc::new(charter.clone())),
         None => options,
     })
-}
-
-/// What its manager may spawn, if it is the worker of one.
-fn charter(args: &StartArgs) -> Outcome<Option<Arc<Charter>>> {
-    if args.charter.is_some() {
-        return Ok(args.charter.clone());
-    }
-    let Ok(text) = std::env::var(CHARTER) else { return Ok(None) };
-    let read = serde_json::from_str(&text);
-    read.map(|charter| Some(Arc::new(charter))).map_err(|e| Failure::Usage(format!("{CHARTER} cannot be read: {e}")))
 }
 
 /// What tasks are run in, if there is something for it.
@@ -312,17 +228,5 @@ fn task_image(args: &StartArgs) -> Outcome<Option<String>> {
             "--min-isolation docker runs every task in a container: name an image for them with --task-image".into(),
         )),
         _ => Ok(image),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_a_failure_with_a_code_of_its_own() {
-        assert_eq!(or_uncaught(|| panic!("out of order")).ok(), Some(1));
-        assert_eq!(or_uncaught(|| Ok(0)).ok(), Some(0));
-        assert!(or_uncaught(|| Err(Failure::Usage("so".into()))).is_err());
     }
 }

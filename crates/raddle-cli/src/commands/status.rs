@@ -8,15 +8,14 @@ use std::{
 use raddle_broker::{Broker, Summary, TaskFilter};
 use raddle_core::{State, TaskView, WorkerEntry};
 use raddle_fabric::wait::LONG;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    args::StatusArgs,
     context::Context,
     error::Outcome,
     format::{self, count},
-    output, table,
+    table,
 };
 
 /// No more often than this, however much happens.
@@ -25,12 +24,12 @@ const BREATHE: Duration = Duration::from_millis(500);
 const SHOWN: u32 = 20;
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
-pub(super) async fn status(context: &Context, args: &StatusArgs) -> Outcome {
-    if !args.watch {
-        show(context, &*context.onlooker().await?, false).await?;
+pub(super) async fn status(context: &Context, watch: bool) -> Outcome {
+    let broker = context.onlooker().await?;
+    if !watch {
+        show(context, &*broker, false).await?;
         return Ok(0);
     }
-    let broker = context.watcher().await?;
     let in_place = !context.json && io::stdout().is_terminal();
     loop {
         // Asked for before the rest is looked at, so that no change falls in between.
@@ -38,33 +37,32 @@ pub(super) async fn status(context: &Context, args: &StatusArgs) -> Outcome {
         let shows_progress = show(context, &*broker, in_place).await?;
         sleep(BREATHE).await;
         // Progress is no event.
-        broker.events(seen, None, 1, if shows_progress { BREATHE } else { LONG }).await?;
+        broker.events(Some(seen), None, 1, if shows_progress { BREATHE } else { LONG }).await?;
     }
 }
 
 /// Returns whether there was progress to show, which changes without an event.
 async fn show(context: &Context, broker: &dyn Broker, in_place: bool) -> Outcome<bool> {
-    let summary = broker.summary().await?;
+    let mut summary = broker.summary().await?;
+    for state in State::ALL {
+        summary.states.entry(state).or_default();
+    }
     let workers = broker.workers().await?;
     let filter = TaskFilter { states: vec![State::Running], limit: SHOWN, ..TaskFilter::default() };
     let mut running = broker.tasks(filter).await?;
     running.retain(|task| task.progress.is_some());
-    if context.json {
-        output::json(&record(context, &summary, &workers, &running))?;
-    } else {
-        let clear = if in_place { CLEAR_SCREEN } else { "" };
-        output::raw(format!("{clear}{}", text(context, &summary, &workers, &running)).as_bytes())?;
-    }
+    let clear = if in_place { CLEAR_SCREEN } else { "" };
+    context.show(&record(context, &summary, &workers, &running), || {
+        format!("{clear}{}", text(context, &summary, &workers, &running))
+    })?;
     Ok(!running.is_empty())
 }
 
 fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: &[TaskView]) -> Value {
     let progress = running.iter().map(|task| json!({ "tid": task.tid, "progress": task.progress }));
-    let states: Map<String, Value> =
-        State::ALL.iter().map(|state| (state.to_string(), of(summary, *state).into())).collect();
     json!({
         "broker": context.project.url.to_string(),
-        "tasks": states,
+        "tasks": summary.states,
         "ready": summary.ready,
         "delayed": summary.delayed,
         "paused": summary.paused,
@@ -77,8 +75,8 @@ fn record(context: &Context, summary: &Summary, workers: &[WorkerEntry], running
 
 fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: &[TaskView]) -> String {
     let join = |parts: Vec<String>| if parts.is_empty() { "none".into() } else { parts.join(", ") };
-    let states = State::ALL.iter().map(|state| (of(summary, *state), state));
-    let states = join(states.filter(|(n, _)| *n > 0).map(|(n, state)| format!("{n} {state}")).collect());
+    let states =
+        join(summary.states.iter().filter(|(_, n)| **n > 0).map(|(state, n)| format!("{n} {state}")).collect());
     let ready =
         join(summary.ready.iter().filter(|(_, n)| **n > 0).map(|(queue, n)| format!("{n} in {queue}")).collect());
     let mut lines = vec![("broker", context.project.url.to_string()), ("tasks", states), ("ready", ready)];
@@ -103,12 +101,7 @@ fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: 
         lines.push(("calls", format!("{} for them", count(callees.len() as u64, "worker"))));
     }
     for (task, progress) in running.iter().filter_map(|task| Some((task, task.progress.as_ref()?))) {
-        let text = format!("{} {}: {}", task.tid, task.spec.display_name(), format::progress(progress));
-        lines.push(("progress", table::printable(&text)));
+        lines.push(("progress", format!("{} {}: {}", task.tid, task.spec.display_name(), format::progress(progress))));
     }
-    lines.iter().map(|(label, value)| format!("{label:<11}{value}\n")).collect()
-}
-
-fn of(summary: &Summary, state: State) -> u64 {
-    summary.states.get(&state).copied().unwrap_or(0)
+    table::labelled(&lines)
 }

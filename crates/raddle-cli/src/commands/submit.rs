@@ -6,18 +6,17 @@ use std::{
     path::Path,
 };
 
+use indicatif::ProgressBar;
 use raddle_broker::{Broker, Chain, Error, Fence, Submit, Submitted};
-use raddle_core::{Spec, Tid};
+use raddle_core::Spec;
 use serde_json::json;
 
 use crate::{
     args::SubmitArgs,
     context::Context,
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
     format::count,
-    output,
-    progress::Progress,
-    spec,
+    output, progress, spec,
 };
 
 /// How many tasks are stored in one step: of each such group all or none.
@@ -25,34 +24,16 @@ const GROUP: usize = 1000;
 /// How large they may be together, so that neither this process nor the broker has to hold more at a time.
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
 
-/// What is done with tasks.
-#[derive(Clone, Copy)]
-enum Way {
-    /// They are submitted at once.
-    Submit,
-    /// They are submitted when this attempt succeeds.
-    Chain(Fence),
-}
-
-/// What is known of the tasks after those that were stored.
-#[derive(Clone, Copy)]
-enum Rest {
-    /// None of them were.
-    Unstored,
-    /// The next so many may have been, all or none.
-    Unknown(u64),
-}
-
 type Items = Box<dyn Iterator<Item = Outcome<String>>>;
 
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
-    let way = match (args.chain, spec::own_attempt()) {
-        (false, _) => Way::Submit,
-        (true, Some(fence)) => Way::Chain(fence),
+    // The attempt whose success they are submitted with; else they are submitted at once.
+    let chain = match (args.chain, spec::own_attempt()) {
         (true, None) => {
             let why = "--chain is for what a task runs, and this is none: RADDLE_TID and RADDLE_ATTEMPT are not set";
             return Err(Failure::Usage(format!("{why}; without --chain it is submitted at once")));
         }
+        (is_chained, attempt) => attempt.filter(|_| is_chained),
     };
     let templates = match &args.file {
         Some(path) => spec::read_file(path)?,
@@ -60,64 +41,52 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
     };
     let templates: Vec<Spec> =
         templates.into_iter().map(|template| spec::complete(template, &args.spec)).collect::<Outcome<_>>()?;
-    let items: Option<(Items, Option<u64>)> = match (&args.each_line, &args.array) {
-        (Some(path), _) => Some((lines(path, args)?, None)),
-        (None, Some(numbers)) => {
-            let total = numbers.len();
-            Some((Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))), Some(total)))
-        }
-        (None, None) => None,
+    let each = templates.len() as u64;
+    let (items, total): (Items, Option<u64>) = match (&args.each_line, &args.array) {
+        (Some(path), _) => (lines(path, args)?, None),
+        (None, Some(numbers)) => (Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))), Some(numbers.len())),
+        (None, None) => return all(context, chain, templates.into_iter().map(Ok), Some(each), each != 1).await,
     };
-    let many = items.is_some() || templates.len() != 1;
-    match items {
-        Some((items, total)) => {
-            let each = u64::try_from(templates.len()).unwrap_or(u64::MAX);
-            let specs = items.flat_map(|item| -> Vec<Outcome<Spec>> {
-                match item {
-                    Ok(item) => templates.iter().map(|template| spec::for_item(template, &item)).collect(),
-                    Err(failure) => vec![Err(failure)],
-                }
-            });
-            all(context, way, specs, total.map(|total| total.saturating_mul(each)), many).await
+    let specs = items.flat_map(|item| -> Vec<Outcome<Spec>> {
+        match item {
+            Ok(item) => templates.iter().map(|template| spec::for_item(template, &item)).collect(),
+            Err(failure) => vec![Err(failure)],
         }
-        None => {
-            let total = templates.len() as u64;
-            all(context, way, templates.into_iter().map(Ok), Some(total), many).await
-        }
-    }
+    });
+    all(context, chain, specs, total.map(|total| total.saturating_mul(each)), true).await
 }
 
 /// Submits one task and prints its id.
 pub(super) async fn one(context: &Context, spec: Spec) -> Outcome {
-    all(context, Way::Submit, std::iter::once(Ok(spec)), None, false).await
+    all(context, None, std::iter::once(Ok(spec)), None, false).await
 }
 
 /// Submits tasks in groups and prints the ids of each group once it is stored.
 async fn all(
     context: &Context,
-    way: Way,
+    chain: Option<Fence>,
     specs: impl Iterator<Item = Outcome<Spec>>,
     total: Option<u64>,
     many: bool,
 ) -> Outcome {
-    let broker = match way {
-        Way::Submit => context.broker().await?,
+    let broker = match chain {
+        None => context.broker().await?,
         // Where there is none, the task is not either: one that is made for it would be of no use.
-        Way::Chain(_) => context.onlooker().await?,
+        Some(_) => context.onlooker().await?,
     };
-    let progress = many.then(|| Progress::start(total, context.quiet()));
+    let bar = progress::submitted(total, many && !context.quiet);
     let mut stored = 0;
     let mut group = Group::default();
     for spec in specs {
-        let spec = spec.map_err(|failure| after(way, stored, Rest::Unstored, failure))?;
+        let spec = spec.map_err(|failure| after(chain, stored, 0, failure))?;
         if let Some(full) = group.add(spec) {
-            stored += submit_group(context, way, &*broker, full, progress.as_ref(), stored).await?;
+            stored += submit_group(context, chain, &*broker, full, &bar, stored).await?;
         }
     }
     if !group.tasks.is_empty() {
-        stored += submit_group(context, way, &*broker, group.tasks, progress.as_ref(), stored).await?;
+        stored += submit_group(context, chain, &*broker, group.tasks, &bar, stored).await?;
     }
-    if let Way::Chain(fence) = way {
+    if let Some(fence) = chain {
         say_chained(context, fence, stored)?;
     }
     Ok(0)
@@ -144,50 +113,34 @@ impl Group {
 
 /// How many bytes a spec has when it is written out.
 fn size(spec: &Spec) -> usize {
-    struct Count(usize);
-    impl io::Write for Count {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut count = Count(0);
-    serde_json::to_writer(&mut count, spec).expect("a spec has only string keys");
-    count.0
+    serde_json::to_vec(spec).expect("a spec has only string keys").len()
 }
 
 async fn submit_group(
     context: &Context,
-    way: Way,
+    chain: Option<Fence>,
     broker: &dyn Broker,
     group: Vec<Submit>,
-    progress: Option<&Progress>,
+    bar: &ProgressBar,
     before: u64,
 ) -> Outcome<u64> {
     let count = group.len() as u64;
-    let stored = match way {
-        Way::Submit => broker.submit(group).await,
-        Way::Chain(fence) => {
+    let stored = match chain {
+        None => broker.submit(group).await,
+        Some(fence) => {
             let tasks = group.into_iter().map(|submit| submit.spec).collect();
             broker.chain(Chain { fence, tasks, told: None }).await.map(|_| Vec::new())
         }
     };
     let submitted = stored.map_err(|error| {
-        let rest = match error {
-            Error::Unanswered { .. } | Error::Unconfirmed { .. } | Error::Unsynced { .. } => Rest::Unknown(count),
-            _ => Rest::Unstored,
+        let unknown = match error {
+            Error::Unanswered { .. } | Error::Unconfirmed { .. } | Error::Unsynced { .. } => count,
+            _ => 0,
         };
-        after(way, before, rest, explained(context, way, error))
+        after(chain, before, unknown, explained(context, chain, error))
     })?;
-    let print = || print(context, &submitted);
-    let printed = match progress {
-        Some(progress) => progress.advance(count, print),
-        None => print(),
-    };
-    match printed {
+    bar.inc(count);
+    match bar.suspend(|| print(context, &submitted)) {
         // Whoever has seen enough ids has not said that the other tasks shall not be there.
         Ok(()) | Err(Failure::ClosedPipe) => Ok(count),
         Err(failure) => {
@@ -200,21 +153,15 @@ async fn submit_group(
 fn print(context: &Context, submitted: &[Submitted]) -> Outcome<()> {
     let mut text = String::new();
     for one in submitted {
-        let (tid, existing) = match one {
-            Submitted::New(tid) => (*tid, false),
-            Submitted::Existing(tid) => (*tid, true),
-        };
+        let (tid, existing) = (one.tid(), matches!(one, Submitted::Existing(_)));
         if existing {
             context.note(format!("task {tid} has this key already: nothing new was submitted"));
         }
-        text.push_str(&if context.json { record(tid, existing) } else { tid.to_string() });
+        let record = || json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing }).to_string();
+        text.push_str(&if context.json { record() } else { tid.to_string() });
         text.push('\n');
     }
     output::raw(text.as_bytes())
-}
-
-fn record(tid: Tid, existing: bool) -> String {
-    json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing }).to_string()
 }
 
 /// Says what will become of what was chained. It has no ids to be printed.
@@ -228,9 +175,9 @@ fn say_chained(context: &Context, fence: Fence, tasks: u64) -> Outcome<()> {
 }
 
 /// A task that is not where it was looked for is mostly looked for in the wrong place.
-fn explained(context: &Context, way: Way, error: Error) -> Failure {
-    match (way, error) {
-        (Way::Chain(_), Error::NotFound(tid)) => Failure::Usage(format!(
+fn explained(context: &Context, chain: Option<Fence>, error: Error) -> Failure {
+    match (chain, error) {
+        (Some(_), Error::NotFound(tid)) => Failure::Usage(format!(
             "this is task {tid}, which {} does not have: name the broker that does with --queue-url or QUEUE_URL",
             context.project.url
         )),
@@ -238,31 +185,24 @@ fn explained(context: &Context, way: Way, error: Error) -> Failure {
     }
 }
 
-/// A failure on the way says what had been stored before it, and what is known of the rest: whoever starts again needs to know.
-fn after(way: Way, stored: u64, rest: Rest, failure: Failure) -> Failure {
-    let (done, printed, list) = match way {
-        Way::Submit => ("submitted", ", their ids are printed", ": 'raddle task list' shows it"),
+/// A failure on the way says how many tasks had been stored before it, and whether that is unknown of the next ones: it decides from where to start again.
+fn after(chain: Option<Fence>, stored: u64, unknown: u64, failure: Failure) -> Failure {
+    let (done, printed, list) = match chain {
+        None => ("submitted", ", their ids are printed", ": 'raddle task list' shows it"),
         // What was chained stands aside, where nobody sees it.
-        Way::Chain(_) => ("chained", "", ""),
+        Some(_) => ("chained", "", ""),
     };
     let first = (stored > 0).then(|| format!("the first {stored} tasks were {done}{printed}"));
-    let rest: Option<String> = match rest {
-        Rest::Unstored => first.is_some().then(|| "the rest were not".into()),
-        Rest::Unknown(count) => {
-            let which: String = match (stored, count) {
-                (0, 1) => "the task was".into(),
-                (0, count) => format!("the first {count} tasks were"),
-                (_, 1) => "the next one was".into(),
-                (_, count) => format!("the next {count} were"),
-            };
-            Some(format!("whether {which} {done} is not known{list}"))
-        }
+    let which = match (stored, unknown) {
+        (0, 0) => return failure,
+        (_, 0) => None,
+        (0, 1) => Some("the task was".into()),
+        (0, count) => Some(format!("the first {count} tasks were")),
+        (_, 1) => Some("the next one was".into()),
+        (_, count) => Some(format!("the next {count} were")),
     };
-    let told: Vec<String> = first.into_iter().chain(rest).collect();
-    if told.is_empty() {
-        return failure;
-    }
-    let told = told.join("; ");
+    let rest = which.map_or("the rest were not".into(), |which| format!("whether {which} {done} is not known{list}"));
+    let told = first.into_iter().chain([rest]).collect::<Vec<_>>().join("; ");
     match failure {
         Failure::Usage(message) => Failure::Usage(format!("{message} ({told})")),
         Failure::Raddle(message) => Failure::Raddle(format!("{message} ({told})")),
@@ -279,13 +219,13 @@ fn lines(path: &Path, args: &SubmitArgs) -> Outcome<Items> {
         ("standard input".into(), Box::new(io::stdin().lock()))
     } else {
         let shown = path.display().to_string();
-        let file = File::open(path).map_err(|e| Failure::Usage(format!("cannot read {shown}: {e}")))?;
+        let file = File::open(path).or_usage_at(format_args!("cannot read {shown}"))?;
         (shown, Box::new(BufReader::new(file)))
     };
     let numbered = reader
         .lines()
         .enumerate()
-        .map(move |(i, line)| line.map_err(|e| Failure::Usage(format!("cannot read line {} of {shown}: {e}", i + 1))));
+        .map(move |(i, line)| line.or_usage_at(format_args!("cannot read line {} of {shown}", i + 1)));
     Ok(Box::new(numbered.filter(|line| !matches!(line, Ok(text) if text.is_empty()))))
 }
 
@@ -311,21 +251,15 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_not_denied() {
-        let told = |stored, rest| match after(Way::Submit, stored, rest, Failure::Raddle("no".into())) {
+        let told = |stored, rest| match after(None, stored, rest, Failure::Raddle("no".into())) {
             Failure::Raddle(message) => message,
             other => panic!("{other:?}"),
         };
-        assert_eq!(told(0, Rest::Unstored), "no");
+        assert_eq!(told(0, 0), "no");
+        assert_eq!(told(2000, 0), "no (the first 2000 tasks were submitted, their ids are printed; the rest were not)");
+        assert_eq!(told(0, 1), "no (whether the task was submitted is not known: 'raddle task list' shows it)");
         assert_eq!(
-            told(2000, Rest::Unstored),
-            "no (the first 2000 tasks were submitted, their ids are printed; the rest were not)"
-        );
-        assert_eq!(
-            told(0, Rest::Unknown(1)),
-            "no (whether the task was submitted is not known: 'raddle task list' shows it)"
-        );
-        assert_eq!(
-            told(2000, Rest::Unknown(500)),
+            told(2000, 500),
             "no (the first 2000 tasks were submitted, their ids are printed; whether the next 500 were submitted is not known: \
              'raddle task list' shows it)"
         );

@@ -14,16 +14,25 @@ use serde_json::{Value, json};
 
 use crate::{context::Context, error::Outcome, format, output, table, tid};
 
-/// How many tasks are looked at, the newest first.
+/// How many tasks are shown, the newest first.
 const MOST: u32 = 10_000;
 
 pub(super) async fn tree(context: &Context, arg: Option<TidArg>) -> Outcome {
     let broker = context.onlooker().await?;
-    let forest = Forest::grow(&*broker).await?;
-    let (roots, (pools, pool_records)) = match arg {
-        Some(arg) => (vec![tid::find(&*broker, arg).await?.tid], Default::default()),
+    let top = match arg {
+        Some(arg) => Some(tid::find(&*broker, arg).await?),
+        None => None,
+    };
+    let from = top.as_ref().map(|task| task.tid);
+    let (forest, is_whole) = Forest::grow(&*broker, top).await?;
+    let (roots, (pools, pool_records)) = match from {
+        Some(tid) => (vec![tid], Default::default()),
         None => (forest.roots(), pools().await),
     };
+    if !is_whole {
+        let older = "'raddle task list --all --limit N' lists older ones";
+        context.note(format!("there are more than {MOST} tasks, only the newest are in the tree: {older}"));
+    }
     let text = if context.json { forest.records(&roots, &pool_records) } else { forest.drawing(&roots) + &pools };
     output::raw(text.as_bytes())?;
     Ok(0)
@@ -57,14 +66,18 @@ struct Forest {
 }
 
 impl Forest {
-    async fn grow(broker: &dyn Broker) -> Outcome<Self> {
-        let filter = TaskFilter { services: true, limit: MOST, ..TaskFilter::default() };
-        let tasks: BTreeMap<_, _> = broker.tasks(filter).await?.into_iter().map(|task| (task.tid, task)).collect();
+    /// The newest tasks, and `top`, however old it is; and whether these are all there are.
+    async fn grow(broker: &dyn Broker, top: Option<TaskView>) -> Outcome<(Self, bool)> {
+        let filter = TaskFilter { services: true, limit: MOST + 1, ..TaskFilter::default() };
+        let mut newest = broker.tasks(filter).await?;
+        let is_whole = newest.len() <= MOST as usize;
+        newest.truncate(MOST as usize);
+        let tasks: BTreeMap<_, _> = newest.into_iter().chain(top).map(|task| (task.tid, task)).collect();
         let workers = broker.workers().await?;
         let here: BTreeMap<Tid, u32> =
             workers.iter().filter(|entry| is_local(&entry.info)).map(|entry| (entry.tid, entry.info.pid)).collect();
         let uses = tasks.values().filter_map(|task| Some((task.tid, used(task, &here)?))).collect();
-        Ok(Self { uses, now: Timestamp::now(), ..Self::from_tasks(tasks) })
+        Ok((Self { uses, now: Timestamp::now(), ..Self::from_tasks(tasks) }, is_whole))
     }
 
     fn from_tasks(tasks: BTreeMap<Tid, TaskView>) -> Self {

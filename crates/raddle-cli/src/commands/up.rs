@@ -1,30 +1,29 @@
 //! `raddle up`: a manager of groups in the foreground, whose processes are this program again.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use raddle_broker::Url;
 use raddle_fabric::{
     Shutdown,
-    group::{self, Manager, ManagerError, Options, Process},
+    group::{self, FileMistake, Manager, ManagerError, Options, Process},
     schedule,
 };
 use serde_json::json;
 
-use super::block_on;
 use crate::{
     args::{Global, UpArgs},
     context::Context,
     error::{Failure, Outcome},
     format::count,
     interrupt::Interrupts,
-    output,
-    project::{FILE, Project},
+    project::{FILE, Project, here},
     systemd, trust,
 };
 
-pub(super) fn up(global: &Global, args: &UpArgs) -> Outcome {
-    let here = std::env::current_dir();
-    let here = here.map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")))?;
+pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
+    let here = here()?;
     let path = match &args.file {
         Some(path) => here.join(path),
         None => found(&here).ok_or_else(|| {
@@ -33,13 +32,12 @@ pub(super) fn up(global: &Global, args: &UpArgs) -> Outcome {
     };
     let processes = read(&path)?;
     let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
+    let file = path.display().to_string();
     let of_file = if asked.is_some() { None } else { Project::of_file(path)? };
     let project = of_file.map_or_else(|| Project::find(asked, &here), Ok)?;
     let context = Context::of(global, project);
-    if context.project.url == Url::Memory {
-        return Err(Failure::memory());
-    }
-    block_on(keep(&context, global, args, processes))
+    context.check_shared()?;
+    keep(&context, global, args, &file, processes).await
 }
 
 pub(super) fn found(here: &Path) -> Option<PathBuf> {
@@ -53,21 +51,24 @@ pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
     group::read(&text).map_err(|mistake| wrong(&mistake))
 }
 
-async fn keep(context: &Context, global: &Global, args: &UpArgs, processes: Vec<Process>) -> Outcome {
+async fn keep(context: &Context, global: &Global, args: &UpArgs, file: &str, processes: Vec<Process>) -> Outcome {
     let broker = context.broker_of_worker().await?;
     let mut interrupts = Interrupts::catch()?;
     let options = Options {
         name: args.name.clone(),
-        words: words(global, args)?,
+        file: Some(file.to_owned()),
+        words: words(global, args),
         ..Options::new(context.project.url.clone(), processes)
     };
-    let manager = Manager::register(broker, options).await.map_err(failure)?;
+    let manager = Manager::register(broker, options).await.map_err(|error| match error {
+        ManagerError::Mistake(mistake) => {
+            let text = fs::read_to_string(file).unwrap_or_default();
+            Failure::Usage(format!("{file}:{}", FileMistake::locate(&text, mistake)))
+        }
+        error => failure(error),
+    })?;
     let tid = manager.tid();
-    if context.json {
-        output::json(&json!({ "tid": tid, "pid": std::process::id() }))?;
-    } else {
-        output::line(tid.to_string())?;
-    }
+    context.show(&json!({ "tid": tid, "pid": std::process::id() }), || format!("{tid}\n"))?;
     let shutdown = Shutdown::new();
     let mut handle = manager.handle();
     let mut watchdog = systemd::Watchdog::of_environment();
@@ -95,19 +96,22 @@ async fn keep(context: &Context, global: &Global, args: &UpArgs, processes: Vec<
     };
     let ended = ended.map_err(failure)?;
     context.note(format!("manager {tid} started {} and left", count(ended.started, "process")));
-    Ok(0)
+    if ended.killed == 0 {
+        return Ok(0);
+    }
+    let processes = count(ended.killed, "process");
+    context.note(format!("{processes} had to be killed (SIGKILL): the log says which; check what they were writing"));
+    Ok(group::KILLED)
 }
 
 /// What all processes are told besides what their group says.
-fn words(global: &Global, args: &UpArgs) -> Outcome<Vec<std::ffi::OsString>> {
+fn words(global: &Global, args: &UpArgs) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> = vec!["--log-format".into(), args.log.log_format.as_str().into()];
     if let Some(folder) = &args.handlers {
-        let absolute = std::path::absolute(folder);
-        let absolute = absolute.map_err(|e| Failure::Usage(format!("'{}': {e}", folder.display())))?;
-        words.extend(["--handlers".into(), absolute.into()]);
+        words.extend(["--handlers".into(), folder.into()]);
     }
     (0..global.verbose).for_each(|_| words.push("--verbose".into()));
-    Ok(words)
+    words
 }
 
 fn failure(error: ManagerError) -> Failure {
@@ -115,6 +119,7 @@ fn failure(error: ManagerError) -> Failure {
         ManagerError::Broker(error) => error.into(),
         ManagerError::Mistake(_)
         | ManagerError::Memory
+        | ManagerError::SlugTaken { .. }
         | ManagerError::Url(_)
         | ManagerError::Trigger { source: schedule::Error::ByHand(_), .. } => Failure::Usage(error.to_string()),
         other => Failure::Raddle(other.to_string()),

@@ -8,7 +8,8 @@ use crate::{
     args::WaitArgs,
     context::Context,
     error::{Failure, Outcome, TASK_FAILED},
-    follow, output, result, tid as tids,
+    follow::{self, PrintedReasons},
+    output, result, tid as tids,
 };
 
 pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
@@ -23,9 +24,11 @@ pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     let mut records = Vec::new();
     let mut all_well = true;
     let mut late = None;
+    let mut printed = PrintedReasons::default();
     for tid in all {
         // Those behind one that took too long may have finished all the same.
-        let state = match follow::until_finished(&*broker, tid, deadline).await {
+        let finished = follow::until_finished(&*broker, tid, deadline);
+        let state = match follow::explain_while(context, &*broker, tid, &mut printed, finished).await {
             Err(failure @ Failure::TimedOut(_)) => {
                 late.get_or_insert(failure);
                 continue;

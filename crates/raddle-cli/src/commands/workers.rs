@@ -3,43 +3,46 @@
 use jiff::Timestamp;
 use raddle_core::WorkerEntry;
 
-use crate::{context::Context, error::Outcome, format, output, table::Table};
+use crate::{context::Context, error::Outcome, format, table::Table};
 
-pub(super) async fn list(context: &Context) -> Outcome {
-    let workers = context.onlooker().await?.workers().await?;
-    if context.json {
-        output::json(&workers)?;
-    } else {
-        output::raw(render(&workers).as_bytes())?;
-    }
-    Ok(0)
-}
-
-fn render(workers: &[WorkerEntry]) -> String {
+/// A table of workers. Of each, these say how busy it is, how much it has done, and what it takes.
+pub(super) fn render<'a>(
+    [busy, done, from, what]: [&str; 4],
+    workers: impl IntoIterator<Item = (&'a WorkerEntry, [String; 4])>,
+) -> String {
     let now = Timestamp::now();
-    let mut table =
-        Table::new(&["TID", "NAME", "TYPE", "STATUS", "BUSY", "TASKS", "AGE", "PID", "HOST", "QUEUES", "CAPS"]);
-    for WorkerEntry { tid, info, status, load, spawned_count, started_at, .. } in workers {
-        // One that takes calls has no slots, and nothing of what it does is known here.
-        let [busy, tasks] = match info.takes_calls() {
-            true => ["-".to_owned(), "-".to_owned()],
-            false => {
-                [format!("{:.0}/{}", load * f64::from(info.concurrency), info.concurrency), spawned_count.to_string()]
-            }
-        };
+    let mut table = Table::new(&["TID", "NAME", "TYPE", "STATUS", busy, done, "AGE", "PID", "HOST", from, what]);
+    for (WorkerEntry { tid, info, status, started_at, .. }, [busy, done, from, what]) in workers {
         table.row([
             tid.to_string(),
             info.name.clone(),
             info.kind.clone(),
             status.as_str().into(),
             busy,
-            tasks,
+            done,
             format::age(*started_at, now),
             info.pid.to_string(),
             info.host.clone(),
-            info.queues.join(","),
-            info.capabilities.to_string(),
+            from,
+            what,
         ]);
     }
     table.render()
+}
+
+pub(super) async fn list(context: &Context) -> Outcome {
+    let workers = context.onlooker().await?.workers().await?;
+    context.show(&workers, || {
+        render(["BUSY", "TASKS", "QUEUES", "CAPS"], workers.iter().map(|worker| (worker, told(worker))))
+    })
+}
+
+fn told(worker: &WorkerEntry) -> [String; 4] {
+    let WorkerEntry { info, load, spawned_count, .. } = worker;
+    // One that takes calls has no slots, and nothing of what it does is known here.
+    let [busy, tasks] = match info.takes_calls() {
+        true => ["-".to_owned(), "-".to_owned()],
+        false => [format!("{:.0}/{}", load * f64::from(info.concurrency), info.concurrency), spawned_count.to_string()],
+    };
+    [busy, tasks, info.queues.join(","), info.capabilities.to_string()]
 }

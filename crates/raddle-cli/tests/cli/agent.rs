@@ -71,7 +71,7 @@ fn another_worker_works_through_the_socket() {
     let ran = world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--queue-url", &url]).ok();
     ran.says("ran 50 tasks");
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap().lines().count(), 50);
+    assert_eq!(world.read("ran").lines().count(), 50);
     // And a run for which there is no worker is its own.
     let ran = world.raddle(["run", "--queue-url", &url, "--", "sh", "-c", "sleep 1; echo inline"]).ok();
     assert_eq!(ran.text(), "inline\n");
@@ -91,12 +91,11 @@ fn a_worker_outlives_the_agent_it_works_through() {
     world.worker(&["--serve", "agent.sock", "--queues", "none"]);
     world.file("go", "");
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
-    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap(), "begun\nended\n");
+    assert_eq!(world.read("ran"), "begun\nended\n");
     assert_eq!(world.task(&tid)["attempt"], 1);
     let next = world.submit(&["--", "true"]);
     world.raddle(["wait", "--timeout", "30", &next]).ok();
-    worker.signal(libc::SIGTERM);
-    worker.finish().ok();
+    worker.stop().ok();
 }
 
 #[test]
@@ -118,7 +117,7 @@ fn a_worker_whose_agent_is_gone_can_be_stopped() {
     assert!(ran.stderr.contains("it will run again") && ran.stderr.contains(&tid), "{}", ran.stderr);
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
-    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap().lines().count(), 2);
+    assert_eq!(world.read("ran").lines().count(), 2);
 }
 
 #[test]
@@ -131,8 +130,7 @@ fn memory_can_be_served() {
         .ok();
     assert!(ran.text().contains("\"completed\""), "{}", ran.text());
     assert!(!world.path().join(".raddle").exists());
-    worker.signal(libc::SIGTERM);
-    worker.finish().ok();
+    worker.stop().ok();
     assert!(!world.path().join("agent.sock").exists());
 }
 
@@ -151,6 +149,6 @@ fn a_socket_that_cannot_be_served_at_is_refused_before_anything_starts() {
     world.raddle(["worker", "start", "--no-detach", "--serve", &long]).code(2).says("a socket's can have 107");
     world.raddle(["--queue-url", &format!("unix:{long}"), "status"]).code(125).says("107");
     world.raddle(["--queue-url", "unix:", "status"]).code(2).says("unix:PATH");
-    assert_eq!(world.raddle(["worker", "list", "--json"]).ok().json().as_array().unwrap().len(), 1);
-    assert_eq!(fs::read_to_string(world.path().join("taken")).unwrap(), "precious");
+    assert_eq!(world.workers().as_array().unwrap().len(), 1);
+    assert_eq!(world.read("taken"), "precious");
 }

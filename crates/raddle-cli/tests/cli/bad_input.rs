@@ -82,6 +82,7 @@ fn a_name_with_shell_characters_harms_nobody() {
 fn bad_ids_are_refused() {
     let world = World::new();
     world.submit(&["--", "true"]);
+    world.submit(&["--", "true"]);
     let bad = [
         "",
         "abc",

@@ -87,7 +87,7 @@ fn a_killed_worker(world: &World) {
     assert_eq!((&task["state"], &task["attempt"]), (&json!("completed"), &json!(2)));
     let follow_up = children(world, &tid)[0]["tid"].as_str().unwrap().to_owned();
     finish(world, &follow_up);
-    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap(), format!("{follow_up}\n"));
+    assert_eq!(world.read("ran"), format!("{follow_up}\n"));
 }
 
 #[test]
@@ -209,8 +209,14 @@ fn a_task_of_another_broker_is_not_found() {
     finish(&world, &tid);
     assert_eq!(world.task(&tid)["state"], "failed");
     let log = world.raddle(["logs", &tid, "--stderr"]).ok();
-    assert!(log.text().contains(&format!("this is task {tid}, which sqlite:")), "{log:?}");
+    assert!(log.text().contains("no broker at sqlite:"), "{}", log.text());
     assert!(!is_there(&world, "elsewhere/.raddle"), "nothing was made for it");
+
+    world.bash("cd elsewhere && raddle submit -- true").ok();
+    let tid = world.submit(&["--", "sh", "-c", "cd elsewhere && raddle submit --chain -- true"]);
+    finish(&world, &tid);
+    let log = world.raddle(["logs", &tid, "--stderr"]).ok();
+    assert!(log.text().contains(&format!("this is task {tid}, which sqlite:")), "{}", log.text());
 }
 
 #[test]

@@ -3,12 +3,15 @@
 mod gate;
 
 use std::{
+    borrow::Cow,
     cell::RefCell,
     collections::BTreeSet,
     io::{Read, Write},
     process::{Command, Stdio},
 };
 
+use raddle_core::{Tid, frame};
+use raddle_exec::{Request, ToRunner, contained::VERSION};
 use serde_json::Value;
 
 use self::gate::Gate;
@@ -54,7 +57,7 @@ impl Bay {
 
     /// The process of the one worker there is.
     fn worker_pid(&self) -> i32 {
-        let list = self.world.raddle(["worker", "list", "--json"]).ok().json();
+        let list = self.world.workers();
         list[0]["pid"].as_i64().unwrap() as i32
     }
 
@@ -294,7 +297,7 @@ fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
 #[test]
 fn what_was_made_and_never_started_is_removed_by_the_next_worker() {
     let Some(bay) = Bay::new() else { return };
-    let label = format!("{LEASH}=another-boot x 1 1");
+    let label = format!("{LEASH}=another-boot/x 1 1");
     let make = |name: &str| {
         let name = format!("{name}-{}", std::process::id());
         said(&["create", "--label", &label, "--name", &name, "--entrypoint", "sleep", &bay.image, "600"]);
@@ -355,9 +358,9 @@ fn an_engine_that_is_gone_while_a_task_runs_costs_the_task_an_attempt() {
 
 /// Tells process 1 to run `sleep`, in a container with these flags, and returns what it says.
 fn told_to_begin(image: &str, flags: &[&str]) -> String {
-    // A frame of its own kind with its length, and in it a version and a map of four.
-    let begin = b"\x01\x84\xa4argv\x91\xa5sleep\xa3env\x90\xa9has_input\xc2\xa7max_fds\x40";
-    let frame = [&[32][..], &(begin.len() as u32).to_le_bytes(), begin].concat();
+    let request = Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "sleep", ["sleep"]);
+    let version = frame::encode(&ToRunner::Version(VERSION));
+    let frames = [version, frame::encode(&ToRunner::Start(Cow::Owned(request)))].concat();
     let program = format!("{}:/.raddle:ro", env!("CARGO_BIN_EXE_raddle"));
     let usual = ["run", "--interactive", "--rm", "--network", "none", "--volume", &program, "--entrypoint", "/.raddle"];
     let mut docker = Command::new("docker")
@@ -370,7 +373,7 @@ fn told_to_begin(image: &str, flags: &[&str]) -> String {
         .unwrap();
     // Open until it has answered: its end would be that of process 1.
     let mut stdin = docker.stdin.take().unwrap();
-    stdin.write_all(&frame).unwrap();
+    stdin.write_all(&frames).unwrap();
     let mut said = Vec::new();
     docker.stdout.take().unwrap().read_to_end(&mut said).unwrap();
     drop(stdin);
@@ -441,7 +444,6 @@ fn a_worker_can_have_every_task_in_a_container() {
     for (flags, reason) in [
         (&["--isolation", "docker", "--network", "host"][..], "lets no task into its host's network"),
         (&["--isolation", "sandbox", "--network", "example.org:443"], "'sandbox' knows lists of places"),
-        (&["--isolation", "docker", "--cwd", "/tmp"], "leave out cwd"),
     ] {
         bay.world.raddle([&["run"], flags, &["--", "true"]].concat()).code(125).says(reason);
     }

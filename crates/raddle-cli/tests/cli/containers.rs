@@ -55,17 +55,14 @@ pub(crate) fn image() -> Option<String> {
     if !has_engine() {
         return None;
     }
-    let program = Path::new(env!("CARGO_BIN_EXE_raddle"));
-    let found = program.metadata().unwrap();
+    let found = Path::new(env!("CARGO_BIN_EXE_raddle")).metadata().unwrap();
     let repository = repository();
     let tag = format!("{repository}:{:x}-{:x}-{:x}", found.ino(), found.mtime(), found.mtime_nsec());
     // Others may be about to build the same: they wait here, and find it.
     let lock = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("image.lock")).unwrap();
     lock.lock().unwrap();
     if !docker(&["image", "inspect", &tag]).status.success() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/docker/build.sh");
-        let built = Command::new(script).arg(program).arg(&tag).args(COMMANDS).output().unwrap();
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        build(&tag, &COMMANDS);
         for old in said(&["images", "--format", "{{.Repository}}:{{.Tag}}", &repository]).lines() {
             if old != tag {
                 docker(&["rmi", old]);
@@ -81,10 +78,14 @@ pub(crate) fn image_with(commands: &[&str], name: &str) -> Option<String> {
         return None;
     }
     let tag = format!("{}-{name}:{}", repository(), std::process::id());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/docker/build.sh");
-    let built = Command::new(script).arg(env!("CARGO_BIN_EXE_raddle")).arg(&tag).args(commands).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    build(&tag, commands);
     Some(tag)
+}
+
+fn build(tag: &str, commands: &[&str]) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/docker/build.sh");
+    let built = Command::new(script).arg(env!("CARGO_BIN_EXE_raddle")).arg(tag).args(commands).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
 /// A world, and a spawner's flags for containers in it.
@@ -123,9 +124,9 @@ impl Yard {
 
     /// The one-shot workers that are registered: host and load.
     fn workers(&self) -> Vec<(String, f64)> {
-        let list = self.world.raddle(["worker", "list", "--json"]).ok().json();
-        let one_shot = list.as_array().unwrap().iter().filter(|worker| worker["type"] == "one-shot");
-        one_shot.map(|worker| (worker["host"].as_str().unwrap().to_owned(), worker["load"].as_f64().unwrap())).collect()
+        let host_and_load =
+            |worker: &Value| (worker["host"].as_str().unwrap().to_owned(), worker["load"].as_f64().unwrap());
+        self.world.one_shots().iter().map(host_and_load).collect()
     }
 
     fn warm(&self, count: usize) -> Vec<String> {
@@ -176,11 +177,6 @@ impl Drop for Yard {
     }
 }
 
-fn end(spawner: Started) {
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
-}
-
 pub(crate) fn inspect(name: &str) -> Value {
     serde_json::from_str::<Value>(&said(&["inspect", name])).unwrap()[0].take()
 }
@@ -227,7 +223,7 @@ fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
         let now = yard.containers();
         now.len() == 2 && now.iter().all(|name| !hosts.contains(name))
     });
-    end(spawner);
+    spawner.stop().ok();
     yard.assert_clean();
 }
 
@@ -247,7 +243,7 @@ fn a_task_that_speaks_as_its_worker_neither_forges_nor_fills_the_log() {
     assert!(!log.contains('\u{1b}') && !log.lines().any(|line| line.starts_with("00")));
     assert!(log.len() < 3 << 19, "{} bytes", log.len());
     yard.wait(&yard.submit(2, "true"));
-    end(spawner);
+    spawner.stop().ok();
     yard.assert_clean();
 }
 
@@ -266,7 +262,7 @@ fn a_task_in_a_container_submits_nothing() {
     assert!(!logs.lines().any(|line| line == "0"), "{logs}");
     let tasks = yard.world.raddle(["task", "list", "--json"]).ok().json();
     assert_eq!(tasks.as_array().unwrap().len(), 1, "{tasks}");
-    end(spawner);
+    spawner.stop().ok();
     yard.assert_clean();
 }
 
@@ -309,7 +305,7 @@ fn twenty_containers_of_a_killed_spawner_are_taken_over_and_no_task_is_lost() {
         let begun: Vec<u64> = begun.lines().map(|line| line.trim().parse().unwrap()).collect();
         assert!(begun.is_sorted() && begun.iter().all(|attempt| attempts.contains(attempt)), "{begun:?}");
     }
-    end(next);
+    next.stop().ok();
     yard.assert_clean();
 }
 
@@ -340,7 +336,7 @@ fn what_a_killed_spawner_has_left_and_is_no_worker_is_removed() {
     assert!(next.stderr().contains("it is not registered: it is ended"), "{}", next.stderr());
     assert_eq!(yard.containers(), warm, "the one that is a worker has stayed, and is enough");
     said(&["rm", &foreign]);
-    end(next);
+    next.stop().ok();
     yard.assert_clean();
 }
 
@@ -356,7 +352,7 @@ fn a_task_whose_container_is_killed_is_completed_in_a_new_one() {
     let task = yard.world.task(&tids[0]);
     assert_eq!((&task["state"], &task["attempt"]), (&"completed".into(), &2.into()));
     until("it was told", || spawner.stderr().contains("was ended by signal 9"));
-    end(spawner);
+    spawner.stop().ok();
     yard.assert_clean();
 }
 
@@ -382,7 +378,7 @@ fn a_container_that_uses_up_its_memory_is_named_as_such() {
     ));
     let page = page.ok().text().to_owned();
     assert!(page.contains("worker_exit_reason{reason=\"out_of_memory\"} 1"), "{page}");
-    end(spawner);
+    spawner.stop().ok();
     yard.assert_clean();
 }
 
@@ -401,7 +397,7 @@ fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
     let tids = yard.submit(1, "echo here");
     said(&["tag", &yard.image, &absent]);
     yard.wait(&tids);
-    end(spawner);
+    spawner.stop().ok();
     said(&["rmi", &absent]);
 
     // An image with nothing in it that could be run.
@@ -412,8 +408,7 @@ fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
     let spawner = yard.other_spawner(&[&flags[..], &[&empty]].concat());
     until("it is named", || spawner.stderr().contains(&format!("the image '{empty}' does not hold this program")));
     until("nothing is left of what could not be started", || yard.containers().is_empty());
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok().says("launched 0 workers");
+    spawner.stop().ok().says("launched 0 workers");
     said(&["rmi", &empty]);
     yard.assert_clean();
 }
@@ -449,8 +444,7 @@ fn a_broker_on_a_network_is_reached_by_a_network_that_is_named() {
     }
     let tids = yard.submit(3, "echo here");
     yard.wait(&tids);
-    spawner.signal(libc::SIGTERM);
-    let ended = spawner.finish().ok();
+    let ended = spawner.stop().ok();
     assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
     server.signal(libc::SIGKILL);
     server.finish();

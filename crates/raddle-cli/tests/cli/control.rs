@@ -64,7 +64,7 @@ fn a_resident_worker_is_asked_paused_and_resumed() {
 
     assert_eq!(state_after(&world, "pause", &worker), "paused");
     let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]);
-    let entry = || world.raddle(["worker", "list", "--json"]).ok().json()[0].clone();
+    let entry = || world.workers()[0].clone();
     until("the registry says so", || entry()["status"] == "paused");
     assert_eq!((state_after(&world, "ping", &worker), status()), ("paused".into(), says("paused")));
     assert_eq!(world.task(&tid)["state"], "created", "it takes nothing");
@@ -114,7 +114,7 @@ fn a_stuck_task_is_recovered() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     until("the first attempt runs", || world.path().join("begun").exists());
     assert_eq!(action(&tid)["action"], "requeued");
-    let attempts = || std::fs::read_to_string(world.path().join("begun")).unwrap().lines().count();
+    let attempts = || world.read("begun").lines().count();
     until("the second attempt runs", || attempts() == 2);
 
     crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
@@ -126,8 +126,23 @@ fn a_stuck_task_is_recovered() {
     assert_eq!(action(&tid)["action"], "resumed");
     world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
     assert_eq!(world.task(&tid)["state"], "completed");
-    let again = action(&tid);
-    assert_eq!((&again["action"], again["new_tid"].as_str().unwrap().len()), (&"resubmitted".into(), 19));
+}
+
+/// Its work is done: to do it a second time is no recovery.
+#[test]
+fn a_completed_task_is_recovered_only_by_force() {
+    let world = World::new();
+    let run = |command: &str| {
+        let ran = world.raddle(["run", "--json", "--", command]);
+        ran.json()["tid"].as_str().unwrap().to_owned()
+    };
+    let completed = run("true");
+    world.raddle(["task", "recover", &completed]).code(2).says("is completed").says("--force");
+    assert_eq!(world.raddle(["task", "list", "--json"]).ok().json().as_array().unwrap().len(), 1);
+    for args in [&["--force", completed.as_str()][..], &[run("false").as_str()]] {
+        let again = world.raddle([&["task", "recover", "--json"], args].concat()).ok().json();
+        assert_eq!((&again["action"], again["new_tid"].as_str().unwrap().len()), (&"resubmitted".into(), 19));
+    }
 }
 
 #[test]
@@ -178,7 +193,7 @@ fn a_pause_outlives_its_worker() {
         assert_eq!((&task["state"], &task["paused"]), (&"created".into(), &true.into()), "{kill}");
         world.raddle(["task", "resume", &tid]).ok();
         world.raddle(["wait", &tid]).ok();
-        assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n", "{kill}");
+        assert_eq!(world.read("begun"), "begun\nbegun\n", "{kill}");
     }
 }
 
@@ -198,7 +213,7 @@ fn a_stop_outlives_the_worker_that_has_heard_it() {
     assert!(stop.finish().ok().text().contains("cancelled"));
     world.raddle(["run", "--", "true"]).ok();
     assert_eq!(world.task(&tid)["state"], "cancelled");
-    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\n");
+    assert_eq!(world.read("begun"), "begun\n");
 }
 
 /// Whoever asks at the same time: what one has submitted, another passes over.

@@ -108,21 +108,67 @@ fn a_folder_that_cannot_be_written_is_named() {
     world.bash_apart(script).code(125).says("cannot write").says("ro/.raddle");
 }
 
-/// Those who only look need to write as well: they wait for others through a file beside the database.
+/// "None" with exit code 0 would look like a broker without work.
 #[test]
-fn a_project_on_a_read_only_mount_is_named_with_what_to_do() {
+fn a_broker_that_does_not_exist_is_named() {
+    let world = World::new();
+    let commands: [&[&str]; 5] = [
+        &["status"],
+        &["task", "list"],
+        &["queue", "list"],
+        &["worker", "stop", "--all"],
+        &["task", "retry", "--all-dead"],
+    ];
+    for command in commands {
+        let ran = world.raddle([&["--queue-url", "sqlite:absent/folder/x.db"], command].concat()).code(2);
+        let ran = ran.says("no broker at sqlite:").says("absent/folder/x.db").says("Check --queue-url");
+        assert!(ran.stdout.is_empty(), "{ran:?}");
+    }
+    let doctor = world.raddle(["--queue-url", "sqlite:absent/folder/x.db", "doctor"]).code(1);
+    assert!(doctor.text().contains("WRONG broker, database: "), "{}", doctor.text());
+    world.file("raddle.toml", "queue_url = 'sqlite:x.db'");
+    world.raddle(["status"]).code(2).says("raddle.toml names does not exist");
+    assert!(!world.path().join("x.db").exists() && !world.path().join("absent").exists());
+}
+
+#[test]
+fn a_command_in_a_directory_below_the_project_names_the_project() {
+    let world = World::new();
+    world.submit(&["--", "true"]);
+    let ran = world.bash("mkdir -p sub/dir && cd sub/dir && raddle status").code(2);
+    let ran = ran.says("sub/dir/.raddle/raddle.db").says("has a broker. Run 'cd ");
+    let named = ran.stderr.split("'cd ").nth(1).unwrap().split('\'').next().unwrap();
+    assert_eq!(fs::canonicalize(named).unwrap(), fs::canonicalize(world.path()).unwrap());
+}
+
+#[test]
+fn a_project_on_a_read_only_mount_can_be_read_and_not_written() {
     let world = World::new();
     fs::create_dir(world.path().join("ro")).unwrap();
     let script = r#"mount -t tmpfs none ro && cd ro || exit 99
-        tid=$(raddle run --json -- true | jq -r .tid)
+        tid=$(raddle run --json -- echo kept | jq -r .tid)
+        large=$(raddle run --json -- head -c 100000 /dev/zero | jq -r .tid)
+        raddle submit -- true >/dev/null
+        look() {
+            raddle status --json | jq -c '[.tasks.created, .tasks.completed, (.workers | length)]'
+            raddle task list --json | jq length
+            raddle result $tid; raddle logs $tid; raddle logs $large | wc -c; raddle worker list --json
+            raddle doctor >/dev/null; echo "doctor $?"
+        }
         mount -o remount,ro .
-        for command in 'run -- true' 'submit -- true' 'worker start' status "result $tid" "logs $tid" 'task list'; do
+        look
+        for command in 'run -- true' 'submit -- true' 'worker start' 'queue write q x'; do
             raddle $command; echo $?
-        done"#;
+        done
+        # As a backup has it: the database alone.
+        mount -o remount,rw . && sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE)' >/dev/null
+        rm .raddle/raddle.db-wal .raddle/raddle.db-shm .raddle/raddle.db-bell && mount -o remount,ro .
+        look"#;
     let ran = world.bash_apart(script).ok();
-    assert_eq!(ran.text(), "125\n".repeat(7));
-    let advice = "raddle.db-bell: its file system is read-only: mount that for writing";
-    assert_eq!(ran.stderr.matches(advice).count(), 7, "{}", ran.stderr);
+    let looked = "[1,2,0]\n3\nkept\nkept\n100000\n[]\ndoctor 0\n";
+    assert_eq!(ran.text(), format!("{looked}{}{looked}", "125\n".repeat(4)), "{}", ran.stderr);
+    let advice = "raddle.db: its file system is read-only: mount that for writing";
+    assert_eq!(ran.stderr.matches(advice).count(), 4, "{}", ran.stderr);
 }
 
 #[test]
@@ -136,7 +182,7 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
         raddle run -- echo there is room again";
     let ran = world.bash_apart(script).ok().says("no space left");
     let lines = ran.lines();
-    let accepted = fs::read_to_string(world.path().join("accepted")).unwrap().lines().count();
+    let accepted = world.read("accepted").lines().count();
     assert_eq!((lines[0], lines[2]), ("125", "there is room again"), "{ran:?}");
     assert!(lines[1].parse::<usize>().unwrap() >= accepted && accepted > 0, "{accepted} were accepted: {ran:?}");
 }
@@ -153,7 +199,7 @@ fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
         rm filler; wait $!; echo $?"#;
     let ran = world.bash_apart(script).ok();
     assert_eq!(ran.text(), "0\n", "{ran:?}");
-    let words = fs::read_to_string(world.path().join("words")).unwrap();
+    let words = world.read("words");
     assert!(words.contains("output cannot be kept yet") && words.contains("no space left"), "{words}");
 }
 
@@ -205,6 +251,35 @@ fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
     assert_eq!(world.bash(script).ok().text(), "left\nnamed it\ncompleted\n2\n");
 }
 
+/// It would live for ever otherwise, where no command finds it.
+#[test]
+fn workers_end_when_their_database_is_deleted_or_replaced() {
+    let world = World::new();
+    let script = r#"
+        set -eu
+        for way in deleted replaced; do
+            mkdir $way; cd $way
+            raddle worker start --no-detach --concurrency 1 >busy 2>busy.err & busy=$!
+            tid=$(raddle submit -- sleep 600)
+            until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+            raddle worker start --no-detach --queues other >idle 2>idle.err & idle=$!
+            until [ "$(raddle worker list --json | jq length)" = 2 ]; do sleep 0.02; done
+            rm -r .raddle
+            [ $way = deleted ] || raddle submit --queue other -- true >/dev/null
+            for pid in $busy $idle; do
+                timeout 30 tail --pid=$pid -f /dev/null
+                code=0; wait $pid || code=$?
+                echo $code
+            done
+            grep -lE '^raddle: .*raddle.db: was deleted or replaced' busy.err idle.err
+            cd ..
+        done
+        ls -d deleted/.raddle 2>/dev/null || echo none
+        cd replaced; raddle status --json | jq -c '[.tasks.created, (.workers | length)]'"#;
+    let ended = "125\n125\nbusy.err\nidle.err\n".repeat(2);
+    assert_eq!(world.bash(script).ok().text(), format!("{ended}none\n[1,0]\n"));
+}
+
 /// What the script needs to be somebody else. Only root can be.
 const AS_OTHERS: &str = r#"
     set -eu
@@ -244,7 +319,7 @@ fn what_a_stranger_has_left_in_a_folder_is_not_acted_on() {
             .concat()
     });
     assert_eq!(ran.ok().text(), format!("{}1\n1\nmine\nno harm\n", refused.concat()));
-    let words = fs::read_to_string(world.path().join("words0")).unwrap();
+    let words = world.read("words0");
     assert!(words.contains("belongs to user 4711") && words.contains("--queue-url"), "{words}");
 }
 
@@ -300,4 +375,21 @@ fn what_root_leaves_beside_a_database_is_its_owners() {
         as 4711 "$program" status 2>&1 | grep -c 'belongs to user 0, and you are user 4711'"#;
     let Some(ran) = as_others(&world, script) else { return };
     assert_eq!(ran.ok().text(), "100000\ncompleted\n1\n");
+}
+
+#[test]
+fn a_new_project_directory_is_ignored_by_git() {
+    let world = World::new();
+    world.submit(&["--", "true"]);
+    assert_eq!(world.read(".raddle/.gitignore"), "*\n");
+    // A directory that users have made is theirs, and so is a file that they have changed.
+    fs::remove_file(world.path().join(".raddle/.gitignore")).unwrap();
+    world.submit(&["--", "true"]);
+    fs::create_dir(world.path().join("mine")).unwrap();
+    for url in ["sqlite:mine/work.db", "sqlite:made/work.db"] {
+        world.raddle(["--queue-url", url, "submit", "--", "true"]).ok();
+    }
+    for folder in [".raddle", "mine", "made"] {
+        assert!(!world.path().join(folder).join(".gitignore").exists(), "{folder}");
+    }
 }

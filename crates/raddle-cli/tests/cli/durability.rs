@@ -1,7 +1,5 @@
 //! What is accepted or finished is on the disk before anybody is told so.
 
-use std::fs;
-
 use crate::world::World;
 
 /// How often `raddle` with these arguments syncs the database's log to the disk.
@@ -9,7 +7,7 @@ fn syncs(world: &World, args: &str) -> usize {
     let raddle = env!("CARGO_BIN_EXE_raddle");
     let ran = world.bash(&format!("strace -f -y -qq -e trace=fsync,fdatasync -e signal=none -o trace {raddle} {args}"));
     assert_eq!(ran.code, 0, "{ran:?}");
-    let trace = fs::read_to_string(world.path().join("trace")).unwrap();
+    let trace = world.read("trace");
     trace.lines().filter(|line| line.contains("-wal>")).count()
 }
 

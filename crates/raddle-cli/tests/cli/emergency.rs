@@ -17,13 +17,9 @@ fn with_a_running_task(one_liners: &str) -> (World, Ran) {
     (world, ran)
 }
 
-fn read(world: &World, name: &str) -> String {
-    std::fs::read_to_string(world.path().join(name)).unwrap().trim().to_owned()
-}
-
 /// What `uniq -c` has counted: how many, and of what.
 fn counts(world: &World, name: &str) -> Vec<(usize, String)> {
-    let counted = read(world, name);
+    let counted = world.trimmed(name);
     let count = |line: &str| {
         let (count, what) = line.trim_start().split_once(' ').unwrap_or((line.trim_start(), ""));
         (count.parse().unwrap(), what.to_owned())
@@ -44,15 +40,15 @@ fn tasks_are_found_with_ps_and_pgrep() {
         ps -eo args | grep '^raddle-' | cut -d: -f3 | sort | uniq -c > statuses"#,
     );
     let ran = ran.ok();
-    let title = format!("raddle-{}:analyze:running", &read(&world, "task.tid")[9..]);
+    let title = format!("raddle-{}:analyze:running", &world.trimmed("task.tid")[9..]);
     assert!(ran.text().contains(&title), "{}", ran.text());
-    let processes: usize = read(&world, "processes").parse().unwrap();
+    let processes: usize = world.trimmed("processes").parse().unwrap();
     // `ps aux` shows the `grep` as well, if that has begun.
     let lines = processes..=processes + 1;
-    assert!(lines.contains(&read(&world, "lines").parse().unwrap()), "{} of {processes}", read(&world, "lines"));
+    assert!(lines.contains(&world.trimmed("lines").parse().unwrap()), "{} of {processes}", world.trimmed("lines"));
     // The first fifteen letters of a title, which is all there is room for.
-    let shown = read(&world, "top").matches(" raddle-").count();
-    assert_eq!(shown, processes, "{}", read(&world, "top"));
+    let shown = world.trimmed("top").matches(" raddle-").count();
+    assert_eq!(shown, processes, "{}", world.trimmed("top"));
     // The time of day in a line of `ps aux` shifts the fields: every line is counted, but not by its name.
     for fields in ["fields3", "fields4"] {
         let counted = counts(&world, fields);
@@ -80,15 +76,15 @@ fn a_stuck_task_is_found_looked_at_and_recovered() {
         raddle task recover $(raddle tid $tid)"#,
     );
     let ran = ran.ok();
-    let tid = read(&world, "task.tid");
+    let tid = world.trimmed("task.tid");
     let lines = ran.lines();
     assert_eq!(lines[0], tid);
     assert!(lines[1].contains(&tid), "{}", lines[1]);
     assert_eq!(lines[2], format!("{tid} requeued"));
     // `ps aux` counts minutes and seconds of processor time, and never hours.
-    assert_eq!(read(&world, "hours"), "");
-    assert!(read(&world, "older.0").ends_with(&format!("raddle-{}:analyze:running", &tid[9..])));
-    assert_eq!(read(&world, "older.3600"), "");
+    assert_eq!(world.trimmed("hours"), "");
+    assert!(world.trimmed("older.0").ends_with(&format!("raddle-{}:analyze:running", &tid[9..])));
+    assert_eq!(world.trimmed("older.3600"), "");
 }
 
 #[test]
@@ -105,10 +101,14 @@ fn what_ran_past_its_timeout_is_found_while_it_is_being_stopped() {
         ps aux | grep "raddle-.*:timeout" > left
         true"#,
     );
-    let (tid, ran) = (read(&world, "deaf.tid"), ran.ok());
-    assert!(read(&world, "found").contains(&format!("raddle-{}:deaf:timeout", &tid[9..])), "{}", read(&world, "found"));
+    let (tid, ran) = (world.trimmed("deaf.tid"), ran.ok());
+    assert!(
+        world.trimmed("found").contains(&format!("raddle-{}:deaf:timeout", &tid[9..])),
+        "{}",
+        world.trimmed("found")
+    );
     assert!(ran.text().contains(&tid), "{}", ran.text());
-    assert!(!read(&world, "left").contains(":deaf:"), "{}", read(&world, "left"));
+    assert!(!world.trimmed("left").contains(":deaf:"), "{}", world.trimmed("left"));
 }
 
 /// A task that has failed has no process any more: what would kill one finds nobody, and hits nobody else.
@@ -126,10 +126,10 @@ fn what_has_failed_has_no_process_to_kill() {
         raddle wait $(cat task.tid)
         raddle worker list --json | jq length"#,
     );
-    let (broken, analyze, ran) = (read(&world, "broken.tid"), read(&world, "task.tid"), ran.ok());
+    let (broken, analyze, ran) = (world.trimmed("broken.tid"), world.trimmed("task.tid"), ran.ok());
     let lines = ran.lines();
     assert_eq!(lines[..3], ["1", &broken, "0"], "{ran:?}");
-    assert_eq!(read(&world, "before"), read(&world, "after"));
+    assert_eq!(world.trimmed("before"), world.trimmed("after"));
     // While one whose name is called so is gone, and its worker is not.
     assert!(lines[3].contains(&analyze) && lines[3].contains("killed"), "{ran:?}");
     assert_eq!(lines[4], "1");
@@ -147,7 +147,7 @@ fn every_process_leads_to_its_task() {
     );
     let ran = ran.ok();
     for name in ["task.tid", "worker.tid"] {
-        assert!(ran.text().contains(&format!("task       {}", read(&world, name))), "{}", ran.text());
+        assert!(ran.text().contains(&format!("task       {}", world.trimmed(name))), "{}", ran.text());
     }
 }
 
@@ -172,11 +172,11 @@ fn a_worker_that_is_no_task_is_met_as_one() {
     );
     let ran = ran.code(2);
     assert!(!ran.text().contains("leads nowhere"), "{ran:?}");
-    let workers: serde_json::Value = serde_json::from_str(&read(&world, "workers")).unwrap();
+    let workers: serde_json::Value = serde_json::from_str(&world.trimmed("workers")).unwrap();
     for worker in workers.as_array().unwrap() {
         assert!(ran.text().contains(&format!("task       {}", worker["tid"].as_str().unwrap())), "{worker} {ran:?}");
     }
-    let json = |name| serde_json::from_str::<serde_json::Value>(&read(&world, name)).unwrap();
+    let json = |name| serde_json::from_str::<serde_json::Value>(&world.trimmed(name)).unwrap();
     let (inline, resident) = (json("inline"), json("resident"));
     let keys = |record: &serde_json::Value| record.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&inline), keys(&resident));
@@ -184,10 +184,10 @@ fn a_worker_that_is_no_task_is_met_as_one() {
         assert_eq!(inline[key], resident[key], "{key}");
     }
     assert_eq!((&inline["name"], &inline["spec"]["target"]["service"]), (&"inline".into(), &"inline".into()));
-    let runs = format!("runs       {}\n", read(&world, "here.tid"));
-    assert!(read(&world, "shown").contains(&runs), "{}", read(&world, "shown"));
+    let runs = format!("runs       {}\n", world.trimmed("here.tid"));
+    assert!(world.trimmed("shown").contains(&runs), "{}", world.trimmed("shown"));
     // A short id is as good as a whole one where it can be told what to do instead.
-    assert!(read(&world, "refused").contains("is there for one task"), "{}", read(&world, "refused"));
+    assert!(world.trimmed("refused").contains("is there for one task"), "{}", world.trimmed("refused"));
 }
 
 #[test]

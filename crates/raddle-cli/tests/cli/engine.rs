@@ -220,11 +220,6 @@ fn spawner(world: &World, engine: &Engine, more: &str) -> Started {
     world.start_bash(&format!("DOCKER_HOST=unix://{host} exec raddle spawner run {flags} {more}"))
 }
 
-fn end(spawner: Started) {
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
-}
-
 /// The engine refuses like this, and is asked less and less often.
 fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
     let world = World::new();
@@ -251,7 +246,7 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
     assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
     assert!(page.contains("raddle_spawner_braking 1"));
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
-    end(spawner);
+    spawner.stop().ok();
 }
 
 #[test]
@@ -290,7 +285,7 @@ fn what_a_killed_spawner_of_another_class_never_started_is_removed() {
         engine.asked("DELETE /containers/raddle-0").into_iter().map(|asked| asked.what).collect();
     assert_eq!(removed, ["DELETE /containers/raddle-00000000000000aa-00000001"]);
     assert_eq!(engine.count("DELETE /containers/database"), 0);
-    end(spawner);
+    spawner.stop().ok();
 }
 
 #[test]
@@ -310,7 +305,7 @@ fn a_name_that_is_taken_is_not_insisted_on() {
     let hosts: Vec<Value> =
         engine.asked("POST /containers/create").iter().map(|asked| asked.body["Hostname"].clone()).collect();
     assert_ne!(hosts[0], hosts[1]);
-    end(spawner);
+    spawner.stop().ok();
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
 }
 
@@ -336,8 +331,7 @@ fn what_is_asked_for_is_a_container_that_may_do_nothing() {
     assert_eq!((&host["CapDrop"], &host["CapAdd"]), (&json!(["ALL"]), &Value::Null));
     assert_eq!(host["Mounts"][0]["ReadOnly"], true);
     until("the second network is joined", || engine.count("POST /networks/b/connect") == 1);
-    spawner.signal(libc::SIGTERM);
-    spawner.finish();
+    spawner.stop();
 }
 
 #[test]
@@ -351,7 +345,7 @@ fn an_engine_that_is_restarted_is_found_again() {
     engine.restart();
     until("it goes on listening to it", || engine.count("/logs") >= 1);
     assert_eq!(engine.count("POST /containers/create"), 1, "it has one");
-    end(spawner);
+    spawner.stop().ok();
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
 }
 
@@ -366,7 +360,7 @@ fn containers_that_are_gone_after_a_restart_are_replaced() {
     engine.restart();
     until("another is started", || engine.count("/start") == 2);
     assert!(spawner.stderr().contains("nobody can say how"), "{}", spawner.stderr());
-    end(spawner);
+    spawner.stop().ok();
 }
 
 #[test]
@@ -382,7 +376,7 @@ fn an_engine_that_is_absent_or_denied_is_named() {
     let engine = Engine { path: absent, ways: Ways::default(), inner: Arc::default() };
     engine.listen();
     until("it is found", || engine.count("/start") == 1);
-    end(spawner);
+    spawner.stop().ok();
     world
         .bash("DOCKER_HOST=tcp://127.0.0.1:1 raddle spawner run --launcher docker --worker-image x")
         .code(2)

@@ -61,7 +61,7 @@ fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_th
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     assert!(!left());
-    assert_eq!(std::fs::read_to_string(world.path().join("left2")).unwrap(), "", "it was gone before");
+    assert_eq!(world.read("left2"), "", "it was gone before");
     assert_eq!(world.task(&tid)["losses"], 1);
 }
 
@@ -139,13 +139,11 @@ fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who
     }
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
-    assert_eq!(std::fs::read_to_string(world.path().join("left2")).unwrap(), "", "it was ended before");
+    assert_eq!(world.read("left2"), "", "it was ended before");
     for pid in [worker, runner] {
         signal(pid, libc::SIGCONT);
     }
-    until("both are there again", || {
-        world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 2)
-    });
+    until("both are there again", || world.workers().as_array().is_some_and(|workers| workers.len() == 2));
     let task = world.task(&tid);
     assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
 }
@@ -203,7 +201,7 @@ fn a_killed_runner_takes_its_task_along_and_nobody_else() {
     let world = World::new();
     let script = "sleep 601 & exec raddle worker start --no-detach --concurrency 1";
     let worker = world.start_bash(script);
-    until("it is there", || world.raddle(["worker", "list", "--json"]).ok().json()[0]["tid"].is_string());
+    until("it is there", || world.workers()[0]["tid"].is_string());
     let tid = world.submit(&["--name", "busy", "--", "sh", "-c", "sleep 602 & sleep 602"]);
     world.until_state(&tid, "running");
     let find = |part: &str| world.processes().into_iter().filter(|(_, line)| line.contains(part)).collect::<Vec<_>>();
@@ -213,8 +211,7 @@ fn a_killed_runner_takes_its_task_along_and_nobody_else() {
     let innocent = find("sleep 601");
     assert_eq!(innocent.len(), 1, "it has nothing to do with tasks");
     signal(innocent[0].0, libc::SIGKILL);
-    worker.signal(libc::SIGTERM);
-    worker.finish().ok();
+    worker.stop().ok();
 }
 
 /// It goes through three processes and a file, and none of them may hold it: they have 64 MiB for everything.
@@ -275,6 +272,24 @@ fn a_worker_whose_stderr_nobody_reads_goes_on_after_a_lost_lease() {
 fn counts(world: &World) -> impl Fn(&str) -> u64 + use<> {
     let tasks = world.raddle(["status", "--json"]).ok().json()["tasks"].clone();
     move |state| tasks[state].as_u64().unwrap_or(0)
+}
+
+/// From the first descriptor that is missing to where the database cannot be opened.
+#[test]
+fn a_low_limit_of_descriptors_is_an_error() {
+    let world = World::new();
+    // `status` needs a database, and how many descriptors `run` needs to create one depends on what it inherits.
+    world.raddle(["run", "--", "true"]).ok();
+    for command in ["run -- true", "status", "worker start --no-detach --idle-exit 0"] {
+        for limit in 4..=11 {
+            let ran = world.bash(&format!("ulimit -n {limit}; exec raddle {command}"));
+            let (said, is_short) = (&ran.stderr, ran.code == 125);
+            assert!(!said.contains("panicked") && !said.contains("backtrace"), "{command} with {limit}: {said}");
+            assert!(ran.code == 0 || is_short, "{command} with {limit}: {ran:?}");
+            assert_eq!(is_short, said.contains("Too many open files"), "{command} with {limit}: {said}");
+            assert_eq!(is_short, said.contains("ulimit -n"), "{command} with {limit}: {said}");
+        }
+    }
 }
 
 /// A worker that the system gives no descriptors has done nothing for its tasks, and nothing to them.
@@ -400,7 +415,7 @@ fn a_bell_that_is_cut_short_is_mended() {
     world.file("go", "");
     world.until_state(&tid, "completed");
     assert_eq!(world.task(&tid)["attempt"], 1);
-    let listed = world.raddle(["worker", "list", "--json"]).ok().json();
+    let listed = world.workers();
     assert_eq!((&listed[0]["tid"], &listed[0]["pid"]), (&worker["tid"], &worker["pid"]));
     world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
 }

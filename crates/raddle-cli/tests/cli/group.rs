@@ -3,6 +3,7 @@
 mod deploy;
 mod hang;
 mod keys;
+mod log;
 mod stop;
 mod upkeep;
 
@@ -32,7 +33,7 @@ fn up(world: &World, file: &str) -> Started {
 
 /// The processes that serve a worker.
 fn pids(world: &World, slug: &str) -> BTreeSet<i64> {
-    let list = world.raddle(["group", "list", "--json"]).ok().json();
+    let list = world.list(&["group", "list"]);
     let of_slug = list.as_array().unwrap().iter().find(|view| view["slug"] == slug).cloned().unwrap_or_default();
     of_slug["pids"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
 }
@@ -42,16 +43,14 @@ fn signal(pid: i64, signal: i32) {
 }
 
 fn lines(world: &World, file: &str) -> Vec<String> {
-    let mut lines: Vec<String> =
-        fs::read_to_string(world.path().join(file)).unwrap_or_default().lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> = world.lines(file);
     lines.sort();
     lines
 }
 
 /// Stops a manager, and sees that nobody is left.
 fn down(world: &World, manager: Started) -> String {
-    manager.signal(libc::SIGTERM);
-    let said = manager.finish().ok().stderr;
+    let said = manager.stop().ok().stderr;
     assert_eq!(world.processes(), []);
     said
 }
@@ -69,9 +68,7 @@ execution_timeout = "20s"
 fn all_workers_are_stopped_with_those_who_keep_them() {
     let world = World::new();
     let (manager, scheduler) = (up(&world, TWO_OF_ONE), world.start(["schedule", "run"]));
-    until("all are there", || {
-        world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 4)
-    });
+    until("all are there", || world.workers().as_array().is_some_and(|workers| workers.len() == 4));
     world.raddle(["worker", "stop", "--all"]).ok();
     for started in [manager, scheduler] {
         started.finish().ok();
@@ -111,7 +108,7 @@ fn processes_are_below_their_manager() {
         other
     });
     let [first, second] = [&one, &other].map(|manager| manager.stdout().trim().to_owned());
-    let list = world.raddle(["worker", "list", "--json"]).ok().json();
+    let list = world.workers();
     let of_slug = |slug: &str| {
         let serves = |entry: &&Value| entry["queues"] == serde_json::json!([slug]);
         list.as_array().unwrap().iter().filter(serves).cloned().collect::<Vec<_>>()
@@ -127,9 +124,51 @@ fn processes_are_below_their_manager() {
         top.and_then(|top| top["children"].as_array()).map(Vec::len)
     };
     assert_eq!((below(&first), below(&second)), (Some(2), Some(1)), "{tree}");
-    one.signal(libc::SIGTERM);
-    one.finish().ok();
+    one.stop().ok();
     down(&world, other);
+}
+
+#[test]
+fn a_slug_of_another_file_is_refused() {
+    slugs_of_two_files(&World::new());
+}
+
+#[test]
+fn a_slug_of_another_file_is_refused_on_redis() {
+    let (world, server) = on_redis();
+    slugs_of_two_files(&world);
+    end(server);
+}
+
+fn slugs_of_two_files(world: &World) {
+    let file = |process: &str, command: &str, every: &str| {
+        format!(
+            "[process.{process}]\n[[process.{process}.worker]]\nslug = 'mail'\ncommand = ['{command}']\n\
+             trigger = {{ every = '{every}' }}\n"
+        )
+    };
+    let first = up(world, &file("post", "true", "1h"));
+    let tid = first.stdout().trim().to_owned();
+    let url = world.read("raddle.toml").lines().next().unwrap_or_default().to_owned();
+    world.file("other.toml", format!("{url}\n{}", file("other", "false", "2h")));
+    let other = ["up", "-f", "other.toml", "--name", "second"];
+    let refused = world.raddle(other).code(2);
+    let path = world.path().join("raddle.toml");
+    let refused = refused.says(&format!("the slug 'mail' is that of process.post in {}", path.display()));
+    refused.says(&format!("'raddle task stop {tid}'"));
+    let groups = world.raddle(["group", "list", "--json"]).ok().json();
+    assert_eq!((&groups[0]["process"], groups[0]["managers"].as_array().unwrap().len()), (&"post".into(), 1));
+    let trigger = world.raddle(["schedule", "list", "--json"]).ok().json()[0].clone();
+    assert_eq!(trigger["schedule"]["task"]["target"]["command"], serde_json::json!(["true"]), "{trigger}");
+    // The same file may have more managers than one.
+    let second = world.start(["up", "--name", "second"]);
+    until("the second is up", || second.stderr().contains(" up\n"));
+    first.stop().ok();
+    second.stop().ok();
+    // Without a manager, a slug is free.
+    let taken = world.start(other);
+    until("it is up", || taken.stderr().contains(" up\n"));
+    taken.stop().ok();
 }
 
 const EVENTS: &str = r#"
@@ -170,8 +209,7 @@ fn events(world: &World) {
     let all = ["mail 1", "mail 2", "stock 1", "stock 2", "stock 3"];
     until("all are done", || lines(world, "done").len() >= all.len());
     assert_eq!(lines(world, "done"), all);
-    manager.signal(libc::SIGTERM);
-    manager.finish().ok();
+    manager.stop().ok();
     // A manager that is gone leaves its sources behind, and what comes waits; a second one does not double anything.
     world.raddle(["queue", "write", "orders", "4"]).ok();
     let (one, other) = (up(world, EVENTS), world.start(["up", "--name", "second"]));
@@ -182,8 +220,7 @@ fn events(world: &World) {
     assert_eq!((done.len(), done.iter().collect::<BTreeSet<_>>().len()), (47, 47), "{done:?}");
     assert_eq!(world.raddle(["queue", "peek", "orders"]).ok().text(), "");
     for manager in [one, other] {
-        manager.signal(libc::SIGTERM);
-        manager.finish().ok();
+        manager.stop().ok();
     }
 }
 
@@ -363,16 +400,7 @@ fn a_crash_loop_is_braked_and_said_and_others_go_on() {
     until("the other is there", || pids(&world, "good").len() == 1);
     let tid = world.submit(&["--queue", "good", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
-    until("it brakes", || {
-        world
-            .raddle(["worker", "list", "--json"])
-            .ok()
-            .json()
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|entry| entry["status"] == "braking")
-    });
+    until("it brakes", || world.workers().as_array().unwrap().iter().any(|entry| entry["status"] == "braking"));
     let (before, began) = (lines(&world, "tries").len(), Instant::now());
     std::thread::sleep(Duration::from_secs(2));
     let more = lines(&world, "tries").len() - before;
@@ -387,7 +415,7 @@ fn hooks_are_run_and_processes_come_after_others() {
                 shutdown = ['sh', '-c', 'echo bye >> bye']\n[[process.second.worker]]\nslug = 'second'\n\
                 [process.first]\nstartup = ['sh', '-c', 'sleep 0.3; echo first >> order']\n[[process.first.worker]]\nslug = 'first'\n";
     let manager = up(&world, file);
-    assert_eq!(fs::read_to_string(world.path().join("order")).unwrap(), "first\nsecond\n");
+    assert_eq!(world.read("order"), "first\nsecond\n");
     assert!(lines(&world, "bye").is_empty());
     down(&world, manager);
     assert_eq!(lines(&world, "bye"), ["bye"]);
@@ -417,8 +445,7 @@ fn nothing_that_hooks_have_started_outlives_them() {
     world.file("raddle.toml", file);
     let manager = world.start(["up"]);
     until("it is at it", || !lines(&world, "early").is_empty());
-    manager.signal(libc::SIGTERM);
-    manager.finish().ok();
+    manager.stop().ok();
     assert!(!is_there("early"));
     assert_eq!(world.processes(), []);
 }
@@ -438,6 +465,24 @@ fn processes_are_recycled_by_count_and_the_rest_stays() {
 }
 
 #[test]
+fn a_routine_that_no_program_offers_is_refused_and_found_by_doctor() {
+    let world = World::new();
+    world.file("raddle.toml", "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nroutine = 'nowhere'\n");
+    let said = "raddle.toml:5: at 'process.a.worker[0].routine': no program offers the routine 'nowhere'";
+    world.raddle(["up"]).code(2).says(said).says("./myapp up");
+    assert_eq!(world.raddle(["group", "list", "--json"]).ok().json(), serde_json::json!([]), "nothing is left of it");
+    let found = world.raddle(["doctor", "--json"]).code(1).json();
+    let of_groups = |check: &&Value| check["area"] == "groups" && check["name"] == "routine";
+    let checks: Vec<&Value> = found["checks"].as_array().unwrap().iter().filter(of_groups).collect();
+    assert!(checks.len() == 1 && checks[0]["detail"].as_str().unwrap().contains(said), "{found}");
+    assert_eq!((&checks[0]["ok"], &checks[0]["vital"]), (&false.into(), &true.into()));
+    // It is not the file that is at fault where nothing runs a routine.
+    world.file("raddle.toml", TWO_OF_ONE);
+    let found = world.raddle(["doctor", "--json"]).json();
+    assert!(!found["checks"].as_array().unwrap().iter().any(|check| check["name"] == "routine"), "{found}");
+}
+
+#[test]
 fn what_is_wrong_with_a_file_is_said_with_its_line() {
     let world = World::new();
     world.raddle(["up"]).code(2).says("there is no raddle.toml here or in a parent folder");
@@ -454,5 +499,5 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     world.raddle(["up", "-f", "none.toml"]).code(2).says("none.toml: there is no such file");
     world.file("raddle.toml", TWO_OF_ONE);
     world.raddle(["--queue-url", "mem://", "up"]).code(2).says("mem://");
-    assert_eq!(world.raddle(["group", "list", "--json"]).ok().json(), serde_json::json!([]));
+    world.raddle(["group", "list"]).code(2).says("no broker at");
 }

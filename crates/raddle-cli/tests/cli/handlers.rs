@@ -48,6 +48,35 @@ fn the_example_counts_words() {
 }
 
 #[test]
+fn a_returned_value_is_printed_by_run_result_and_status() {
+    let script = "read task
+        case $RADDLE_CASE in
+          value) echo 'said on the way' >&2; echo '{\"result\": {\"words\": 3}}' ;;
+          null) echo '{\"result\": null}' ;;
+          long) printf '{\"result\": \"%0500d\"}\\n' 7 ;;
+        esac";
+    let world = with_handler(script);
+    let run = |case: &str| {
+        let variable = format!("RADDLE_CASE={case}");
+        world.raddle(["run", "--name", case, "--env", &variable, "--handler", "test"]).ok().text().to_owned()
+    };
+    let tid = |case: &str| {
+        let tasks = world.raddle(["task", "list", "--json", "--name", case]).ok().json();
+        tasks[0]["tid"].as_str().unwrap().to_owned()
+    };
+    let status = |case: &str| world.raddle(["task", "status", &tid(case)]).ok().text().to_owned();
+    let result = |case: &str| world.raddle(["result", &tid(case)]).ok().text().to_owned();
+    assert_eq!(run("value"), "{\"words\":3}\n");
+    assert_eq!(result("value"), "{\"words\":3}\n");
+    assert!(status("value").contains("returned   {\"words\":3}\n"), "{}", status("value"));
+    assert_eq!((run("null"), result("null")), (String::new(), String::new()));
+    assert!(!status("null").contains("returned"), "{}", status("null"));
+    let long = format!("\"{:0500}\"\n", 7);
+    assert_eq!((run("long"), result("long")), (long.clone(), long));
+    assert!(status("long").contains("(502 bytes, see 'raddle result')"), "{}", status("long"));
+}
+
+#[test]
 fn a_handler_is_told_its_task() {
     let world = with_handler("read task; echo \"{\\\"result\\\": $task}\"");
     let tid = world.submit(&["--handler", "test", "--meta", "k=v", "--", "7", "{\"a\": [null]}", "text"]);
@@ -100,7 +129,7 @@ fn an_error_is_retried_unless_it_says_not_to() {
     let tid = world.submit(&["--handler", "test", "--retry", "3", "--retry-base", "10ms"]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     assert_eq!(world.task(&tid)["attempt"], 2);
-    assert_eq!(std::fs::read_to_string(world.path().join("ran")).unwrap(), "x\nx\n");
+    assert_eq!(world.read("ran"), "x\nx\n");
 }
 
 #[test]
@@ -113,6 +142,34 @@ fn handlers_that_cannot_be_had_are_named() {
     handler(&world, "a", "'gpu'", "");
     let allow = ["worker", "start", "--handlers", ".", "--plugins", "b"];
     world.raddle(allow).code(2).says("there is no handler 'b' to allow: there are a");
+}
+
+#[test]
+fn a_worker_claims_no_tasks_for_a_handler_that_it_may_not_run() {
+    let world = World::new();
+    handler(&world, "big", "'gpu'", "echo '{\"result\":1}'");
+    let unable = world.worker(&["--handlers", ".", "--concurrency", "1"]);
+    let offers = |tid: &str| {
+        let workers = world.workers();
+        let entry = workers.as_array().unwrap().iter().find(|entry| entry["tid"] == tid).unwrap().clone();
+        entry["capabilities"].as_array().unwrap().iter().any(|tag| tag.as_str().unwrap().starts_with("@handler:"))
+    };
+    assert!(!offers(&unable), "{}", world.workers());
+    let [named, any] = [["--handler", "big"], ["--handler", "any"]].map(|args| world.submit(&args));
+    // It has been at the queue, with both in front of this one.
+    let after = world.submit(&["--", "true"]);
+    world.raddle(["wait", "--timeout", "30", &after]).ok();
+    for tid in [&named, &any] {
+        let task = world.task(tid);
+        assert_eq!((&task["state"], &task["run_at"]), (&json!("created"), &json!(null)), "{task}");
+    }
+    let able = world.worker(&["--handlers", ".", "--caps", "gpu"]);
+    assert!(offers(&able), "{}", world.workers());
+    for tid in [&named, &any] {
+        world.raddle(["wait", "--timeout", "30", tid]).ok();
+        let task = world.task(tid);
+        assert_eq!((&task["attempt"], &task["worker"]), (&json!(1), &json!(able)), "{task}");
+    }
 }
 
 #[test]

@@ -112,8 +112,7 @@ fn keys_of_managers_and_groups_keep_their_names_and_types() {
     let up = world.start(["--json", "up"]);
     until("it is up", || up.stderr().contains(" up\n"));
     shapes.extend(shapes_of(&world, GROUP, &[]));
-    up.signal(libc::SIGTERM);
-    shapes.push(outlined("up", &[up.finish().ok().json()]));
+    shapes.push(outlined("up", &[up.stop().ok().json()]));
     shapes.extend(shapes_of(&world, LEFT, &[]));
     snapshot!("json_shapes_keepers", shapes.join("\n\n"));
 }

@@ -1,6 +1,12 @@
 //! The log of those who go on for long: for people, or as JSON.
 
-use serde_json::Value;
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor},
+};
+use serde_json::{Map, Value};
 
 use crate::{
     metrics::said,
@@ -10,11 +16,41 @@ use crate::{
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// The lines of a log, each of which has to be an object.
+/// A line of a log: an object that has each key once. `Value` alone would take the last of two.
+struct Line(Value);
+
+impl<'de> Deserialize<'de> for Line {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Line;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Line, A::Error> {
+                let mut object = Map::new();
+                while let Some((key, value)) = map.next_entry::<String, Value>()? {
+                    if object.contains_key(&key) {
+                        return Err(A::Error::custom(format!("the key '{key}' is there twice")));
+                    }
+                    object.insert(key, value);
+                }
+                Ok(Line(Value::Object(object)))
+            }
+        }
+
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+/// The lines of a log, each of which has to be an object that has each key once.
 #[track_caller]
-fn read(log: &str) -> Vec<Value> {
-    let line = |line: &str| -> Value { serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in: {line}")) };
-    log.lines().map(line).collect()
+pub(crate) fn read(log: &str) -> Vec<Value> {
+    let line = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in: {line}"));
+    log.lines().map(line).map(|Line(value)| value).collect()
 }
 
 #[test]
@@ -27,7 +63,7 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
     let own = world.submit(&["--", "true"]);
     world.raddle(["wait", "--timeout", "30", &tid]).code(1);
     world.raddle(["wait", "--timeout", "30", &own]).ok();
-    // One whose runner is killed is a warning.
+    // One whose runner is killed is an error.
     let killed = world.submit(&["--traceparent", PARENT, "--", "sleep", "600"]);
     world.until_state(&killed, "running");
     let title = format!("raddle-{}", &killed[9..]);
@@ -35,8 +71,7 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
     until("its runner wears its title", || runner().is_some());
     crate::world::kill(runner().unwrap().0, libc::SIGKILL);
     world.until_state(&killed, "killed");
-    worker.signal(libc::SIGTERM);
-    let ran = worker.finish().ok();
+    let ran = worker.stop().ok();
     let lines = read(&ran.stderr);
     let of = |tid: &str| lines.iter().filter(|line| line["tid"] == tid).cloned().collect::<Vec<Value>>();
     for (tid, trace) in [(&tid, Some(TRACE)), (&killed, Some(TRACE)), (&own, None)] {
@@ -56,12 +91,14 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
         messages,
         [
             "1 \"an attempt begins\"",
+            &format!("1 \"an attempt failed: 'raddle logs {tid}' shows its output\""),
             "1 \"an attempt is over, and another follows\"",
             "2 \"an attempt begins\"",
+            &format!("2 \"an attempt failed: 'raddle logs {tid}' shows its output\""),
             "2 \"a task is over\""
         ]
     );
-    assert!(of(&killed).iter().any(|line| line["level"] == "WARN"), "{:?}", of(&killed));
+    assert!(of(&killed).iter().any(|line| line["level"] == "ERROR"), "{:?}", of(&killed));
     assert!(
         lines.iter().any(|line| line["message"].as_str().unwrap().starts_with("stopping:")),
         "what people are told, too"
@@ -89,8 +126,7 @@ fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
     said(&spawner);
     let tid = world.submit(&["--traceparent", PARENT, "--", "true"]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
-    spawner.signal(libc::SIGTERM);
-    let lines = read(&spawner.finish().ok().stderr);
+    let lines = read(&spawner.stop().ok().stderr);
     assert!(lines.iter().any(|line| line["tid"] == *tid && line["trace"] == TRACE), "{lines:?}");
 }
 
@@ -107,6 +143,5 @@ fn what_a_handler_writes_is_in_the_log_of_its_task() {
     let mut written = logs.lines();
     written.sort_unstable();
     assert_eq!(written, ["as a word", "to stderr"]);
-    worker.signal(libc::SIGTERM);
-    assert!(!worker.finish().ok().stderr.contains("to stderr"), "it is the task's, not the worker's");
+    assert!(!worker.stop().ok().stderr.contains("to stderr"), "it is the task's, not the worker's");
 }

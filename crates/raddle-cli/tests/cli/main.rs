@@ -29,6 +29,7 @@ mod json_shapes;
 mod kubectl;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+mod leaks;
 mod log;
 mod manager;
 #[cfg(feature = "kubernetes")]
@@ -52,5 +53,6 @@ mod shape;
 mod spawner;
 mod submit;
 mod trace;
+mod waiting;
 mod worker;
 mod world;

@@ -1,7 +1,5 @@
 //! `raddle manager` and `raddle worker spawn`: the prime, managers of registries, and what is asked of them. Real processes, on SQLite and on Redis.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
 use crate::{
@@ -29,7 +27,7 @@ fn deaf() -> String {
 /// A manager in the foreground.
 fn manager(world: &World, flags: &[&str]) -> Started {
     let manager = world.start([&["manager", "serve"], flags].concat());
-    until("it has said its id", || manager.stdout().trim().len() == 19);
+    manager.tid();
     manager
 }
 
@@ -79,25 +77,19 @@ fn refusal(world: &World, queue: &str, tid: &str) -> String {
 }
 
 fn managers(world: &World) -> Vec<Value> {
-    world.raddle(["manager", "list", "--json"]).ok().json().as_array().unwrap().clone()
+    world.list(&["manager", "list"]).as_array().unwrap().clone()
 }
 
 fn notes(world: &World) -> Vec<String> {
-    let mut notes: Vec<String> =
-        fs::read_to_string(world.path().join("notes")).unwrap_or_default().lines().map(str::to_owned).collect();
+    let mut notes: Vec<String> = world.lines("notes");
     notes.sort();
     notes
 }
 
 /// Waits until so many tasks that hold have begun to.
 fn until_held(world: &World, tasks: usize) {
-    let begun = || fs::read_to_string(world.path().join("held")).unwrap_or_default().lines().count();
+    let begun = || world.lines("held").len();
     until("it has begun", || begun() == tasks);
-}
-
-fn stop(manager: Started) {
-    manager.signal(libc::SIGTERM);
-    manager.finish().ok();
 }
 
 fn on_both(test: impl Fn(&World)) {
@@ -136,7 +128,7 @@ fn what_is_asked_of_the_prime_is_a_task_with_the_id_of_its_message() {
             assert_eq!((&entry["status"], &entry["queue"]), (&json!("active"), &json!("raddle.spawn.requests")));
             until("it has told what it has spawned", || managers(world)[0]["spawned_count"] == 2);
             world.raddle(["task", "ping", &tid]).ok();
-            stop(running);
+            running.stop().ok();
             tid
         };
         assert_eq!(world.task(&prime_tid)["state"], "completed");
@@ -192,7 +184,7 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
         let last = ask(world, queue, json!({ "task": "note", "params": { "text": "z" } }));
         world.raddle(["wait", &last]).ok();
         assert!(running.stderr().contains("a request was refused"), "{}", running.stderr());
-        stop(running);
+        running.stop().ok();
     });
 }
 
@@ -200,7 +192,7 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
 fn a_registry_that_is_wrong_is_refused_with_its_line() {
     let world = World::new();
     world.file("tasks.toml", "# What may be done here.\n[task.grep]\ncommand = [\"grep\", \"{pattern}\"]\n");
-    let says = "tasks.toml:3: task 'grep': '{pattern}' has a place for 'pattern', which is not among its params: declare it there";
+    let says = "tasks.toml:2: task 'grep': '{pattern}' has a place for 'pattern', which is not among its params: declare it there";
     let flags = ["--type", "unix", "--registry", "tasks.toml"];
     world.raddle([&["manager", "serve"], &flags[..]].concat()).code(2).says(says);
     world.raddle([&["manager", "start"], &flags[..]].concat()).code(2).says(says);
@@ -210,7 +202,7 @@ fn a_registry_that_is_wrong_is_refused_with_its_line() {
     world.raddle(["manager", "serve", "--type", "unix"]).code(2).says("name the file with --registry");
     world.raddle(["manager", "serve", "--type", "one-shot"]).code(2).says("other workers are called so");
     world.raddle(["manager", "serve", "--limits", "memory=1"]).code(2).says("'memory=1' is not a limit");
-    world.raddle(["manager", "stop", "unix"]).code(2).says("no manager 'unix' is alive");
+    world.raddle(["manager", "stop", "unix"]).code(2).says("no broker at");
 }
 
 #[test]
@@ -236,7 +228,27 @@ fn what_a_killed_prime_has_spawned_lives_on_and_the_next_starts_no_doubles() {
         assert_eq!(world.task(&held)["attempt"], 1);
         let expected: Vec<String> = (0..20).map(|n| format!("{n:02}")).chain(["held".into()]).collect();
         assert_eq!(notes(world), expected, "each ran once");
-        stop(next);
+        next.stop().ok();
+    });
+}
+
+/// Its idle workers would take one request each.
+#[test]
+fn a_paused_manager_runs_nothing() {
+    on_both(|world| {
+        let running = manager(world, &["--warm-pool", "2"]);
+        let tid = running.tid();
+        until("its workers are idle", || world.one_shots().len() == 2);
+        world.raddle(["task", "pause", &tid]).ok();
+        assert_eq!(world.one_shots(), Vec::<Value>::new(), "none is left that could take a request");
+        let asked = prime(world, command(&["sh", "-c", "echo ran >> notes"]));
+        world.raddle(["wait", "--timeout", "1", &asked]).code(124);
+        assert_eq!(world.task(&asked)["state"], "created");
+        world.raddle(["task", "pause", &tid]).ok();
+        world.raddle(["task", "resume", &tid]).ok();
+        world.raddle(["wait", &asked]).ok();
+        assert_eq!(notes(world), ["ran"]);
+        running.stop().ok();
     });
 }
 
@@ -248,7 +260,7 @@ fn two_primes_share_what_is_asked() {
             (0..30).map(|n| prime(world, command(&["sh", "-c", &format!("echo {n:02} >> notes")]))).collect();
         world.raddle(["wait"].into_iter().chain(requests.iter().map(String::as_str))).ok();
         assert_eq!(notes(world), (0..30).map(|n| format!("{n:02}")).collect::<Vec<_>>());
-        primes.into_iter().for_each(stop);
+        primes.into_iter().for_each(|prime| _ = prime.stop().ok());
     });
 }
 
@@ -280,7 +292,7 @@ fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
         let kept = hold("kept", 1);
         let goes = manager(world, &flags);
         let back = hold("back", 2);
-        let list = world.raddle(["worker", "list", "--json"]).ok().json();
+        let list = world.workers();
         let parent_of = |tid: &str| {
             let worker = world.task(tid)["worker"].clone();
             list.as_array().unwrap().iter().find(|entry| entry["tid"] == worker).unwrap()["parent"].clone()
@@ -295,7 +307,7 @@ fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
         world.file("go", "");
         world.raddle(["wait", &kept, &back]).ok();
         assert_eq!(world.task(&kept)["attempt"], 1);
-        stop(stays);
+        stays.stop().ok();
     });
 }
 
@@ -379,7 +391,7 @@ fn a_manager_that_dies_is_made_again_by_its_prime() {
     });
     let tid = ask(&world, "worker.unix.requests", json!({ "task": "note", "params": { "text": "again" } }));
     world.raddle(["wait", &tid]).ok();
-    stop(first);
+    first.stop().ok();
     assert!(managers(&world).is_empty());
 }
 
@@ -395,7 +407,7 @@ fn a_prime_stops_the_managers_that_a_killed_one_has_left() {
         let next = manager(world, &[]);
         let left = managers(world);
         assert!(left.iter().any(|entry| entry["type"] == "unix" && entry["pid"] == pid), "it lives on: {left:?}");
-        stop(next);
+        next.stop().ok();
         // The killed one is listed until its lease has run out.
         let left = managers(world);
         assert!(left.iter().all(|entry| entry["type"] == "prime"), "{left:?}");

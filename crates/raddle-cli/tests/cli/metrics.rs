@@ -91,11 +91,6 @@ impl Metrics {
     }
 }
 
-fn stop(started: Started) {
-    started.signal(libc::SIGTERM);
-    started.finish().ok();
-}
-
 #[test]
 fn a_worker_shows_what_it_has_done() {
     let world = World::new();
@@ -121,7 +116,7 @@ fn a_worker_shows_what_it_has_done() {
     let ran = metrics.get("raddle_task_run_seconds_sum").unwrap();
     assert!((0.2..30.0).contains(&ran) && metrics.get("worker_runtime_seconds_sum").unwrap() >= ran, "{}", metrics.0);
     metrics.shows("raddle_task_run_seconds_bucket{le=\"0.1\"}", 5.0);
-    stop(worker);
+    worker.stop().ok();
 }
 
 #[test]
@@ -156,7 +151,7 @@ fn a_broker_shows_what_waits_by_kind() {
         metrics.shows(series, count);
     }
     assert!(metrics.get("raddle_pending_oldest_seconds{kind=\"execute\"}").unwrap() < 60.0);
-    stop(exporter);
+    exporter.stop().ok();
 }
 
 #[test]
@@ -193,7 +188,7 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
     // One that is killed in the middle of a task has told nothing that could be half true.
     let tid = world.submit(&["--", "sh", "-c", "test $RADDLE_ATTEMPT != 1 || sleep 600"]);
     world.until_state(&tid, "running");
-    let list = || world.raddle(["worker", "list", "--json"]).ok().json();
+    let list = || world.workers();
     let busy =
         || list().as_array().unwrap().iter().find(|w| w["type"] == "one-shot" && w["load"] == 1.0)?["pid"].as_i64();
     until("the registry knows who is busy", || busy().is_some());
@@ -209,7 +204,7 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
     metrics.shows("worker_task_total{status=\"lost\"}", 1.0);
     metrics.shows("worker_task_total{status=\"completed\"}", 10.0);
     metrics.shows("raddle_tasks_in_hand", 0.0);
-    stop(spawner);
+    spawner.stop().ok();
 }
 
 #[test]
@@ -224,8 +219,8 @@ fn a_spawner_keeps_account_also_where_another_serves() {
     let tids = world.submit(&["--array", "1-3", "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     until("they are counted", || scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(3.0));
-    stop(spawner);
-    stop(server);
+    spawner.stop().ok();
+    server.stop().ok();
 }
 
 #[test]
@@ -289,12 +284,71 @@ fn nobody_beyond_this_machine_looks_unless_it_is_said() {
     let open = world.start(["metrics", "serve", "--json", "--metrics-addr", "0.0.0.0:0", "--metrics-public"]);
     let url = url_of(&open).replace("0.0.0.0", "127.0.0.1");
     scrape(&url).shows("raddle_broker_up", 1.0);
-    stop(open);
+    open.stop().ok();
     // In the background it says so in its log.
     let tid = world.worker(&["--metrics-addr", ANYWHERE]);
     let log = std::fs::read_to_string(world.path().join(format!(".raddle/worker-{tid}.log"))).unwrap();
     let url = log.trim().rsplit(' ').next().unwrap().to_owned();
     scrape(&url).has(&OF_WORKERS);
+}
+
+/// The alert is tested with what an exporter shows of a manager that runs, and keeps no process.
+#[test]
+fn the_alert_for_absent_workers_fires_beside_a_manager() {
+    let world = World::new();
+    world.file("raddle.toml", "[process.a]\n[[process.a.worker]]\nslug = 'a'\n");
+    let manager = world.start(["up"]);
+    until("it is up", || manager.stderr().contains(" up\n"));
+    let exporter = world.start(["metrics", "serve", "--json", "--metrics-addr", ANYWHERE]);
+    let url = url_of(&exporter);
+    world.raddle(["group", "off", "a"]).ok();
+    let tid = world.submit(&["--queue", "a", "--", "true"]);
+    let count = |kind: &str| {
+        let page = scrape(&url);
+        let waiting = page.get("queue_pending_total{kind=\"\"}");
+        (waiting, page.get(&format!("raddle_workers{{type=\"{kind}\",status=\"active\"}}")), page)
+    };
+    let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus/alerts.yml");
+    let fires = |page: &Metrics, fires: bool| {
+        let of_rule = |line: &&str| line.starts_with("raddle_workers{") || line.starts_with("queue_pending_total{");
+        let series = page.0.lines().filter(of_rule).map(|line| {
+            let (series, number) = line.rsplit_once(' ').unwrap();
+            serde_json::json!({ "series": series, "values": format!("{number}x9") })
+        });
+        let alert = serde_json::json!({
+            "exp_labels": { "severity": "critical" },
+            "exp_annotations": {
+                "summary": "1 tasks wait, and no worker takes any",
+                "description": "Start one with 'raddle worker start', or look at why the spawner launches none.",
+            },
+        });
+        let alerts: &[Value] = if fires { &[alert] } else { &[] };
+        let test = serde_json::json!({
+            "rule_files": [rules],
+            "evaluation_interval": "1m",
+            "tests": [{
+                "interval": "1m",
+                "input_series": series.collect::<Vec<_>>(),
+                "alert_rule_test": [{ "alertname": "RaddleNoWorkers", "eval_time": "5m", "exp_alerts": alerts }],
+            }],
+        });
+        // JSON is YAML.
+        let path = world.file("alerts.test.yml", test.to_string());
+        let ran = Command::new("promtool").args(["test", "rules"]).arg(path).output().unwrap();
+        assert!(ran.status.success(), "{ran:?}\n{}", page.0);
+    };
+    until("no process is left", || matches!(count("resident"), (Some(1.0), Some(0.0), _)));
+    let (_, managers, page) = count("group");
+    assert_eq!(managers, Some(1.0));
+    fires(&page, true);
+    // A worker that has other queues takes tasks, too.
+    world.worker(&[]);
+    until("there is a worker", || matches!(count("resident"), (Some(1.0), Some(1.0), _)));
+    fires(&count("resident").2, false);
+    world.raddle(["group", "on", "a"]).ok();
+    world.raddle(["wait", &tid]).ok();
+    exporter.stop().ok();
+    manager.stop().ok();
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn people_are_told_of_each_task() {
 #[test]
 fn where_there_is_nothing_nothing_is_made() {
     let world = World::new();
-    world.raddle(["requeue-orphans"]).ok();
+    world.raddle(["requeue-orphans"]).code(2).says("no broker at");
     assert!(!world.path().join(".raddle").exists());
     world.raddle(["requeue-orphans", "--queue-url", "mem://"]).code(2).says("gone with it");
 }

@@ -44,16 +44,42 @@ fn json_of_what_changes_queues_has_a_stable_shape() {
 }
 
 #[test]
-fn queues_are_listed_while_they_hold_something() {
+fn queues_of_tasks_and_of_messages_are_listed_and_the_others_on_request() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);
     world.raddle(["queue", "write", "mine", "x"]).ok();
     let list = world.raddle(["queue", "list"]).ok();
-    for queue in ["mine", &format!("T{tid}.inbox"), "raddle.tasks.log"] {
+    assert_eq!(list.lines(), ["QUEUE    READY  MESSAGES", "default  1      0", "mine     0      1"]);
+    let list = world.raddle(["queue", "list", "--all"]).ok();
+    for queue in ["default", "mine", &format!("T{tid}.inbox"), "raddle.tasks.log"] {
         assert!(list.text().contains(queue), "{}", list.text());
     }
     let list = world.raddle(["queue", "list", "m*", "--json"]).ok().json();
-    assert_eq!(list, serde_json::json!([{ "queue": "mine", "messages": 1 }]));
+    assert_eq!(list, serde_json::json!([{ "queue": "mine", "ready": 0, "messages": 1 }]));
+    let list = world.raddle(["queue", "list", "T*.inbox", "--json"]).ok().json();
+    assert_eq!(list, serde_json::json!([{ "queue": format!("T{tid}.inbox"), "ready": 0, "messages": 1 }]));
+    world.worker(&["--queues", "idle"]);
+    let list = world.raddle(["queue", "list"]).ok();
+    assert!(list.lines().contains(&"idle     0      0"), "a worker serves it: {}", list.text());
+}
+
+#[test]
+fn stats_of_a_queue_count_its_tasks() {
+    let world = World::new();
+    world.submit(&["--array", "1-3", "--", "true"]);
+    world.submit(&["--delay", "10m", "--", "true"]);
+    world.submit(&["--queue", "other", "--", "true"]);
+    let held = world.submit(&["--", "true"]);
+    world.raddle(["task", "pause", &held]).ok();
+    let tasks = || world.raddle(["queue", "stats", "default", "--json"]).ok().json()["tasks"].clone();
+    assert_eq!(tasks(), serde_json::json!({ "ready": 3, "delayed": 1, "paused": 1, "running": 0 }));
+    let stats = world.raddle(["queue", "stats", "default"]).ok();
+    assert_eq!(stats.lines()[1], "tasks      3 ready, 1 delayed, 1 paused, 0 running");
+    let running = world.start(["run", "--name", "busy", "--", "sh", "-c", "echo begun; sleep 600"]);
+    until("it runs", || running.stdout() == "begun\n");
+    assert_eq!(tasks()["running"], 1);
+    running.stop().code(130);
+    assert!(!world.raddle(["queue", "stats", "raddle.tasks.log"]).ok().text().contains("tasks  "));
 }
 
 #[test]
@@ -101,6 +127,40 @@ fn the_queues_of_a_task_follow_it() {
     let ran = world.raddle(["queue", "write", &format!("T{waiting}.ctrl_in"), "kill"]).ok();
     assert_eq!(ran.text(), format!("{waiting} killed\n"));
     world.raddle(["queue", "peek", "not a name"]).code(2).says("not a queue name");
+}
+
+#[test]
+fn the_queues_of_a_task_are_named_by_its_short_id() {
+    let world = World::new();
+    let tid = world.submit(&["--", "true"]);
+    let short = &tid[9..];
+    assert!(world.raddle(["queue", "peek", &format!("T{short}.inbox")]).ok().text().contains(&tid));
+    let stats = world.raddle(["queue", "stats", "--json", &format!("T{short}.inbox")]).ok().json();
+    assert_eq!((&stats["queue"], &stats["messages"]), (&format!("T{tid}.inbox").into(), &1.into()));
+    let ran = world.raddle(["queue", "write", &format!("T{short}.ctrl_in"), r#"{"command":"stop"}"#]).ok();
+    assert_eq!(ran.text(), format!("{tid} cancelled\n"));
+    world.raddle(["queue", "write", "T0000000001.ctrl_in", "STOP"]).code(2).says("no task ends in 0000000001");
+    world.raddle(["queue", "write", "T123.ctrl_in", "STOP"]).code(2).says("not a queue of a task");
+    world.raddle(["queue", "write", &format!("T{tid}.control"), "STOP"]).code(2).says("not a queue of a task");
+}
+
+/// It would wait for ever, and its writer for what comes of it.
+#[test]
+fn a_control_message_that_cannot_be_obeyed_is_refused() {
+    let world = World::new();
+    world.raddle(["queue", "write", "raddle.workers.control", "PING"]).code(2).says("no live worker");
+    world.raddle(["queue", "write", "worker.unix.control", "PING"]).code(2).says("no live worker");
+    world.worker(&["--concurrency", "1"]);
+    let tid = world.submit(&["--", "sleep", "600"]);
+    world.until_state(&tid, "running");
+    let control = format!("T{tid}.ctrl_in");
+    for typo in ["STPO", r#"{"command":"STPO"}"#, r#"{"command":"STOP","requestid":"1"}"#, ""] {
+        let refused = world.raddle(["queue", "write", &control, typo]).code(2).says("STOP, KILL, PAUSE");
+        assert_eq!(refused.text(), "", "{typo}");
+    }
+    world.raddle(["queue", "write", "raddle.workers.control", "PNIG"]).code(2).says("STOP, KILL, PAUSE");
+    world.raddle(["queue", "write", &control, r#"{"command":"Kill"}"#]).ok();
+    world.until_state(&tid, "killed");
 }
 
 #[test]

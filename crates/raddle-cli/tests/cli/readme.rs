@@ -82,7 +82,13 @@ fn lasting(command: &str, lines: &[String]) -> Vec<String> {
     let is_time = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) && word.ends_with(['s', 'm', 'h']);
     let is_table = command == "raddle task list";
     let word = |word| if is_table && is_time(word) { "[time]" } else { word };
-    lines.iter().map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")).collect()
+    // On a busy machine a task may wait for so long that its waiter says why.
+    let says_why = |line: &&String| command.contains(" --wait ") && line.starts_with("raddle: task ");
+    lines
+        .iter()
+        .filter(|line| !says_why(line))
+        .map(|line| line.split_whitespace().map(word).collect::<Vec<_>>().join(" "))
+        .collect()
 }
 
 /// The processes in a listing, each with those above it, instead of their numbers.

@@ -152,6 +152,38 @@ grep -A1 'WRONG broker, persistence' words | grep -c 'to mend it: run .redis-cli
     );
 }
 
+/// For longer than a lease. Nothing more is taken, and what was accepted goes on.
+#[test]
+fn a_server_without_memory_can_be_asked_and_ends_no_attempt() {
+    let told = on_a_server(
+        r#"
+ask() { redis-cli -s redis.sock --no-auth-warning -a geheim "$@" >/dev/null; }
+raddle worker start >worker
+tid=$(raddle submit -- sh -c 'echo run >>runs; until [ -e go ]; do sleep 0.05; done')
+until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done
+ask CONFIG SET maxmemory 1
+code=0; raddle submit -- true 2>words || code=$?
+echo "submit $code"
+grep -c 'has no memory left' words
+raddle status --json | jq -c '[.tasks.running, (.workers | length)]'
+raddle task list --json | jq length
+raddle logs "$tid"
+raddle doctor >words; echo "doctor $?"
+grep -c '^warn  broker, memory: ' words
+sleep 4
+raddle task status --json "$tid" | jq -c '[.state, .attempt]'
+touch go
+raddle wait --timeout 30 "$tid" | cut -d' ' -f2
+raddle task status --json "$tid" | jq -c '[.attempt, .losses]'
+wc -l <runs
+ask CONFIG SET maxmemory 0
+stop_workers
+"#,
+    );
+    let while_full = "submit 125\n1\n[1,1]\n1\ndoctor 0\n1\n[\"running\",1]\n";
+    assert_eq!(told, format!("{while_full}completed\n[1,0]\n1\ncompleted\n"));
+}
+
 #[test]
 fn orphans_go_back_when_no_worker_is_left() {
     let told = on_a_server(
@@ -289,4 +321,42 @@ tail -n 1 next.err | grep -c launched
 "#,
     );
     assert_eq!(told, " 200 completed\n200\ncompleted\n1\n");
+}
+
+/// What was not kept is named wherever the output is asked for. A stream of exactly the limit is whole.
+#[test]
+fn output_beyond_the_limit_is_reported_as_lost() {
+    let told = on_a_server(
+        r#"
+# With its standard output counted, how often a command names what was lost of a stream.
+count() { "${@:2}" 2>words | wc -c; grep -ac "only the first [0-9]* bytes of standard $1 are kept: 'max_output'" words || true; }
+last() { raddle task list --json --limit 1 | jq -r '.[0].tid'; }
+count output raddle run -- head -c 68000000 /dev/zero
+URL=$QUEUE_URL
+export QUEUE_URL="$URL&max_output=70M"
+count output raddle run -- head -c 68000000 /dev/zero
+echo small
+export QUEUE_URL="$URL&max_output=100K"
+count output raddle run -- head -c 102400 /dev/zero
+count output raddle run -- sh -c 'head -c 300000 /dev/zero; sleep 0.1; head -c 300000 /dev/zero; exit 3'
+tid=$(last)
+echo kept
+count output raddle result "$tid"
+count output raddle logs "$tid"
+count output raddle logs --attempt 1 "$tid"
+raddle task status "$tid" | grep '^lost'
+raddle result --json "$tid" 2>words | jq -c '[.stdout_complete, .stderr_complete]'
+echo error
+count error raddle run -- sh -c 'echo all; head -c 300000 /dev/zero >&2'
+export QUEUE_URL="$URL&max_output=1K"
+count output raddle run -- head -c 5000 /dev/zero
+"#,
+    );
+    let lost = "only the first 102400 bytes of standard output are kept: 'max_output' in the queue URL of its worker sets how many";
+    let expected = format!(
+        "67108864\n1\n68000000\n0\nsmall\n102400\n0\n102400\n1\n\
+         kept\n102400\n1\n102400\n1\n102400\n1\nlost       {lost}\n[false,true]\n\
+         error\n4\n1\n1024\n1\n"
+    );
+    assert_eq!(told, expected);
 }

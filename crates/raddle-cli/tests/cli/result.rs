@@ -98,15 +98,22 @@ fn ids_may_be_short() {
 #[test]
 fn looking_leaves_no_trace() {
     let world = World::new();
-    for args in
-        [&["status"][..], &["task", "list"], &["worker", "list"], &["queue", "list"], &["doctor"], &["task", "tree"]]
-    {
-        world.raddle(args).ok();
+    let commands: [&[&str]; 9] = [
+        &["status"],
+        &["status", "--watch"],
+        &["task", "list"],
+        &["task", "status", "1000000000000000000"],
+        &["task", "tree"],
+        &["worker", "list"],
+        &["queue", "list"],
+        &["queue", "watch", "q"],
+        &["logs", "1000000000000000000"],
+    ];
+    for args in commands {
+        world.raddle(args).code(2).says("no broker at sqlite:").says("does not exist").says("raddle submit");
     }
-    world.raddle(["task", "status", "1000000000000000000"]).code(2);
-    for args in [&["status", "--watch"][..], &["queue", "watch", "q"]] {
-        world.raddle(args).code(2).says("no project to watch").says("raddle submit");
-    }
+    let doctor = world.raddle(["doctor"]).ok();
+    assert!(doctor.text().contains("warn  broker, database: "), "{}", doctor.text());
     assert!(!world.path().join(".raddle").exists());
 }
 
@@ -129,7 +136,7 @@ fn lists_are_filtered() {
     assert_eq!((names(&["--all", "--name", "w"]).len(), names(&["--name", "w"]).len()), (1, 0));
     let ran = world.raddle(["task", "list", "--limit", "1"]).ok().says("--limit");
     let header: Vec<&str> = ran.lines()[0].split_whitespace().collect();
-    assert_eq!(header, ["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE"]);
+    assert_eq!(header, ["TID", "STATE", "TRY", "QUEUE", "AGE", "TOOK", "NAME", "NOTE", "COMMAND"]);
     assert_eq!(ran.lines().len(), 2);
     let ran = world.raddle(["task", "list", "--limit", "3"]).ok();
     assert_eq!((ran.lines().len(), ran.stderr.as_str()), (4, ""), "there are no more than these");
@@ -188,6 +195,20 @@ fn explanations_name_what_is_in_the_way() {
 }
 
 #[test]
+fn a_tree_that_is_cut_off_says_so() {
+    let world = World::new();
+    let oldest = world.submit(&["--name", "oldest", "--", "true"]);
+    assert_eq!(world.raddle(["task", "tree"]).ok().stderr, "");
+    world.raddle(["submit", "--quiet", "--array", "1-10000", "--", "true"]).ok();
+    let tree = world.raddle(["task", "tree"]).ok().says("more than 10000 tasks").says("raddle task list");
+    assert_eq!(tree.lines().len(), 10_000);
+    let json = world.raddle(["task", "tree", "--json"]).ok().says("more than 10000 tasks");
+    assert_eq!(json.json().as_array().unwrap().len(), 10_000);
+    let one = world.raddle(["task", "tree", &oldest]).ok();
+    assert!(one.text().contains("oldest (created)"), "{}", one.text());
+}
+
+#[test]
 fn trees_show_who_runs_what() {
     let world = World::new();
     let worker = world.worker(&["--name", "w"]);
@@ -216,4 +237,18 @@ fn status_is_shown_again_when_something_happens() {
     until("it is shown again", || watching.stdout().lines().last().is_some_and(|line| line.contains(r#""created":1"#)));
     watching.signal(libc::SIGINT);
     assert_ne!(watching.finish().code, 0);
+}
+
+#[test]
+fn a_list_of_tasks_shows_commands_and_fits_on_a_terminal() {
+    let world = World::new();
+    let long = "a-word-of-the-command ".repeat(20);
+    world.submit(&["--name", "long", "--", "echo", long.trim()]);
+    let whole = world.raddle(["task", "list"]).ok();
+    assert!(whole.lines()[0].ends_with("  COMMAND"), "{}", whole.text());
+    assert!(whole.lines()[1].ends_with(&format!("  echo {}", long.trim())), "{}", whole.text());
+    let shown = world.bash("TERM=xterm script -qec 'stty cols 100; raddle task list' /dev/null").ok();
+    let lines: Vec<&str> = shown.text().lines().map(|line| line.trim_end_matches('\r')).collect();
+    assert_eq!((lines.len(), lines[1].chars().count()), (2, 100), "{lines:?}");
+    assert!(lines[1].contains("  echo a-word") && lines[1].ends_with('…'), "{lines:?}");
 }

@@ -43,7 +43,7 @@ fn closed_descriptors_are_nobodys() {
         let command = "cat; echo hello; echo $RADDLE_TID > tid; ls /nowhere";
         let ran = world.bash(&format!("raddle run -- sh -c '{command}' {closed}; echo $?")).ok();
         assert_eq!(ran.lines().last(), Some(&"2"), "{closed}");
-        let tid = std::fs::read_to_string(world.path().join("tid")).unwrap();
+        let tid = world.read("tid");
         assert_eq!(world.raddle(["result", tid.trim()]).text(), "hello\n", "{closed}");
     }
     let checked = world.bash("sqlite3 .raddle/raddle.db 'PRAGMA integrity_check; SELECT count(*) FROM tasks'").ok();
@@ -106,6 +106,36 @@ fn an_interrupt_reaches_a_task_that_a_worker_runs() {
     started.finish().code(130);
     let tasks = world.raddle(["task", "list", "--json", "--name", "far"]).ok().json();
     assert_eq!(tasks[0]["state"], "cancelled");
+}
+
+/// The mask is inherited across exec.
+#[test]
+fn signals_that_the_starter_has_blocked_are_unblocked() {
+    let world = World::new();
+    let start = |args: &str| world.start_bash(&format!("exec env --block-signal raddle {args}"));
+    let run = start("run -- sh -c 'echo begun; sleep 600'");
+    until("it runs", || run.stdout() == "begun\n");
+    run.stop().code(130).says("stopped on request");
+    let worker = start("worker start --no-detach");
+    worker.tid();
+    worker.stop().ok();
+}
+
+/// Otherwise the task would go on at its worker, or be run again by the next one.
+#[test]
+fn ctrl_backslash_ends_the_task() {
+    let world = World::new();
+    let quit = |name: &str| {
+        let started = world.start_group(["run", "--name", name, "--", "sh", "-c", "echo begun; sleep 600"]);
+        until("it runs", || started.stdout() == "begun\n");
+        assert_eq!(crate::world::kill(-(started.pid() as i32), libc::SIGQUIT), 0, "it leads a group");
+        started.finish().code(130).says("stopped on request");
+        let tasks = world.raddle(["task", "list", "--json", "--name", name]).ok().json();
+        assert_eq!(tasks[0]["state"], "cancelled");
+    };
+    quit("inline");
+    world.worker(&[]);
+    quit("far");
 }
 
 /// Ctrl-C at a terminal reaches the program and all who are in its group. The task is asked to stop, and not interrupted itself.
@@ -194,15 +224,41 @@ fn failures_are_tried_again() {
 }
 
 #[test]
-fn standard_input_is_given_on_request() {
+fn piped_standard_input_reaches_the_task_with_and_without_a_worker() {
     let world = World::new();
-    let ran = world.raddle_with_input(&["run", "--stdin", "--", "wc", "-c"], &[b'x'; 100_000]).ok();
-    assert_eq!(ran.text().trim(), "100000");
-    let ran = world.raddle_with_input(&["run", "--", "wc", "-c"], b"not for the task").ok();
-    assert_eq!(ran.text().trim(), "0");
-    world.raddle_with_input(&["run", "--stdin", "--", "cat"], b"\xff").code(2).says("not UTF-8");
+    world.file("input", "from a file\n");
+    let passes_on = || {
+        let ran = world.bash("echo hi | raddle run -- cat; raddle run -- cat < input; raddle run -- cat").ok();
+        assert_eq!((ran.text(), ran.stderr.as_str()), ("hi\nfrom a file\n", ""));
+        let ran = world.raddle_with_input(&["run", "--", "wc", "-c"], &[b'x'; 100_000]).ok();
+        assert_eq!(ran.text().trim(), "100000");
+        let ran = world.raddle_with_input(&["run", "--stdin", "--", "wc", "-c"], &[b'x'; 100_000]).ok();
+        assert_eq!(ran.text().trim(), "100000");
+    };
+    passes_on();
+    world.worker(&[]);
+    passes_on();
+}
+
+#[test]
+fn standard_input_that_cannot_be_passed_on_is_refused() {
+    let world = World::new();
     let large = vec![b'x'; 16 * 1024 * 1024 + 1];
-    world.raddle_with_input(&["run", "--stdin", "--", "cat"], &large).code(2).says("16 MiB");
+    for args in [&["run", "--stdin", "--", "cat"][..], &["run", "--", "cat"]] {
+        world.raddle_with_input(args, b"\xff").code(2).says("not UTF-8");
+        world.raddle_with_input(args, &large).code(2).says("16 MiB");
+    }
+    assert!(!world.path().join(".raddle").exists(), "nothing was submitted");
+}
+
+#[test]
+fn a_run_says_that_it_waits_for_the_end_of_its_input() {
+    let world = World::new();
+    let script = "(until test -e go; do sleep 0.05; done; echo hi) | raddle run -- cat";
+    let started = world.start_bash(script);
+    until("it says so", || started.stderr().contains("waiting for standard input to end"));
+    world.file("go", "");
+    assert_eq!(started.finish().ok().text(), "hi\n");
 }
 
 #[test]
@@ -265,7 +321,7 @@ fn a_task_whose_worker_vanishes_is_worked_off_here() {
     crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     assert_eq!(second.finish().ok().text(), "second\n");
     first.finish().ok();
-    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n");
+    assert_eq!(world.read("begun"), "begun\nbegun\n");
 }
 
 #[test]
@@ -319,7 +375,7 @@ fn a_run_that_is_suspended_goes_on_where_it_was() {
     world.file("go", "");
     let ran = started.finish().ok();
     assert_eq!((ran.text(), ran.stderr.as_str()), ("ended\n", ""));
-    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\n");
+    assert_eq!(world.read("begun"), "begun\n");
 }
 
 /// Whoever stopped it did not want it to run.
@@ -340,7 +396,7 @@ fn a_run_that_is_killed_while_it_is_suspended_leaves_its_task_paused() {
     let tid = task()["tid"].as_str().unwrap().to_owned();
     world.raddle(["task", "resume", &tid]).ok();
     world.raddle(["wait", &tid]).ok();
-    assert_eq!(std::fs::read_to_string(world.path().join("begun")).unwrap(), "begun\nbegun\n");
+    assert_eq!(world.read("begun"), "begun\nbegun\n");
 }
 
 /// It would read its own output and write it again, without end.
@@ -392,22 +448,7 @@ fn a_task_whose_output_has_no_room_is_stopped() {
     let states: Vec<_> = tasks.as_array().unwrap().iter().map(|task| task["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["completed", "cancelled", "cancelled"]);
     world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0"]).ok();
-    assert_eq!(std::fs::read_to_string(world.path().join("side")).unwrap(), "begun\nbegun\n");
-}
-
-/// Whoever removes what has expired may come between the end of a task and the look of the one who waits for it.
-#[test]
-fn a_result_that_expires_at_once_is_shown_all_the_same() {
-    let world = World::new();
-    world.raddle(["run", "--", "true"]).ok();
-    let purge_at_once = "CREATE TRIGGER purge AFTER INSERT ON done BEGIN
-        DELETE FROM tasks WHERE tid = NEW.tid; DELETE FROM outputs WHERE tid = NEW.tid; DELETE FROM done WHERE tid = NEW.tid; END";
-    world.bash(&format!("sqlite3 .raddle/raddle.db '{purge_at_once}'")).ok();
-    for script in ["echo begin; sleep 0.15; echo end; exit 3", "sleep 0.15; echo begin; echo end; exit 3", "exit 3"] {
-        let ran = world.raddle(["run", "--result-ttl", "0", "--", "sh", "-c", script]).code(3);
-        assert_eq!(ran.text(), if script.contains("echo") { "begin\nend\n" } else { "" });
-        assert_eq!(ran.stderr, "");
-    }
+    assert_eq!(world.read("side"), "begun\nbegun\n");
 }
 
 /// Who waits for the database can be interrupted, and has done nothing then.

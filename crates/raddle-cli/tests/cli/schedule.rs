@@ -33,7 +33,7 @@ fn a_paused_schedule_is_due_at_no_time_wherever_it_is_shown() {
 #[test]
 fn schedules_are_added_listed_paused_and_removed() {
     let world = World::new();
-    assert_eq!(world.raddle(["schedule", "list"]).ok().lines().len(), 1);
+    world.raddle(["schedule", "list"]).code(2).says("no broker at");
     assert!(!world.path().join(".raddle").exists(), "looking leaves no trace");
     let add = ["schedule", "add", "backup", "--cron", "0 3 * * 1-5", "--timezone", "Europe/Berlin", "--missed", "skip"];
     let cmd = ["--lifetime", "10m", "--retry", "2", "--", "./backup.sh", "--all"];
@@ -158,9 +158,9 @@ fn a_resident_worker_fires_and_runs_them() {
 fn a_scheduler_is_a_worker_that_takes_no_tasks() {
     let world = World::new();
     let scheduler = world.start(["schedule", "run"]);
-    until("it is there", || scheduler.stdout().trim().len() == 19);
+    scheduler.tid();
     let tid = scheduler.stdout().trim().to_owned();
-    let listed = world.raddle(["worker", "list", "--json"]).ok().json();
+    let listed = world.workers();
     assert_eq!((&listed[0]["tid"], &listed[0]["type"]), (&tid.as_str().into(), &"scheduler".into()));
     world.raddle(["schedule", "add", "beat", "--every", "100ms", "--", "true"]).ok();
     until("it has fired", || view(&world, "beat")["fired"].as_u64().unwrap() >= 2);
@@ -180,33 +180,31 @@ fn a_scheduler_is_a_worker_that_takes_no_tasks() {
 fn a_spawner_fires_as_well() {
     let world = World::new();
     let spawner = world.start(["spawner", "run", "--warm-pool", "1", "--quiet"]);
-    until("it is there", || spawner.stdout().trim().len() == 19);
+    spawner.tid();
     world.raddle(["schedule", "add", "beat", "--every", "200ms", "--", "sh", "-c", "echo ran >>ran"]).ok();
-    let ran = || fs::read_to_string(world.path().join("ran")).unwrap_or_default().lines().count();
+    let ran = || world.lines("ran").len();
     until("it has run", || ran() >= 2);
     world.raddle(["schedule", "remove", "beat"]).ok();
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
+    spawner.stop().ok();
 }
 
 #[test]
 fn a_manager_fires_as_well_and_nobody_says_otherwise() {
     let world = World::new();
     let prime = world.start(["manager", "serve"]);
-    until("it is there", || prime.stdout().trim().len() == 19);
+    prime.tid();
     let added = world.raddle(["schedule", "add", "beat", "--every", "200ms", "--", "true"]).ok();
     assert!(!added.stderr.contains("nobody is there"), "{}", added.stderr);
     until("it has fired", || view(&world, "beat")["fired"].as_u64().unwrap() >= 1);
     world.raddle(["schedule", "remove", "beat"]).ok();
-    prime.signal(libc::SIGTERM);
-    prime.finish().ok();
+    prime.stop().ok();
 }
 
 #[test]
 fn a_task_that_nobody_takes_in_time_expires() {
     let world = World::new();
     let scheduler = world.start(["schedule", "run"]);
-    until("it is there", || scheduler.stdout().trim().len() == 19);
+    scheduler.tid();
     let tid = world.submit(&["--lifetime", "200ms", "--", "touch", "ran"]);
     world.until_state(&tid, "cancelled");
     let task = world.task(&tid);
@@ -220,8 +218,7 @@ fn a_task_that_nobody_takes_in_time_expires() {
     let expired = || world.raddle(["task", "list", "--status", "cancelled", "--json"]).ok().json();
     until("they expire", || expired().as_array().unwrap().len() >= 5);
     world.raddle(["schedule", "remove", "beat"]).ok();
-    scheduler.signal(libc::SIGTERM);
-    scheduler.finish().ok();
+    scheduler.stop().ok();
     // A worker that comes later runs none of them.
     world.raddle(["worker", "start", "--no-detach", "--idle-exit", "0", "--quiet"]).ok();
     assert!(!world.path().join("ran").exists());
@@ -244,7 +241,7 @@ fn missed_due_times_are_made_up_for_by_policy() {
     }
     // Paused before anybody has fired: nothing is made up for.
     let scheduler = world.start(["schedule", "run"]);
-    until("it is there", || scheduler.stdout().trim().len() == 19);
+    scheduler.tid();
     thread::sleep(Duration::from_millis(300));
     assert_eq!(view(&world, "all")["fired"], 0);
     world.raddle(["schedule", "remove", "skip", "one", "all"]).ok();

@@ -15,31 +15,25 @@ const FLAGS: [&str; 6] = ["spawner", "run", "--warm-pool", "2", "--max-workers",
 
 fn spawner(world: &World, flags: &[&str]) -> Started {
     let spawner = world.start([&FLAGS[..], flags].concat());
-    until("it has said its id", || spawner.stdout().trim().len() == 19);
+    spawner.tid();
     spawner
 }
 
 /// The workers of a spawner: process and load.
 fn workers(world: &World) -> Vec<(i64, f64)> {
-    let list = world.raddle(["worker", "list", "--json"]).ok().json();
-    let one_shot = |worker: &&Value| worker["type"] == "one-shot";
     let pid_and_load = |worker: &Value| (worker["pid"].as_i64().unwrap(), worker["load"].as_f64().unwrap());
-    list.as_array().unwrap().iter().filter(one_shot).map(pid_and_load).collect()
+    world.one_shots().iter().map(pid_and_load).collect()
 }
 
 /// The process of the worker that has this task.
 fn worker_of(world: &World, tid: &str) -> i64 {
     let worker = world.task(tid)["worker"].clone();
-    let list = world.raddle(["worker", "list", "--json"]).ok().json();
+    let list = world.workers();
     list.as_array().unwrap().iter().find(|entry| entry["tid"] == worker).unwrap()["pid"].as_i64().unwrap()
 }
 
 fn kill(pid: i64) {
     crate::world::kill(pid as i32, libc::SIGKILL);
-}
-
-fn lines(world: &World, file: &str) -> Vec<String> {
-    fs::read_to_string(world.path().join(file)).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 fn sockets(world: &World) -> usize {
@@ -84,7 +78,7 @@ fn ten_tasks(world: &World) {
     until("two are warm", || workers(world).len() == 2);
     let tids = world.submit(&["--array", "1-10", "--", "sh", "-c", "echo $PPID >> parents"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    let parents: BTreeSet<String> = lines(world, "parents").into_iter().collect();
+    let parents: BTreeSet<String> = world.lines("parents").into_iter().collect();
     let had_task: BTreeSet<String> = tids.lines().map(|tid| world.task(tid)["worker"].to_string()).collect();
     assert_eq!((parents.len(), had_task.len()), (10, 10), "each task had a worker and a runner of its own");
     until("they are gone, and two are warm again", || workers(world).len() == 2);
@@ -94,8 +88,7 @@ fn ten_tasks(world: &World) {
         world.processes().iter().any(|(_, title)| title.contains(&format!("raddle-{}:spawner:listening", &tid[9..])))
     );
     assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok().says("launched 12 workers");
+    spawner.stop().ok().says("launched 12 workers");
 }
 
 #[test]
@@ -116,13 +109,13 @@ fn killed_in_the_middle(world: &World) {
     let script = "echo $RADDLE_ATTEMPT >> begun; test $RADDLE_ATTEMPT != 1 || { (sleep 600) & echo $! > grandchild; \
                   wait; }";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || lines(world, "grandchild").len() == 1);
-    let grandchild: i64 = lines(world, "grandchild")[0].parse().unwrap();
+    until("it runs", || world.lines("grandchild").len() == 1);
+    let grandchild: i64 = world.lines("grandchild")[0].parse().unwrap();
     let killed_at = Instant::now();
     kill(worker_of(world, &tid));
     world.raddle(["wait", &tid]).ok();
     assert!(killed_at.elapsed() < Duration::from_secs(5), "{:?}", killed_at.elapsed());
-    assert_eq!(lines(world, "begun"), ["1", "2"]);
+    assert_eq!(world.lines("begun"), ["1", "2"]);
     until("nothing of it is left", || !world.processes().iter().any(|(left, _)| i64::from(*left) == grandchild));
     until("it was told", || spawner.stderr().contains("was ended by signal 9"));
     world.raddle(["worker", "stop", spawner.stdout().trim()]).ok();
@@ -156,7 +149,7 @@ fn killed_spawner(world: &World) {
         "echo before; while ! test -e go; do sleep 0.02; done; echo after; echo long >> ran",
     ]);
     world.until_state(&long, "running");
-    until("it is in the middle of them", || lines(world, "ran").len() > 20);
+    until("it is in the middle of them", || world.lines("ran").len() > 20);
     first.signal(libc::SIGKILL);
     assert_eq!(first.finish().code, 128 + libc::SIGKILL);
     until("those that were idle have drained the queue by one each", || {
@@ -167,7 +160,7 @@ fn killed_spawner(world: &World) {
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.file("go", "");
     world.raddle(["wait", &long]).ok();
-    let ran = lines(world, "ran");
+    let ran = world.lines("ran");
     let mut once: Vec<&String> = ran.iter().collect();
     once.sort();
     once.dedup();
@@ -178,8 +171,7 @@ fn killed_spawner(world: &World) {
     let mut said = logs.lines();
     said.dedup();
     assert_eq!(said, ["before", "after"]);
-    next.signal(libc::SIGTERM);
-    next.finish().ok();
+    next.stop().ok();
 }
 
 #[test]
@@ -195,8 +187,7 @@ fn idle_workers_of_a_killed_spawner_are_counted() {
     world.raddle(["task", "ping", &tid]).ok();
     assert_eq!(workers(&world), warm, "they have gone on");
     // They are told to leave with it, although it is not their parent.
-    next.signal(libc::SIGTERM);
-    next.finish().ok().says("launched 0 workers");
+    next.stop().ok().says("launched 0 workers");
     until("they have left", || workers(&world).is_empty());
 }
 
@@ -215,8 +206,7 @@ fn workers_that_cannot_start_are_braked_and_that_is_said() {
     assert!(said.contains("bad.handler.toml"), "what the worker said is there too: {said}");
     fs::remove_file(world.path().join("handlers/bad.handler.toml")).unwrap();
     until("they start again", || workers(&world).len() == 2);
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
+    spawner.stop().ok();
 }
 
 #[test]
@@ -230,15 +220,15 @@ fn workers_leave_when_there_is_nothing_to_do_and_come_back() {
     world.raddle(["wait", &tid]).ok();
     assert!(begun.elapsed() < Duration::from_secs(20), "an arrival does not wait for the next poll");
     // Told to pause, it launches none.
-    until("they have left again", || workers(&world).is_empty());
-    let name = spawner.stdout().trim().to_owned();
+    let name = spawner.tid();
     world.raddle(["task", "pause", &name]).ok();
+    // By their processes: one that is launched already is no worker before it has registered.
+    until("all have left again", || world.processes().len() == 1);
     let tid = world.submit(&["--", "true"]);
     world.raddle(["wait", "--timeout", "1", &tid]).code(124);
     world.raddle(["task", "resume", &name]).ok();
     world.raddle(["wait", &tid]).ok();
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
+    spawner.stop().ok();
 }
 
 #[test]
@@ -284,12 +274,12 @@ fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
     world.until_state(&tid, "running");
     let busy = worker_of(&world, &tid);
     tell(busy);
-    until("it drains", || world.raddle(["worker", "list", "--json"]).ok().json().to_string().contains("draining"));
+    until("it drains", || world.workers().to_string().contains("draining"));
     tell(busy);
     world.raddle(["wait", &tid]).ok();
-    assert_eq!((lines(&world, "begun").len(), &world.task(&tid)["losses"]), (2, &0.into()));
+    assert_eq!((world.lines("begun").len(), &world.task(&tid)["losses"]), (2, &0.into()));
     // One-shot workers are tasks, and take words as every worker does.
-    let worker = world.raddle(["worker", "list", "--json"]).ok().json();
+    let worker = world.workers();
     let worker = worker.as_array().unwrap().iter().find(|worker| worker["type"] == "one-shot").unwrap();
     world.raddle(["worker", "stop", worker["tid"].as_str().unwrap()]).ok();
     world.raddle(["worker", "stop", "--all"]).ok();
@@ -300,7 +290,7 @@ fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
 fn a_task_is_left_to_a_spawner_and_that_is_explained() {
     let world = World::new();
     let spawner = world.start(["spawner", "run", "--warm-pool", "0", "--max-workers", "1", "--poll-ms", "60000"]);
-    until("it has said its id", || spawner.stdout().trim().len() == 19);
+    spawner.tid();
     world.raddle(["run", "--", "sh", "-c", "ps -o args= -p $PPID"]).ok();
     assert_eq!(world.raddle(["task", "list", "--json"]).ok().json()[0]["worker"].as_str().map(str::len), Some(19));
     let first = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
@@ -312,8 +302,7 @@ fn a_task_is_left_to_a_spawner_and_that_is_explained() {
     });
     world.file("go", "");
     world.raddle(["wait", &next]).ok();
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
+    spawner.stop().ok();
 }
 
 #[test]
@@ -365,8 +354,7 @@ fn file_flags_and_environment_say_what_to_keep() {
     assert!(spawner.stderr().contains("worker_image is not used"), "{}", spawner.stderr());
     // What its workers cannot take launches none.
     at(&["submit", "--requires", "tpu", "--", "true"]).ok();
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok().says("launched 3 workers");
+    spawner.stop().ok().says("launched 3 workers");
 }
 
 #[test]
@@ -378,7 +366,6 @@ fn a_pool_that_sizes_itself_and_a_broker_in_memory() {
     let url = format!("unix:{}", world.path().join("work.sock").display());
     let ran = world.raddle(["--queue-url", &url, "submit", "--array", "1-20", "--", "sh", "-c", "echo {} >> ran"]).ok();
     world.raddle(["--queue-url", &url, "wait"].into_iter().chain(ran.lines())).ok();
-    assert_eq!(lines(&world, "ran").len(), 20);
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
+    assert_eq!(world.lines("ran").len(), 20);
+    spawner.stop().ok();
 }

@@ -18,7 +18,7 @@ fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
     let tid = started["tid"].as_str().unwrap();
     let log = started["log"].as_str().unwrap();
     assert!(log.ends_with(&format!(".raddle/worker-{tid}.log")) && fs::metadata(log).is_ok());
-    let workers = world.raddle(["worker", "list", "--json"]).ok().json();
+    let workers = world.workers();
     assert_eq!((&workers[0]["tid"], &workers[0]["pid"]), (&started["tid"], &started["pid"]));
     assert_eq!(workers[0]["capabilities"], serde_json::json!(["@sandbox", "a", "b"]));
     let title = || {
@@ -38,7 +38,7 @@ fn the_environment_configures_a_worker() {
     let world = World::new();
     let script = "export WORKER_CAPS=gpu,cpu WORKER_CONCURRENCY=3 WORKER_IDLE_EXIT=600; raddle worker start";
     world.bash(script).ok();
-    let workers = world.raddle(["worker", "list", "--json"]).ok().json();
+    let workers = world.workers();
     assert_eq!(workers[0]["concurrency"], 3);
     assert_eq!(workers[0]["capabilities"], serde_json::json!(["@sandbox", "cpu", "gpu"]));
 }
@@ -72,7 +72,7 @@ fn a_one_shot_worker_takes_one_task_and_leaves() {
 fn an_old_or_terminated_worker_finishes_its_task() {
     let world = World::new();
     let script = "echo x >> begun; while ! test -e go; do sleep 0.02; done";
-    let begun = || fs::read_to_string(world.path().join("begun")).unwrap_or_default().lines().count();
+    let begun = || world.lines("begun").len();
     let title = |status: &str| world.processes().iter().any(|(_, title)| title.contains(&format!(":worker:{status}")));
     let old = world.submit(&["--", "sh", "-c", script]);
     let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1", "--max-uptime", "0.5"]);
@@ -116,7 +116,7 @@ fn a_worker_leaves_when_nothing_is_waiting() {
     assert_eq!(ran.lines()[0].len(), 19);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.worker(&["--idle-exit", "0.2"]);
-    until("it has left", || world.raddle(["worker", "list", "--json"]).ok().json() == serde_json::json!([]));
+    until("it has left", || world.workers() == serde_json::json!([]));
 }
 
 #[test]
@@ -125,13 +125,12 @@ fn a_worker_finishes_what_it_runs_and_gives_it_back_when_asked_twice() {
     let script = "echo x >> begun; while ! test -e go; do sleep 0.02; done";
     let tid = world.submit(&["--", "sh", "-c", script]);
     let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1"]);
-    let begun = || fs::read_to_string(world.path().join("begun")).unwrap_or_default().lines().count();
+    let begun = || world.lines("begun").len();
     until("the task runs", || begun() == 1);
     worker.signal(libc::SIGTERM);
     until("it heard", || worker.stderr().contains("stopping"));
     world.until_state(&tid, "running");
-    worker.signal(libc::SIGTERM);
-    worker.finish().ok();
+    worker.stop().ok();
     assert_eq!(world.task(&tid)["state"], "created");
 
     let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1"]);
@@ -172,7 +171,7 @@ fn two_workers_started_at_once_share_the_work() {
         echo {} >> ran";
     let tids = world.submit(&["--array", "1-200", "--", "sh", "-c", script]);
     world.raddle(["wait", "--timeout", "50"].into_iter().chain(tids.lines())).ok();
-    let ran = fs::read_to_string(world.path().join("ran")).unwrap();
+    let ran = world.read("ran");
     let mut numbers: Vec<u32> = ran.lines().map(|line| line.parse().unwrap()).collect();
     numbers.sort_unstable();
     assert_eq!(numbers, (1..=200).collect::<Vec<_>>(), "each ran exactly once");
@@ -188,7 +187,7 @@ fn a_resident_worker_starts_one_process_for_each_task_below_one_runner() {
         raddle worker start --no-detach --concurrency 1 --idle-exit 0 --quiet"
     );
     world.bash_apart(&script).ok();
-    let births = fs::read_to_string(world.path().join("births")).unwrap();
+    let births = world.read("births");
     let (pids, runners): (Vec<usize>, BTreeSet<usize>) = births
         .lines()
         .map(|line| line.split_once(' ').unwrap())
@@ -214,7 +213,7 @@ fn a_killed_workers_task_is_finished_by_another() {
     crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
     assert!(killed.elapsed() < LEASE, "it took {:?}: nobody has to wait for the lease", killed.elapsed());
-    assert_eq!(fs::read_to_string(world.path().join("begun")).unwrap(), "x\nx\n");
+    assert_eq!(world.read("begun"), "x\nx\n");
     let shown = world.raddle(["task", "status", &tid]).ok();
     let lines = ["attempt    2\n", "failures   0 of 1\n", "losses     1 of 3, each with its worker\n"];
     assert!(lines.iter().all(|line| shown.text().contains(line)), "{}", shown.text());
@@ -243,10 +242,8 @@ fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     crate::world::kill(pid, libc::SIGCONT);
-    until("both are there again", || {
-        world.raddle(["worker", "list", "--json"]).ok().json().as_array().is_some_and(|workers| workers.len() == 2)
-    });
-    assert_eq!(fs::read_to_string(world.path().join("ran")).unwrap(), "begun\nbegun\nended\n");
+    until("both are there again", || world.workers().as_array().is_some_and(|workers| workers.len() == 2));
+    assert_eq!(world.read("ran"), "begun\nbegun\nended\n");
     let task = world.task(&tid);
     assert_eq!((&task["state"], &task["attempt"], &task["losses"]), (&"completed".into(), &2.into(), &1.into()));
 }

@@ -128,6 +128,40 @@ impl World {
         self.raddle([&["worker", "start"], args].concat()).ok().text().trim().to_owned()
     }
 
+    /// The workers that are alive.
+    pub(crate) fn workers(&self) -> Value {
+        self.list(&["worker", "list"])
+    }
+
+    /// What a command lists; nothing, as long as no command has created the broker.
+    pub(crate) fn list(&self, command: &[&str]) -> Value {
+        let ran = self.raddle([command, &["--json"]].concat());
+        if ran.code == 2 && ran.stderr.contains("no broker at") { Value::Array(Vec::new()) } else { ran.ok().json() }
+    }
+
+    /// The workers of spawners among them.
+    pub(crate) fn one_shots(&self) -> Vec<Value> {
+        let workers = self.workers();
+        workers.as_array().unwrap().iter().filter(|worker| worker["type"] == "one-shot").cloned().collect()
+    }
+
+    /// What a file of this world holds.
+    #[track_caller]
+    pub(crate) fn read(&self, file: impl AsRef<Path>) -> String {
+        fs::read_to_string(self.path().join(file)).unwrap()
+    }
+
+    /// The same without blanks around it.
+    #[track_caller]
+    pub(crate) fn trimmed(&self, file: &str) -> String {
+        self.read(file).trim().to_owned()
+    }
+
+    /// The lines of a file of this world; none, if it is not there.
+    pub(crate) fn lines(&self, file: &str) -> Vec<String> {
+        fs::read_to_string(self.path().join(file)).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
     /// The record of a task.
     pub(crate) fn task(&self, tid: &str) -> Value {
         self.raddle(["task", "status", "--json", tid]).ok().json()
@@ -221,6 +255,18 @@ impl Started {
         String::from_utf8_lossy(&fs::read(&self.stderr).unwrap()).into_owned()
     }
 
+    /// The id that it says first, as text.
+    pub(crate) fn tid(&self) -> String {
+        until("it has said its id", || self.stdout().trim().len() == 19);
+        self.stdout().trim().to_owned()
+    }
+
+    /// Asks it to stop, and waits for its end.
+    pub(crate) fn stop(self) -> Ran {
+        self.signal(libc::SIGTERM);
+        self.finish()
+    }
+
     /// Waits for its end.
     pub(crate) fn finish(self) -> Ran {
         let said = (self.stdout.clone(), self.stderr.clone());
@@ -289,14 +335,14 @@ pub(crate) fn skip(what: &str) {
     raddle_hosts::skip(&format!("there is no {what}: 'cargo xtask test' installs what tests need"));
 }
 
-/// Waits until something holds.
-#[track_caller]
 /// Sends a signal to a process, or to a group if the number is negative. Returns what `kill` does.
 pub(crate) fn kill(pid: i32, signal: i32) -> i32 {
     // SAFETY: kill has no memory effects.
     unsafe { libc::kill(pid, signal) }
 }
 
+/// Waits until something holds.
+#[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {

@@ -24,6 +24,7 @@ proptest! {
             .map(|(c, upper)| if upper { c } else { c.to_ascii_lowercase() })
             .collect();
         prop_assert_eq!(format!("{pad}{mixed}{pad}").parse(), Ok(Control::new(command)));
+        prop_assert_eq!(format!("{{\"command\":\"{mixed}\"}}").parse(), Ok(Control::new(command)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::charter::Refusal;
 use crate::{Limits, Span, spec::InvalidSpec};
@@ -40,36 +41,36 @@ pub struct ParseCeilingError {
 
 const KEYS: &str = "memory_mb, cpu_percent, max_fds, max_procs, timeout or max_tasks";
 
-/// As in `memory_mb=512,timeout=30s`.
+/// As in `memory_mb=512,timeout=30s`: keys and values as in JSON.
 impl FromStr for Ceiling {
     type Err = ParseCeilingError;
 
     fn from_str(text: &str) -> Result<Self, ParseCeilingError> {
-        let mut ceiling = Self::default();
+        let mut all = Map::new();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            ceiling.read(part).ok_or_else(|| ParseCeilingError { part: part.into() })?;
+            let wrong = || ParseCeilingError { part: part.into() };
+            let (key, value) = part.split_once('=').ok_or_else(wrong)?;
+            let value = value.trim();
+            let value = value.parse::<u64>().map_or_else(|_| Value::from(value), Value::from);
+            let one = Map::from_iter([(key.trim().to_owned(), value)]);
+            Self::from_map(one.clone()).filter(|limit| limit.validate().is_ok()).ok_or_else(wrong)?;
+            all.extend(one);
         }
-        Ok(ceiling)
+        Ok(Self::from_map(all).expect("each of them was read"))
     }
 }
 
 impl Ceiling {
-    fn read(&mut self, part: &str) -> Option<()> {
-        let (key, value) = part.split_once('=')?;
-        let value = value.trim();
-        fn number<T: FromStr + PartialEq + Default>(value: &str) -> Option<Option<T>> {
-            value.parse().ok().filter(|number| *number != T::default()).map(Some)
+    fn from_map(map: Map<String, Value>) -> Option<Self> {
+        serde_json::from_value(map.into()).ok()
+    }
+
+    /// What is limited, by its key.
+    fn to_map(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(map)) => map,
+            _ => Map::new(),
         }
-        match key.trim() {
-            "memory_mb" => self.memory_mb = number(value)?,
-            "cpu_percent" => self.cpu_percent = number(value)?,
-            "max_fds" => self.max_fds = number(value)?,
-            "max_procs" => self.max_procs = number(value)?,
-            "timeout" => self.timeout = number::<Span>(value)?,
-            "max_tasks" => self.max_tasks = number(value)?,
-            _ => return None,
-        }
-        Some(())
     }
 
     /// Whether nothing is limited.
@@ -97,12 +98,7 @@ impl Ceiling {
 
     /// Refuses what would allow nothing.
     pub fn validate(&self) -> Result<(), InvalidSpec> {
-        let is_zero = self.memory_mb == Some(0)
-            || self.cpu_percent == Some(0)
-            || self.max_fds == Some(0)
-            || self.max_procs == Some(0)
-            || self.timeout.is_some_and(|timeout| timeout.0.is_zero())
-            || self.max_tasks == Some(0);
+        let is_zero = self.to_map().values().any(|limit| *limit == 0);
         let reason = || "a limit of zero allows nothing: give more, or leave it out".into();
         if is_zero { Err(InvalidSpec { path: "limits".into(), reason: reason() }) } else { Ok(()) }
     }
@@ -142,19 +138,10 @@ fn under<T: Copy + PartialOrd + fmt::Display>(
 /// As it is read.
 impl fmt::Display for Ceiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { memory_mb, cpu_percent, max_fds, max_procs, timeout, max_tasks } = self;
-        let said = [
-            ("memory_mb", memory_mb.map(|n| n.to_string())),
-            ("cpu_percent", cpu_percent.map(|n| n.to_string())),
-            ("max_fds", max_fds.map(|n| n.to_string())),
-            ("max_procs", max_procs.map(|n| n.to_string())),
-            ("timeout", timeout.map(|span| span.0.as_secs_f64().to_string())),
-            ("max_tasks", max_tasks.map(|n| n.to_string())),
-        ];
-        let said = said.into_iter().filter_map(|(key, value)| Some((key, value?)));
-        for (i, (key, value)) in said.enumerate() {
-            write!(f, "{}{key}={value}", if i == 0 { "" } else { "," })?;
-        }
-        Ok(())
+        let said = self.to_map().into_iter().map(|(key, value)| match value {
+            Value::String(text) => format!("{key}={text}"),
+            other => format!("{key}={other}"),
+        });
+        f.write_str(&said.collect::<Vec<_>>().join(","))
     }
 }

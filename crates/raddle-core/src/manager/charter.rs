@@ -32,6 +32,9 @@ pub struct Herald {
     pub argv: Vec<String>,
     /// What is in its environment.
     pub env: BTreeMap<String, String>,
+    /// The file with its registry, where the request names none: the one that this manager has read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<String>,
 }
 
 /// Why a manager does not do what it is asked for.
@@ -153,7 +156,10 @@ impl Charter {
         let limits = self.ceiling.below(&limits)?;
         let mut argv = self.herald.argv.clone();
         argv.extend(["--type".into(), kind]);
-        argv.extend(registry.into_iter().flat_map(|path| ["--registry".into(), path]));
+        match registry.or_else(|| self.herald.registry.clone()) {
+            Some(path) => argv.extend(["--registry".into(), path]),
+            None => argv.push("--no-registry".into()),
+        }
         argv.extend(name.into_iter().flat_map(|name| ["--name".into(), name]));
         if !limits.is_empty() {
             argv.extend(["--limits".into(), limits.to_string()]);
@@ -185,9 +191,6 @@ impl Manager {
         read.limits.validate().map_err(|error| malformed("limits", error.reason))?;
         if read.registry.as_ref().is_some_and(|path| !path.starts_with('/')) {
             return Err(malformed("registry", "has to be a whole path: the prime has a folder of its own".into()));
-        }
-        if read.registry.is_none() && read.kind != PRIME {
-            return Err(malformed("registry", "is missing: a manager spawns what its registry lists".into()));
         }
         Ok(read)
     }

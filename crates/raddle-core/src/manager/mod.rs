@@ -18,7 +18,7 @@ pub use ceiling::{Ceiling, ParseCeilingError};
 pub use charter::{Charter, Herald, Refusal};
 pub use registry::{Registry, RegistryError};
 pub use request::{Request, Wish};
-pub use route::{Errand, admit, managers};
+pub use route::{Errand, admit, admit_to_worker, managers};
 pub use template::{Misfit, Template};
 
 use crate::worker::kind;

@@ -1,10 +1,11 @@
 //! Who is asked: a live manager that lists the task, the least loaded first. A pure decision.
 
-use super::{PRIME, Request, WORKER, Wish, name_of};
+use super::{PRIME, Refusal, Request, WORKER, Wish, name_of};
 use crate::{
     CapSet, Retry, Span, Spec, Target, Tid, WorkerEntry,
     queue_name::{WAITING, requests},
-    spec::is_label,
+    spec::{ANY_HANDLER, handler_tag, is_label, routine_tag},
+    worker::WorkerInfo,
 };
 
 /// A request, as it is submitted.
@@ -69,5 +70,45 @@ pub fn admit(kind: &str, text: String, workers: &[WorkerEntry]) -> Errand {
         }
         None if wait => Errand { spec: Spec { queue: WAITING.into(), requires: needs, ..spec }, parent: None },
         None => left_to(spec),
+    }
+}
+
+/// The task that a message to the inbox of a worker is. It waits in the first queue that the worker serves, where others may take it as well.
+pub fn admit_to_worker(worker: &WorkerInfo, text: &str) -> Result<Spec, Refusal> {
+    let Request { wish, priority, timeout, limits, .. } = Request::parse(text)?;
+    let asked = match wish {
+        Wish::Spec(spec) => *spec,
+        Wish::Task(task, params) => {
+            let spec = offered(worker, &task)?;
+            Spec { name: is_label(&task).then_some(task), kwargs: params, timeout, limits, ..spec }
+        }
+    };
+    let queue = worker.queues.first().cloned().unwrap_or_else(|| asked.queue.clone());
+    let spec = Spec { queue, priority: priority.unwrap_or(asked.priority), ..asked };
+    spec.validate()?;
+    Ok(spec)
+}
+
+/// The routine or handler of a worker that is asked for by its name, or by a capability that its handlers provide.
+fn offered(worker: &WorkerInfo, task: &str) -> Result<Spec, Refusal> {
+    let has = |tag: &str| worker.capabilities.iter().any(|offered| offered == tag);
+    if has(&routine_tag(task)) {
+        return Ok(Spec::new(Target::Routine(task.into())));
+    }
+    if has(&handler_tag(task)) {
+        return Ok(Spec::new(Target::Handler(task.into())));
+    }
+    match CapSet::from_people(task) {
+        Ok(requires) if has(task) && has(&handler_tag(ANY_HANDLER)) => {
+            Ok(Spec { requires, ..Spec::new(Target::Handler(ANY_HANDLER.into())) })
+        }
+        _ => {
+            let named = |tag: &str| {
+                let name = tag.strip_prefix("@routine:").or_else(|| tag.strip_prefix("@handler:"))?;
+                (name != ANY_HANDLER).then(|| name.to_owned())
+            };
+            let known = worker.capabilities.iter().filter_map(named).collect();
+            Err(Refusal::Unknown { task: task.into(), kind: worker.kind.clone(), known })
+        }
     }
 }

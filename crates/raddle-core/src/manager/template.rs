@@ -9,22 +9,26 @@ use crate::{Limits, Span, spec::Isolation};
 
 /// A task that can be asked for by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Template {
-    /// What is run: the program, and its arguments.
-    pub(super) command: Vec<Vec<Piece>>,
-    /// What is given to it on its standard input.
-    pub(super) stdin: Option<Vec<Piece>>,
+    /// What is run: the program, and its arguments, with places for parameters.
+    pub(super) command: Vec<String>,
+    /// What is given to it on its standard input, with places as well.
+    pub(super) stdin: Option<String>,
     /// What can be asked for.
+    #[serde(default)]
     pub(super) params: BTreeMap<String, Param>,
     pub(super) timeout: Option<Span>,
+    #[serde(default)]
     pub(super) limits: Limits,
+    #[serde(default)]
     pub(super) env: BTreeMap<String, String>,
     pub(super) cwd: Option<String>,
+    #[serde(default)]
     pub(super) isolation: Isolation,
 }
 
 /// A part of an argument.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Piece {
     /// As it stands.
     Text(String),
@@ -34,12 +38,40 @@ pub(super) enum Piece {
 
 /// What can be given for a parameter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Declared")]
 pub(super) struct Param {
+    #[serde(rename = "type")]
     pub(super) kind: Kind,
     /// Without it, the parameter has to be given.
     pub(super) default: Option<Value>,
     /// Nothing but these.
     pub(super) choices: Option<Vec<Value>>,
+}
+
+/// A parameter as it is written: the name of its type, or that with more.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "a parameter is \"string\", \"integer\", \"number\" or \"boolean\", or a table { type, default, choices }"
+)]
+enum Declared {
+    Kind(Kind),
+    More {
+        #[serde(default, rename = "type")]
+        kind: Kind,
+        default: Option<Value>,
+        choices: Option<Vec<Value>>,
+    },
+}
+
+impl From<Declared> for Param {
+    fn from(declared: Declared) -> Self {
+        match declared {
+            Declared::Kind(kind) => Self { kind, default: None, choices: None },
+            Declared::More { kind, default, choices } => Self { kind, default, choices },
+        }
+    }
 }
 
 /// The type of a parameter.
@@ -116,6 +148,7 @@ pub(super) fn listed(words: &str, names: &[String]) -> String {
 
 /// What ends the options of a command, by an old agreement.
 const END_OF_OPTIONS: &str = "--";
+const CHECKED: &str = "the registry was checked when it was read";
 /// As much of a value as is shown.
 const SHOWN: usize = 80;
 
@@ -130,8 +163,9 @@ impl Template {
             values.insert(name.as_str(), param.value(name, given.get(name))?);
         }
         let mut argv = Vec::with_capacity(self.command.len());
-        for pieces in &self.command {
-            let argument = write(pieces, &values);
+        for text in &self.command {
+            let pieces = parse(text).expect(CHECKED);
+            let argument = write(&pieces, &values);
             if let Some(Piece::Param(name)) = pieces.first()
                 && argument.starts_with('-')
                 && !argv.iter().any(|before| before == END_OF_OPTIONS)
@@ -140,8 +174,40 @@ impl Template {
             }
             argv.push(argument);
         }
-        Ok((argv, self.stdin.as_ref().map(|pieces| write(pieces, &values))))
+        Ok((argv, self.stdin.as_ref().map(|text| write(&parse(text).expect(CHECKED), &values))))
     }
+}
+
+pub(super) fn is_param(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Reads an argument with places for parameters: `{name}`; `{{` and `}}` are braces.
+pub(super) fn parse(text: &str) -> Result<Vec<Piece>, String> {
+    let (mut pieces, mut plain, mut rest) = (Vec::new(), String::new(), text);
+    while let Some(at) = rest.find(['{', '}']) {
+        plain.push_str(&rest[..at]);
+        let (brace, behind) = rest[at..].split_at(1);
+        if let Some(behind) = behind.strip_prefix(brace) {
+            plain.push_str(brace);
+            rest = behind;
+            continue;
+        }
+        let name = if brace == "{" { behind.split_once('}') } else { None };
+        let Some((name, behind)) = name.filter(|(name, _)| is_param(name)) else {
+            return Err("has a brace that belongs to no place: write {name}, or {{ and }} for braces".into());
+        };
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(std::mem::take(&mut plain)));
+        }
+        pieces.push(Piece::Param(name.into()));
+        rest = behind;
+    }
+    plain.push_str(rest);
+    if !plain.is_empty() {
+        pieces.push(Piece::Text(plain));
+    }
+    Ok(pieces)
 }
 
 fn write(pieces: &[Piece], values: &BTreeMap<&str, String>) -> String {
@@ -154,6 +220,21 @@ fn write(pieces: &[Piece], values: &BTreeMap<&str, String>) -> String {
 }
 
 impl Param {
+    /// Refuses what no parameter could be.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let values = self.default.iter().chain(self.choices.iter().flatten());
+        if let Some(wrong) = values.into_iter().find(|value| self.kind.write(value).is_none()) {
+            return Err(format!("is {}, and {} is none", self.kind.as_str(), shown(wrong)));
+        }
+        match (&self.default, &self.choices) {
+            (_, Some(choices)) if choices.is_empty() => Err("has no choices: leave them out to take any".into()),
+            (Some(default), Some(choices)) if !choices.contains(default) => {
+                Err(format!("has the default {}, which is none of its choices", shown(default)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn value(&self, name: &str, given: Option<&Value>) -> Result<String, Misfit> {
         let name = || name.to_owned();
         let value = given.or(self.default.as_ref());

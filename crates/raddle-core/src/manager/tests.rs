@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Limits, Spec, Target, Tid, WorkerEntry,
+    Limits, Span, Spec, Target, Tid, WorkerEntry,
     queue_name::{Desk, QueueName, WAITING, requests},
     worker::{Beat, WorkerInfo, WorkerStatus},
 };
@@ -32,7 +32,7 @@ fn charter(kind: &str) -> Charter {
         kind: kind.into(),
         registry: Registry::from_toml(TASKS).unwrap(),
         ceiling: "memory_mb=128,timeout=60".parse().unwrap(),
-        herald: Herald { argv: vec!["raddle".into(), "manager".into(), "serve".into()], env: Default::default() },
+        herald: Herald { argv: ["raddle", "manager", "serve"].map(Into::into).into(), ..Herald::default() },
     }
 }
 
@@ -153,7 +153,7 @@ fn the_prime_makes_managers_within_its_own_limits() {
         "prime",
         r#"{"task": "worker", "params": {"type": "ai", "registry": "/r.toml", "limits": {"memory_mb": 8, "max_tasks": 3}}}"#,
     );
-    let words = "raddle manager serve --type ai --registry /r.toml --limits memory_mb=8,timeout=60,max_tasks=3";
+    let words = "raddle manager serve --type ai --registry /r.toml --limits max_tasks=3,memory_mb=8,timeout=60";
     let words: Vec<String> = words.split(' ').map(Into::into).collect();
     assert_eq!(spec.unwrap().target, Target::Command(words));
     let wrong = |params: &str| refused("prime", &format!(r#"{{"task": "worker", "params": {params}}}"#));
@@ -163,7 +163,6 @@ fn the_prime_makes_managers_within_its_own_limits() {
     }
     assert!(wrong(r#"{"type": "a b", "registry": "/r"}"#).contains("lower-case"));
     assert!(wrong(r#"{"type": "ai", "registry": "r"}"#).starts_with("at 'params.registry'"));
-    assert!(wrong(r#"{"type": "ai"}"#).contains("is missing"));
     assert!(wrong(r#"{"registry": "/r"}"#).contains("missing field `type`"));
     assert_eq!(
         refused("unix", r#"{"task": "worker", "params": {"type": "ai", "registry": "/r"}}"#),
@@ -172,33 +171,67 @@ fn the_prime_makes_managers_within_its_own_limits() {
 }
 
 #[test]
+fn a_manager_without_a_registry_has_that_of_the_prime() {
+    let request = r#"{"task": "worker", "params": {"type": "secondary"}}"#;
+    let mut charter = Charter { ceiling: Ceiling::default(), ..charter("prime") };
+    for (registry, words) in [(None, "--no-registry"), (Some("/r.toml"), "--registry /r.toml")] {
+        charter.herald.registry = registry.map(Into::into);
+        let spec = charter.resolve(Spec::new(Target::Request(request.into()))).unwrap();
+        let words = format!("raddle manager serve --type secondary {words}");
+        assert_eq!(spec.target, Target::Command(words.split(' ').map(Into::into).collect()));
+    }
+}
+
+#[test]
+fn a_request_to_a_worker_is_a_task_for_what_it_offers() {
+    let worker = WorkerInfo {
+        capabilities: "@routine:add,@handler:count,@handler:any,text".parse().unwrap(),
+        queues: vec!["first".into(), "second".into()],
+        ..WorkerInfo::new("w", kind::RESIDENT)
+    };
+    let ask = |text: &str| admit_to_worker(&worker, text);
+    let spec = ask(r#"{"task": "add", "params": {"a": 1}, "priority": 7, "timeout": "5s"}"#).unwrap();
+    assert_eq!((&spec.target, spec.queue.as_str()), (&Target::Routine("add".into()), "first"));
+    assert_eq!((&spec.kwargs["a"], spec.priority, spec.timeout), (&json!(1), 7, Some(Span::secs(5))));
+    assert_eq!(ask(r#"{"task": "count"}"#).unwrap().target, Target::Handler("count".into()));
+    let spec = ask(r#"{"task": "text"}"#).unwrap();
+    assert_eq!((spec.target, spec.requires.to_string()), (Target::Handler("any".into()), "text".into()));
+    let spec = ask(r#"{"spec": {"target": {"command": ["true"]}, "priority": 2}}"#).unwrap();
+    assert_eq!((spec.queue.as_str(), spec.priority), ("first", 2));
+    let refused = |text: &str| ask(text).unwrap_err().to_string();
+    assert_eq!(refused(r#"{"task": "video"}"#), "unknown task 'video': worker-resident lists count, add");
+    assert!(refused("add").contains("not JSON"));
+    assert!(refused(r#"{"task": "@routine:add"}"#).contains("unknown task"));
+}
+
+#[test]
 fn what_is_wrong_with_a_registry_is_said_with_its_line() {
     for (text, line, words) in [
-        ("[task.a]\ncommand = []", 2, "task 'a': command names no program"),
-        ("\n[task.a]\ncommand = ['', 'x']", 3, "command names no program"),
-        ("[task.a]\n\ncommand = ['{x}']\nparams = { x = 'string' }", 3, "the program itself cannot be a parameter"),
+        ("[task.a]\ncommand = []", 1, "task 'a': command names no program"),
+        ("\n[task.a]\ncommand = ['', 'x']", 2, "command names no program"),
+        ("[task.a]\n\ncommand = ['{x}']\nparams = { x = 'string' }", 1, "the program itself cannot be a parameter"),
         (
             "[task.a]\ncommand = ['x', '{y}']",
-            2,
+            1,
             "'{y}' has a place for 'y', which is not among its params: declare it there",
         ),
         (
             "[task.a]\ncommand = ['x', '{']",
-            2,
+            1,
             "has a brace that belongs to no place: write {name}, or {{ and }} for braces",
         ),
-        ("[task.a]\ncommand = ['x', 'a}b']", 2, "has a brace"),
-        ("[task.a]\ncommand = ['x']\n[task.a.params]\ny = 'string'", 2, "parameter 'y' is used nowhere: write {y}"),
+        ("[task.a]\ncommand = ['x', 'a}b']", 1, "has a brace"),
+        ("[task.a]\ncommand = ['x']\n[task.a.params]\ny = 'string'", 1, "parameter 'y' is used nowhere: write {y}"),
         ("[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = 'text'", 4, "a parameter is \"string\""),
         (
             "[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { type = 'integer', default = 'x' }",
-            4,
+            1,
             "parameter 'y' is a whole number, and \"x\" is none",
         ),
-        ("[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { choices = [] }", 4, "has no choices"),
+        ("[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { choices = [] }", 1, "has no choices"),
         (
             "[task.a]\ncommand = ['x', '{y}']\n[task.a.params]\ny = { default = 'c', choices = ['d'] }",
-            4,
+            1,
             "none of its choices",
         ),
         ("[task.a]\ncommand = 'x'", 2, "invalid type: string"),
@@ -219,7 +252,7 @@ fn what_is_wrong_with_a_registry_is_said_with_its_line() {
 
 #[test]
 fn limits_are_read_as_they_are_written() {
-    let text = "memory_mb=512,cpu_percent=50,max_fds=64,max_procs=8,timeout=1.5,max_tasks=4";
+    let text = "cpu_percent=50,max_fds=64,max_procs=8,max_tasks=4,memory_mb=512,timeout=1.5";
     assert_eq!(text.parse::<Ceiling>().unwrap().to_string(), text);
     assert_eq!("".parse::<Ceiling>().unwrap(), Ceiling::default());
     for wrong in ["memory=1", "memory_mb", "memory_mb=0", "max_tasks=-1", "timeout=0", "timeout=soon"] {
@@ -251,7 +284,7 @@ fn a_manager_says_where_it_is_asked_and_how_busy_it_is() {
     let unix = manager(1, "unix", "grep,sed", 4);
     assert_eq!((unix.queue.as_str(), unix.load), ("worker.unix.requests", 0.4));
     assert_eq!(manager(1, PRIME, "", 0).queue, "raddle.spawn.requests");
-    assert_eq!(one_shot(&unix).queue, format!("T{}.ctrl_in", unix.tid));
+    assert_eq!(one_shot(&unix).queue, format!("T{}.inbox", unix.tid));
 }
 
 #[test]

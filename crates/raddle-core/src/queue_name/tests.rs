@@ -59,6 +59,23 @@ fn task_queues_have_the_names_of_the_contract() {
 }
 
 #[test]
+fn a_queue_of_a_task_may_have_the_short_id() {
+    let tid: Tid = "1790000000000000001".parse().unwrap();
+    for port in Port::ALL {
+        assert_eq!(format!("T0000000001.{port}").parse(), Ok(QueueArg::Short(tid.short(), port)));
+        assert_eq!(format!("T{tid}.{port}").parse(), Ok(QueueArg::Full(QueueName::Task(tid, port))));
+    }
+    for text in ["T179.ctrl_in", "T0000000001.ctrl", "T1790000000000000001.inbox.x", "T9990000000000000001.ctrl_in"] {
+        let error = text.parse::<QueueArg>().expect_err(text);
+        assert!(error.to_string().contains(".ctrl_in or .ctrl_out"), "{error}");
+    }
+    for text in ["jobs", "T1.jobs", "Task.inbox", "T.inbox", "T1790000000000000001", "t0000000001.inbox"] {
+        assert_eq!(text.parse(), Ok(QueueArg::Full(QueueName::Free(text.into()))));
+    }
+    assert!(matches!("a b".parse::<QueueArg>(), Err(ParseQueueArgError::Name(_))));
+}
+
+#[test]
 fn near_misses_are_queues_of_their_own() {
     for text in [
         "T1790000000000000001",

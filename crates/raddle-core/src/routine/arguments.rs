@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::{Value, value::RawValue};
 
-use super::{Encoding, Failure, Given};
+use super::{Encoding, Failure, Given, octets};
 
 /// What a function is given, one after the other.
 pub struct Arguments<'a>(Source<'a>);
@@ -51,7 +51,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// The next one, which the function calls `name`.
-    pub fn next<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, Failure> {
+    pub fn next<T: DeserializeOwned + 'static>(&mut self, name: &str) -> Result<T, Failure> {
         let missing = || Failure::Unfit(format!("'{name}' is missing"));
         let read = match &mut self.0 {
             Source::Task { positional, named } => {
@@ -61,7 +61,7 @@ impl<'a> Arguments<'a> {
                 };
                 serde_json::from_value(value).map_err(|error| error.to_string())
             }
-            Source::Packed(rest) => T::deserialize(rest).map_err(|error| error.to_string()),
+            Source::Packed(rest) => octets::read(rest).map_err(|error| error.to_string()),
             Source::Json(rest) => {
                 serde_json::from_str(rest.next().ok_or_else(missing)?.get()).map_err(|error| error.to_string())
             }

@@ -4,17 +4,17 @@
 //! | --- | --- | --- |
 //! | whole numbers | all | all, digit by digit; whoever reads them as doubles loses some beyond 2⁵³ |
 //! | NaN and infinities | yes | refused |
-//! | bytes | as such | a list of numbers |
+//! | bytes, a `Vec<u8>` among them | as such | a list of numbers |
 //! | keys that are numbers | yes | as text, and numbers again where a number is expected |
 //! | other keys that are no text | yes | refused |
 //! | types with one form for people and one for machines, such as IP addresses | for machines | for people |
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{any::Any, finite::Finite};
+use super::{any::Any, finite::Finite, octets};
 
 /// How the values of a call are written down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,30 +45,38 @@ impl Encoding {
     }
 
     /// Writes a value down, or says why it cannot be.
-    pub fn write<T: Serialize + ?Sized>(self, value: &T) -> Result<Vec<u8>, String> {
+    pub fn write<T: Serialize + 'static>(self, value: &T) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes, value)?;
         Ok(bytes)
     }
 
     /// The same, after what stands there.
-    pub(super) fn write_to<T: Serialize + ?Sized>(self, bytes: &mut Vec<u8>, value: &T) -> Result<(), String> {
+    pub(super) fn write_to<T: Serialize + 'static>(self, bytes: &mut Vec<u8>, value: &T) -> Result<(), String> {
         match self {
-            Self::MessagePack => rmp_serde::encode::write_named(bytes, value).map_err(|error| error.to_string()),
+            Self::MessagePack => {
+                let written = match octets::as_bytes(value) {
+                    Some(octets) => rmp_serde::Serializer::new(bytes).serialize_bytes(octets),
+                    None => rmp_serde::encode::write_named(bytes, value),
+                };
+                written.map_err(|error| error.to_string())
+            }
             Self::Json => serde_json::to_writer(bytes, &Finite(value)).map_err(|error| error.to_string()),
         }
     }
 
     /// Reads a value, or says why there is none.
-    pub fn read<T: DeserializeOwned>(self, bytes: &[u8]) -> Result<T, String> {
+    pub fn read<T: DeserializeOwned + 'static>(self, bytes: &[u8]) -> Result<T, String> {
         match self {
-            Self::MessagePack => rmp_serde::from_slice(bytes).map_err(|error| error.to_string()),
+            Self::MessagePack => {
+                octets::read(&mut rmp_serde::Deserializer::from_read_ref(bytes)).map_err(|error| error.to_string())
+            }
             Self::Json => serde_json::from_slice(bytes).map_err(|error| error.to_string()),
         }
     }
 
     /// Writes a value of a type that is known in another encoding.
-    pub fn rewrite<T: Serialize + DeserializeOwned>(self, bytes: &[u8], to: Self) -> Result<Vec<u8>, String> {
+    pub fn rewrite<T: Serialize + DeserializeOwned + 'static>(self, bytes: &[u8], to: Self) -> Result<Vec<u8>, String> {
         to.write(&self.read::<T>(bytes)?)
     }
 

@@ -37,7 +37,7 @@ pub struct Rewriting<'a> {
 
 impl Form {
     /// A value that a function gives back.
-    pub fn value<T: Serialize + ?Sized>(self, value: &T) -> Outcome {
+    pub fn value<T: Serialize + 'static>(self, value: &T) -> Outcome {
         match self {
             Self::Task => {
                 serde_json::to_value(value).map(Answer::Json).map_err(|error| Failure::Unwritable(error.to_string()))
@@ -67,7 +67,7 @@ impl Packed {
 
     /// Adds one, which the function calls `name`.
     #[must_use]
-    pub fn argument<T: Serialize + ?Sized>(mut self, name: &str, value: &T) -> Self {
+    pub fn argument<T: Serialize + 'static>(mut self, name: &str, value: &T) -> Self {
         if let Err(error) = Encoding::MessagePack.write_to(&mut self.bytes, value) {
             self.refused.get_or_insert(format!("the argument '{name}' cannot be written down: {error}"));
         }
@@ -94,7 +94,7 @@ impl<'a> Rewriting<'a> {
     }
 
     /// Writes the next one, which the function calls `name`.
-    pub fn next<T: Serialize + DeserializeOwned>(&mut self, name: &str) -> Result<(), String> {
+    pub fn next<T: Serialize + DeserializeOwned + 'static>(&mut self, name: &str) -> Result<(), String> {
         let value: T = self.arguments.next(name).map_err(|failure| failure.to_string())?;
         if self.json.len() > 1 {
             self.json.push(b',');

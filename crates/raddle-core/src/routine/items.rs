@@ -21,7 +21,7 @@ struct Written<S> {
 /// The items of a function that was asked in this form.
 pub fn items<S>(form: Form, stream: S) -> Items
 where
-    S: Stream<Item: Serialize> + Send + 'static,
+    S: Stream<Item: Serialize + 'static> + Send + 'static,
 {
     Box::pin(Written { form, stream: Box::pin(stream) })
 }
@@ -35,7 +35,7 @@ pub async fn gather(mut items: Items) -> Result<Value, Failure> {
     Ok(Value::Array(all))
 }
 
-impl<S: Stream<Item: Serialize>> Stream for Written<S> {
+impl<S: Stream<Item: Serialize + 'static>> Stream for Written<S> {
     type Item = Outcome;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Outcome>> {

@@ -10,6 +10,7 @@ mod encoding;
 mod finite;
 mod form;
 mod items;
+mod octets;
 
 use std::{collections::BTreeMap, fmt, future::Future, pin::Pin};
 

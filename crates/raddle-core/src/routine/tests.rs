@@ -26,9 +26,21 @@ fn arguments_come_by_position_and_by_name() {
     assert_eq!(pair(job(json!([1, "a"]), json!({}))), Ok((1, "a".into())));
     assert_eq!(pair(job(json!([1]), json!({ "text": "a" }))), Ok((1, "a".into())));
     assert_eq!(pair(job(json!([]), json!({ "text": "a", "number": 1 }))), Ok((1, "a".into())));
-    let packed = Packed::new(2).argument("number", &1).argument("text", "a").finish().unwrap();
+    let packed = Packed::new(2).argument("number", &1).argument("text", &"a").finish().unwrap();
     assert_eq!(pair(Given::Call(Encoding::MessagePack, &packed)), Ok((1, "a".into())));
     assert_eq!(pair(Given::Call(Encoding::Json, b" [ 1 , \"a\" ] ")), Ok((1, "a".into())));
+}
+
+#[test]
+fn an_argument_that_is_a_vec_of_bytes_is_copied() {
+    let bytes = vec![200_u8; 70_000];
+    let packed = Packed::new(2).argument("first", &bytes).argument("second", &"a").finish().unwrap();
+    assert_eq!(packed.len(), 1 + 5 + bytes.len() + 2);
+    let mut arguments = Arguments::of(Given::Call(Encoding::MessagePack, &packed), 2).unwrap();
+    assert_eq!(arguments.next::<Vec<u8>>("first"), Ok(bytes.clone()));
+    assert_eq!(arguments.next::<String>("second"), Ok("a".into()));
+    let Ok(Answer::Bytes(answer)) = Form::Call(Encoding::MessagePack).value(&bytes) else { panic!("another form") };
+    assert_eq!(answer.len(), 5 + bytes.len());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use jiff::civil::{Date, DateTime, Time, date, time};
 
 use super::Cron;
 
-/// How far ahead and back a day is looked for. The rarest there are, such as a fifth Monday in February, are at most 40 years apart.
+/// How far ahead a day is looked for. The rarest there are, such as a fifth Monday in February, are at most 40 years apart.
 pub(super) const FARTHEST_YEARS: i16 = 60;
 
 impl Cron {
@@ -18,18 +18,6 @@ impl Cron {
         }
         let day = self.day_after(day)?;
         Some(day.to_datetime(self.time_from(Time::midnight())?))
-    }
-
-    /// The last time at or before another.
-    pub(super) fn last_to(&self, to: DateTime) -> Option<DateTime> {
-        let (day, at) = (to.date(), to.time());
-        if self.is_on(day)
-            && let Some(found) = self.time_to(at)
-        {
-            return Some(day.to_datetime(found));
-        }
-        let day = self.day_before(day)?;
-        Some(day.to_datetime(self.time_to(time(23, 59, 59, 0))?))
     }
 
     /// Whether there is a day for it at all.
@@ -76,21 +64,6 @@ impl Cron {
         None
     }
 
-    fn day_before(&self, day: Date) -> Option<Date> {
-        let first_year = day.year().saturating_sub(FARTHEST_YEARS);
-        let mut day = day.yesterday().ok()?;
-        while day.year() >= first_year {
-            if !self.has_month(day) {
-                day = day.first_of_month().yesterday().ok()?;
-            } else if self.has_day(day) {
-                return Some(day);
-            } else {
-                day = day.yesterday().ok()?;
-            }
-        }
-        None
-    }
-
     /// The first time of a day at or after another.
     fn time_from(&self, at: Time) -> Option<Time> {
         let (hour, minute, second) = (at.hour() as u32, at.minute() as u32, at.second() as u32);
@@ -107,24 +80,6 @@ impl Cron {
         }
         Some(clock(next(self.hours, hour + 1)?, first_minute, first_second))
     }
-
-    /// The last time of a day at or before another.
-    fn time_to(&self, at: Time) -> Option<Time> {
-        let (hour, minute, second) = (at.hour() as u32, at.minute() as u32, at.second() as u32);
-        let (last_minute, last_second) = (last(self.minutes, 59)?, last(self.seconds, 59)?);
-        if has(self.hours, hour) {
-            if has(self.minutes, minute)
-                && let Some(second) = last(self.seconds, second)
-            {
-                return Some(clock(hour, minute, second));
-            }
-            if let Some(minute) = minute.checked_sub(1).and_then(|minute| last(self.minutes, minute)) {
-                return Some(clock(hour, minute, last_second));
-            }
-        }
-        let hour = hour.checked_sub(1).and_then(|hour| last(self.hours, hour))?;
-        Some(clock(hour, last_minute, last_second))
-    }
 }
 
 fn clock(hour: u32, minute: u32, second: u32) -> Time {
@@ -139,10 +94,4 @@ fn has(set: u64, value: u32) -> bool {
 fn next(set: u64, value: u32) -> Option<u32> {
     let rest = set >> value;
     (rest != 0).then(|| value + rest.trailing_zeros())
-}
-
-/// The last of a set up to `value`.
-fn last(set: u64, value: u32) -> Option<u32> {
-    let rest = set & (u64::MAX >> (63 - value));
-    (rest != 0).then(|| 63 - rest.leading_zeros())
 }

@@ -123,11 +123,6 @@ impl Schedule {
         jitter.mul_f64(unit_interval(name ^ unix_nanos(due) as u64))
     }
 
-    /// Whether another says the same, but for whether it begins paused.
-    pub fn agrees_with(&self, other: &Self) -> bool {
-        *self == Self { paused: self.paused, ..other.clone() }
-    }
-
     /// Whether another is due at the same times.
     fn keeps_time_of(&self, other: &Self) -> bool {
         (self.every, &self.cron, self.zone(), self.start) == (other.every, &other.cron, other.zone(), other.start)

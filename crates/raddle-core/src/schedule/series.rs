@@ -55,14 +55,9 @@ impl<'a> Series<'a> {
     pub(super) fn count(&self, from: Timestamp, to: Timestamp, most: u64) -> u64 {
         match self {
             Self::Every(every, _) => periods(from, *every, to).map_or(0, |n| u64::try_from(n).map_or(0, |n| n + 1)),
-            Self::Cron(cron, zone) => {
-                let (mut n, mut at) = (1, to);
-                while n < most
-                    && let Some(before) = last_up_to(cron, zone, at - Duration::from_nanos(1)).filter(|at| *at >= from)
-                {
-                    (n, at) = (n + 1, before);
-                }
-                n
+            Self::Cron(..) => {
+                let all = std::iter::successors(Some(from), |at| self.after(*at)).take_while(|at| *at <= to);
+                all.take(usize::try_from(most).unwrap_or(usize::MAX)).count() as u64
             }
         }
     }
@@ -156,20 +151,26 @@ fn next_after(cron: &Cron, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> 
     }
 }
 
+/// `next_after` grows with the moment that it looks from. So the shortest time back from `at` after which one is due is found by bisection, and that one is the
+/// last.
 fn last_up_to(cron: &Cron, zone: &TimeZone, at: Timestamp) -> Option<Timestamp> {
-    let mut last = whole_second(at)?;
-    let horizon = last.checked_sub(HORIZON).unwrap_or(Timestamp::MIN);
-    loop {
-        let stretch = Stretch::around(zone, last);
-        let found = cron.last_to(stretch.offset.to_datetime(last)).filter(|found| *found >= stretch.counts_from(cron));
-        if let Some(found) = found {
-            return stretch.offset.to_timestamp(found).ok();
+    let due_within = |seconds: u64| {
+        let from = at.checked_sub(Duration::from_secs(seconds)).ok()?;
+        next_after(cron, zone, from).filter(|due| *due <= at)
+    };
+    let (mut back, mut too_short) = (1, 0);
+    while due_within(back).is_none() {
+        if back == HORIZON.as_secs() {
+            return None;
         }
-        if let Some(made_up) = stretch.makes_up_for(cron) {
-            return Some(made_up);
-        }
-        last = stretch.from?.checked_sub(SECOND).ok().filter(|last| *last >= horizon)?;
+        too_short = back;
+        back = (back * 2).min(HORIZON.as_secs());
     }
+    while back - too_short > 1 {
+        let middle = too_short.midpoint(back);
+        *if due_within(middle).is_some() { &mut back } else { &mut too_short } = middle;
+    }
+    due_within(back)
 }
 
 /// The second that a moment is in.

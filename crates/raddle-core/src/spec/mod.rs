@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::{
     CapSet, Limits, Retry, Span, Tally, Tid,
     moment::{nanos_after, unix_nanos},
+    text::{is_default, names},
     trace::{TraceParent, TraceState},
 };
 
@@ -87,7 +88,7 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "Limits::is_empty", deserialize_with = "table::only")]
     pub limits: Limits,
     /// How often to try, and how long to wait in between.
-    #[serde(default, skip_serializing_if = "is_default_retry", deserialize_with = "table::only")]
+    #[serde(default, skip_serializing_if = "is_default", deserialize_with = "table::only")]
     pub retry: Retry,
     /// What happens to the message in `reserved` when the task is stopped on request.
     #[serde(default = "Reserved::clear", skip_serializing_if = "Reserved::is_clear")]
@@ -96,7 +97,7 @@ pub struct Spec {
     #[serde(default = "Reserved::keep", skip_serializing_if = "Reserved::is_keep")]
     pub on_error: Reserved,
     /// How far the attempt is kept apart from its host.
-    #[serde(default, skip_serializing_if = "Isolation::is_process")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub isolation: Isolation,
     /// Whether a sandbox may lack what its host's system refuses, instead of being none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -304,7 +305,7 @@ pub fn routine_tag(name: &str) -> String {
     format!("@routine:{name}")
 }
 
-/// What a worker offers that has this handler. Every worker with handlers has [`ANY_HANDLER`].
+/// What a worker offers that may run this handler. Every worker that may run one offers [`ANY_HANDLER`].
 pub fn handler_tag(name: &str) -> String {
     format!("@handler:{name}")
 }
@@ -327,18 +328,11 @@ impl Reserved {
     }
 }
 
-impl Isolation {
-    /// The name, as in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Sandbox => "sandbox",
-            Self::Docker => "docker",
-        }
-    }
-
-    fn is_process(&self) -> bool {
-        *self == Self::Process
+names! {
+    Isolation {
+        Process => "process",
+        Sandbox => "sandbox",
+        Docker => "docker",
     }
 }
 
@@ -356,10 +350,6 @@ fn default_priority() -> u8 {
 
 fn is_default_priority(priority: &u8) -> bool {
     *priority == DEFAULT_PRIORITY
-}
-
-fn is_default_retry(retry: &Retry) -> bool {
-    *retry == Retry::default()
 }
 
 #[cfg(test)]

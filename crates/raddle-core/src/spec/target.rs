@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, EnumAccess, MapAccess, VariantAccess, Visitor},
+    de::{self, MapAccess, Visitor},
 };
 
 use super::Target;
@@ -15,12 +15,8 @@ const SUBMITTED: &[&str; 3] = &["command", "routine", "handler"];
 
 impl<'de> Deserialize<'de> for Target {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        if deserializer.is_human_readable() {
-            // What people write may name two, which a reader of enums takes for a mistake in the form of the text.
-            deserializer.deserialize_map(TargetVisitor)
-        } else {
-            deserializer.deserialize_enum("Target", SUBMITTED, TargetVisitor)
-        }
+        // What people write may name two, which a reader of enums takes for a mistake in the form of the text.
+        deserializer.deserialize_map(TargetVisitor)
     }
 }
 
@@ -31,18 +27,6 @@ impl<'de> Visitor<'de> for TargetVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a target, as {\"command\": [\"echo\", \"hello\"]}")
-    }
-
-    fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<Target, A::Error> {
-        let (kind, content): (String, _) = access.variant()?;
-        match kind.as_str() {
-            "command" => content.newtype_variant().map(Target::Command),
-            "routine" => content.newtype_variant().map(Target::Routine),
-            "handler" => content.newtype_variant().map(Target::Handler),
-            "service" => content.newtype_variant().map(Target::Service),
-            "request" => content.newtype_variant().map(Target::Request),
-            other => Err(de::Error::unknown_variant(other, SUBMITTED)),
-        }
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Target, A::Error> {

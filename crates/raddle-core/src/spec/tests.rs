@@ -241,6 +241,18 @@ fn targets_and_isolation_imply_what_a_worker_must_offer() {
 }
 
 #[test]
+fn a_sandbox_or_container_has_a_directory_of_its_own() {
+    for isolation in [Isolation::Sandbox, Isolation::Docker] {
+        assert!(
+            invalid(|s| (s.cwd, s.isolation) = (Some("/tmp".into()), isolation))
+                .starts_with("at 'cwd': is not visible")
+        );
+    }
+    let spec = Spec { cwd: Some("/tmp".into()), ..Spec::command(["true"]) };
+    assert_eq!(spec.validate(), Ok(()));
+}
+
+#[test]
 fn a_network_and_a_fallback_belong_to_a_sandbox() {
     let spec =
         |text: &str| Spec::from_toml(&format!("target.command = ['true']\nisolation = 'sandbox'\n{text}")).unwrap();
@@ -340,4 +352,15 @@ fn what_would_never_run_is_refused() {
     assert!(invalid(never).starts_with("at 'lifetime': is over before the task may begin"));
     let never = |s: &mut Spec| (s.run_at, s.run_before) = (at(10), at(10));
     assert!(invalid(never).starts_with("at 'run_before': is over before the task may begin"));
+}
+
+#[test]
+fn a_spec_survives_messagepack() {
+    for target in [Target::Command(vec!["a".into(), "b".into()]), Target::Service("worker".into())] {
+        let spec = Spec { timeout: Some(Span::millis(1500)), ..Spec::new(target) };
+        let bytes = rmp_serde::to_vec_named(&spec).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Spec>(&bytes).unwrap(), spec);
+        let bytes = rmp_serde::to_vec(&spec.target).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Target>(&bytes).unwrap(), spec.target);
+    }
 }

@@ -74,6 +74,11 @@ impl Spec {
             self.network.is_none() || self.isolation != Isolation::Process,
             "network",
             "means nothing without the isolation 'sandbox': a process has its host's",
+        )?;
+        check(
+            self.cwd.is_none() || self.isolation == Isolation::Process,
+            "cwd",
+            "is not visible there: a sandbox or container has a directory of its own, so leave out cwd",
         )
     }
 

@@ -21,12 +21,15 @@ pub(super) struct Child {
     pub(super) outdated: bool,
     /// Whether it is known to stay, or nobody has to find out.
     pub(super) settled: bool,
-    /// When it is looked at next.
-    pub(super) alarm: Option<Duration>,
+    /// When it was killed.
+    pub(super) killed: Option<Duration>,
 }
 
 /// How long a child has to be ready until its seat is believed to be sound again.
 pub(super) const SETTLED: Duration = Duration::from_secs(10);
+
+/// How long what is killed may take to be gone. What the kernel does not let go of by then is left to it.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug)]
 pub(super) enum Phase {
@@ -57,12 +60,16 @@ impl Child {
             rss: 0,
             outdated: false,
             settled: true,
-            alarm: None,
+            killed: None,
         }
     }
 
     pub(super) fn is_starting(&self) -> bool {
         matches!(self.phase, Phase::Starting { .. })
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready { .. })
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -119,8 +126,13 @@ impl Child {
                 let age = self.bounds.age.map(|age| self.born + age).filter(|at| *at > now);
                 [hang, settled, age].into_iter().flatten().min()
             }
-            Phase::Stopping { stop, .. } => stop.deadline(),
+            Phase::Stopping { stop, .. } => stop.deadline().or(self.dies_by().filter(|at| *at > now)),
         }
+    }
+
+    /// When it is left to the kernel.
+    pub(super) fn dies_by(&self) -> Option<Duration> {
+        self.killed.map(|at| at + KILL_WITHIN)
     }
 
     /// Whether it should make room for another, and why.

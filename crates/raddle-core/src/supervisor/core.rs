@@ -1,9 +1,6 @@
 //! What has happened.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Braking, Census, ChildId, Effect, End, Event, GroupId, Notice, Policy, Restart, Seat, Why,
@@ -17,8 +14,6 @@ use crate::stop::Stage;
 pub struct Core {
     pub(super) groups: Vec<Group>,
     pub(super) children: BTreeMap<ChildId, Child>,
-    /// When each of them is to be looked at, if that is ever.
-    pub(super) alarms: BTreeSet<(Duration, ChildId)>,
     pub(super) next: u64,
     /// How often everybody was asked to stop.
     pub(super) asked: u32,
@@ -29,8 +24,7 @@ impl Core {
     /// Nothing is started yet.
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
         let groups = policies.into_iter().map(Group::new).collect();
-        let (children, alarms, effects) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
-        Self { groups, children, alarms, next: 0, asked: 0, effects }
+        Self { groups, children: BTreeMap::new(), next: 0, asked: 0, effects: Vec::new() }
     }
 
     /// What to do about something that has happened.
@@ -49,7 +43,7 @@ impl Core {
     pub fn adopt(&mut self, group: GroupId, now: Duration) -> ChildId {
         let number = self.groups[group.0].seat_for_another();
         let id = self.add(Seat { group, number }, now);
-        self.enter(id, Phase::Ready { since: now }, now);
+        self.with(id, |child| child.phase = Phase::Ready { since: now });
         if self.asked > 0 {
             self.end(id, Why::Asked, now);
         }
@@ -58,17 +52,26 @@ impl Core {
 
     /// When there is something to be done if nothing happens before.
     pub fn wake_at(&self, now: Duration) -> Option<Duration> {
-        let of_children = self.alarms.first().map(|(at, _)| *at);
-        let of_groups = self.groups.iter().flat_map(|group| {
-            let released = group.released_at(now).filter(|_| self.asked == 0);
+        let of_children = self.children.values().map(|child| {
+            let policy = &self.groups[child.seat.group.0].policy;
+            child.look_at(policy, now)
+        });
+        let of_groups = (0..self.groups.len()).map(GroupId).flat_map(|id| {
+            let group = &self.groups[id.0];
+            let released = if self.asked == 0 { group.released_at(&self.census(id), now) } else { None };
             [released, group.stop.deadline()]
         });
-        of_groups.chain([of_children]).flatten().min()
+        of_groups.chain(of_children).flatten().min()
     }
 
-    /// Whether everybody was asked to stop, and nobody is left.
+    /// Whether all were asked to stop, and none is left.
     pub fn is_over(&self) -> bool {
         self.asked > 0 && self.children.is_empty()
+    }
+
+    /// Whether all were asked to stop, and those that are left were killed long enough ago to be left to the kernel.
+    pub fn is_over_but_for_the_kernel(&self, now: Duration) -> bool {
+        self.asked > 0 && self.children.values().all(|child| child.dies_by().is_some_and(|by| by <= now))
     }
 
     /// How often everybody was asked to stop.
@@ -88,12 +91,28 @@ impl Core {
 
     /// How many children a group has.
     pub fn census(&self, group: GroupId) -> Census {
-        self.groups[group.0].census()
+        let mut census = self.groups[group.0].empty_census();
+        for child in self.children.values().filter(|child| child.seat.group == group) {
+            match child.phase {
+                Phase::Starting { .. } => census.starting += 1,
+                Phase::Ready { .. } => census.ready += 1,
+                Phase::Stopping { .. } => census.stopping += 1,
+            }
+        }
+        census
     }
 
     /// The seat of a child that is not gone.
     pub fn seat_of(&self, child: ChildId) -> Option<Seat> {
         self.children.get(&child).map(|child| child.seat)
+    }
+
+    /// Why a child is to end, if it is.
+    pub fn why_of(&self, child: ChildId) -> Option<Why> {
+        match self.children.get(&child)?.phase {
+            Phase::Stopping { why, .. } => Some(why),
+            _ => None,
+        }
     }
 
     pub(super) fn group(&mut self, group: GroupId) -> &mut Group {
@@ -110,32 +129,21 @@ impl Core {
                     self.brake(Seat { group, number: 0 }, now);
                 }
             }
-            // Whoever shows that it gets on is looked at when that was to be, and then again later.
             Event::Late => self.children.values_mut().for_each(|child| child.spare(now)),
             Event::Marked(id) => self.with(id, |child| child.marked = now),
-            Event::Suspended(id) => {
-                self.with(id, |child| child.suspended = child.suspended.or(Some(now)));
-                self.arm(id, now);
-            }
+            Event::Suspended(id) => self.with(id, |child| child.suspended = child.suspended.or(Some(now))),
             Event::Continued(id) => self.with(id, |child| {
                 // It has had no time to get on.
                 (child.suspended, child.marked) = (None, now);
             }),
             Event::Hung(id, hang) => self.end_if_running(id, Why::Hung(hang), now),
             Event::Broken(id) => self.end_if_running(id, Why::Broken, now),
-            Event::Measured { child: id, tasks, rss } => {
-                self.with(id, |child| child.measured(tasks, rss));
-                self.judge(id, now);
-            }
+            Event::Measured { child: id, tasks, rss } => self.with(id, |child| child.measured(tasks, rss)),
             Event::Scale(group, replicas) => self.group(group).scale(replicas),
             Event::Turn(group, on) => self.group(group).turn(on),
             Event::Renew(group) => {
-                let of_group = self.children.iter().filter(|(_, child)| child.seat.group == group);
-                let ids: Vec<ChildId> = of_group.map(|(id, _)| *id).collect();
-                for id in ids {
-                    self.with(id, |child| child.outdated = true);
-                    self.judge(id, now);
-                }
+                let of_group = self.children.values_mut().filter(|child| child.seat.group == group);
+                of_group.for_each(|child| child.outdated = true);
             }
             Event::Patience(group, policy) => self.group(group).stop_like(policy),
             Event::Stop => self.stop(now),
@@ -145,6 +153,13 @@ impl Core {
     fn with(&mut self, id: ChildId, change: impl FnOnce(&mut Child)) {
         if let Some(child) = self.children.get_mut(&id) {
             change(child);
+        }
+    }
+
+    pub(super) fn tell(&mut self, id: ChildId, stage: Stage, now: Duration) {
+        self.effects.push(Effect::Tell(id, stage));
+        if stage == Stage::Killing {
+            self.with(id, |child| child.killed = Some(now));
         }
     }
 
@@ -164,19 +179,13 @@ impl Core {
             self.effects.push(Effect::Say(Notice::Recovered(seat)));
         }
         child.settled = !trouble.is_there();
-        self.enter(id, Phase::Ready { since: now }, now);
-        self.judge(id, now);
+        child.phase = Phase::Ready { since: now };
     }
 
     fn gone(&mut self, id: ChildId, end: End, now: Duration) {
         let Some(child) = self.children.remove(&id) else { return };
-        if let Some(at) = child.alarm {
-            self.alarms.remove(&(at, id));
-        }
         let (seat, ready) = (child.seat, child.ready_since());
         let group = &mut self.groups[seat.group.0];
-        group.leaves(&child.phase);
-        group.due.remove(&id);
         group.vacate(seat.number);
         let why = if let Phase::Stopping { why, .. } = child.phase { Some(why) } else { None };
         let end = match why {
@@ -238,8 +247,7 @@ impl Core {
                 Phase::Stopping { stop, .. } => {
                     let (before, stage) = (stop.stage(), stop.reach(all, now));
                     if stage != before {
-                        self.effects.push(Effect::Tell(id, stage));
-                        self.arm(id, now);
+                        self.tell(id, stage, now);
                     }
                 }
                 _ => self.end(id, Why::Asked, now),

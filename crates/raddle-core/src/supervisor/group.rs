@@ -1,8 +1,8 @@
-//! One group: its seats, how many children it has, and whether others are held back.
+//! One group: its seats, and whether others are held back.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
-use super::{Braking, ChildId, Policy, Restart, child::Phase};
+use super::{Braking, Policy, Restart};
 use crate::{
     brake::Brake,
     stop::{Stage, Stop, StopPolicy},
@@ -16,22 +16,12 @@ const FREE: u32 = 3;
 pub(super) struct Group {
     pub(super) policy: Policy,
     seats: Vec<Place>,
-    /// Seats that nobody is in. Those that stay empty are not among them.
-    vacant: BTreeSet<usize>,
     /// The seat after the one that was filled last. It is looked from there on: one whose children never start does not keep the others empty.
     next: usize,
-    /// How many children there are in each phase.
-    starting: usize,
-    ready: usize,
-    stopping: usize,
-    /// Those that are to make room for others.
-    pub(super) due: BTreeSet<ChildId>,
     /// What is wrong, where that is the same for all.
     trouble: Trouble,
     /// Whether all that it is to have were ready at some time.
     pub(super) was_up: bool,
-    /// Whether there may be children that there are not to be any more.
-    pub(super) has_shrunk: bool,
     /// How far the group was asked to stop, also while nobody is in it.
     pub(super) stop: Stop,
 }
@@ -39,6 +29,8 @@ pub(super) struct Group {
 #[derive(Debug, Default)]
 struct Place {
     trouble: Trouble,
+    /// Whether a child is in it.
+    taken: bool,
     /// Whether it stays empty.
     retired: bool,
 }
@@ -72,35 +64,25 @@ impl Group {
     pub(super) fn new(policy: Policy) -> Self {
         Self {
             seats: Vec::new(),
-            vacant: BTreeSet::new(),
             next: 0,
-            starting: 0,
-            ready: 0,
-            stopping: 0,
-            due: BTreeSet::new(),
             trouble: Trouble::default(),
             was_up: false,
-            has_shrunk: false,
             stop: Stop::new(policy.stop),
             policy,
         }
     }
 
-    pub(super) fn census(&self) -> Census {
+    /// Without its children.
+    pub(super) fn empty_census(&self) -> Census {
         let braking = match self.policy.brake {
             Braking::Seat => self.seats.iter().filter(|seat| seat.trouble.brake.is_on()).count(),
             Braking::Group => usize::from(self.trouble.brake.is_on()),
         };
-        let Self { starting, ready, stopping, .. } = *self;
-        Census { wanted: self.wanted(), starting, ready, stopping, braking }
+        Census { wanted: self.wanted(), braking, ..Census::default() }
     }
 
     pub(super) fn wanted(&self) -> usize {
         if self.policy.on { self.policy.replicas } else { 0 }
-    }
-
-    pub(super) fn is_up(&self) -> bool {
-        self.ready >= self.wanted()
     }
 
     /// Whether a seat has not been given up for now: one in which children die as soon as they are started, or one that stays empty, would keep all
@@ -123,24 +105,6 @@ impl Group {
         if self.is_on_demand() { !self.policy.on } else { seat >= self.wanted() }
     }
 
-    /// One child more in this phase.
-    pub(super) fn enters(&mut self, phase: &Phase) {
-        *self.count(phase) += 1;
-    }
-
-    /// One less.
-    pub(super) fn leaves(&mut self, phase: &Phase) {
-        *self.count(phase) -= 1;
-    }
-
-    fn count(&mut self, phase: &Phase) -> &mut usize {
-        match phase {
-            Phase::Starting { .. } => &mut self.starting,
-            Phase::Ready { .. } => &mut self.ready,
-            Phase::Stopping { .. } => &mut self.stopping,
-        }
-    }
-
     /// What is wrong in a seat.
     pub(super) fn trouble(&mut self, seat: usize) -> &mut Trouble {
         match self.policy.brake {
@@ -150,26 +114,19 @@ impl Group {
     }
 
     pub(super) fn scale(&mut self, replicas: usize) {
-        self.has_shrunk |= replicas < self.policy.replicas && !self.is_on_demand();
         self.policy.replicas = replicas;
     }
 
     pub(super) fn turn(&mut self, on: bool) {
         // Those that wait for it wait for all of it.
         self.was_up &= !on || self.policy.on;
-        self.has_shrunk |= !on;
         self.policy.on = on;
         if !on {
             return;
         }
         // Who turns it on means all of it, whatever was before.
         self.trouble = Trouble::default();
-        for (number, seat) in self.seats.iter_mut().enumerate() {
-            if seat.retired || self.vacant.contains(&number) {
-                *seat = Place::default();
-                self.vacant.insert(number);
-            }
-        }
+        self.seats.iter_mut().filter(|seat| !seat.taken).for_each(|seat| *seat = Place::default());
     }
 
     pub(super) fn stop_like(&mut self, policy: StopPolicy) {
@@ -181,24 +138,18 @@ impl Group {
 
     /// Makes sure that there are as many seats as there are to be children.
     pub(super) fn furnish(&mut self) {
-        while self.seats.len() < self.wanted() {
-            self.add_seat();
-        }
-    }
-
-    fn add_seat(&mut self) {
-        self.vacant.insert(self.seats.len());
-        self.seats.push(Place::default());
+        let seats = self.seats.len().max(self.wanted());
+        self.seats.resize_with(seats, Place::default);
     }
 
     /// A seat whose child is missing, if another may be started now. How many are starting in other groups is no matter: one whose children take long
     /// does not hold up the others.
-    pub(super) fn next_seat(&self, now: Duration) -> Option<usize> {
+    pub(super) fn next_seat(&self, census: &Census, now: Duration) -> Option<usize> {
         let shared = &self.trouble.brake;
-        if self.starting >= shared.max_parallel(self.policy.parallel) || self.held_until(now).is_some() {
+        if census.starting >= shared.max_parallel(self.policy.parallel) || self.held_until(now).is_some() {
             return None;
         }
-        self.missing().find(|seat| self.seats[*seat].trouble.brake.holds_until(now).is_none())
+        self.missing(census).find(|seat| self.seats[*seat].trouble.brake.holds_until(now).is_none())
     }
 
     /// Until when all are held back, where that is the same for all.
@@ -207,41 +158,41 @@ impl Group {
     }
 
     /// When somebody is no longer held back.
-    pub(super) fn released_at(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn released_at(&self, census: &Census, now: Duration) -> Option<Duration> {
+        let mut missing = self.missing(census);
         match self.policy.brake {
-            Braking::Seat => self.missing().filter_map(|seat| self.seats[seat].trouble.brake.holds_until(now)).min(),
-            Braking::Group => self.held_until(now).filter(|_| self.missing().next().is_some()),
+            Braking::Seat => missing.filter_map(|seat| self.seats[seat].trouble.brake.holds_until(now)).min(),
+            Braking::Group => self.held_until(now).filter(|_| missing.next().is_some()),
         }
     }
 
     /// The seats whose children are missing.
-    fn missing(&self) -> impl Iterator<Item = usize> {
-        let live = self.starting + self.ready + self.stopping;
+    fn missing(&self, census: &Census) -> impl Iterator<Item = usize> {
+        let live = census.starting + census.ready + census.stopping;
         // Where children come and go by themselves, any seat will do.
         let is_full = self.is_on_demand() && live >= self.wanted();
-        let end = if is_full { 0 } else { self.wanted() };
+        let end = if is_full { 0 } else { self.wanted().min(self.seats.len()) };
         let next = self.next.min(end);
-        self.vacant.range(next..end).chain(self.vacant.range(..next)).copied()
+        (next..end).chain(0..next).filter(|seat| self.seats[*seat].is_vacant())
     }
 
     pub(super) fn sit(&mut self, seat: usize) {
-        self.vacant.remove(&seat);
+        self.seats[seat].taken = true;
         self.next = seat + 1;
     }
 
     /// A seat for a child that somebody else has started.
     pub(super) fn seat_for_another(&mut self) -> usize {
-        if self.vacant.is_empty() {
-            self.add_seat();
-        }
         self.policy.replicas += usize::from(self.is_on_demand());
-        self.has_shrunk |= !self.is_on_demand() || !self.policy.on;
-        self.vacant.pop_first().expect("one was added if there was none")
+        let seat = self.seats.iter().position(Place::is_vacant).unwrap_or(self.seats.len());
+        self.seats.resize_with(self.seats.len().max(seat + 1), Place::default);
+        self.seats[seat].taken = true;
+        seat
     }
 
     /// Nobody is in a seat any more.
     pub(super) fn vacate(&mut self, seat: usize) {
-        self.vacant.insert(seat);
+        self.seats[seat].taken = false;
         if self.is_on_demand() {
             self.policy.replicas = self.policy.replicas.saturating_sub(1);
         }
@@ -249,8 +200,13 @@ impl Group {
 
     /// Nobody will be in a seat any more.
     pub(super) fn retire(&mut self, seat: usize) {
-        self.vacant.remove(&seat);
         self.seats[seat].retired = true;
+    }
+}
+
+impl Place {
+    fn is_vacant(&self) -> bool {
+        !self.taken && !self.retired
     }
 }
 

@@ -4,15 +4,12 @@
 //! do about it. It starts nothing, reads no clock, and knows neither processes nor brokers: whoever keeps others alive can ask it. Groups do, and
 //! spawners, the prime among them, and pools of workers that take calls. There is no second engine.
 //!
-//! What happens to one child costs what one child costs, however many there are: children are counted when they change, and each has an alarm for
-//! when it is to be looked at.
-//!
 //! | file | what |
 //! | --- | --- |
 //! | `policy.rs` | how the children of a group are treated |
 //! | `event.rs` | what happens to a core, and what it wants done |
 //! | `child.rs` | one child: starting, ready, stopping |
-//! | `group.rs` | one group: its seats, who is counted, who is held back |
+//! | `group.rs` | one group: its seats, who is held back |
 //! | `core.rs` | what has happened |
 //! | `follow.rs` | what follows from it |
 

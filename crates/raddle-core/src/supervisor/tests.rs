@@ -120,7 +120,9 @@ fn the_four_stages_come_in_order_and_in_time() {
     assert!(core.on(Event::Time, at(5099)).is_empty());
     assert_eq!(core.on(Event::Time, at(5100)), [Effect::Tell(child, Stage::Terminating)]);
     assert_eq!(core.on(Event::Time, at(7100)), [Effect::Tell(child, Stage::Killing)]);
-    assert!(!core.is_over());
+    assert!(!core.is_over() && !core.is_over_but_for_the_kernel(at(17_099)));
+    assert_eq!(core.wake_at(at(7100)), Some(at(17_100)));
+    assert!(core.is_over_but_for_the_kernel(at(17_100)), "it cannot be killed");
     assert!(core.on(Event::Gone(child, End::Badly), at(7101)).is_empty());
     assert!(core.is_over());
 }

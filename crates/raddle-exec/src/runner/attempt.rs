@@ -1,6 +1,6 @@
 //! One attempt, from the clone to the account of it: the loop, the reasons to stop, and the sweep at the end.
 
-use std::{io, os::fd::AsRawFd, time::Duration};
+use std::{io, os::fd::AsFd, time::Duration};
 
 use jiff::Timestamp;
 use raddle_core::{
@@ -14,13 +14,13 @@ use super::{
     child::{self, Plan, Step},
     control::Hangup,
     cradle::Cradle,
+    init,
     program::Prepared,
     sandbox::{self, NotBegun},
     watch::{self, Verdict, Watch},
 };
 use crate::{
-    frame::{self, Malformed, Start, ToRunner},
-    message::{Done, Program, Stream},
+    message::{Done, Notice, Program, Request, Stream, ToRunner},
     sys,
     tree::{self, Root},
 };
@@ -40,7 +40,7 @@ pub(super) enum Phase {
 
 /// An attempt in progress.
 pub(super) struct Attempt<'a> {
-    pub(super) start: &'a Start,
+    pub(super) start: &'a Request,
     /// The runner's own, for its next attempt.
     niceness: i32,
     /// All that is below the runner, but for what belongs to it.
@@ -64,6 +64,8 @@ pub(super) struct Attempt<'a> {
     pub(super) next_kill: Option<Duration>,
     /// Since when something is being killed.
     pub(super) killing_since: Option<Duration>,
+    /// Whether the command was sent SIGKILL.
+    pub(super) killed: bool,
     /// Somebody is there who cannot be killed, and that was said.
     pub(super) gave_up: bool,
     /// There may be more children that have ended.
@@ -73,39 +75,33 @@ pub(super) struct Attempt<'a> {
     pub(super) captures: Vec<Capture>,
     pub(super) feed: Option<Feed>,
     pub(super) watch: Option<Watch>,
+    /// In a container: when to look whether it has run into a limit of that.
+    look_at: Option<Duration>,
     pub(super) usage: Usage,
     pub(super) started_at: Timestamp,
 }
 
 impl<'a> Attempt<'a> {
     /// Starts the command. The error says how the attempt ends without having begun.
-    pub(super) fn begin(runner: &mut Runner, start: &'a Start, stdin: Option<Vec<u8>>) -> Result<Self, Exit> {
+    pub(super) fn begin(runner: &mut Runner, start: &'a Request, stdin: Option<Vec<u8>>) -> Result<Self, Exit> {
         let refused = |error| Exit::Starved { message: format!("the system refused a pipe: {error}") };
         let now = sys::now();
         if fence_deadline(runner).is_some_and(|deadline| deadline <= now) {
-            return Err(lease_ran_out());
+            return Err(Exit::Lapsed);
+        }
+        if runner.is_init {
+            init::check()?;
         }
         let prepared = Prepared::new(start, &runner.inherited)?;
-        let mut open = |stream| Capture::new(stream, runner.buffers.pop().unwrap_or_default()).map_err(refused);
+        let open = |stream| Capture::new(stream).map_err(refused);
         let mut captures = vec![open(Stream::Stdout)?, open(Stream::Stderr)?];
-        let call = match &start.program {
-            Program::Command(_) => None,
-            Program::Keeper(_) => {
-                captures.push(open(Stream::Reply)?);
-                None
-            }
-            Program::Function(name) => {
-                if runner.cradle.is_none() {
-                    return Err(no_functions(name));
-                }
-                captures.push(open(Stream::Reply)?);
-                Some(name)
-            }
-        };
-        // A function is handed its input; only a command reads it from a pipe, and a function that is a program anew.
-        let is_forked = call.is_some() && prepared.executable.is_none();
-        let (stdin, input) = if is_forked { (None, stdin) } else { (stdin, None) };
-        let (feed, reader) = stdin.map(Feed::new).transpose().map_err(refused)?.unzip();
+        match &start.program {
+            Program::Command(_) => {}
+            Program::Function(name) if runner.cradle.is_none() => return Err(no_functions(name)),
+            Program::Keeper(_) | Program::Function(_) => captures.push(open(Stream::Reply)?),
+        }
+        let feed = stdin.map(|stdin| Feed::new(stdin, runner.is_init)).transpose().map_err(refused)?;
+        let (feed, reader) = feed.unzip();
         let limits = start.sandbox.as_ref().map_or_else(|| start.limits.clone(), |_| sandbox::bounded(&start.limits));
         let watch = if limits.is_empty() { None } else { runner.watch(start, &limits, now) };
         let enforced = watch.as_ref().map(Watch::enforced).unwrap_or_default();
@@ -114,8 +110,8 @@ impl<'a> Attempt<'a> {
         let plan = Plan {
             envp: &prepared.envp(),
             cwd: prepared.cwd.as_deref(),
-            stdin: reader.as_ref().map_or(runner.null.as_raw_fd(), AsRawFd::as_raw_fd),
-            outputs: &captures.iter().map(Capture::command_end).collect::<Vec<_>>(),
+            stdin: reader.as_ref().map_or(runner.null.as_fd(), AsFd::as_fd),
+            outputs: &captures.iter().filter_map(Capture::command_end).collect::<Vec<_>>(),
             rlimits: &rlimits,
             cgroup: watch.as_ref().and_then(Watch::join),
             leads: true,
@@ -125,23 +121,21 @@ impl<'a> Attempt<'a> {
         let started_at = Timestamp::now();
         let mut boxed = None;
         let niceness = sys::niceness();
-        let spawned = match (&prepared.executable, &start.sandbox, call) {
-            (Some(executable), Some(sandbox), _) => {
-                match sandbox::spawn(&mut runner.stack, &plan, executable, sandbox) {
-                    Ok(spawned) => Ok(boxed.insert(spawned).pid),
-                    Err(NotBegun::Step(step, error)) => Err((step, error)),
-                    Err(NotBegun::Refused(refused)) => {
-                        return Err(Exit::SpawnFailed { message: refused.to_string() });
-                    }
+        let spawned = match (&prepared.executable, &start.sandbox) {
+            (Some(executable), Some(sandbox)) => match sandbox::spawn(&plan, executable, sandbox) {
+                Ok(spawned) => Ok(boxed.insert(spawned).pid),
+                Err(NotBegun::Step(step, error)) => Err((step, error)),
+                Err(NotBegun::Refused(refused)) => {
+                    return Err(Exit::SpawnFailed { message: refused.to_string() });
                 }
-            }
-            (Some(executable), None, _) => child::spawn(&mut runner.stack, &plan, executable),
-            (None, _, Some(name)) => match &runner.cradle {
-                Some(Ok(cradle)) => cradle.bear(&plan, name, &input.unwrap_or_default()),
+            },
+            (Some(executable), None) if runner.is_init => init::spawn(&plan, executable),
+            (Some(executable), None) => child::spawn(&plan, executable),
+            (None, _) => match &runner.cradle {
+                Some(Ok(cradle)) => cradle.bear(&plan, start),
                 Some(Err(error)) => Err((Step::Clone, io::Error::new(error.kind(), error.to_string()))),
                 None => unreachable!("looked at above"),
             },
-            (None, _, None) => unreachable!("what is no function was found as a command"),
         };
         let pid = spawned.map_err(|(step, error)| prepared.failure(start, step, &error))?;
         if watch.as_ref().is_some_and(|watch| watch.due().is_some()) {
@@ -149,12 +143,12 @@ impl<'a> Attempt<'a> {
             // keeps its own niceness.
             sys::set_niceness(sys::HIGHEST_PRIORITY);
         }
-        frame::put_started(&mut runner.control.outgoing, pid);
+        runner.control.put(&Notice::Started { pid });
         let mut attempt = Self {
             start,
             niceness,
             root: Root { pid: std::process::id(), spared: runner.cradle.iter().flatten().map(Cradle::pid).next() },
-            is_born: is_forked,
+            is_born: prepared.executable.is_none(),
             pid,
             phase: Phase::Running,
             status: 0,
@@ -166,17 +160,19 @@ impl<'a> Attempt<'a> {
             held: false,
             next_kill: None,
             killing_since: None,
+            killed: false,
             gave_up: false,
             reap_again: false,
             started_due: Some(now + STARTED_LINGER),
             captures,
             feed,
             watch,
+            look_at: runner.is_init.then_some(now),
             usage: Usage::default(),
             started_at,
         };
         attempt.name_what_lacks(now);
-        attempt.feed();
+        attempt.feed(runner);
         Ok(attempt)
     }
 
@@ -200,26 +196,21 @@ impl<'a> Attempt<'a> {
     fn wait(&mut self, runner: &mut Runner, now: Duration) -> Result<(), Hangup> {
         let reading = self.phase != Phase::Draining && !runner.control.is_full();
         let nothing = libc::pollfd { fd: -1, events: 0, revents: 0 };
-        let mut fds = [
-            runner.control.pollfd(),
-            libc::pollfd { fd: runner.signals.raw_fd(), events: libc::POLLIN, revents: 0 },
-            self.feed.as_ref().map_or(nothing, Feed::pollfd),
-            nothing,
-            nothing,
-            nothing,
-        ];
-        for (fd, capture) in fds[3..].iter_mut().zip(&self.captures) {
+        let [input, output] = runner.control.pollfds();
+        let feed = self.feed.as_ref().map_or(nothing, Feed::pollfd);
+        let mut fds = [input, output, runner.signals.pollfd(), feed, nothing, nothing, nothing];
+        for (fd, capture) in fds[4..].iter_mut().zip(&self.captures) {
             *fd = capture.pollfd(reading);
         }
         let deadline = self.deadline(runner);
         sys::poll(&mut fds, deadline.map(|at| at.saturating_sub(now))).map_err(|_| Hangup::Closed)?;
-        let [control, signals, feed, outputs @ ..] = fds.map(|fd| fd.revents);
+        let [input, output, signals, feed, outputs @ ..] = fds.map(|fd| fd.revents);
         let now = sys::now();
         for (capture, _) in self.captures.iter_mut().zip(outputs).filter(|(_, events)| *events != 0) {
             capture.read(now);
         }
         if feed != 0 {
-            self.feed();
+            self.feed(runner);
         }
         if signals != 0 {
             let received = runner.signals.read();
@@ -228,19 +219,25 @@ impl<'a> Attempt<'a> {
             }
             (0..received.end).for_each(|_| self.ask_to_stop(runner, Exit::Killed, now));
         }
-        if control & libc::POLLOUT != 0 {
-            runner.control.flush();
-        }
-        if control & !libc::POLLOUT != 0 {
-            runner.control.read()?;
-            while let Some(frame) = runner.control.next()? {
-                match frame {
-                    ToRunner::Order(order) => self.obey(runner, order, now),
-                    // Attempts do not overlap: a worker that starts one now has lost count.
-                    ToRunner::Start(_) | ToRunner::Stdin(_) => {
-                        return Err(Hangup::Malformed(Malformed::OutOfTurn));
+        runner.control.attend([input, output])?;
+        while let Some(message) = runner.control.next()? {
+            match message {
+                ToRunner::Order(order) => self.obey(runner, order, now),
+                ToRunner::Input(bytes) => match &mut self.feed {
+                    Some(feed) => {
+                        feed.extend(&bytes);
+                        self.feed(runner);
                     }
+                    // It is read by no process any more, and its sender must not wait for that.
+                    None => report_taken(runner, bytes.len()),
+                },
+                ToRunner::InputEnds => {
+                    self.feed.iter_mut().for_each(Feed::end);
+                    self.feed(runner);
                 }
+                ToRunner::Beat => {}
+                // Attempts do not overlap: a worker that starts one now has lost count.
+                ToRunner::Start(_) | ToRunner::Version(_) => return Err(Hangup::OutOfTurn),
             }
         }
         Ok(())
@@ -259,6 +256,8 @@ impl<'a> Attempt<'a> {
             self.watch.as_ref().and_then(Watch::due).filter(|_| self.is_sampled()),
             self.next_kill.filter(|_| self.phase != Phase::Draining),
             self.started_due,
+            runner.control.deadline(),
+            self.look_at.filter(|_| running && self.cause.is_none()),
             self.captures.iter().filter_map(Capture::due).min().filter(|_| !full),
         ]
         .into_iter()
@@ -278,7 +277,13 @@ impl<'a> Attempt<'a> {
             return;
         }
         if fence_deadline(runner).is_some_and(|at| at <= now) {
-            self.kill(runner, lease_ran_out(), now);
+            self.kill(runner, Exit::Lapsed, now);
+        }
+        if self.look_at.is_some_and(|at| at <= now) && self.cause.is_none() {
+            self.look_at = Some(now + init::LOOK);
+            if let Some(exit) = init::exceeded() {
+                self.kill(runner, exit, now);
+            }
         }
         if self.times_out.is_some_and(|at| at <= now) && self.paused_at.is_none() && self.cause.is_none() {
             self.ask_to_stop(runner, Exit::Timeout, now);
@@ -321,10 +326,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn feed(&mut self) {
-        if self.feed.as_mut().is_some_and(Feed::write) {
+    fn feed(&mut self, runner: &mut Runner) {
+        let Some(feed) = &mut self.feed else { return };
+        let taken = feed.write();
+        if feed.is_over() {
             self.feed = None;
         }
+        report_taken(runner, taken);
     }
 
     /// Sends what has waited long enough.
@@ -333,7 +341,7 @@ impl<'a> Attempt<'a> {
         let mut send = self.started_due.is_some_and(|at| at <= now);
         if !control.is_full() {
             for capture in &mut self.captures {
-                send |= capture.send_if_due(now, &mut control.outgoing);
+                send |= capture.send_if_due(now, control);
             }
         }
         if send {
@@ -365,6 +373,9 @@ impl<'a> Attempt<'a> {
                 self.cause = Some(Exit::OutOfMemory);
             }
         }
+        if self.look_at.is_some() && self.cause.is_none() {
+            self.cause = init::exceeded();
+        }
         let exit = self.cause.unwrap_or_else(|| {
             if libc::WIFSIGNALED(self.status) {
                 Exit::Signal { signal: libc::WTERMSIG(self.status) }
@@ -377,7 +388,8 @@ impl<'a> Attempt<'a> {
         let ((stdout_bytes, stdout), (stderr_bytes, stderr), (_, reply)) = (next(), next(), next());
         let ended_at = Timestamp::now();
         let started_at = Some(self.started_at);
-        Done { exit, usage: self.usage, stdout_bytes, stderr_bytes, stdout, stderr, reply, started_at, ended_at }
+        let (killed, usage) = (self.killed, self.usage);
+        Done { exit, killed, usage, stdout_bytes, stderr_bytes, stdout, stderr, reply, started_at, ended_at }
     }
 }
 
@@ -390,6 +402,10 @@ fn no_functions(name: &str) -> Exit {
     Exit::SpawnFailed { message: format!("this program has no functions that tasks could run, so no '{name}' either") }
 }
 
-fn lease_ran_out() -> Exit {
-    Exit::Lapsed
+/// Tells the supervisor of a container, which waits for it before it sends more, how much input was taken.
+fn report_taken(runner: &mut Runner, bytes: usize) {
+    if runner.is_init && bytes > 0 {
+        runner.control.put(&Notice::InputTaken { bytes });
+        runner.control.flush();
+    }
 }

@@ -4,13 +4,17 @@
 
 use std::{
     io::{self, PipeReader, PipeWriter},
-    os::fd::{AsFd, AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::Duration,
 };
 
-use crate::{frame, message::Stream, sys};
+use super::control::Control;
+use crate::{
+    message::{Notice, Stream},
+    sys,
+};
 
-/// One read, and the size at which collected output is sent at once.
+/// The size at which collected output is sent at once.
 const CHUNK: usize = 64 * 1024;
 /// How long collected output may wait for more.
 const LINGER: Duration = Duration::from_millis(20);
@@ -34,18 +38,20 @@ pub(crate) struct Feed {
     writer: PipeWriter,
     bytes: Vec<u8>,
     written: usize,
+    /// Whether more may follow.
+    is_open: bool,
 }
 
 impl Capture {
-    pub(crate) fn new(stream: Stream, buf: Vec<u8>) -> io::Result<Self> {
+    pub(crate) fn new(stream: Stream) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
         sys::set_nonblocking(reader.as_fd())?;
-        Ok(Self { stream, reader, writer: Some(writer), buf, total: 0, due: None, at_end: false })
+        Ok(Self { stream, reader, writer: Some(writer), buf: Vec::new(), total: 0, due: None, at_end: false })
     }
 
-    /// The descriptor that the command writes to.
-    pub(crate) fn command_end(&self) -> RawFd {
-        self.writer.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    /// The descriptor that the command writes to, before it has begun.
+    pub(crate) fn command_end(&self) -> Option<BorrowedFd<'_>> {
+        self.writer.as_ref().map(AsFd::as_fd)
     }
 
     pub(crate) fn pollfd(&self, wanted: bool) -> libc::pollfd {
@@ -55,7 +61,7 @@ impl Capture {
 
     /// Reads once.
     pub(crate) fn read(&mut self, now: Duration) {
-        match sys::read_some(self.reader.as_fd(), &mut self.buf, CHUNK) {
+        match sys::read_some(self.reader.as_fd(), &mut self.buf) {
             Ok(0) => self.at_end = true,
             Ok(n) => {
                 self.total += n as u64;
@@ -75,12 +81,11 @@ impl Capture {
         self.due.get_or_insert(now + LINGER);
     }
 
-    /// Appends a frame to `out` if enough was collected, or it has waited long enough. Returns whether it did.
-    pub(crate) fn send_if_due(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+    /// Has a notice sent if enough was collected, or it has waited long enough. Returns whether it did.
+    pub(crate) fn send_if_due(&mut self, now: Duration, control: &mut Control) -> bool {
         let send = self.buf.len() >= CHUNK || self.due.is_some_and(|due| due <= now);
         if send {
-            frame::put_output(out, self.stream, &self.buf);
-            self.buf.clear();
+            control.put(&Notice::Output { stream: self.stream, bytes: std::mem::take(&mut self.buf) });
             self.due = None;
         }
         send
@@ -108,24 +113,48 @@ impl Capture {
 
 impl Feed {
     /// Returns the feed and the descriptor that the command reads from.
-    pub(crate) fn new(bytes: Vec<u8>) -> io::Result<(Self, PipeReader)> {
+    pub(crate) fn new(bytes: Vec<u8>, is_open: bool) -> io::Result<(Self, PipeReader)> {
         let (reader, writer) = io::pipe()?;
         sys::set_nonblocking(writer.as_fd())?;
-        Ok((Self { writer, bytes, written: 0 }, reader))
+        Ok((Self { writer, bytes, written: 0, is_open }, reader))
     }
 
     pub(crate) fn pollfd(&self) -> libc::pollfd {
-        libc::pollfd { fd: self.writer.as_raw_fd(), events: libc::POLLOUT, revents: 0 }
+        // With nothing to write only the end of its reader is news.
+        let events = if self.written < self.bytes.len() { libc::POLLOUT } else { 0 };
+        libc::pollfd { fd: self.writer.as_raw_fd(), events, revents: 0 }
     }
 
-    /// Writes what the pipe takes. Returns whether the feed is over: all is written, or nobody reads it.
-    pub(crate) fn write(&mut self) -> bool {
+    /// Adds to what is to be written. It has been [written](Self::write) as far as possible.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.written);
+        self.written = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Nothing more follows.
+    pub(crate) fn end(&mut self) {
+        self.is_open = false;
+    }
+
+    /// Writes what the pipe takes, and returns how much that was. What is not read by any process any more counts as taken.
+    pub(crate) fn write(&mut self) -> usize {
+        let before = self.written;
         while self.written < self.bytes.len() {
             match sys::write_some(self.writer.as_fd(), &self.bytes[self.written..]) {
                 Ok(n) => self.written += n,
-                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    self.written = self.bytes.len();
+                    self.is_open = false;
+                }
             }
         }
-        true
+        self.written - before
+    }
+
+    /// Whether all is written, or no process reads it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.is_open && self.written == self.bytes.len()
     }
 }

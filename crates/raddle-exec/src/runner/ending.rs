@@ -7,6 +7,8 @@ use raddle_core::{
     stop::{Stage, Stop, StopPolicy},
 };
 
+use rustix::process::Signal;
+
 use super::{
     Runner,
     attempt::{Attempt, Phase},
@@ -38,7 +40,7 @@ impl Attempt<'_> {
                 self.paused_at = Some(now);
                 match self.start.program {
                     // What it keeps is not below it.
-                    Program::Keeper(_) => sys::kill(self.pid, libc::SIGTSTP),
+                    Program::Keeper(_) => sys::kill(self.pid, Signal::TSTP),
                     _ => drop(tree::freeze(self.root)),
                 }
                 runner.show(self.start, "paused");
@@ -54,10 +56,14 @@ impl Attempt<'_> {
         }
     }
 
-    /// The first call terminates, the second kills. What the command did by itself before counts as its own.
+    /// The first call terminates, the second kills. What the command did by itself before counts as its own. A command that has run for too long has
+    /// `overtime` to end after SIGTERM: the stop of its worker takes nothing from it.
     pub(super) fn ask_to_stop(&mut self, runner: &Runner, cause: Exit, now: Duration) {
         self.reap();
         if self.phase != Phase::Running {
+            return;
+        }
+        if self.cause == Some(Exit::Timeout) && cause == Exit::Cancelled {
             return;
         }
         let is_timeout = cause == Exit::Timeout;
@@ -71,7 +77,7 @@ impl Attempt<'_> {
             Stage::Killing => self.kill_pass(now),
             stage if stage != before => {
                 runner.show(self.start, status);
-                sys::kill_group(self.pid, libc::SIGTERM);
+                sys::kill_group(self.pid, Signal::TERM);
                 let stood_still = self.paused_at.is_some() || self.held;
                 self.unpause(now);
                 self.held = false;
@@ -79,7 +85,7 @@ impl Attempt<'_> {
                     tree::thaw(self.root);
                 } else {
                     // A command may have stopped itself.
-                    sys::kill_group(self.pid, libc::SIGCONT);
+                    sys::kill_group(self.pid, Signal::CONT);
                 }
             }
             _ => {}
@@ -106,7 +112,8 @@ impl Attempt<'_> {
     pub(super) fn kill_pass(&mut self, now: Duration) {
         if self.phase == Phase::Running {
             // Its number is the command's own until it is waited for.
-            sys::kill_group(self.pid, libc::SIGKILL);
+            sys::kill_group(self.pid, Signal::KILL);
+            self.killed = true;
         }
         sys::set_urgent(true);
         tree::kill(self.root);

@@ -5,11 +5,11 @@ use std::{
     ffi::c_char,
     fs::File,
     io::{self, Read},
-    os::fd::{AsFd, FromRawFd, OwnedFd},
+    os::fd::FromRawFd,
 };
 
-use super::{FAULT, child::Plan};
-use crate::{frame::MAX_STDIN, sys, title};
+use super::{FAULT, open_null, take};
+use crate::{sys, title};
 
 /// Calls the function of this name with an input. What it answers goes to the file, what it prints to standard output and error as always.
 /// Returns the exit code of its process.
@@ -40,28 +40,23 @@ pub(super) fn main(call: Option<Call>, name: &str) -> i32 {
 
 /// The input and the answer. Standard input is empty after that.
 fn prepare() -> io::Result<(Vec<u8>, File)> {
-    // SAFETY: asks whether it is open.
-    sys::check(unsafe { libc::fcntl(REPLY, libc::F_GETFD) })?;
+    let null = open_null()?;
+    // What the function starts must not be able to answer for it.
+    let reply = take(REPLY, &null)?;
     let mut input = Vec::new();
-    io::stdin().lock().take(MAX_STDIN as u64 + 1).read_to_end(&mut input)?;
-    let null = File::open("/dev/null")?;
-    sys::dup_onto(null.as_fd(), 0)?;
-    // SAFETY: it was put there for this, and nobody else in this process knows of it.
-    let reply = unsafe { OwnedFd::from_raw_fd(REPLY) };
-    // What the function starts shall not be able to answer for it.
-    Ok((input, File::from(sys::dup_above(reply.as_fd(), REPLY)?)))
+    File::from(take(0, &null)?).read_to_end(&mut input)?;
+    Ok((input, reply.into()))
 }
 
-/// Calls the function in a process that was made what the plan says. Returns the exit code.
-pub(super) fn call(plan: &Plan<'_>, call: Call, name: &str, input: Vec<u8>) -> i32 {
-    // SAFETY: one thread. The plan and its variables live as long as this process, which never returns from here. What is closed
-    // belongs to the runner's part of the program, of which nothing runs any more; the answer's descriptor was put in place by `set_up` and
-    // is owned by nobody else.
+/// Calls the function in a process that was forked for it and set up. Returns the exit code.
+pub(super) fn call(envp: &'static [*const c_char], call: Call, name: &str, input: Vec<u8>) -> i32 {
+    sys::close_from(REPLY + 1);
+    // As every Rust program has it: to write to a closed pipe is an error, and not the end.
+    sys::ignore(libc::SIGPIPE);
+    // SAFETY: there is one thread, and the variables live as long as the process. The answer's descriptor was put in place by `set_up`, and nothing else
+    // owns it.
     let reply = unsafe {
-        environ = plan.envp.as_ptr();
-        libc::syscall(libc::SYS_close_range, REPLY + 1, u32::MAX, 0);
-        // As every Rust program has it: to write to a closed pipe is an error, and not the end.
-        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        environ = envp.as_ptr();
         File::from_raw_fd(REPLY)
     };
     title::set(name);

@@ -28,11 +28,11 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::Limits;
+use raddle_core::{Exit, Limits};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use self::{
     attempt::Attempt,
-    child::Stack,
     control::{Control, Hangup},
     cradle::Cradle,
     program::inherited_environment,
@@ -41,10 +41,9 @@ use self::{
 };
 use crate::{
     cgroup::Delegation,
-    contained::INIT,
+    contained::{INIT, VERSION},
     fence::FencePage,
-    frame::{self, MAX_STDIN, Start, ToRunner},
-    message::{Done, Program},
+    message::{Done, Notice, Program, Request, ToRunner},
     sys, title,
 };
 
@@ -60,19 +59,19 @@ pub(crate) struct Runner {
     fence: Option<FencePage>,
     /// Standard input of commands that have none.
     null: File,
-    stack: Stack,
     inherited: Arc<[CString]>,
     /// Where the functions of this program are called from, if it has any; or why they cannot be.
     cradle: Option<io::Result<Cradle>>,
-    /// The buffers of output streams, used again and again.
-    buffers: Vec<Vec<u8>>,
     title_idle: String,
     /// Looked for when the first attempt with limits comes.
     delegation: Option<Option<Delegation>>,
+    /// Whether the other end speaks as this one does. A worker is of the same file; the supervisor of a container has to say so.
+    is_understood: bool,
+    /// Whether it is process 1 of a container, and has one attempt.
+    is_init: bool,
+    /// Whether that attempt is over.
+    is_over: bool,
 }
-
-/// An attempt to run, and its input.
-type Work = (Box<Start>, Option<Vec<u8>>);
 
 /// Runs a runner, a function in a sandbox, or process 1 of a container, and exits, if that is what this process was started for; else returns at once.
 ///
@@ -88,16 +87,20 @@ pub fn runner_main_if_asked(call: Option<Call>) {
             process::exit(function::main(call, &name))
         }
         // Process 1 is nothing else. Any process may call itself so, and then finds nobody who leads it.
-        Some(argument) if argument == INIT => process::exit(init::main()),
+        Some(argument) if argument == INIT => start(Runner::set_up_init(), "process 1 of a container", FAULT),
         _ => return,
     }
     let fenced = arguments.next().is_some_and(|argument| argument == settings::FENCED);
     let title = title.map(|title| title.to_string_lossy().into_owned()).unwrap_or_default();
-    match Runner::set_up(title, fenced, call) {
+    start(Runner::set_up(title, fenced, call), "a runner", NOT_SET_UP)
+}
+
+fn start(runner: io::Result<Runner>, what: &str, otherwise: i32) -> ! {
+    match runner {
         Ok(runner) => process::exit(runner.run()),
         Err(error) => {
-            complain(format_args!("cannot run as a runner, which only a worker can start: {error}"));
-            process::exit(NOT_SET_UP);
+            complain(format_args!("cannot run as {what}, which only a worker can start: {error}"));
+            process::exit(otherwise);
         }
     }
 }
@@ -117,87 +120,120 @@ impl Runner {
         let signals = Signals::take_over()?;
         sys::set_subreaper()?;
         sys::wake_when_parent_dies();
-        Ok(Self {
-            control: Control::new(socket)?,
+        let cradle = call.map(Cradle::make);
+        Ok(Self { fence, cradle, title_idle, ..Self::new(Control::of_socket(socket)?, signals, null) })
+    }
+
+    fn set_up_init() -> io::Result<Self> {
+        // The command is the same user, and could otherwise write in its name.
+        let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        let null = open_null()?;
+        let (input, output) = (take(0, &null)?, take(1, &null)?);
+        let signals = Signals::take_over()?;
+        Ok(Self { is_understood: false, is_init: true, ..Self::new(Control::of_pipes(input, output)?, signals, null) })
+    }
+
+    fn new(control: Control, signals: Signals, null: File) -> Self {
+        Self {
+            control,
             signals,
-            fence,
+            fence: None,
             null,
-            stack: Stack::new()?,
             inherited: inherited_environment().into(),
-            cradle: call.map(Cradle::make),
-            buffers: Vec::new(),
-            title_idle,
+            cradle: None,
+            title_idle: String::new(),
             delegation: None,
-        })
+            is_understood: true,
+            is_init: false,
+            is_over: false,
+        }
     }
 
     /// Runs attempts until the worker is gone. Returns the exit code.
     fn run(mut self) -> i32 {
         loop {
-            let (start, stdin) = match self.wait_for_start() {
-                Ok(Some(found)) => found,
-                Ok(None) | Err(Hangup::Closed | Hangup::Broken) => return 0,
-                Err(Hangup::Malformed(error)) => return malformed(&error),
+            let attempted = match self.wait_for_start() {
+                Ok(Some(request)) => self.attempt(request),
+                Ok(None) => return 0,
+                Err(hangup) => Err(hangup),
             };
-            match self.attempt(&start, stdin) {
+            match attempted {
                 Ok(()) => {}
                 Err(Hangup::Closed) => return 0,
                 Err(Hangup::Broken) => return settings::BROKEN,
                 Err(Hangup::Malformed(error)) => return malformed(&error),
+                Err(Hangup::OutOfTurn) => return malformed(&"a start came while an attempt was running"),
             }
         }
     }
 
-    /// Idles until there is something to run; `None` if somebody asked the runner to end.
-    fn wait_for_start(&mut self) -> Result<Option<Work>, Hangup> {
-        let mut stdin = Vec::new();
+    /// Idles until there is something to run; `None` if the runner is to end.
+    fn wait_for_start(&mut self) -> Result<Option<Request>, Hangup> {
         loop {
-            while let Some(frame) = self.control.next()? {
-                match frame {
-                    ToRunner::Start(start) => {
-                        let stdin = start.has_stdin.then_some(stdin);
-                        return Ok(Some((start, stdin)));
-                    }
-                    ToRunner::Stdin(bytes) if stdin.len() + bytes.len() <= MAX_STDIN => stdin.extend(bytes),
-                    ToRunner::Stdin(bytes) => {
-                        return Err(Hangup::Malformed(frame::Malformed::TooLong(stdin.len() + bytes.len())));
-                    }
-                    // It was about the attempt that has just ended.
-                    ToRunner::Order(_) => {}
+            while !self.is_over
+                && let Some(message) = self.next_message()?
+            {
+                match message {
+                    ToRunner::Version(VERSION) => self.is_understood = true,
+                    ToRunner::Version(other) => self.refuse_version(&other.to_string()),
+                    ToRunner::Start(_) if !self.is_understood => self.refuse_version("an earlier one"),
+                    ToRunner::Start(request) => return Ok(Some(request.into_owned())),
+                    // About the attempt that has just ended.
+                    _ => {}
                 }
             }
-            let signals = libc::pollfd { fd: self.signals.raw_fd(), events: libc::POLLIN, revents: 0 };
-            let mut fds = [self.control.pollfd(), signals];
-            sys::poll(&mut fds, None).map_err(|_| Hangup::Closed)?;
-            if fds[1].revents != 0 && self.signals.read().end > 0 {
+            if self.is_over && !self.control.has_outgoing() {
                 return Ok(None);
             }
-            if fds[0].revents & libc::POLLOUT != 0 {
-                self.control.flush();
+            let [input, output] = self.control.pollfds();
+            let mut fds = [self.signals.pollfd(), input, output];
+            let silence = self.control.deadline().map(|deadline| deadline.saturating_sub(sys::now()));
+            sys::poll(&mut fds, silence).map_err(|_| Hangup::Closed)?;
+            let [signals, control @ ..] = fds.map(|fd| fd.revents);
+            if signals != 0 && self.signals.read().end > 0 {
+                return Ok(None);
             }
-            if fds[0].revents & !libc::POLLOUT != 0 {
-                self.control.read()?;
-            }
+            self.control.attend(control)?;
         }
     }
 
-    fn attempt(&mut self, start: &Start, stdin: Option<Vec<u8>>) -> Result<(), Hangup> {
-        let done = match Attempt::begin(self, start, stdin) {
+    /// The next message. One that cannot be read before the version is known is of another version.
+    fn next_message(&mut self) -> Result<Option<ToRunner<'static>>, Hangup> {
+        match self.control.next() {
+            Err(Hangup::Malformed(_)) if !self.is_understood => {
+                self.refuse_version("another one");
+                Ok(None)
+            }
+            next => next,
+        }
+    }
+
+    /// Runs nothing for a supervisor of another version. The task goes back, and is charged nothing.
+    fn refuse_version(&mut self, theirs: &str) {
+        let message = format!(
+            "the worker and process 1 of the container are of different versions (protocol {theirs}, inside {VERSION}): \
+             restart the worker"
+        );
+        self.control.put(&Notice::Done(Box::new(Done::without_start(Exit::Unfit { message }))));
+        self.control.flush();
+        self.is_over = true;
+    }
+
+    fn attempt(&mut self, mut request: Request) -> Result<(), Hangup> {
+        // A function that is forked reads its input from the request; every other process reads it from a pipe.
+        let is_forked = matches!(request.program, Program::Function(_)) && request.sandbox.is_none();
+        let stdin = if is_forked { None } else { request.stdin.take() };
+        let done = match Attempt::begin(self, &request, stdin) {
             Ok(attempt) => attempt.run(self)?,
             Err(exit) => Done::without_start(exit),
         };
         // Before the worker can know: a task that is over has no process, and whoever looks for one by its state must not find this.
         title::set(&self.title_idle);
-        frame::put_done(&mut self.control.outgoing, &done);
+        self.control.put(&Notice::Done(Box::new(done)));
         self.control.flush();
-        self.buffers.clear();
-        for mut used in [done.stdout, done.stderr, done.reply] {
-            used.clear();
-            self.buffers.push(used);
-        }
-        self.control.trim();
+        self.is_over = self.is_init;
         let is_usable = |cradle: &io::Result<Cradle>| cradle.as_ref().is_ok_and(|cradle| !cradle.is_broken());
-        if matches!(start.program, Program::Function(_)) && !self.cradle.as_ref().is_none_or(is_usable) {
+        if is_forked && !self.cradle.as_ref().is_none_or(is_usable) {
             complain(format_args!("a runner leaves: what it forks functions from is not there, or stands still"));
             return Err(Hangup::Broken);
         }
@@ -205,7 +241,7 @@ impl Runner {
     }
 
     /// The watch over an attempt with limits.
-    fn watch(&mut self, start: &Start, limits: &Limits, now: Duration) -> Option<Watch> {
+    fn watch(&mut self, start: &Request, limits: &Limits, now: Duration) -> Option<Watch> {
         let delegation = self.delegation.get_or_insert_with(Delegation::find).as_ref();
         let name = format!("raddle-{}-{}", start.tid, start.attempt);
         // Only where the task asks for a limit: to join a group takes longer than many a task.
@@ -213,12 +249,12 @@ impl Runner {
         Watch::new(limits, watch::group(delegation, &name, limits), now)
     }
 
-    fn show(&self, start: &Start, status: &str) {
+    fn show(&self, start: &Request, status: &str) {
         title::set(&raddle_core::title::format(start.tid, &start.name, status));
     }
 }
 
-fn malformed(error: &frame::Malformed) -> i32 {
+fn malformed(error: &dyn std::fmt::Display) -> i32 {
     complain(format_args!("a runner ends because of what its worker sent: {error}"));
     FAULT
 }

@@ -8,15 +8,19 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::PermissionsExt},
+        unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
 };
 
 use raddle_core::Exit;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{child::Step, sandbox, settings};
-use crate::{frame::Start, message::Program, sys};
+use crate::{
+    message::{Program, Request},
+    sys,
+};
 
 /// Variables that carry news from a worker to its own processes; commands do not see them.
 const PRIVATE: &[u8] = b"RADDLE_INTERNAL_";
@@ -99,7 +103,7 @@ impl Executable {
 
 impl Prepared {
     /// Finds what is to be run. The error says how the attempt ends without having begun.
-    pub(crate) fn new(start: &Start, inherited: &[CString]) -> Result<Self, Exit> {
+    pub(crate) fn new(start: &Request, inherited: &[CString]) -> Result<Self, Exit> {
         let cwd = start.cwd.as_deref().map(|cwd| c_string(cwd, || "the folder's name".into())).transpose()?;
         if start.sandbox.is_some() && start.cwd.is_some() {
             return Err(failed("a sandbox has a folder of its own, and sees no other: leave out cwd"));
@@ -132,7 +136,7 @@ impl Prepared {
     }
 
     /// How an attempt ends whose command could not be started.
-    pub(crate) fn failure(&self, start: &Start, step: Step, error: &io::Error) -> Exit {
+    pub(crate) fn failure(&self, start: &Request, step: Step, error: &io::Error) -> Exit {
         let name = match &start.program {
             Program::Command(argv) => argv.first().map_or("", String::as_str),
             Program::Function(name) => name,
@@ -180,7 +184,7 @@ fn c_string(text: &str, what: impl Fn() -> String) -> Result<CString, Exit> {
 }
 
 /// The inherited variables that the request does not set, then those it does. The last of several settings wins.
-fn environment(start: &Start, inherited: &[CString]) -> Result<Vec<CString>, Exit> {
+fn environment(start: &Request, inherited: &[CString]) -> Result<Vec<CString>, Exit> {
     let mut own: Vec<CString> = Vec::with_capacity(inherited.len() + start.env.len());
     // A tree, whose keys need no random seed: that would be a system call for each attempt.
     let mut set = BTreeSet::new();
@@ -237,15 +241,7 @@ fn search(name: &str, env: &[CString], cwd: Option<&str>, sandboxed: bool) -> Re
 /// Whether a file can be executed; `None` if there is none (a folder of that name is none).
 fn usable(path: &Path) -> Option<bool> {
     let found = fs::metadata(path).ok()?;
-    if found.is_dir() {
-        return None;
-    }
-    if found.permissions().mode() & 0o111 == 0 {
-        return Some(false);
-    }
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: `path` is a C string.
-    Some(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) } == 0)
+    (!found.is_dir()).then(|| accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok())
 }
 
 fn in_folder(cwd: Option<&str>, path: &CStr) -> PathBuf {
@@ -263,30 +259,18 @@ fn unusable_folder(cwd: &str) -> Option<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{os::unix::fs::PermissionsExt, time::Duration};
 
-    use raddle_core::{Limits, Tid};
+    use raddle_core::Tid;
 
     use super::*;
 
-    fn start(argv: &[&str], env: &[(&str, &str)]) -> Start {
-        Start {
-            tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(),
-            attempt: 1,
-            name: String::new(),
-            program: Program::Command(argv.iter().map(ToString::to_string).collect()),
-            env: env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
-            cwd: None,
-            has_stdin: false,
-            timeout: None,
-            limits: Limits::default(),
-            grace: Duration::ZERO,
-            overtime: Duration::ZERO,
-            sandbox: None,
-        }
+    fn start(argv: &[&str], env: &[(&str, &str)]) -> Request {
+        let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        Request { env, ..Request::command(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), "", argv.iter().copied()) }
     }
 
-    fn prepare(start: &Start) -> Result<Prepared, Exit> {
+    fn prepare(start: &Request) -> Result<Prepared, Exit> {
         Prepared::new(start, &[c"PATH=/usr/bin:/bin".into(), c"KEEP=1".into()])
     }
 
@@ -334,7 +318,7 @@ mod tests {
 
     #[test]
     fn bad_requests_are_named() {
-        let message = |s: &Start| match prepare(s) {
+        let message = |s: &Request| match prepare(s) {
             Err(Exit::SpawnFailed { message }) => message,
             _ => panic!("was not refused"),
         };

@@ -1,7 +1,7 @@
 //! The runner's signals, all of which arrive through a descriptor: nothing ever interrupts it.
 
 use std::{
-    io, mem,
+    io,
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
     ptr,
 };
@@ -25,10 +25,7 @@ pub(crate) struct Signals(OwnedFd);
 
 /// The kernel's own sigaction. The C library keeps two signals for itself and refuses to touch them; whoever started the worker may have
 /// left them ignored all the same.
-///
-/// # Safety
-/// Nothing may rely on a handler for this signal.
-unsafe fn default(signal: libc::c_int) {
+fn set_default(signal: libc::c_int) {
     // At least as large as the kernel's structure on any architecture; all zeros are the default action.
     let action = [0u64; 8];
     let nothing = ptr::null_mut::<u64>();
@@ -39,7 +36,7 @@ unsafe fn default(signal: libc::c_int) {
 impl Signals {
     /// Blocks every signal, resets every disposition, and opens the descriptor.
     pub(crate) fn take_over() -> io::Result<Self> {
-        Self::reset()?;
+        Self::reset();
         Self::listen()
     }
 
@@ -47,57 +44,39 @@ impl Signals {
     ///
     /// Once here and not in each child: what is at its default in the runner stays so across exec. SIGPIPE, which std ignores, is blocked
     /// instead by [`listen`](Self::listen): a write to a closed pipe gives an error either way.
-    fn reset() -> io::Result<()> {
-        // SAFETY: signal sets and sigaction structures are plain data; every pointer is to a local that outlives its call. No handler
-        // is installed. The faults keep std's handlers, which report a stack overflow, and exec resets those.
-        unsafe {
-            for signal in 1..=64 {
-                if ![libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].contains(&signal) {
-                    default(signal);
-                }
+    fn reset() {
+        for signal in 1..=64 {
+            // The faults keep std's handlers, which report a stack overflow, and exec resets those.
+            if ![libc::SIGSEGV, libc::SIGBUS, libc::SIGKILL, libc::SIGSTOP, libc::SIGCHLD].contains(&signal) {
+                set_default(signal);
             }
-            // A child that is stopped, as a paused or throttled one is, is no news to its runner.
-            let mut quiet: libc::sigaction = mem::zeroed();
-            quiet.sa_sigaction = libc::SIG_DFL;
-            quiet.sa_flags = libc::SA_NOCLDSTOP;
-            sys::check(libc::sigaction(libc::SIGCHLD, &raw const quiet, ptr::null_mut())).map(drop)
         }
+        // A child that is stopped, as a paused or throttled one is, is no news to its runner.
+        sys::set_default(libc::SIGCHLD, libc::SA_NOCLDSTOP);
     }
 
     /// Blocks every signal, and opens the descriptor.
     fn listen() -> io::Result<Self> {
-        // SAFETY: signal sets are plain data, every pointer is to a local that outlives its call, and the descriptor is owned by nobody else.
+        let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP];
+        sys::block_signals(&sys::signal_set((1..=64).filter(|signal| !faults.contains(signal))))?;
+        // SIGCONT asks for nothing, but wakes a runner that was stopped: the time it slept counts against its deadlines.
+        let wanted = sys::signal_set([libc::SIGCHLD, cradle::ENDED, libc::SIGCONT].into_iter().chain(ENDING));
+        // SAFETY: the set outlives the call, and the descriptor is new.
         unsafe {
-            let mut blocked: libc::sigset_t = mem::zeroed();
-            libc::sigfillset(&raw mut blocked);
-            for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGTRAP] {
-                libc::sigdelset(&raw mut blocked, fault);
-            }
-            sys::check(libc::sigprocmask(libc::SIG_SETMASK, &raw const blocked, ptr::null_mut()))?;
-
-            let mut wanted: libc::sigset_t = mem::zeroed();
-            libc::sigemptyset(&raw mut wanted);
-            libc::sigaddset(&raw mut wanted, libc::SIGCHLD);
-            libc::sigaddset(&raw mut wanted, cradle::ENDED);
-            // Asks for nothing, but wakes a runner that was stopped: the time it slept counts against its deadlines.
-            libc::sigaddset(&raw mut wanted, libc::SIGCONT);
-            for signal in ENDING {
-                libc::sigaddset(&raw mut wanted, signal);
-            }
             let fd = sys::check(libc::signalfd(-1, &raw const wanted, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
             Ok(Self(OwnedFd::from_raw_fd(fd)))
         }
     }
 
-    pub(crate) fn raw_fd(&self) -> i32 {
-        self.0.as_raw_fd()
+    pub(crate) fn pollfd(&self) -> libc::pollfd {
+        libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 }
     }
 
     /// Takes what has arrived.
     pub(crate) fn read(&self) -> Received {
-        const RECORD: usize = mem::size_of::<libc::signalfd_siginfo>();
+        const RECORD: usize = size_of::<libc::signalfd_siginfo>();
         let (mut received, mut buf) = (Received::default(), Vec::new());
-        if sys::read_some(self.0.as_fd(), &mut buf, RECORD * 8).is_ok() {
+        if sys::read_some(self.0.as_fd(), &mut buf).is_ok() {
             for record in buf.chunks_exact(RECORD) {
                 // The signal's number is the first field of the record.
                 let signal = record.first_chunk().map_or(0, |n| u32::from_ne_bytes(*n)) as libc::c_int;

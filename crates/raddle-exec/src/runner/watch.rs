@@ -2,7 +2,10 @@
 //!
 //! Without limits there is no [`Watch`], and nothing is sampled.
 
-use std::{os::fd::AsRawFd, os::fd::RawFd, time::Duration};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
 
 use raddle_core::{Exit, Limits, limits::LimitKind};
 use rustix::param::{clock_ticks_per_second, page_size};
@@ -62,8 +65,8 @@ impl Watch {
     }
 
     /// The cgroup's `cgroup.procs`, for the command to join.
-    pub(crate) fn join(&self) -> Option<RawFd> {
-        self.group.as_ref().map(|group| group.procs().as_raw_fd())
+    pub(crate) fn join(&self) -> Option<BorrowedFd<'_>> {
+        self.group.as_ref().map(|group| group.procs().as_fd())
     }
 
     /// What the cgroup limits.
@@ -137,13 +140,13 @@ pub(crate) fn group(delegation: Option<&Delegation>, name: &str, limits: &Limits
 pub(crate) fn rlimits(limits: &Limits, enforced: Controllers, sandboxed: bool) -> Vec<(Resource, u64)> {
     let mut own = Vec::new();
     if let Some(fds) = limits.max_fds {
-        own.push((libc::RLIMIT_NOFILE, fds));
+        own.push((Resource::Nofile, fds));
     }
     if let Some(mb) = limits.memory_mb
         && !enforced.memory
     {
         // A backstop for what grows between two samples. Generous: address space that is never touched is no memory.
-        own.push((libc::RLIMIT_DATA, mb.saturating_mul(2).saturating_add(256).saturating_mul(MIB)));
+        own.push((Resource::Data, mb.saturating_mul(2).saturating_add(256).saturating_mul(MIB)));
     }
     if let Some(procs) = limits.max_procs
         && !enforced.pids
@@ -154,7 +157,7 @@ pub(crate) fn rlimits(limits: &Limits, enforced: Controllers, sandboxed: bool) -
             (false, false) => Some(tree::threads_of_user()),
             (false, true) => None,
         };
-        own.extend(others.map(|others| (libc::RLIMIT_NPROC, others.saturating_add(procs).saturating_add(OTHERS))));
+        own.extend(others.map(|others| (Resource::Nproc, others.saturating_add(procs).saturating_add(OTHERS))));
     }
     own
 }

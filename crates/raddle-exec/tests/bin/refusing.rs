@@ -16,18 +16,6 @@ pub(crate) fn become_one(what: &str, arguments: impl Iterator<Item = String>) ->
                 refuse(libc::EPERM),
                 load(0),
             ]),
-            "network" => rules.extend([jump(BPF_JEQ, libc::SYS_unshare as u32, 0, 1), refuse(libc::EPERM)]),
-            "setns" => rules.extend([jump(BPF_JEQ, libc::SYS_setns as u32, 0, 1), refuse(libc::EPERM)]),
-            "threads" => rules.extend([
-                // Its flags are in memory. Whoever is told that there is no such call uses the older one.
-                jump(BPF_JEQ, libc::SYS_clone3 as u32, 0, 1),
-                refuse(libc::ENOSYS),
-                jump(BPF_JEQ, libc::SYS_clone as u32, 0, 4),
-                load(16),
-                jump(BPF_JSET, libc::CLONE_THREAD as u32, 0, 1),
-                refuse(libc::EAGAIN),
-                load(0),
-            ]),
             "mount" => rules.extend([jump(BPF_JEQ, libc::SYS_mount as u32, 0, 1), refuse(libc::EPERM)]),
             "landlock" => {
                 rules.extend([jump(BPF_JEQ, libc::SYS_landlock_create_ruleset as u32, 0, 1), refuse(libc::ENOSYS)]);

@@ -88,7 +88,7 @@ async fn a_killed_worker_takes_runner_and_tree_along() {
 #[tokio::test]
 async fn nonsense_on_the_socket_ends_the_runner_and_its_task() {
     use std::{io::Write, os::fd::OwnedFd, os::unix::net::UnixStream};
-    for nonsense in [&b"\xff\xff\xff\xff\xff\xff"[..], b"\x01\xff\xff\xff\xff", b"\x01\x01\x00\x00\x00\x09"] {
+    for nonsense in [&b"\xff\xff\xff\xff\xff\xff"[..], b"\x01\xff\xff\xff\xff", b"\x01\x00\x00\x00\x09"] {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let mut runner = Command::new(options().program)
             .args(["__runner", "free"])

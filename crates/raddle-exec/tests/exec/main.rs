@@ -5,6 +5,7 @@
 mod basics;
 mod fence;
 mod functions;
+mod init;
 mod limits;
 mod loss;
 mod output;

@@ -44,6 +44,26 @@ async fn a_timeout_lets_a_polite_command_say_goodbye() {
 }
 
 #[tokio::test]
+async fn a_stop_takes_no_time_from_what_cleans_up_after_a_timeout() {
+    let mut rig = Rig::new().await;
+    let script = "trap 'echo told; while ! test -e go; do sleep 0.02; done; echo cleaned; exit 7' TERM
+                  while :; do sleep 0.02; done";
+    let folder = tempfile::tempdir().unwrap();
+    let mut request = rig.sh(script);
+    request.cwd = Some(folder.path().to_string_lossy().into_owned());
+    request.timeout = Some(Duration::from_millis(100));
+    request.overtime = Duration::from_secs(60);
+    rig.start_until_output(&request).await;
+    rig.runner.send(Order::Stop).await.unwrap();
+    rig.runner.send(Order::Stop).await.unwrap();
+    std::fs::write(folder.path().join("go"), "").unwrap();
+    let outcome = rig.end().await;
+    assert_eq!((outcome.done.exit, outcome.done.killed), (Exit::Timeout, false));
+    assert!(outcome.stdout.ends_with(b"cleaned\n"), "{:?}", String::from_utf8_lossy(&outcome.stdout));
+    rig.finish().await;
+}
+
+#[tokio::test]
 async fn stop_is_cancelled_kill_is_killed() {
     let mut rig = Rig::new().await;
     for (order, script, expected) in [

@@ -56,7 +56,11 @@ pub(super) fn body(
     leash: &mark::Mark,
     volumes: &[String],
 ) -> ContainerCreateBody {
-    let labels = [(TASK, charge.tid.to_string()), (ATTEMPT, charge.attempt.to_string()), (LEASHED, leash.to_string())];
+    let labels = [
+        (TASK, charge.request.tid.to_string()),
+        (ATTEMPT, charge.request.attempt.to_string()),
+        (LEASHED, leash.to_string()),
+    ];
     ContainerCreateBody {
         user: Some(USER.into()),
         attach_stdin: Some(true),
@@ -90,7 +94,7 @@ fn entrypoint(libraries: &[PathBuf]) -> Vec<String> {
 }
 
 fn host(charge: &Charge, program: &Path, libraries: &[PathBuf], volumes: &[String]) -> HostConfig {
-    let Limits { memory_mb, cpu_percent, max_procs, .. } = charge.limits;
+    let Limits { memory_mb, cpu_percent, max_procs, .. } = charge.request.limits;
     let procs = max_procs.unwrap_or(PROCS).saturating_add(OURS);
     let allowance = Allowance {
         memory_mb: memory_mb.unwrap_or(MEMORY_MB),
@@ -132,11 +136,13 @@ fn in_memory(path: &str) -> EngineMount {
 
 #[cfg(test)]
 mod tests {
+    use raddle_exec::Request;
+
     use super::{super::charge::tests::charge, *};
 
     fn made(charge: &Charge, volumes: &[&str]) -> (ContainerCreateBody, HostConfig) {
         let volumes: Vec<String> = volumes.iter().map(ToString::to_string).collect();
-        let mark = "boot space 1 2".parse().unwrap();
+        let mark = "boot/space 1 2".parse().unwrap();
         let libraries = ["/usr/lib/ld-linux.so.2", "/usr/lib/libc.so.6"].map(PathBuf::from);
         let mut body = body(charge, Path::new("/bin/raddle"), &libraries, &mark, &volumes);
         let host = body.host_config.take().unwrap();
@@ -165,13 +171,16 @@ mod tests {
     #[test]
     fn what_a_task_asks_for_it_gets_and_what_it_is_told_is_nowhere_to_be_read() {
         let limits = Limits { memory_mb: Some(64), cpu_percent: Some(50), max_fds: Some(9), max_procs: Some(u64::MAX) };
-        let (body, host) = made(&Charge { limits, is_in_host_network: true, ..charge() }, &["/data"]);
+        let (body, host) = made(
+            &Charge { request: Request { limits, ..charge().request }, is_in_host_network: true, ..charge() },
+            &["/data"],
+        );
         assert_eq!((host.memory, host.nano_cpus), (Some(64 << 20), Some(500_000_000)));
         assert_eq!(host.pids_limit, Some(u32::MAX.into()));
         assert_eq!(host.network_mode.as_deref(), Some("host"));
         let volume = host.mounts.as_ref().unwrap().last().unwrap();
         assert_eq!((volume.typ, volume.target.as_deref()), (Some(MountType::TMPFS), Some("/data")));
         assert!(!format!("{body:?}{host:?}").contains("hidden"));
-        assert_eq!(name(charge().tid, 2), "raddle-1794800817069096960-2");
+        assert_eq!(name(charge().request.tid, 2), "raddle-1794800817069096960-2");
     }
 }

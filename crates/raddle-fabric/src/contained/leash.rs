@@ -12,8 +12,8 @@ use bollard::{
         AttachContainerOptionsBuilder, CreateContainerOptionsBuilder, InspectContainerOptions, StartContainerOptions,
     },
 };
-use raddle_core::{Exit, Usage, title};
-use raddle_exec::contained::{Ended, SILENCE};
+use raddle_core::{Exit, frame, title};
+use raddle_exec::{Done, contained::SILENCE};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     mark::Mark,
     program::{Program, loaded_libraries},
     sweep,
-    talk::{self, Input, Signals},
+    talk::{self, Signals},
 };
 use crate::spawner::{
     Gone, LaunchError, Obstacle,
@@ -48,9 +48,8 @@ pub fn main() -> u8 {
         Ok(runtime) => runtime.block_on(keep()),
         Err(error) => Err(starved(&error)),
     };
-    let ended = exit.unwrap_or_else(|exit| Ended { exit, usage: Usage::default() });
-    let answered = serde_json::to_vec(&ended).map_err(io::Error::from).and_then(|said| answer.write_all(&said));
-    answered.map_or_else(|error| complain(&error), |()| 0)
+    let done = exit.unwrap_or_else(Done::without_start);
+    answer.write_all(&frame::encode(&done)).map_or_else(|error| complain(&error), |()| 0)
 }
 
 fn complain(error: &io::Error) -> u8 {
@@ -58,15 +57,16 @@ fn complain(error: &io::Error) -> u8 {
     NOT_ASKED
 }
 
-async fn keep() -> Result<Ended, Exit> {
+async fn keep() -> Result<Done, Exit> {
     let mut signals = Signals::catch().map_err(|error| starved(&error))?;
-    let (charge, input) = talk::listen().map_err(|error| starved(&error))?;
-    raddle_exec::title::set(&title::format(charge.tid, &charge.name, "contained"));
+    let charge = talk::read_charge().map_err(|error| starved(&error))?;
+    let request = &charge.request;
+    raddle_exec::title::set(&title::format(request.tid, &request.name, "contained"));
     let engine = Engine::of_environment().map_err(unfit)?;
-    let name = body::name(charge.tid, charge.attempt);
+    let name = body::name(request.tid, request.attempt);
     let since = since();
-    let kept = run(&engine, &name, &charge, input, &mut signals);
-    let kept = if charge.attempt > 1 {
+    let kept = run(&engine, &name, &charge, &mut signals);
+    let kept = if request.attempt > 1 {
         // Whoever ran it before may have been killed.
         let (kept, swept) = tokio::join!(kept, sweep::now());
         drop(swept);
@@ -84,18 +84,12 @@ async fn keep() -> Result<Ended, Exit> {
 }
 
 /// Makes a container and has it run the command. Nothing is left of one that cannot be started.
-async fn run(
-    engine: &Engine,
-    name: &str,
-    charge: &Charge,
-    input: Input,
-    signals: &mut Signals,
-) -> Result<Option<Ended>, Exit> {
+async fn run(engine: &Engine, name: &str, charge: &Charge, signals: &mut Signals) -> Result<Option<Done>, Exit> {
     let fault = |error: Error| unfit(engine.fault(&error, &charge.image));
     let image = engine.image(&charge.image).await.map_err(unfit)?;
     let program = Program::find().map_err(|error| starved(&error))?;
     let libraries = loaded_libraries().map_err(|error| starved(&error))?;
-    let mark = Mark::of_this_process().map_err(|error| starved(&error))?;
+    let mark = Mark::of_this_process().ok_or_else(|| starved(&io::ErrorKind::NotFound.into()))?;
     let docker = engine.client().map_err(fault)?;
     let options = CreateContainerOptionsBuilder::default().name(name).build();
     let body = body::body(charge, program.path(), &libraries, &mark, &image.volumes);
@@ -117,7 +111,7 @@ async fn run(
             drop(program);
             Ok(())
         };
-        talk::talk(attached, charge, input, signals, start).await
+        talk::talk(attached, &charge.request, signals, start).await
     };
     match talked.await {
         Ok(ended) => Ok(ended),

@@ -11,7 +11,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `charge.rs` | what a leash is told on its standard input. Pure |
+//! | `charge.rs` | what a leash is told on its standard input |
 //! | `verdict.rs` | what it answers, and what its silence means. Pure |
 //! | `body.rs` | the container that is asked for. Pure |
 //! | `leash.rs`, `talk.rs` | the leash: making a container and removing it; talking to its process 1 |

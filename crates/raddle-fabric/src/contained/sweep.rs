@@ -57,7 +57,7 @@ pub async fn look_around(image: &str) {
 /// Removes what is there without a leash.
 pub(super) async fn now() -> Result<(), LaunchError> {
     program::sweep_copies();
-    let here = Mark::of_this_process().map_err(|error: io::Error| LaunchError::from(error))?;
+    let here = Mark::of_this_process().ok_or_else(|| LaunchError::from(io::Error::from(io::ErrorKind::NotFound)))?;
     let engine = Engine::of_environment()?;
     let options = ListContainersOptionsBuilder::default().all(true);
     let options = options.filters(&HashMap::from([("label", vec![LEASHED])])).build();
@@ -95,7 +95,7 @@ mod tests {
             labels: Some(HashMap::from([(LEASHED.into(), leash.into())])),
             ..ContainerSummary::default()
         };
-        let over = "another-boot x 1 1";
+        let over = "another-boot/x 1 1";
         assert_eq!(unleashed(&found("raddle-1-1", over), &here), Some("raddle-1-1"));
         assert_eq!(unleashed(&found("postgres", over), &here), None);
         assert_eq!(unleashed(&found("raddle-1-1", &here.to_string()), &here), None);

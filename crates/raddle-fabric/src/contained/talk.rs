@@ -1,15 +1,24 @@
 //! Talking to process 1 of a container, from its first word to its last.
 
 use std::{
+    borrow::Cow,
     future::Future,
     io::{self, Read, Write},
     pin::Pin,
     thread,
+    time::Duration,
 };
 
 use bollard::container::{AttachContainerResults, LogOutput};
 use futures_util::StreamExt;
-use raddle_exec::contained::{BEAT, Ended, FromInit, PIECE, ToInit, WINDOW};
+use raddle_core::{
+    Limits,
+    frame::{self, Decoder},
+};
+use raddle_exec::{
+    Done, MAX_FROM_RUNNER, Notice, Order, Request, Stream, ToRunner,
+    contained::{BEAT, VERSION, WINDOW},
+};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
     signal::unix::{Signal, SignalKind, signal},
@@ -26,11 +35,10 @@ pub(super) struct Signals {
     resume: Signal,
 }
 
-/// The standard input of a leash behind its charge. A thread reads it, since nothing else can.
-pub(super) type Input = mpsc::Receiver<Vec<u8>>;
-
-/// A few pieces on their way to who is waiting for them, or not.
+/// A few pieces of output on their way to the runner.
 const AHEAD: usize = 4;
+/// How long a command has after SIGTERM, as process 1 sees it. The runner outside knows better, and ends the container when that is over.
+const GRACE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Signals {
     /// From here on they are heard. Before, they end or stop the process, which has done nothing yet.
@@ -40,76 +48,74 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, pause: signal(pause)?, resume: signal(resume)? })
     }
 
-    async fn next(&mut self) -> ToInit {
+    async fn next(&mut self) -> Order {
         tokio::select! {
-            _ = self.terminate.recv() => ToInit::Terminate,
-            _ = self.pause.recv() => ToInit::Pause,
-            _ = self.resume.recv() => ToInit::Resume,
+            _ = self.terminate.recv() => Order::Stop,
+            _ = self.pause.recv() => Order::Pause,
+            _ = self.resume.recv() => Order::Resume,
         }
     }
 }
 
-/// Reads the charge, and has the rest read.
-pub(super) fn listen() -> io::Result<(Charge, Input)> {
-    let mut stdin = io::stdin().lock();
-    let charge = Charge::read(&mut stdin)?;
-    drop(stdin);
-    let (send, input) = mpsc::channel(AHEAD);
-    // Left behind when the command is over before its input is.
-    thread::Builder::new().name("stdin".into()).spawn(move || {
-        let mut stdin = io::stdin().lock();
-        loop {
-            let mut piece = vec![0; PIECE];
-            match stdin.read(&mut piece) {
-                Ok(0) => return,
-                Ok(len) => {
-                    piece.truncate(len);
-                    if send.blocking_send(piece).is_err() {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return,
-            }
-        }
-    })?;
-    Ok((charge, input))
+/// Reads what the runner was given for its standard input.
+pub(super) fn read_charge() -> io::Result<Charge> {
+    // The runner, whose input it was, has bounded it.
+    let mut decoder = Decoder::new(usize::MAX);
+    io::stdin().lock().read_to_end(decoder.buffer())?;
+    decoder.next().map_err(io::Error::other)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// What process 1 is asked to run: limits but that of open files are the container's, and time is the runner's outside. Its standard input follows.
+fn inside(request: &Request) -> Request {
+    Request {
+        stdin: request.stdin.as_ref().map(|_| Vec::new()),
+        timeout: None,
+        limits: Limits { max_fds: request.limits.max_fds, ..Limits::default() },
+        grace: GRACE,
+        program: request.program.clone(),
+        env: request.env.clone(),
+        name: request.name.clone(),
+        cwd: None,
+        sandbox: None,
+        ..*request
+    }
 }
 
 /// Has process 1 run what is to be run, and passes on what both sides say. `start` starts the container. The result is its last word, or
 /// nothing if there was none.
 pub(super) async fn talk<E>(
     attached: AttachContainerResults,
-    charge: &Charge,
-    mut input: Input,
+    request: &Request,
     signals: &mut Signals,
     start: impl Future<Output = Result<(), E>>,
-) -> Result<Option<Ended>, E> {
+) -> Result<Option<Done>, E> {
     let AttachContainerResults { output, input: to_init } = attached;
     let mut said = Outgoing { to_init, bytes: Vec::new() };
-    said.say(&ToInit::Begin(Box::new(charge.begin.clone())));
+    said.say(&ToRunner::Version(VERSION));
+    said.say(&ToRunner::Start(Cow::Owned(inside(request))));
     start.await?;
     // Each is what the command has taken of at most a window.
     let (tell, mut taken) = mpsc::unbounded_channel();
     let mut heard = tokio::spawn(hear(output, tell));
-    let (mut on_its_way, mut has_more) = (0, charge.begin.has_input);
+    let (mut on_its_way, mut input) = (0, request.stdin.as_deref());
     let mut beat = interval(BEAT);
     loop {
+        if let Some(rest) = input
+            && on_its_way < WINDOW
+        {
+            let (piece, rest) = rest.split_at(rest.len().min(WINDOW - on_its_way));
+            on_its_way += piece.len();
+            said.say(&ToRunner::Input(piece.to_vec()));
+            input = (!rest.is_empty()).then_some(rest);
+            if input.is_none() {
+                said.say(&ToRunner::InputEnds);
+            }
+        }
         tokio::select! {
-            ended = &mut heard => return Ok(ended.unwrap_or(None)),
-            Some(count) = taken.recv() => on_its_way -= count.min(on_its_way),
-            piece = input.recv(), if has_more && on_its_way < WINDOW => match piece {
-                Some(piece) => {
-                    on_its_way += piece.len();
-                    said.say(&ToInit::Input(piece));
-                }
-                None => {
-                    has_more = false;
-                    said.say(&ToInit::InputEnds);
-                }
-            },
-            word = signals.next() => said.say(&word),
-            _ = beat.tick() => said.say(&ToInit::Beat),
+            done = &mut heard => return Ok(done.unwrap_or(None)),
+            Some(bytes) = taken.recv() => on_its_way -= on_its_way.min(bytes),
+            order = signals.next() => said.say(&ToRunner::Order(order)),
+            _ = beat.tick() => said.say(&ToRunner::Beat),
             () = said.send(), if !said.bytes.is_empty() => {}
         }
     }
@@ -122,8 +128,8 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    fn say(&mut self, word: &ToInit) {
-        word.put(&mut self.bytes);
+    fn say(&mut self, message: &ToRunner<'_>) {
+        frame::encode_into(&mut self.bytes, message);
     }
 
     /// Sends what is taken at once. Cancel-safe: what was not written is still there.
@@ -140,22 +146,27 @@ impl Outgoing {
 type Output = Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
 
 /// Passes on what the command writes, and returns the last word, if there is one. What process 1 writes to its standard error is a complaint.
-async fn hear(mut output: Output, taken: mpsc::UnboundedSender<usize>) -> Option<Ended> {
+async fn hear(mut output: Output, taken: mpsc::UnboundedSender<usize>) -> Option<Done> {
     let (out, written) = mpsc::channel(AHEAD);
     let writer = thread::Builder::new().name("output".into()).spawn(move || write(written)).ok()?;
-    let (mut incoming, mut last) = (Vec::new(), None);
+    let (mut incoming, mut last) = (Decoder::new(MAX_FROM_RUNNER), None);
     'listening: while let Some(Ok(word)) = output.next().await {
         match word {
-            LogOutput::StdOut { message } => incoming.extend_from_slice(&message),
+            LogOutput::StdOut { message } => incoming.push(&message),
             LogOutput::StdErr { message } => _ = out.send((Stream::Stderr, message.to_vec())).await,
             LogOutput::StdIn { .. } | LogOutput::Console { .. } => {}
         }
         loop {
-            match FromInit::take(&mut incoming) {
-                Ok(Some(FromInit::Stdout(bytes))) => _ = out.send((Stream::Stdout, bytes)).await,
-                Ok(Some(FromInit::Stderr(bytes))) => _ = out.send((Stream::Stderr, bytes)).await,
-                Ok(Some(FromInit::Taken(count))) => _ = taken.send(count as usize),
-                Ok(Some(FromInit::Ended(ended))) => last = Some(*ended),
+            match incoming.next() {
+                Ok(Some(Notice::Output { stream, bytes })) => _ = out.send((stream, bytes)).await,
+                Ok(Some(Notice::InputTaken { bytes })) => _ = taken.send(bytes),
+                Ok(Some(Notice::Done(mut done))) => {
+                    for (stream, rest) in [(Stream::Stdout, &mut done.stdout), (Stream::Stderr, &mut done.stderr)] {
+                        let _ = out.send((stream, std::mem::take(rest))).await;
+                    }
+                    last = Some(*done);
+                }
+                Ok(Some(_)) => {}
                 Ok(None) => break,
                 // Whoever that is, it is not ours.
                 Err(_) => break 'listening,
@@ -168,12 +179,6 @@ async fn hear(mut output: Output, taken: mpsc::UnboundedSender<usize>) -> Option
     last
 }
 
-#[derive(Clone, Copy)]
-enum Stream {
-    Stdout,
-    Stderr,
-}
-
 /// Writes for as long as the runner takes it.
 fn write(mut written: mpsc::Receiver<(Stream, Vec<u8>)>) {
     while let Some((stream, bytes)) = written.blocking_recv() {
@@ -182,7 +187,7 @@ fn write(mut written: mpsc::Receiver<(Stream, Vec<u8>)>) {
                 let mut stdout = io::stdout().lock();
                 stdout.write_all(&bytes).and_then(|()| stdout.flush())
             }
-            Stream::Stderr => io::stderr().lock().write_all(&bytes),
+            Stream::Stderr | Stream::Reply => io::stderr().lock().write_all(&bytes),
         };
     }
 }

@@ -2,16 +2,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Error, Result};
+use raddle_broker::{Broker, Result};
 use raddle_core::{Tid, worker::WorkerInfo};
-use raddle_exec::FencePage;
 use tokio::{
     sync::oneshot,
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
-use crate::worker::pulse::{Beats, Vitals};
+use crate::{line::Lease, worker::pulse::Beats};
 
 /// How long it is there without a sign of life. As long as a worker that takes tasks.
 const LEASE: Duration = Duration::from_secs(3);
@@ -67,12 +66,12 @@ async fn keep(
             _ = &mut stopped => return,
         };
         let pause = match entered {
-            Ok((tid, mut beats)) => {
+            Ok((tid, beats)) => {
                 if let Some(tell) = tell.take() {
                     let _ = tell.send(Ok(()));
                 }
                 tokio::select! {
-                    lost = beats.lost() => tracing::warn!(entry = %tid, error = ?lost, "a worker that takes calls is entered anew: its lease was lost"),
+                    () = beats.lost() => tracing::warn!(entry = %tid, "a worker that takes calls is entered anew: its lease was lost"),
                     _ = &mut stopped => {
                         // Before it is taken out, so that no beat finds it gone.
                         drop(beats);
@@ -98,11 +97,9 @@ async fn keep(
 
 /// Enters the worker, as one that is no task: it claims none, and nobody speaks to it through the broker.
 async fn enter(broker: &Arc<dyn Broker>, info: &WorkerInfo) -> Result<(Tid, Beats)> {
-    let leased_at = FencePage::clock_now();
+    let lease = Lease::ask(LEASE)?;
     let tid = broker.register_own(info.clone(), LEASE).await?;
-    let page = |error: io::Error| Error::Starved { what: "shared memory".into(), reason: error.to_string() };
-    let fence = Arc::new(FencePage::new().map_err(page)?);
-    Ok((tid, Beats::new(broker.heart(tid, LEASE), LEASE, leased_at, fence, Arc::new(Vitals::default()))))
+    Ok((tid, Beats::start(broker.heart(tid, LEASE), lease, Arc::default())?))
 }
 
 async fn leave(broker: &dyn Broker, tid: Tid) {

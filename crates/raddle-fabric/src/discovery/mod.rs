@@ -6,7 +6,6 @@
 
 mod entered;
 mod record;
-mod subscription;
 #[cfg(test)]
 mod tests;
 
@@ -18,15 +17,17 @@ use std::{
 };
 
 use async_trait::async_trait;
-use raddle_broker::Broker;
+use futures_util::stream;
+use raddle_broker::{Broker, Result as BrokerResult};
 use raddle_core::routine::Routines;
 use raddle_pool::{
     Uid, WorkerMetadata,
-    discovery::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, check_namespace},
+    discovery::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, check_namespace, wait_for_doubt},
 };
 use tokio::sync::watch;
 
-use self::{entered::Entered, subscription::Registered};
+use self::entered::Entered;
+use crate::worker::this_host;
 
 /// How long it takes at most until somebody hears of what has changed. It is no wait that a call has: one that finds nobody at an address looks at once.
 const EVERY: Duration = Duration::from_secs(1);
@@ -40,16 +41,14 @@ const MOST_OFTEN: Duration = Duration::from_millis(100);
 ///
 /// Whoever may write to the broker decides who is called. Use [credentials](raddle_pool::WorkerCredentials) where that are not only those whom you trust.
 #[derive(Clone)]
-pub struct BrokerDiscovery(Arc<Inner>);
-
-struct Inner {
+pub struct BrokerDiscovery {
     broker: Arc<dyn Broker>,
     namespace: String,
     routines: BTreeSet<String>,
     every: Duration,
     /// The workers that were entered here.
-    entered: Mutex<BTreeMap<Uid, Entered>>,
-    /// Somebody was not reached.
+    entered: Arc<Mutex<BTreeMap<Uid, Entered>>>,
+    /// Tells that a worker was not reached.
     doubts: watch::Sender<()>,
 }
 
@@ -60,68 +59,62 @@ impl BrokerDiscovery {
         check_namespace(&namespace)?;
         // Workers are this same program, unless somebody says otherwise. Two of one name are told of where they matter.
         let routines = Routines::of_this_program().map(|all| all.names().map(str::to_owned).collect());
-        Ok(Self(Arc::new(Inner {
+        Ok(Self {
             broker,
             namespace,
             routines: routines.unwrap_or_default(),
             every: EVERY,
-            entered: Mutex::default(),
+            entered: Arc::default(),
             doubts: watch::Sender::default(),
-        })))
+        })
     }
 
     /// How often to look. Every second, if nothing is said.
     pub fn every(self, pause: Duration) -> Self {
-        self.with(|inner| inner.every = pause.max(MOST_OFTEN))
+        Self { every: pause.max(MOST_OFTEN), ..self }
     }
 
     /// What the workers that are published run, for those who look at the registry. The routines of this program, if nothing is said.
     pub fn routines(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.with(|inner| inner.routines = names.into_iter().map(Into::into).collect())
+        Self { routines: names.into_iter().map(Into::into).collect(), ..self }
     }
 
     /// The name that workers are published under.
     pub fn namespace(&self) -> &str {
-        &self.0.namespace
+        &self.namespace
     }
 
-    /// Another one, which knows nobody yet.
-    fn with(self, change: impl FnOnce(&mut Inner)) -> Self {
-        let Inner { broker, namespace, routines, every, .. } = &*self.0;
-        let (broker, namespace, routines) = (Arc::clone(broker), namespace.clone(), routines.clone());
-        let (entered, doubts) = (Mutex::default(), watch::Sender::default());
-        let mut inner = Inner { broker, namespace, routines, every: *every, entered, doubts };
-        change(&mut inner);
-        Self(Arc::new(inner))
-    }
-}
-
-impl Inner {
     fn entered(&self) -> MutexGuard<'_, BTreeMap<Uid, Entered>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn look(&self) -> BrokerResult<Vec<WorkerMetadata>> {
+        Ok(record::read(self.broker.workers().await?, &self.namespace, &this_host()))
     }
 }
 
 #[async_trait]
 impl Publisher for BrokerDiscovery {
     async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
-        let inner = &self.0;
         match event {
             Event::Added(worker) | Event::Updated(worker) => {
-                let info = record::write(&worker, &inner.namespace, &inner.routines).map_err(|reason| {
+                let info = record::write(&worker, &self.namespace, &self.routines).map_err(|reason| {
                     failed("cannot publish a worker")(io::Error::new(io::ErrorKind::InvalidInput, reason))
                 })?;
-                let (entered, first) = Entered::start(Arc::clone(&inner.broker), info);
+                let (entered, first) = Entered::start(Arc::clone(&self.broker), info);
                 // The one before goes when this one is there, so that the worker is never missing.
-                let before = inner.entered().insert(worker.uid, entered);
+                let before = self.entered().insert(worker.uid, entered);
                 let outcome = first.await;
                 if let Some(before) = before {
                     before.leave().await;
                 }
-                outcome.map_err(|error| failed("a worker is not in the registry yet")(io::Error::other(error)))
+                if let Err(error) = outcome {
+                    tracing::warn!(worker = %worker.uid, %error, "a worker is not in the registry yet; it is entered as soon as the broker answers");
+                }
+                Ok(())
             }
             Event::Dropped(worker) => {
-                let entered = inner.entered().remove(&worker.uid);
+                let entered = self.entered().remove(&worker.uid);
                 if let Some(entered) = entered {
                     entered.leave().await;
                 }
@@ -132,20 +125,35 @@ impl Publisher for BrokerDiscovery {
 
     fn withdraw(&self, worker: &WorkerMetadata) {
         // It leaves by itself, if there is time for it, and else with the end of its lease.
-        drop(self.0.entered().remove(&worker.uid));
+        drop(self.entered().remove(&worker.uid));
     }
 }
 
 #[async_trait]
 impl Discovery for BrokerDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
-        let registered = Registered::start(Arc::clone(&self.0), filter).await;
-        let registered = registered.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
-        Ok(Box::new(registered))
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+        let (this, doubts) = (self.clone(), self.doubts.subscribe());
+        let first = this.look().await;
+        let first = first.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
+        let later = stream::unfold((this, doubts), |(this, mut doubts)| async move {
+            let mut is_cut_off = false;
+            loop {
+                wait_for_doubt(&mut doubts, MOST_OFTEN, this.every).await;
+                match this.look().await {
+                    Ok(workers) => return Some((workers, (this, doubts))),
+                    // A broker that does not answer takes no workers away.
+                    Err(error) if !std::mem::replace(&mut is_cut_off, true) => {
+                        tracing::warn!(%error, "the registry cannot be read: the workers that are known stay");
+                    }
+                    Err(_) => {}
+                }
+            }
+        });
+        Ok(Subscription::from_snapshots(filter, first, later))
     }
 
     fn doubt(&self, _worker: &WorkerMetadata) {
-        self.0.doubts.send_replace(());
+        self.doubts.send_replace(());
     }
 }
 
@@ -156,6 +164,6 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> DiscoveryError {
 
 impl fmt::Debug for BrokerDiscovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BrokerDiscovery").field("namespace", &self.0.namespace).finish_non_exhaustive()
+        f.debug_struct("BrokerDiscovery").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }

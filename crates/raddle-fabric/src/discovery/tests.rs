@@ -33,7 +33,7 @@ async fn registry(namespace: &str) -> (Arc<dyn Broker>, BrokerDiscovery) {
     (broker, discovery)
 }
 
-async fn heard(subscription: &mut Box<dyn Subscription>) -> Event {
+async fn heard(subscription: &mut Subscription) -> Event {
     timeout(Duration::from_secs(30), subscription.next()).await.expect("it is heard of").unwrap()
 }
 

@@ -14,17 +14,16 @@ use raddle_exec::MarkPage;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use tokio::sync::mpsc;
 
-use super::{evidence::Evidence, member::OVERTIME};
 use crate::{
-    spawner::{News, Tell, Template},
+    spawner::{News, Tell, Template, process::watch},
     worker::BEYOND,
 };
 
 /// The processes there are.
 pub(super) struct Children {
     kept: BTreeMap<ChildId, Kept>,
-    /// Until then, by the clock of the pages, nobody is taken for overdue.
-    spared: Duration,
+    /// When all may have stood still until, by the clock of the pages: a runner has its whole time again from then on.
+    spared: Option<Duration>,
     /// At most three for each process, so the channel needs no bound.
     news: mpsc::UnboundedReceiver<(ChildId, News)>,
     tell: mpsc::UnboundedSender<(ChildId, News)>,
@@ -39,12 +38,14 @@ struct Kept {
     page: MarkPage,
     turns: u64,
     slots: usize,
+    /// How long a runner may take to end what has taken too long.
+    overtime: Duration,
 }
 
 impl Children {
     pub(super) fn new() -> Self {
         let (tell, news) = mpsc::unbounded_channel();
-        Self { kept: BTreeMap::new(), spared: Duration::ZERO, news, tell }
+        Self { kept: BTreeMap::new(), spared: None, news, tell }
     }
 
     /// Starts a process that runs so many tasks at a time, and begins `paused` or not, as its template says. It is stopped in this way when nobody
@@ -58,10 +59,10 @@ impl Children {
         stop: StopPolicy,
     ) -> io::Result<()> {
         let page = MarkPage::new()?;
-        let mut started = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?), true)?;
-        let pid = started.pid;
-        let orders = started.watch(id, self.tell.clone(), Some(stop));
-        self.kept.insert(id, Kept { pid, tid: None, paused, orders, page, turns: 0, slots });
+        let (pid, child) = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?), true)?;
+        let orders = watch(child, id, self.tell.clone(), Some(stop));
+        let overtime = stop.grace;
+        self.kept.insert(id, Kept { pid, tid: None, paused, orders, page, turns: 0, slots, overtime });
         Ok(())
     }
 
@@ -95,23 +96,15 @@ impl Children {
         self.kept.get(&id).map(|kept| kept.pid)
     }
 
-    pub(super) fn evidence(&self, id: ChildId) -> Evidence {
-        self.pid_of(id).map(Evidence::of).unwrap_or_default()
-    }
-
     /// The workers that they are, as far as they have said.
     pub(super) fn tids(&self) -> impl Iterator<Item = Tid> {
         self.kept.values().filter_map(|kept| kept.tid)
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.kept.len()
-    }
-
     /// Whoever keeps them stood still until now, and so may they have, and their runners: what has taken too long since is ended by those first, who
     /// have as long for it as ever.
     pub(super) fn spare(&mut self) {
-        self.spared = MarkPage::clock_now() + OVERTIME + BEYOND;
+        self.spared = Some(MarkPage::clock_now());
     }
 
     /// Tells a core what their pages show, and returns those that are overdue, and when the next will be.
@@ -125,7 +118,8 @@ impl Children {
             }
             let rss = with_rss.then(|| rss_of(kept.pid)).flatten();
             core.note(Event::Measured { child: *id, tasks: kept.page.begun(), rss }, now);
-            match kept.page.due(kept.slots).map(|due| due.max(self.spared)) {
+            let spared = self.spared.map_or(Duration::ZERO, |since| since + kept.overtime + BEYOND);
+            match kept.page.due(kept.slots).map(|due| due.max(spared)) {
                 Some(due) if due <= clock => overdue.push(Event::Hung(*id, Hang::Overdue)),
                 Some(due) => next = next.into_iter().chain([now + (due - clock)]).min(),
                 None => {}
@@ -209,15 +203,20 @@ mod tests {
         page.set_due(0, Some((tid, began)));
         let (orders, _) = mpsc::unbounded_channel();
         let id = ChildId(7);
-        children.kept.insert(id, Kept { pid: 0, tid: Some(tid), paused: false, orders, page, turns: 0, slots: 1 });
+        let overtime = Duration::from_secs(5);
+        let kept = Kept { pid: 0, tid: Some(tid), paused: false, orders, page, turns: 0, slots: 1, overtime };
+        children.kept.insert(id, kept);
         let (mut core, now) = (Core::new([]), Duration::from_secs(60));
         let overdue = vec![Event::Hung(id, Hang::Overdue)];
         assert_eq!(children.look(&mut core, now, false), (overdue.clone(), None));
         children.spare();
         let (found, next) = children.look(&mut core, now, false);
-        assert!(found.is_empty() && next.is_some_and(|next| next <= now + OVERTIME + BEYOND), "{found:?} {next:?}");
+        assert!(
+            found.is_empty() && next.is_some_and(|next| next > now && next <= now + overtime + BEYOND),
+            "{found:?} {next:?}"
+        );
         // That time is over.
-        children.spared = began;
+        children.spared = None;
         assert_eq!(children.look(&mut core, now, false).0, overdue);
     }
 }

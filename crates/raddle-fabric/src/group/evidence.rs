@@ -1,40 +1,28 @@
 //! What a process is doing, for the log, before it is killed. Of what cannot be read nothing is said.
 
-use std::{fmt, fs};
-
-/// What is known of a process at a moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Evidence {
-    /// Its state, as `S (sleeping)`.
-    state: String,
-    /// What its first thread waits for in the kernel.
-    wchan: String,
-    /// The system call that it is in.
-    syscall: String,
-    /// Where it is in the kernel, if that may be seen.
-    stack: Vec<String>,
-    /// What the processes below it say that they are: runners say which task they run.
-    below: Vec<String>,
-}
+use std::fs;
 
 /// How much is said of each thing.
 const LONGEST: usize = 16;
 
-impl Evidence {
-    /// Looks at a process.
-    pub(super) fn of(pid: u32) -> Self {
-        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-        let status = read("status");
-        let state = status.lines().find_map(|line| line.strip_prefix("State:"));
-        let children = read(&format!("task/{pid}/children"));
-        Self {
-            state: state.unwrap_or_default().trim().to_owned(),
-            wchan: read("wchan"),
-            syscall: read("syscall").split_whitespace().next().unwrap_or_default().to_owned(),
-            stack: read("stack").lines().take(LONGEST).map(frame).collect(),
-            below: children.split_whitespace().take(LONGEST).map(title).filter(|title| !title.is_empty()).collect(),
-        }
-    }
+/// The state of a process, what its first thread does in the kernel, and the titles of its children: runners say which task they run.
+pub(super) fn describe(pid: u32) -> String {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let status = read("status");
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default();
+    let stack: Vec<String> = read("stack").lines().take(LONGEST).map(frame).collect();
+    let children = read(&format!("task/{pid}/children"));
+    let children = children.split_whitespace().take(LONGEST).map(title).filter(|title| !title.is_empty());
+    let parts = [
+        ("state", state.trim().to_owned()),
+        ("waits in", Some(read("wchan")).filter(|place| place != "0").unwrap_or_default()),
+        ("system call", read("syscall").split_whitespace().next().unwrap_or_default().to_owned()),
+        ("stack", stack.join(" < ")),
+        ("runs", children.collect::<Vec<_>>().join(", ")),
+    ];
+    let said = parts.iter().filter(|(_, what)| !what.is_empty()).map(|(name, what)| format!("{name} {what}"));
+    let said: Vec<String> = said.collect();
+    if said.is_empty() { "it is gone".into() } else { said.join("; ") }
 }
 
 /// `[<0>] do_epoll_wait+0x5c/0x90` says `do_epoll_wait`.
@@ -50,36 +38,18 @@ fn title(pid: &str) -> String {
     line.split('\0').next().unwrap_or_default().chars().filter(|letter| !letter.is_control()).take(100).collect()
 }
 
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state, wchan, syscall, stack, below } = self;
-        let parts = [
-            ("state", state.clone()),
-            ("waits in", if wchan == "0" { String::new() } else { wchan.clone() }),
-            ("system call", syscall.clone()),
-            ("stack", stack.join(" < ")),
-            ("runs", below.join(", ")),
-        ];
-        let said: Vec<String> =
-            parts.iter().filter(|(_, what)| !what.is_empty()).map(|(name, what)| format!("{name} {what}")).collect();
-        f.write_str(if said.is_empty() { "it is gone" } else { "" })?;
-        f.write_str(&said.join("; "))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_there_is_seen_and_one_that_is_not_is_gone() {
+    fn describes_a_live_process_and_says_that_another_is_gone() {
         let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let seen = Evidence::of(std::process::id());
-        assert!(seen.to_string().starts_with("state "), "{seen}");
-        assert!(seen.below.is_empty() || seen.below.contains(&"sleep".to_owned()), "{seen}");
+        let seen = describe(sleeper.id());
+        assert!(seen.starts_with("state "), "{seen}");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert_eq!(Evidence::of(u32::MAX).to_string(), "it is gone");
+        assert_eq!(describe(u32::MAX), "it is gone");
         assert_eq!(frame("[<0>] do_epoll_wait+0x5c/0x90"), "do_epoll_wait");
     }
 }

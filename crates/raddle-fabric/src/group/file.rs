@@ -18,6 +18,13 @@ pub struct FileMistake {
     pub mistake: Mistake,
 }
 
+impl FileMistake {
+    /// A mistake, and where it is in the text of its file.
+    pub fn locate(text: &str, mistake: Mistake) -> Self {
+        Self { line: line_of(text, &mistake.path), mistake }
+    }
+}
+
 /// The whole file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +54,7 @@ pub fn read(text: &str) -> Result<Vec<Process>, FileMistake> {
     })?;
     let named = |(name, process): (String, Process)| Process { name, ..process };
     let processes: Vec<Process> = process.into_iter().map(named).collect();
-    check(&processes).map_err(|mistake| FileMistake { line: line_of(text, &mistake.path), mistake })?;
+    check(&processes).map_err(|mistake| FileMistake::locate(text, mistake))?;
     Ok(processes)
 }
 

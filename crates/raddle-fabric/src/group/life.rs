@@ -1,6 +1,6 @@
 //! A manager's life: registered, at work, gone.
 
-use std::{collections::BTreeMap, ffi::OsString, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Url, connect};
 use raddle_core::{
@@ -8,13 +8,20 @@ use raddle_core::{
     supervisor::Census,
     worker::{WorkerInfo, kind},
 };
-use raddle_exec::FencePage;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
 
-use super::{Mistake, Process, check::check, invocation::is_shared, service::Service, standing::declare, trigger};
+use super::{
+    Mistake, Process,
+    check::check,
+    invocation::is_shared,
+    offers::unoffered_routine,
+    service::Service,
+    standing::{check_slugs, declare},
+    trigger,
+};
 use crate::{
     Shutdown,
     line::{LEASE, Line, leave},
@@ -33,6 +40,8 @@ pub struct Options {
     pub name: String,
     /// The processes that it keeps.
     pub processes: Vec<Process>,
+    /// The file that has them, or the program.
+    pub file: Option<String>,
     /// Where the tasks are kept.
     pub url: Url,
     /// The program that they are, which understands `worker start`, what it is called, and what is in its environment.
@@ -47,8 +56,7 @@ pub struct Options {
 pub struct Manager {
     broker: Arc<dyn Broker>,
     options: Options,
-    tid: Tid,
-    leased_at: u64,
+    line: Line,
     shown: watch::Sender<Snapshot>,
 }
 
@@ -85,6 +93,8 @@ pub struct Snapshot {
 pub struct Ended {
     /// How many processes it started.
     pub started: u64,
+    /// How many of them ended in its stop only after a SIGKILL, to them or to what they ran.
+    pub killed: u64,
 }
 
 /// Why there is no manager.
@@ -106,6 +116,21 @@ pub enum ManagerError {
     /// Processes cannot share what is in the memory of one.
     #[error("mem:// is for one process, and groups are many: use sqlite:PATH or redis://…")]
     Memory,
+    /// Another file has a worker of the same name, and a manager.
+    #[error(
+        "the slug '{slug}' is that of process.{process} in {file}, which the manager {manager} keeps: \
+         give this one another slug, or stop that manager with 'raddle task stop {manager}'"
+    )]
+    SlugTaken {
+        /// The worker.
+        slug: String,
+        /// The process that hosts it there.
+        process: String,
+        /// The other file.
+        file: String,
+        /// Its manager.
+        manager: Tid,
+    },
     /// A trigger could not be stored.
     #[error("the trigger of '{slug}' cannot be stored: {source}")]
     Trigger {
@@ -120,17 +145,14 @@ impl Options {
     /// A manager of these processes, each of which is this program.
     pub fn new(url: Url, processes: Vec<Process>) -> Self {
         let program = Template { program: PROGRAM.into(), args: vec!["raddle".into()], env: Vec::new() };
-        Self { name: kind::GROUP.into(), processes, url, program, words: Vec::new(), lease: LEASE }
+        Self { name: kind::GROUP.into(), processes, file: None, url, program, words: Vec::new(), lease: LEASE }
     }
 
     fn info(&self) -> WorkerInfo {
         let mut slugs = CapSet::new();
         for worker in self.processes.iter().flat_map(|process| &process.workers) {
-            // Every slug is a tag, and so is what is made of it.
+            // Every slug is a tag.
             let _ = slugs.insert(&worker.slug);
-            if worker.trigger.is_some() {
-                let _ = slugs.insert(&trigger::tag(&worker.slug));
-            }
         }
         WorkerInfo {
             capabilities: slugs,
@@ -155,20 +177,24 @@ impl Manager {
         if !is_shared(&options.url) {
             return Err(ManagerError::Memory);
         }
-        announce(&*broker, &options).await?;
-        let leased_at = FencePage::clock_now();
-        let tid = broker.register(options.info(), options.lease).await?;
-        if let Err(error) = confirm(&*broker, &options).await {
-            leave(&broker, tid, Some(error.to_string())).await;
+        if options.program.program == Path::new(PROGRAM)
+            && let Some(mistake) = unoffered_routine(&options.processes, &broker.workers().await?)
+        {
+            return Err(mistake.into());
+        }
+        announce(&*broker, &options, None).await?;
+        let line = Line::register(&broker, options.info(), options.lease).await?;
+        if let Err(error) = confirm(&*broker, &options, line.tid).await {
+            leave(&broker, line.tid, Some(error.to_string())).await;
             return Err(error);
         }
         let shown = watch::Sender::new(Snapshot::default());
-        Ok(Self { broker, options, tid, leased_at, shown })
+        Ok(Self { broker, options, line, shown })
     }
 
     /// The manager's own id.
     pub fn tid(&self) -> Tid {
-        self.tid
+        self.line.tid
     }
 
     /// A look at it, also while it runs.
@@ -178,8 +204,7 @@ impl Manager {
 
     /// Keeps its processes until it is asked to stop. Then they are stopped, in stages; each further request goes to the next.
     pub async fn run(self, shutdown: Shutdown) -> Result<Ended, ManagerError> {
-        let Self { broker, options, tid, leased_at, shown } = self;
-        let line = Line::new(&broker, options.lease, tid, leased_at)?;
+        let Self { broker, options, line, shown } = self;
         let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
         // It ends with this manager. Its processes fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
@@ -189,42 +214,47 @@ impl Manager {
             match service.run().await {
                 Ok(true) => break failed.map_or(Ok(()), Err),
                 // Others may take it for gone. Its processes have leases of their own.
-                Ok(false) => match Line::anew(&broker, &options.info(), options.lease, &shutdown).await {
-                    Ok(Some(line)) => {
-                        tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
-                        service.line = line;
-                        if let Err(error) = confirm(&*broker, &options).await {
-                            tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                Ok(false) => {
+                    match Line::anew(&broker, &options.info(), options.lease, Duration::MAX, &shutdown).await {
+                        Ok(Some(line)) => {
+                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
+                            service.line = line;
+                            if let Err(error) = confirm(&*broker, &options, service.tid()).await {
+                                tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                            }
+                        }
+                        // It is to stop, and its processes with it.
+                        Ok(None) => service.line.lost = false,
+                        // Its processes may be more patient, and have something to finish: they are stopped in stages, as by anybody.
+                        Err(error) => {
+                            tracing::error!(%error, "it cannot register anew, and stops");
+                            failed = Some(error);
+                            service.give_up();
                         }
                     }
-                    // It is to stop, and its processes with it.
-                    Ok(None) => service.line.lost = false,
-                    // Its processes may be more patient, and have something to finish: they are stopped in stages, as by anybody.
-                    Err(error) => {
-                        tracing::error!(%error, "it cannot register anew, and stops");
-                        failed = Some(error);
-                        service.give_up();
-                    }
-                },
+                }
                 Err(error) => break Err(error),
             }
         };
-        let (started, tid) = (service.started(), service.tid());
+        let (started, killed, tid) = (service.started(), service.killed(), service.tid());
         service.close().await;
         leave(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
-        end.map(|()| Ended { started }).map_err(ManagerError::from)
+        end.map(|()| Ended { started, killed }).map_err(ManagerError::from)
     }
 }
 
-/// Says what its workers and triggers are.
-async fn announce(broker: &dyn Broker, options: &Options) -> Result<(), ManagerError> {
-    trigger::declare(broker, &options.name, &options.processes).await?;
-    Ok(declare(broker, &options.processes).await?)
+/// Says what its workers and triggers are. `manager` is its id, if it is registered.
+async fn announce(broker: &dyn Broker, options: &Options, manager: Option<Tid>) -> Result<(), ManagerError> {
+    let Options { name, processes, file, .. } = options;
+    // Before a trigger takes the place of another file's.
+    check_slugs(broker, processes, file.as_deref(), manager).await?;
+    trigger::declare(broker, name, processes).await?;
+    declare(broker, processes, file.as_deref(), manager).await
 }
 
 /// Says so again, now that it is registered: who forgot them a moment ago has not seen that somebody has them.
-async fn confirm(broker: &dyn Broker, options: &Options) -> Result<(), ManagerError> {
-    announce(broker, options).await?;
+async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result<(), ManagerError> {
+    announce(broker, options, Some(manager)).await?;
     trigger::retire(broker, &options.name, &options.processes).await
 }
 
@@ -250,7 +280,8 @@ impl Builder {
     /// Opens the broker, and enters the manager into its registry.
     pub async fn register(self) -> Result<Manager, ManagerError> {
         let url = self.url.or_else(|| std::env::var("QUEUE_URL").ok()).unwrap_or_default();
-        let options = Options { name: self.name, ..Options::new(url.parse()?, self.processes) };
+        let program = std::env::current_exe().ok().map(|path| path.display().to_string());
+        let options = Options { name: self.name, file: program, ..Options::new(url.parse()?, self.processes) };
         check(&options.processes)?;
         if !is_shared(&options.url) {
             return Err(ManagerError::Memory);

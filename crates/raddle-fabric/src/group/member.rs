@@ -15,12 +15,16 @@ use tokio::{
 };
 
 use super::hook::Hook;
-use crate::{Options, Shutdown, worker::Bound};
+use crate::{
+    Options, Shutdown,
+    worker::{Bound, Ended},
+};
 
 /// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
 pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
-/// What has taken too long may take so long to end before it is killed.
-pub(super) const OVERTIME: Duration = Duration::from_millis(300);
+
+/// The exit code of a process that had to kill what it ran, and of a manager with such a process: a shell's for SIGKILL.
+pub const KILLED: u8 = 137;
 
 /// How much of the time to shut down is left for what comes after the last task, at most.
 const AFTERWARDS: Duration = Duration::from_secs(2);
@@ -93,8 +97,8 @@ impl Member {
     /// A worker as this group has them. Schedules are fired by its manager.
     pub fn bind(&self, options: Options) -> Options {
         let by_queue = self.charge.execution_timeout.iter().map(|(queue, span)| (queue.clone(), span.0)).collect();
-        let bound = Bound { by_queue, overtime: Some(OVERTIME), marks: Some(Arc::clone(&self.page)) };
         let within = self.charge.shutdown_timeout.0;
+        let bound = Bound { by_queue, overtime: Some(within), marks: Some(Arc::clone(&self.page)) };
         // What is left of it is for giving back what was cancelled, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
         let Charge { parent, paused, .. } = self.charge;
@@ -125,6 +129,11 @@ impl Member {
         let within = Some(self.charge.shutdown_timeout.0);
         let hook = Hook { name: "shutdown", argv: &self.charge.shutdown, of: self.charge.parent, within };
         hook.run(std::future::pending::<()>()).await.map(drop)
+    }
+
+    /// The exit code that tells the manager how its worker ended.
+    pub fn exit_code(&self, ended: &Ended) -> u8 {
+        if ended.killed > 0 { KILLED } else { 0 }
     }
 
     /// So many attempts have begun.

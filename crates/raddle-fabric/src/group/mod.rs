@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `process.rs`, `check.rs` | what a group is to be like, and whether it can be. Pure |
 //! | `file.rs` | `raddle.toml`, with the line of what is wrong. Pure |
+//! | `offers.rs` | whether a program offers the routines of a file. Pure |
 //! | `grace.rs` | how long a stop may take, and whether whoever runs a manager waits for so long. Pure |
 //! | `invocation.rs` | how this program is told to be one of a group. Pure |
 //! | `children.rs` | the processes: starting them, hearing of them, looking at them |
@@ -36,6 +37,7 @@ mod hook;
 mod invocation;
 mod life;
 mod member;
+mod offers;
 mod overdue;
 mod process;
 mod pump;
@@ -48,7 +50,8 @@ mod view;
 pub use check::Mistake;
 pub use file::{FileMistake, read};
 pub use life::{Builder, Ended, Handle, Manager, ManagerError, Options, Snapshot};
-pub use member::{Member, MemberError};
+pub use member::{KILLED, Member, MemberError};
+pub use offers::unoffered_routine;
 pub use process::{OnError, Process, Reconnect, Trigger, Work};
 pub use standing::{Standing, standings};
 pub use view::{ChangeError, Forgotten, Keeper, View, forget, list, scale, turn};

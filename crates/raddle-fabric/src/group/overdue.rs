@@ -47,6 +47,8 @@ async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()>
             continue;
         };
         let fence = Fence { tid: *tid, attempt: task.attempt };
+        let (queue, exit) = (&task.spec.queue, Exit::Timeout);
+        tracing::error!(%tid, attempt = task.attempt, queue, %exit, "an attempt failed: its process hangs");
         let report = Report::bare(Exit::Timeout, Timestamp::now());
         batch.push(Finish { fence, report, stdout: Vec::new(), stderr: Vec::new() });
     }

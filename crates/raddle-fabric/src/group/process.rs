@@ -14,58 +14,43 @@ use serde_json::Value;
 
 /// A process, and how many of it there are: a group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Process {
     /// What it is called.
     #[serde(skip)]
     pub name: String,
     /// The workers in it.
-    #[serde(default, rename = "worker")]
+    #[serde(rename = "worker")]
     pub workers: Vec<Work>,
     /// How many of it there are. More than one only where there is one worker in it, which has no trigger.
-    #[serde(default = "one")]
     pub replicas: u32,
     /// How many tasks each runs at a time.
-    #[serde(default = "one")]
     pub concurrency: u32,
     /// How long a process may take to end once what it runs was cancelled.
-    #[serde(default = "shutdown_timeout")]
     pub shutdown_timeout: Span,
     /// How long it may take until it is ready.
-    #[serde(default = "start_timeout")]
     pub start_timeout: Span,
     /// How long it may show no progress.
-    #[serde(default = "hang_timeout")]
     pub hang_timeout: Span,
     /// What follows when it ends by itself.
-    #[serde(default)]
     pub restart: Restart,
     /// It is replaced after so many tasks.
-    #[serde(default)]
     pub max_tasks: Option<u64>,
     /// It is replaced at this age.
-    #[serde(default)]
     pub max_age: Option<Span>,
     /// It is replaced when it has so much in memory.
-    #[serde(default)]
     pub max_rss_mb: Option<u64>,
     /// The share of these bounds that is left to chance.
-    #[serde(default = "jitter")]
     pub jitter: f64,
     /// A command that is run before it takes its first task.
-    #[serde(default)]
     pub startup: Vec<String>,
     /// A command that is run after its last.
-    #[serde(default)]
     pub shutdown: Vec<String>,
     /// The processes that have to be up before it is started.
-    #[serde(default)]
     pub after: Vec<String>,
     /// What it offers to tasks that require it.
-    #[serde(default)]
     pub caps: Vec<String>,
     /// How it reconnects to Redis.
-    #[serde(default)]
     pub reconnect: Option<Reconnect>,
 }
 
@@ -83,45 +68,33 @@ pub struct Reconnect {
 
 /// A worker: what is done with the tasks of one queue, its slug, and with the events of others.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct Work {
     /// Its name, and that of its queue.
     pub slug: String,
     /// The queues whose every message is an event for it.
-    #[serde(default)]
     pub sources: Vec<String>,
     /// How long one task may take.
-    #[serde(default = "execution_timeout")]
     pub execution_timeout: Span,
     /// What becomes of an event that it fails with.
-    #[serde(default)]
     pub on_error: OnError,
     /// How often it is tried, with `on_error = "retry"`.
-    #[serde(default)]
     pub retry: Option<Retry>,
     /// What is run for an event: a program, which has the message on its standard input.
-    #[serde(default)]
     pub command: Option<Vec<String>>,
     /// What is run for an event: a function, which has the message as its arguments.
-    #[serde(default)]
     pub routine: Option<String>,
     /// What is run for an event: a handler, which has the message as its arguments.
-    #[serde(default)]
     pub handler: Option<String>,
     /// When there is an event without a message.
-    #[serde(default)]
     pub trigger: Option<Trigger>,
     /// What an attempt may use.
-    #[serde(default)]
     pub limits: Limits,
     /// How far an attempt is kept apart.
-    #[serde(default)]
     pub isolation: Isolation,
     /// What is in the environment of an attempt.
-    #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Where it is run.
-    #[serde(default)]
     pub cwd: Option<String>,
 }
 
@@ -163,52 +136,54 @@ const ATTEMPTS: u32 = 3;
 const SOURCE: &str = "source";
 const MESSAGE: &str = "message";
 
-fn one() -> u32 {
-    1
-}
-
-fn execution_timeout() -> Span {
-    Span::secs(60)
-}
-
-fn shutdown_timeout() -> Span {
-    Span::secs(20)
-}
-
-fn start_timeout() -> Span {
-    Span::secs(30)
-}
-
-fn hang_timeout() -> Span {
-    Span::secs(10)
-}
-
-fn jitter() -> f64 {
-    0.1
-}
-
-impl Process {
-    /// One process of this name, which hosts nothing yet.
-    pub fn new(name: impl Into<String>) -> Self {
+impl Default for Process {
+    fn default() -> Self {
         Self {
-            name: name.into(),
+            name: String::new(),
             workers: Vec::new(),
-            replicas: one(),
-            concurrency: one(),
-            shutdown_timeout: shutdown_timeout(),
-            start_timeout: start_timeout(),
-            hang_timeout: hang_timeout(),
+            replicas: 1,
+            concurrency: 1,
+            shutdown_timeout: Span::secs(20),
+            start_timeout: Span::secs(30),
+            hang_timeout: Span::secs(10),
             restart: Restart::default(),
             max_tasks: None,
             max_age: None,
             max_rss_mb: None,
-            jitter: jitter(),
+            jitter: 0.1,
             startup: Vec::new(),
             shutdown: Vec::new(),
             after: Vec::new(),
             caps: Vec::new(),
             reconnect: None,
         }
+    }
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            slug: String::new(),
+            sources: Vec::new(),
+            execution_timeout: Span::secs(60),
+            on_error: OnError::default(),
+            retry: None,
+            command: None,
+            routine: None,
+            handler: None,
+            trigger: None,
+            limits: Limits::default(),
+            isolation: Isolation::default(),
+            env: BTreeMap::new(),
+            cwd: None,
+        }
+    }
+}
+
+impl Process {
+    /// One process of this name, which hosts nothing yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
     }
 
     /// Hosts a worker as well.
@@ -271,21 +246,7 @@ impl Process {
 impl Work {
     /// A worker for the tasks of the queue `slug`.
     pub fn new(slug: impl Into<String>) -> Self {
-        Self {
-            slug: slug.into(),
-            sources: Vec::new(),
-            execution_timeout: execution_timeout(),
-            on_error: OnError::default(),
-            retry: None,
-            command: None,
-            routine: None,
-            handler: None,
-            trigger: None,
-            limits: Limits::default(),
-            isolation: Isolation::default(),
-            env: BTreeMap::new(),
-            cwd: None,
-        }
+        Self { slug: slug.into(), ..Self::default() }
     }
 
     /// A worker that runs a program for each event.

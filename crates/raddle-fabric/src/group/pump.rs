@@ -7,18 +7,11 @@
 //! worker has said of itself is refused, goes to that worker's queue of such messages, `<slug>.dead`, and the other workers have it as a task; that is one
 //! step too. One that the broker does not convert for another reason stays where it is, and is tried again; those behind it go on meanwhile.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Conversion, Error, Letter, Message, Messages, Peek, Result, Submit};
 use raddle_core::{QueueName, Spec, Tid};
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use super::{process::with_message, standing::Standings};
 
@@ -30,31 +23,8 @@ const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 5
 /// Before a message that the broker did not convert is tried again, while those behind it go on.
 const LEFT_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
 
-/// Pumps for some sources. They end when this is dropped.
-#[derive(Default)]
-pub(super) struct Pumps(BTreeMap<String, JoinHandle<()>>);
-
-impl Pumps {
-    /// Has one for each of these, and no other.
-    pub(super) fn keep(&mut self, broker: &Arc<dyn Broker>, sources: impl Iterator<Item = String>) {
-        let mut before = std::mem::take(&mut self.0);
-        for source in sources {
-            let start = || tokio::spawn(pump(Arc::clone(broker), source.clone()));
-            let running = before.remove(&source).unwrap_or_else(start);
-            self.0.insert(source, running);
-        }
-        // A step that is under way is taken or not, whoever waits for it.
-        before.into_values().for_each(|pump| pump.abort());
-    }
-}
-
-impl Drop for Pumps {
-    fn drop(&mut self) {
-        self.0.values().for_each(JoinHandle::abort);
-    }
-}
-
-async fn pump(broker: Arc<dyn Broker>, source: String) {
+/// Converts the messages of a source, for ever. A step that is under way when this is dropped is taken or not.
+pub(super) async fn pump(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else { return };
     let mut pump = Pump::new(&*broker, queue, source);
     let mut said = None;
@@ -127,7 +97,7 @@ impl<'a> Pump<'a> {
                     failed += 1;
                     if self.told.insert(id) {
                         let source = &self.source;
-                        tracing::error!(source, message = %id, %error, "a message is not converted, and is left for later");
+                        tracing::error!(source, %id, %error, "a message is not converted, and is left for later");
                     }
                 }
             }
@@ -179,7 +149,7 @@ impl<'a> Pump<'a> {
         if self.convert(&messages, tasks, letters).await? {
             for (slug, error) in dead {
                 let (source, id) = (&self.source, message.id);
-                tracing::error!(source, message = %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");
+                tracing::error!(source, %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");
             }
         }
         Ok(())

@@ -4,9 +4,16 @@ use raddle_core::supervisor::{ChildId, Notice, Seat};
 
 use super::{
     children::{Children, is_suspect},
+    evidence::describe,
     process::Process,
 };
 use crate::spawner::Gone;
+
+/// Logs the last stage of a stop. What the process was doing is looked at before it is killed.
+pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
+    let doing = describe(pid);
+    tracing::error!(process, number, pid, doing, "a process did not end when it was stopped, and is killed (SIGKILL)");
+}
 
 /// Says what people should know. `gone` is how the last process ended that did.
 pub(super) fn say(
@@ -22,8 +29,14 @@ pub(super) fn say(
     match notice {
         Notice::Ending(child, why) if is_suspect(why) => {
             let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
-            let doing = children.evidence(child);
-            tracing::error!(process, number, pid, %doing, "a process hangs and is killed, {why}: another takes its place");
+            let doing = describe(pid);
+            tracing::error!(
+                process,
+                number,
+                pid,
+                doing,
+                "a process hangs and is killed, {why}: another takes its place"
+            );
         }
         Notice::Ending(child, why) => {
             let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());

@@ -10,13 +10,14 @@ use raddle_broker::{Broker, Delivery, Result};
 use raddle_core::{
     Control, Tid, Word,
     stop::Stage,
-    supervisor::{Census, ChildId, Core, Effect, End, Event, GroupId, Policy, Seat},
+    supervisor::{Census, ChildId, Core, Effect, End, Event, GroupId, Policy, Seat, Why},
     title,
     worker::WorkerStatus,
 };
 use tokio::{
     signal::unix::Signal,
     sync::watch,
+    task::JoinSet,
     time::{Instant, sleep_until},
 };
 
@@ -24,10 +25,11 @@ use super::{
     Options, Process, Snapshot,
     children::{Children, word},
     invocation::{mark_every, template},
+    member::KILLED,
     overdue,
-    pump::Pumps,
-    say::say,
-    standing::{Following, Standing, Standings},
+    pump::pump,
+    say::{log_kill, say},
+    standing::{Standing, Standings, follow},
 };
 use crate::{
     Shutdown,
@@ -43,8 +45,6 @@ use crate::{
 const RSS_EVERY: Duration = Duration::from_secs(2);
 /// How often expired records are removed.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
-/// How long what is killed may take to be gone. What the kernel does not let go of by then is left to it.
-const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) struct Service {
     options: Options,
@@ -60,8 +60,8 @@ pub(super) struct Service {
     broker: Arc<dyn Broker>,
     /// What is wanted of workers.
     wanted: watch::Receiver<Standings>,
-    _following: Following,
-    pumps: Pumps,
+    /// What follows that, and a pump for each source. They end with this.
+    tasks: JoinSet<()>,
     asked: watch::Receiver<u32>,
     heeded: u32,
     suspended: Signal,
@@ -70,9 +70,9 @@ pub(super) struct Service {
     look_at: Duration,
     rss_at: Duration,
     purge_at: Duration,
-    /// Those that were killed, and when each is left to the kernel.
-    killed: BTreeMap<ChildId, Duration>,
     started: u64,
+    /// Processes that did not end in the stop of this manager without a SIGKILL, to them or to what they ran.
+    killed: u64,
     errands: Errands,
     _haste: Haste,
     shown: watch::Sender<Snapshot>,
@@ -104,7 +104,9 @@ impl Service {
         let core = Core::new(options.processes.iter().map(|process| Policy { on: false, ..process.policy(&names) }));
         let slugs = |process: &Process| process.workers.iter().map(|worker| worker.slug.clone()).collect();
         let haste = Haste::new();
-        let (following, wanted) = Following::start(Arc::clone(broker));
+        let (tell, wanted) = watch::channel(Standings::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(follow(Arc::clone(broker), tell));
         let every = options.processes.iter().map(|process| mark_every(process).0).min().unwrap_or_default();
         Self {
             core,
@@ -115,8 +117,7 @@ impl Service {
             paused: false,
             broker: Arc::clone(broker),
             wanted,
-            _following: following,
-            pumps: Pumps::default(),
+            tasks,
             asked: shutdown.watch(),
             heeded: 0,
             suspended,
@@ -124,8 +125,8 @@ impl Service {
             look_at: Duration::ZERO,
             rss_at: Duration::ZERO,
             purge_at: PURGE_EVERY,
-            killed: BTreeMap::new(),
             started: 0,
+            killed: 0,
             errands: Errands::start(Arc::clone(broker), haste.pace()),
             _haste: haste,
             shown,
@@ -141,6 +142,10 @@ impl Service {
 
     pub(super) fn started(&self) -> u64 {
         self.started
+    }
+
+    pub(super) fn killed(&self) -> u64 {
+        self.killed
     }
 
     /// Works until all processes are gone, on request, with `true`, or until the lease is lost, with `false`.
@@ -161,11 +166,7 @@ impl Service {
             if self.core.is_over() {
                 return Ok(true);
             }
-            let now = self.now();
-            if self.core.asked() > 0
-                && self.killed.len() == self.children.len()
-                && self.killed.values().all(|by| *by <= now)
-            {
+            if self.core.is_over_but_for_the_kernel(self.now()) {
                 tracing::error!("processes that cannot be killed are left to the kernel");
                 return Ok(true);
             }
@@ -190,9 +191,7 @@ impl Service {
     }
 
     async fn next(&mut self) -> Heard {
-        let now = self.now();
-        let killed = self.killed.values().copied().filter(|by| *by > now);
-        let wake = self.core.wake_at(now).into_iter().chain(killed).fold(self.look_at, Duration::min);
+        let wake = self.core.wake_at(self.now()).into_iter().fold(self.look_at, Duration::min);
         let time = self.began + wake;
         let Line { words, pulse, .. } = &mut self.line;
         tokio::select! {
@@ -220,7 +219,9 @@ impl Service {
             Heard::News(_, News::Begun) => {}
             Heard::News(id, News::Gone(gone)) => {
                 let pid = self.children.forget(id).unwrap_or_default();
-                self.killed.remove(&id);
+                if self.core.asked() > 0 && gone == Gone::Code(KILLED.into()) {
+                    self.killed += 1;
+                }
                 let end = if gone == Gone::Code(0) { End::Well } else { End::Badly };
                 self.act(Event::Gone(id, end), Some((pid, gone)));
             }
@@ -281,7 +282,7 @@ impl Service {
     /// Brings groups to what is wanted of them now.
     fn want(&mut self) {
         let wanted = self.wanted.borrow_and_update().clone();
-        self.is_known = true;
+        let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
         for (number, process) in self.options.processes.iter().enumerate() {
             let group = GroupId(number);
@@ -300,9 +301,13 @@ impl Service {
                 events.push(Event::Scale(group, replicas as usize));
             }
         }
-        let workers = self.options.processes.iter().flat_map(|process| &process.workers);
-        let sources: BTreeSet<String> = workers.flat_map(|worker| worker.sources.iter().cloned()).collect();
-        self.pumps.keep(&self.broker, sources.into_iter());
+        if is_first {
+            let workers = self.options.processes.iter().flat_map(|process| &process.workers);
+            let sources: BTreeSet<&String> = workers.flat_map(|worker| &worker.sources).collect();
+            for source in sources {
+                self.tasks.spawn(pump(Arc::clone(&self.broker), source.clone()));
+            }
+        }
         for event in events {
             let now = self.now();
             self.core.note(event, now);
@@ -329,17 +334,10 @@ impl Service {
                     }
                 }
                 Effect::Tell(id, stage) => {
-                    match (word(stage), stage, self.children.overdue(id)) {
-                        (Some(word), Stage::Killing, Some((pid, worker, tasks))) => {
-                            let ending = overdue::end(Arc::clone(&self.broker), pid, worker, tasks);
-                            self.children.tell_after(id, ending, word);
-                        }
-                        (Some(word), ..) => self.children.tell(id, word),
-                        (None, ..) => {}
-                    }
                     if stage == Stage::Killing {
-                        self.killed.insert(id, self.now() + KILL_WITHIN);
+                        self.note_kill(id);
                     }
+                    self.tell(id, stage);
                 }
                 Effect::Say(notice) => {
                     let seat = |child| self.core.seat_of(child);
@@ -349,6 +347,30 @@ impl Service {
         }
         for id in failed {
             self.act(Event::Gone(id, End::Badly), None);
+        }
+    }
+
+    /// Logs that a process is killed because it did not end when it was stopped. One that hangs was logged when that was noticed.
+    fn note_kill(&mut self, id: ChildId) {
+        if matches!(self.core.why_of(id), Some(Why::Hung(_))) {
+            return;
+        }
+        if self.core.asked() > 0 {
+            self.killed += 1;
+        }
+        if let (Some(Seat { group, number }), Some(pid)) = (self.core.seat_of(id), self.children.pid_of(id)) {
+            log_kill(&self.options.processes[group.0].name, number + 1, pid);
+        }
+    }
+
+    fn tell(&self, id: ChildId, stage: Stage) {
+        match (word(stage), stage, self.children.overdue(id)) {
+            (Some(word), Stage::Killing, Some((pid, worker, tasks))) => {
+                let ending = overdue::end(Arc::clone(&self.broker), pid, worker, tasks);
+                self.children.tell_after(id, ending, word);
+            }
+            (Some(word), ..) => self.children.tell(id, word),
+            (None, ..) => {}
         }
     }
 

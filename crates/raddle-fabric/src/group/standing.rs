@@ -7,11 +7,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use raddle_broker::{Broker, Conversion, Letter, Message, Messages, Peek, Result};
-use raddle_core::{QueueName, Spec, schedule::is_slug};
+use raddle_core::{QueueName, Spec, Tid, schedule::is_slug, worker::WorkerStatus};
 use serde::{Deserialize, Serialize};
-use tokio::{sync::watch, task::JoinHandle, time::sleep};
+use tokio::{sync::watch, time::sleep};
 
-use super::{Process, Work};
+use super::{ManagerError, Process, Work, view::keepers};
 
 /// The queue.
 const GROUPS: &str = "raddle.groups";
@@ -29,6 +29,9 @@ pub struct Standing {
     pub slug: String,
     /// The process that hosts it.
     pub process: String,
+    /// The file, or the program, that has it.
+    #[serde(default)]
+    pub file: Option<String>,
     /// The queues whose every message is an event for it.
     #[serde(default)]
     pub sources: Vec<String>,
@@ -63,10 +66,11 @@ fn queue() -> QueueName {
 
 impl Standing {
     /// As a file has it.
-    pub(super) fn declared(process: &Process, worker: &Work) -> Self {
+    pub(super) fn declared(process: &Process, worker: &Work, file: Option<&str>) -> Self {
         Self {
             slug: worker.slug.clone(),
             process: process.name.clone(),
+            file: file.map(str::to_owned),
             sources: worker.sources.clone(),
             event: worker.event().map(Box::new),
             on: true,
@@ -80,6 +84,16 @@ impl Standing {
     /// How many processes there are to be of it.
     pub fn wanted(&self) -> u32 {
         self.scaled.unwrap_or(self.replicas)
+    }
+
+    /// Whether another is of another file. One file may have several managers, be at another path on another machine, and be newer than what its other
+    /// managers have read.
+    fn is_of_another_file(&self, other: &Self) -> bool {
+        let is_the_same = |other: &Self| {
+            let of = |of: &Self| (of.sources.clone(), of.event.clone(), of.replicas, of.triggered);
+            of(self) == of(other)
+        };
+        self.process != other.process || (self.file != other.file && !is_the_same(other))
     }
 
     /// The same, with what people have said of another.
@@ -158,19 +172,70 @@ impl Standings {
     }
 }
 
-/// Makes known what a file says of its workers. What people have said at run time stays.
-pub(super) async fn declare(broker: &dyn Messages, processes: &[Process]) -> Result<()> {
+/// Makes known what a file says of its workers. What people have said at run time stays. A slug that a manager of another file has is refused.
+///
+/// A manager declares before it is registered, and again after that. Of two that declare one slug at the same time, the one that writes last finds the other
+/// registered at its second declaration, or is found.
+pub(super) async fn declare(
+    broker: &dyn Broker,
+    processes: &[Process],
+    file: Option<&str>,
+    manager: Option<Tid>,
+) -> Result<(), ManagerError> {
     let mut known = Standings::read(broker).await?;
-    for process in processes {
-        for worker in &process.workers {
-            let declared = Standing::declared(process, worker);
-            let heeding = |before: Option<&Standing>| {
-                Some(before.map_or_else(|| declared.clone(), |before| declared.clone().heeding(before)))
-            };
-            known.update(broker, &worker.slug, heeding).await?;
+    for (process, worker) in workers_of(processes) {
+        let declared = Standing::declared(process, worker, file);
+        loop {
+            refuse_taken(broker, &known, &declared, manager).await?;
+            let before = known.get(&worker.slug);
+            let after = before.map_or_else(|| declared.clone(), |before| declared.clone().heeding(before));
+            if before == Some(&after) || known.replace(broker, &worker.slug, Some(&after)).await? {
+                break;
+            }
+            known = Standings::read(broker).await?;
         }
     }
     Ok(())
+}
+
+/// Refuses slugs that a manager of another file has. Nothing is written.
+pub(super) async fn check_slugs(
+    broker: &dyn Broker,
+    processes: &[Process],
+    file: Option<&str>,
+    manager: Option<Tid>,
+) -> Result<(), ManagerError> {
+    let known = Standings::read(broker).await?;
+    for (process, worker) in workers_of(processes) {
+        refuse_taken(broker, &known, &Standing::declared(process, worker, file), manager).await?;
+    }
+    Ok(())
+}
+
+/// Refuses a slug that a manager of another file has. `manager` is the one that declares it. The registry is read after what is `known`: a manager that
+/// registers later declares once more, and finds what this one has written.
+async fn refuse_taken(
+    broker: &dyn Broker,
+    known: &Standings,
+    declared: &Standing,
+    manager: Option<Tid>,
+) -> Result<(), ManagerError> {
+    let slug = &declared.slug;
+    let Some(before) = known.get(slug).filter(|before| declared.is_of_another_file(before)) else { return Ok(()) };
+    let mut keepers = keepers(&broker.workers().await?, slug).into_iter();
+    match keepers.find(|keeper| Some(keeper.tid) != manager && keeper.status != WorkerStatus::Draining) {
+        None => Ok(()),
+        Some(keeper) => Err(ManagerError::SlugTaken {
+            slug: slug.clone(),
+            process: before.process.clone(),
+            file: before.file.clone().unwrap_or_else(|| "another file".into()),
+            manager: keeper.tid,
+        }),
+    }
+}
+
+fn workers_of(processes: &[Process]) -> impl Iterator<Item = (&Process, &Work)> {
+    processes.iter().flat_map(|process| process.workers.iter().map(move |worker| (process, worker)))
 }
 
 /// All workers that the broker knows of, by their slugs.
@@ -197,23 +262,8 @@ pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<S
     Ok(Standings::read(broker).await?.update(broker, slug, |_| None).await?.0)
 }
 
-/// Tells whoever listens of every change. It ends when this is dropped.
-pub(super) struct Following(JoinHandle<()>);
-
-impl Following {
-    pub(super) fn start(broker: Arc<dyn Broker>) -> (Self, watch::Receiver<Standings>) {
-        let (tell, heard) = watch::channel(Standings::default());
-        (Self(tokio::spawn(follow(broker, tell))), heard)
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<Standings>) {
+/// Tells of every change, for ever.
+pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<Standings>) {
     let mut after = 0;
     loop {
         let found = async {
@@ -249,7 +299,7 @@ mod tests {
     #[test]
     fn the_last_word_counts_and_what_is_not_understood_is_passed_over() {
         let process = Process::new("p").worker(Work::command("mail", ["true"]).source("orders"));
-        let on = Standing::declared(&process, &process.workers[0]);
+        let on = Standing::declared(&process, &process.workers[0], None);
         let off = Standing { on: false, scaled: Some(4), ..on.clone() };
         let noise = Message { body: "hello".into(), ..message(3, &on) };
         let all = Standings::fold(vec![message(1, &on), message(2, &off), noise]);
@@ -260,12 +310,27 @@ mod tests {
         assert_eq!((again.on, again.wanted()), (false, 4), "a restart does not undo what people have said");
     }
 
+    #[test]
+    fn one_file_may_be_at_two_paths_or_change_and_two_files_are_told_apart() {
+        let standing = |process: &str, command: &str, file: &str| {
+            let process = Process::new(process).worker(Work::command("mail", [command]));
+            Standing::declared(&process, &process.workers[0], Some(file))
+        };
+        let one = standing("post", "send", "/a.toml");
+        for same in [standing("post", "send", "/b.toml"), standing("post", "send-2", "/a.toml")] {
+            assert!(!one.is_of_another_file(&same), "{same:?}");
+        }
+        for other in [standing("post", "sort", "/b.toml"), standing("rest", "send", "/a.toml")] {
+            assert!(one.is_of_another_file(&other), "{other:?}");
+        }
+    }
+
     /// Between the look of one and its write, another says something else.
     #[tokio::test(flavor = "multi_thread")]
     async fn nobody_is_talked_over() {
         let broker = Sqlite::in_memory().await.unwrap();
         let process = Process::new("p").worker(Work::command("mail", ["true"]));
-        declare(&broker, &[process]).await.unwrap();
+        declare(&broker, &[process], None, None).await.unwrap();
         let at_once = |said: Said<'_>| block_in_place(|| Handle::current().block_on(said)).unwrap();
         let unsaid = Cell::new(true);
         let off = change(&broker, "mail", |standing| {

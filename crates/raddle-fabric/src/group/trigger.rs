@@ -1,17 +1,11 @@
 //! Triggers: schedules that are in a file. Each is marked with the name of the manager that has the file, so that it goes when the file has it no
-//! longer, and so that no manager touches what a person has written. One that nobody is marked for and that says what the file says cannot be told from
-//! what a version has stored that marked none: it is the manager's from then on, which is said, and goes with the file as well.
+//! longer, and so that no manager touches what a person has written.
 
 use raddle_broker::{Broker, ScheduleView};
-use raddle_core::{Schedule, WorkerEntry, worker::kind};
+use raddle_core::Schedule;
 
 use super::{ManagerError, Process, Work, standing::Standings};
-use crate::{line::stays, schedule};
-
-/// What a manager says that it has, besides its workers, where one has a trigger.
-pub(super) fn tag(slug: &str) -> String {
-    format!("@trigger/{slug}")
-}
+use crate::schedule;
 
 /// Stores the triggers of a file. That of a worker which is off is paused: it may be new, and have nobody who would run what it makes.
 pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
@@ -29,22 +23,9 @@ pub(super) async fn declare(broker: &dyn Broker, name: &str, processes: &[Proces
     Ok(())
 }
 
-/// Removes the triggers that a manager of this name had in its file before. To be called by one that is registered: of several that begin at once, each
-/// sees those of the others.
+/// Removes the triggers that a manager of this name had in its file before.
 pub(super) async fn retire(broker: &dyn Broker, name: &str, processes: &[Process]) -> Result<(), ManagerError> {
-    let former = former(broker.schedules(None).await?, name, processes);
-    if former.is_empty() {
-        return Ok(());
-    }
-    let registry = broker.workers().await?;
-    for slug in former {
-        // Another of this name has it in another file.
-        let tag = tag(&slug);
-        let has =
-            |entry: &WorkerEntry| entry.info.kind == kind::GROUP && entry.info.capabilities.iter().any(|of| of == tag);
-        if registry.iter().any(|entry| has(entry) && stays(entry)) {
-            continue;
-        }
+    for slug in former(broker.schedules(None).await?, name, processes) {
         let removed = schedule::remove_of(broker, &slug, name).await;
         if removed.map_err(|source| ManagerError::Trigger { slug: slug.clone(), source })? {
             tracing::info!(slug, "a trigger was removed that is in the file no longer");
@@ -125,29 +106,15 @@ mod tests {
         use raddle_broker::Queries;
         let broker = Sqlite::in_memory().await.unwrap();
         let without = [Process::new("clock").worker(Work::command("a", ["true"]))];
-        standing::declare(&broker, &without).await.unwrap();
+        standing::declare(&broker, &without, None, None).await.unwrap();
         turn(&broker, "a", false).await.unwrap();
         settle(&broker, "group", &file(&["a"])).await.unwrap();
-        standing::declare(&broker, &file(&["a"])).await.unwrap();
+        standing::declare(&broker, &file(&["a"]), None, None).await.unwrap();
         let is_paused = async || broker.schedule("a").await.unwrap().unwrap().entry.paused;
         assert!(is_paused().await);
         turn(&broker, "a", true).await.unwrap();
         assert!(!is_paused().await);
         settle(&broker, "group", &file(&["a"])).await.unwrap();
         assert!(!is_paused().await, "to say it again changes nothing");
-    }
-
-    #[tokio::test]
-    async fn one_without_an_owner_is_adopted_if_it_says_the_same() {
-        use raddle_broker::Queries;
-        let broker = Sqlite::in_memory().await.unwrap();
-        // As versions have stored it that did not say whose it is.
-        let stored = file(&["a"])[0].workers[0].schedule().unwrap();
-        put(&broker, Schedule { paused: true, ..stored.clone() }, false).await.unwrap();
-        settle(&broker, "group", &file(&["a"])).await.unwrap();
-        let entry = broker.schedule("a").await.unwrap().unwrap().entry;
-        assert_eq!((entry.owner.as_deref(), entry.paused), (Some("group"), true), "a pause holds");
-        settle(&broker, "group", &[]).await.unwrap();
-        assert_eq!(names(&broker).await, Vec::<String>::new(), "it goes with the file");
     }
 }

@@ -121,7 +121,7 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<View>, raddle_broker::Error
 }
 
 /// The managers that keep a worker, also while it is off.
-fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<Keeper> {
+pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<Keeper> {
     let keeps = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP && entry.info.capabilities.iter().any(|of| of == slug) && is_there(entry)
     };

@@ -8,7 +8,7 @@ use std::{
 
 use raddle_core::{
     CapSet, Spec,
-    handler::{NoHandler, Offer, pick},
+    handler::{Offer, pick},
     spec::{ANY_HANDLER, handler_tag},
 };
 
@@ -119,10 +119,12 @@ impl Plugins {
         Ok(plugins)
     }
 
-    /// What a worker offers by having them.
-    pub fn tags(&self) -> impl Iterator<Item = String> {
-        let any = (!self.offers.is_empty()).then(|| handler_tag(ANY_HANDLER));
-        self.offers.iter().map(|offer| handler_tag(&offer.name)).chain(any)
+    /// What a worker with these capabilities offers by having them: the handlers that may run something there. A worker that offered the others would
+    /// claim their tasks, only to give them back.
+    pub fn tags<'a>(&'a self, caps: &'a CapSet) -> impl Iterator<Item = String> + 'a {
+        let usable = self.offers.iter().filter(|offer| offer.provides.is_subset(caps));
+        let any = usable.clone().next().map(|_| handler_tag(ANY_HANDLER));
+        usable.map(|offer| handler_tag(&offer.name)).chain(any)
     }
 
     /// Those that may run nothing on a worker with these capabilities, because they provide more.
@@ -131,7 +133,7 @@ impl Plugins {
     }
 
     /// The one that runs this task on a worker with these capabilities: its name, and how.
-    pub fn pick(&self, spec: &Spec, caps: &CapSet) -> Result<(&str, &Way), NoHandler> {
+    pub fn pick(&self, spec: &Spec, caps: &CapSet) -> Result<(&str, &Way), String> {
         let number = pick(&self.offers, spec, caps)?;
         Ok((&self.offers[number].name, &self.ways[number]))
     }
@@ -160,7 +162,9 @@ mod tests {
     #[test]
     fn files_are_read_in_order_and_paths_count_from_them() {
         let plugins = load(&[B, A, ("notes.toml", "not a handler")], None).unwrap();
-        assert_eq!(plugins.tags().collect::<Vec<_>>(), ["@handler:A", "@handler:B", "@handler:any"]);
+        let tags = |caps: &str| plugins.tags(&caps.parse().unwrap()).collect::<Vec<_>>();
+        assert_eq!(tags("cpu"), ["@handler:A", "@handler:B", "@handler:any"]);
+        assert_eq!(tags(""), ["@handler:B", "@handler:any"], "the other may run nothing here");
         let Way::Command { argv, folder } = &plugins.ways[0] else { panic!("{plugins:?}") };
         assert_eq!(argv, &[folder.join("./a.py").to_string_lossy().into_owned(), "x".to_owned()]);
         let Way::Command { argv, .. } = &plugins.ways[1] else { panic!("{plugins:?}") };
@@ -170,8 +174,9 @@ mod tests {
 
     #[test]
     fn only_those_allowed_are_there() {
-        assert_eq!(load(&[A, B], Some(&["B"])).unwrap().tags().collect::<Vec<_>>(), ["@handler:B", "@handler:any"]);
-        assert_eq!(load(&[A, B], Some(&[])).unwrap().tags().count(), 0);
+        let tags = |allowed: &[&str]| load(&[A, B], Some(allowed)).unwrap().tags(&CapSet::new()).collect::<Vec<_>>();
+        assert_eq!(tags(&["B"]), ["@handler:B", "@handler:any"]);
+        assert_eq!((tags(&["A"]), tags(&[])), (Vec::<String>::new(), Vec::new()));
         let unknown = load(&[A, B], Some(&["C"])).unwrap_err();
         assert_eq!(unknown, "there is no handler 'C' to allow: there are A, B");
     }

@@ -2,17 +2,14 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
-use jiff::Timestamp;
-use raddle_broker::{Claim, Fence, Finish, Verdict};
-use raddle_core::{EventKind, Exit, Spec, State, Tid, settle::event_before_another};
+use raddle_broker::{Claim, Fence, Verdict};
+use raddle_core::{EventKind, Report, Spec, State, Tid, settle::event_before_another};
 
-use super::{
-    attempt::{Attempt, Beginning},
-    histogram::Histogram,
-};
+use super::{Attempt, ExitReason, Recorder, histogram::Histogram};
 
 /// A moment on both clocks: durations follow the one that never jumps, ids the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +20,13 @@ pub(crate) struct Moment {
     pub(crate) age: Duration,
 }
 
-/// What became of claimed tasks.
-#[derive(Debug, Default)]
+/// What became of claimed tasks, and of workers.
+#[derive(Default)]
 pub(super) struct Account {
     /// The attempts whose end has not been seen.
     in_hand: BTreeMap<Fence, InHand>,
-    ended: BTreeMap<Status, u64>,
+    /// Attempts that ended, by their status.
+    ended: BTreeMap<&'static str, u64>,
     /// From the claim to the end in the broker.
     pub(super) runtime: Histogram,
     /// From when it could be claimed to its first claim.
@@ -36,40 +34,17 @@ pub(super) struct Account {
     /// From the start of the target to its end.
     pub(super) run: Histogram,
     pub(super) hits: Hits,
-    /// Attempts that turned out to be over.
-    pub(super) untold: Vec<Attempt>,
+    /// Workers that ended, by why.
+    pub(super) exits: BTreeMap<ExitReason, u64>,
+    /// Takes each attempt that is over.
+    pub(super) recorder: Option<Arc<dyn Recorder>>,
 }
 
 /// An attempt that a worker has.
-#[derive(Debug)]
 struct InHand {
     claimed: Moment,
-    /// Where somebody wants to know.
-    beginning: Option<Box<Beginning>>,
-}
-
-/// An attempt that is over, without what it wrote.
-#[derive(Clone, Debug)]
-pub(super) struct Ending {
-    pub(super) fence: Fence,
-    pub(super) exit: Exit,
-    pub(super) started_at: Option<Timestamp>,
-    pub(super) ended_at: Timestamp,
-}
-
-/// What became of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Status {
-    /// The task is over.
-    Done(State),
-    /// Another attempt follows.
-    Retried,
-    /// It was given back unfinished.
-    Released,
-    /// Its worker is gone.
-    Lost,
-    /// It came too late: the task belongs to another attempt.
-    Stale,
+    /// For the recorder, if there is one.
+    attempt: Option<Box<Attempt>>,
 }
 
 /// Tasks that found a worker waiting, and those that did not.
@@ -81,6 +56,12 @@ pub(super) struct Hits {
     recent: VecDeque<bool>,
 }
 
+/// Ends of an attempt that are not states of its task: another attempt follows; it was given back unfinished; its worker is gone; the task belongs to another
+/// attempt.
+const RETRIED: &str = "retried";
+const RELEASED: &str = "released";
+const LOST: &str = "lost";
+const STALE: &str = "stale";
 /// More attempts than this are not in hand at a time. If ends are missed, because another process has taken a task back, the oldest are
 /// forgotten.
 const IN_HAND: usize = 20_000;
@@ -88,8 +69,12 @@ const IN_HAND: usize = 20_000;
 const RECENT: usize = 1000;
 
 impl Account {
+    pub(super) fn new(recorder: Option<Arc<dyn Recorder>>) -> Self {
+        Self { recorder, ..Self::default() }
+    }
+
     /// Tasks were taken by somebody who had begun to ask for them at `asked`.
-    pub(super) fn claimed(&mut self, claims: &[Claim], asked: Moment, now: Moment, is_recorded: bool) {
+    pub(super) fn claimed(&mut self, claims: &[Claim], asked: Moment, now: Moment) {
         for Claim { fence, spec } in claims {
             // When a later attempt became possible is not known here.
             if fence.attempt == 1 {
@@ -99,8 +84,8 @@ impl Account {
             } else {
                 self.forget_before(*fence, now);
             }
-            let beginning = is_recorded.then(|| Box::new(Beginning::new(*fence, spec, now.wall)));
-            self.in_hand.insert(*fence, InHand { claimed: now, beginning });
+            let attempt = self.recorder.as_ref().map(|_| Box::new(Attempt::begin(*fence, spec, now.wall)));
+            self.in_hand.insert(*fence, InHand { claimed: now, attempt });
         }
         while self.in_hand.len() > IN_HAND {
             self.in_hand.pop_first();
@@ -108,90 +93,63 @@ impl Account {
     }
 
     /// The broker has taken the end of an attempt. One that was not claimed here is not counted.
-    pub(super) fn finished(&mut self, ending: &Ending, verdict: Verdict, now: Moment) -> Option<Attempt> {
+    pub(super) fn finished(&mut self, fence: Fence, report: &Report, verdict: Verdict, now: Moment) {
         let status = match verdict {
-            Verdict::Done(state) => Status::Done(state),
-            Verdict::Again(_) => match event_before_another(&ending.exit) {
-                EventKind::Reclaimed => Status::Lost,
-                EventKind::Released => Status::Released,
-                _ => Status::Retried,
+            Verdict::Done(state) => state.as_str(),
+            Verdict::Again(_) => match event_before_another(&report.exit) {
+                EventKind::Reclaimed => LOST,
+                EventKind::Released => RELEASED,
+                _ => RETRIED,
             },
-            Verdict::Stale => Status::Stale,
+            Verdict::Stale => STALE,
         };
-        let is_counted = self.in_hand.contains_key(&ending.fence) && verdict != Verdict::Stale;
-        if let Some(began) = ending.started_at.filter(|_| is_counted) {
-            self.run.observe(ending.ended_at.duration_since(began).as_secs_f64().max(0.0));
+        let is_counted = self.in_hand.contains_key(&fence) && verdict != Verdict::Stale;
+        if let Some(began) = report.started_at.filter(|_| is_counted) {
+            self.run.observe(report.ended_at.duration_since(began).as_secs_f64().max(0.0));
         }
-        let failure = (!ending.exit.is_success()).then(|| ending.exit.to_string());
-        self.end(ending.fence, status, failure, now)
+        let failure = (!report.exit.is_success()).then(|| report.exit.to_string());
+        self.end(fence, status, failure, now);
     }
 
-    pub(super) fn released(&mut self, fence: Fence, verdict: Verdict, now: Moment) -> Option<Attempt> {
-        let status = if verdict == Verdict::Stale { Status::Stale } else { Status::Released };
-        self.end(fence, status, None, now)
+    pub(super) fn released(&mut self, fence: Fence, verdict: Verdict, now: Moment) {
+        let status = if verdict == Verdict::Stale { STALE } else { RELEASED };
+        self.end(fence, status, None, now);
     }
 
     /// A task was taken back from a worker that is gone.
-    pub(super) fn lost(&mut self, fence: Fence, now: Moment) -> Option<Attempt> {
-        self.end(fence, Status::Lost, Some("its worker is gone".into()), now)
+    pub(super) fn lost(&mut self, fence: Fence, now: Moment) {
+        self.end(fence, LOST, Some("its worker is gone".into()), now);
     }
 
     /// Whoever had an earlier attempt is gone: that was taken back, by a process that need not have told.
     fn forget_before(&mut self, fence: Fence, now: Moment) {
         let earlier = Fence { attempt: 0, ..fence }..fence;
         let lost: Vec<Fence> = self.in_hand.range(earlier).map(|(fence, _)| *fence).collect();
-        let told = lost.into_iter().filter_map(|fence| self.lost(fence, now)).collect::<Vec<_>>();
-        self.untold.extend(told);
+        lost.into_iter().for_each(|fence| self.lost(fence, now));
     }
 
     /// Ends an attempt, if it was in hand.
-    fn end(&mut self, fence: Fence, status: Status, failure: Option<String>, now: Moment) -> Option<Attempt> {
-        let InHand { claimed, beginning } = self.in_hand.remove(&fence)?;
+    fn end(&mut self, fence: Fence, status: &'static str, failure: Option<String>, now: Moment) {
+        let Some(InHand { claimed, attempt }) = self.in_hand.remove(&fence) else { return };
         *self.ended.entry(status).or_default() += 1;
-        if let Status::Done(_) | Status::Retried = status {
+        if ![RELEASED, LOST, STALE].contains(&status) {
             self.runtime.observe(now.age.saturating_sub(claimed.age).as_secs_f64());
         }
-        Some(beginning?.end(fence, status.as_str(), failure, now.wall))
+        if let (Some(recorder), Some(mut attempt)) = (&self.recorder, attempt) {
+            attempt.attributes.push(("raddle.status", status.to_owned()));
+            recorder.record(Attempt { ended: now.wall, failure, ..*attempt });
+        }
     }
 
     /// How many attempts came to which end. All ends are there from the beginning, so that the first of a kind is seen as an increase.
     pub(super) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Status::ALL.into_iter().map(|status| (status.as_str(), self.ended.get(&status).copied().unwrap_or(0)))
+        let states = [State::Completed, State::Failed, State::Timeout, State::Cancelled, State::Killed];
+        let all = states.map(State::as_str).into_iter().chain([RETRIED, RELEASED, LOST, STALE]);
+        all.map(|status| (status, self.ended.get(status).copied().unwrap_or(0)))
     }
 
     pub(super) fn in_hand(&self) -> usize {
         self.in_hand.len()
-    }
-}
-
-impl From<&Finish> for Ending {
-    fn from(finish: &Finish) -> Self {
-        let Finish { fence, report, .. } = finish;
-        Self { fence: *fence, exit: report.exit.clone(), started_at: report.started_at, ended_at: report.ended_at }
-    }
-}
-
-impl Status {
-    const ALL: [Self; 9] = [
-        Self::Done(State::Completed),
-        Self::Done(State::Failed),
-        Self::Done(State::Timeout),
-        Self::Done(State::Cancelled),
-        Self::Done(State::Killed),
-        Self::Retried,
-        Self::Released,
-        Self::Lost,
-        Self::Stale,
-    ];
-
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Done(state) => state.as_str(),
-            Self::Retried => "retried",
-            Self::Released => "released",
-            Self::Lost => "lost",
-            Self::Stale => "stale",
-        }
     }
 }
 
@@ -225,10 +183,12 @@ fn seconds(nanos: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
-    use raddle_core::Span;
+    use std::sync::Mutex;
 
-    use super::*;
+    use jiff::{SignedDuration, Timestamp};
+    use raddle_core::{Exit, Span};
+
+    use super::{super::Page, *};
 
     const BASE: u64 = 1_700_000_000_000_000_000;
 
@@ -241,14 +201,10 @@ mod tests {
         Claim { fence: Fence { tid, attempt }, spec: Spec::command(["true"]) }
     }
 
-    fn finish(fence: Fence, ran: i64) -> Ending {
+    fn ran(millis: i64) -> Report {
         let ended_at = Timestamp::UNIX_EPOCH;
-        Ending {
-            fence,
-            exit: Exit::Code { code: 0 },
-            started_at: Some(ended_at - SignedDuration::from_millis(ran)),
-            ended_at,
-        }
+        let started_at = Some(ended_at - SignedDuration::from_millis(millis));
+        Report { started_at, ..Report::bare(Exit::Code { code: 0 }, ended_at) }
     }
 
     fn ended(account: &Account, status: &str) -> u64 {
@@ -259,15 +215,15 @@ mod tests {
     fn a_task_waits_runs_and_ends() {
         let mut account = Account::default();
         let one = claim(10, 1);
-        account.claimed(std::slice::from_ref(&one), at(0), at(30), false);
+        account.claimed(std::slice::from_ref(&one), at(0), at(30));
         assert_eq!((account.wait.count(), account.in_hand()), (1, 1));
         assert!((account.wait.sum() - 0.02).abs() < 1e-9);
-        account.finished(&finish(one.fence, 50), Verdict::Done(State::Completed), at(130));
+        account.finished(one.fence, &ran(50), Verdict::Done(State::Completed), at(130));
         assert!((account.runtime.sum() - 0.1).abs() < 1e-9);
         assert!((account.run.sum() - 0.05).abs() < 1e-9);
         assert_eq!((ended(&account, "completed"), account.in_hand()), (1, 0));
         // Said twice, or of a task that was claimed elsewhere.
-        account.finished(&finish(one.fence, 50), Verdict::Done(State::Completed), at(131));
+        account.finished(one.fence, &ran(50), Verdict::Done(State::Completed), at(131));
         assert_eq!((ended(&account, "completed"), account.run.count()), (1, 1));
     }
 
@@ -275,9 +231,9 @@ mod tests {
     fn other_ends_are_told_apart() {
         let mut account = Account::default();
         let tasks: Vec<Claim> = (1..=5).map(|n| claim(n, 1)).collect();
-        account.claimed(&tasks, at(0), at(10), false);
-        account.finished(&finish(tasks[0].fence, 1), Verdict::Again(Timestamp::UNIX_EPOCH), at(11));
-        account.finished(&finish(tasks[1].fence, 1), Verdict::Stale, at(11));
+        account.claimed(&tasks, at(0), at(10));
+        account.finished(tasks[0].fence, &ran(1), Verdict::Again(Timestamp::UNIX_EPOCH), at(11));
+        account.finished(tasks[1].fence, &ran(1), Verdict::Stale, at(11));
         account.released(tasks[2].fence, Verdict::Again(Timestamp::UNIX_EPOCH), at(11));
         account.released(tasks[3].fence, Verdict::Stale, at(11));
         account.lost(tasks[4].fence, at(11));
@@ -289,8 +245,8 @@ mod tests {
     #[test]
     fn an_attempt_that_is_followed_by_another_was_lost() {
         let mut account = Account::default();
-        account.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5), false);
-        account.claimed(&[claim(1, 2)], at(6), at(7), false);
+        account.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5));
+        account.claimed(&[claim(1, 2)], at(6), at(7));
         assert_eq!((ended(&account, "lost"), account.in_hand()), (1, 2));
     }
 
@@ -298,43 +254,57 @@ mod tests {
     fn whoever_waited_before_the_task_came_was_a_hit() {
         let mut account = Account::default();
         assert!(account.hits.ratio().is_nan());
-        account.claimed(&[claim(20, 1)], at(10), at(21), false);
-        account.claimed(&[claim(20, 1)], at(25), at(26), false);
+        account.claimed(&[claim(20, 1)], at(10), at(21));
+        account.claimed(&[claim(20, 1)], at(25), at(26));
         // Not before its time.
         let mut later = claim(20, 1);
         later.spec.delay = Some(Span(Duration::from_millis(100)));
-        account.claimed(&[later], at(110), at(121), false);
+        account.claimed(&[later], at(110), at(121));
         // It is not known when this one was ready again.
-        account.claimed(&[claim(20, 2)], at(25), at(26), false);
+        account.claimed(&[claim(20, 2)], at(25), at(26));
         assert_eq!((account.hits.hits, account.hits.misses, account.wait.count()), (2, 1, 3));
         assert!((account.hits.ratio() - 2.0 / 3.0).abs() < 1e-9);
         for _ in 0..2 * RECENT {
-            account.claimed(&[claim(20, 1)], at(25), at(26), false);
+            account.claimed(&[claim(20, 1)], at(25), at(26));
         }
         assert_eq!(account.hits.ratio(), 0.0, "what is long ago does not count");
     }
 
+    #[derive(Default)]
+    struct Recorded(Mutex<Vec<Attempt>>);
+
+    impl Recorder for Recorded {
+        fn record(&self, attempt: Attempt) {
+            self.0.lock().unwrap().push(attempt);
+        }
+
+        fn show(&self, _: &mut Page) {}
+    }
+
     #[test]
-    fn attempts_are_told_to_those_who_want_to_know() {
-        let mut account = Account::default();
+    fn records_attempts_that_are_over() {
+        let recorded = Arc::new(Recorded::default());
+        let mut account = Account::new(Some(recorded.clone()));
         let mut one = claim(10, 1);
         one.spec.kind = Some("execute".into());
-        account.claimed(std::slice::from_ref(&one), at(0), at(30), true);
-        let told = account.finished(&finish(one.fence, 5), Verdict::Done(State::Completed), at(40)).unwrap();
-        assert_eq!(told.own, one.spec.trace(one.fence.tid, 1).parent);
-        assert_eq!((told.began, told.ended, told.within), (at(30).wall, at(40).wall, None));
-        assert!(told.attributes.contains(&("raddle.status", "completed".into())));
-        assert!(told.attributes.contains(&("raddle.kind", "execute".into())));
-        account.claimed(&[claim(1, 1)], at(0), at(5), true);
-        account.claimed(&[claim(1, 2)], at(6), at(7), true);
-        assert!(account.untold[0].failure.is_some());
+        account.claimed(std::slice::from_ref(&one), at(0), at(30));
+        account.finished(one.fence, &ran(5), Verdict::Done(State::Completed), at(40));
+        account.claimed(&[claim(1, 1)], at(0), at(5));
+        account.claimed(&[claim(1, 2)], at(6), at(7));
+        let recorded = recorded.0.lock().unwrap();
+        let [done, lost] = &recorded[..] else { panic!("{recorded:?}") };
+        assert_eq!(done.own, one.spec.trace(one.fence.tid, 1).parent);
+        assert_eq!((done.began, done.ended, done.within), (at(30).wall, at(40).wall, None));
+        assert!(done.attributes.contains(&("raddle.status", "completed".into())));
+        assert!(done.attributes.contains(&("raddle.kind", "execute".into())));
+        assert!(lost.failure.is_some());
     }
 
     #[test]
     fn what_is_never_heard_of_again_is_forgotten() {
         let mut account = Account::default();
         for millis in 0..IN_HAND as u64 + 10 {
-            account.claimed(&[claim(millis, 1)], at(0), at(millis), false);
+            account.claimed(&[claim(millis, 1)], at(0), at(millis));
         }
         assert_eq!(account.in_hand(), IN_HAND);
     }

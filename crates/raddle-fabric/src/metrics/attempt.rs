@@ -1,5 +1,6 @@
 //! An attempt of a task, told as a whole when it is over.
 
+use raddle_broker::Fence;
 use raddle_core::{Spec, TraceParent, trace::SpanId};
 
 use super::Page;
@@ -32,38 +33,23 @@ pub trait Recorder: Send + Sync {
     fn show(&self, page: &mut Page);
 }
 
-/// What has to be remembered of an attempt that began.
-#[derive(Clone, Debug)]
-pub(super) struct Beginning {
-    own: TraceParent,
-    within: Option<SpanId>,
-    name: String,
-    queue: String,
-    kind: Option<String>,
-    at: u64,
-}
-
-impl Beginning {
-    pub(super) fn new(fence: raddle_broker::Fence, spec: &Spec, at: u64) -> Self {
+impl Attempt {
+    /// One that was claimed at this time. Its end is added when it is known.
+    pub(super) fn begin(fence: Fence, spec: &Spec, at: u64) -> Self {
+        let mut attributes = vec![
+            ("raddle.tid", fence.tid.to_string()),
+            ("raddle.attempt", fence.attempt.to_string()),
+            ("raddle.queue", spec.queue.clone()),
+        ];
+        attributes.extend(spec.kind.clone().map(|kind| ("raddle.kind", kind)));
         Self {
             own: spec.trace(fence.tid, fence.attempt).parent,
             within: spec.traceparent.map(|parent| parent.span),
             name: spec.display_name().to_owned(),
-            queue: spec.queue.clone(),
-            kind: spec.kind.clone(),
-            at,
+            began: at,
+            ended: at,
+            attributes,
+            failure: None,
         }
-    }
-
-    pub(super) fn end(self, fence: raddle_broker::Fence, status: &str, failure: Option<String>, at: u64) -> Attempt {
-        let Self { own, within, name, queue, kind, at: began } = self;
-        let mut attributes = vec![
-            ("raddle.tid", fence.tid.to_string()),
-            ("raddle.attempt", fence.attempt.to_string()),
-            ("raddle.status", status.to_owned()),
-            ("raddle.queue", queue),
-        ];
-        attributes.extend(kind.map(|kind| ("raddle.kind", kind)));
-        Attempt { own, within, name, began, ended: at, attributes, failure }
     }
 }

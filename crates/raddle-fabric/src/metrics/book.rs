@@ -1,31 +1,23 @@
 //! The account of a process, shared by those who write and those who look.
 
 use std::{
-    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use raddle_broker::{Claim, Fence, Reclaimed, Verdict};
+use raddle_broker::Reclaimed;
 
 use super::{
-    Attempt, Recorder,
-    account::{Account, Ending, Moment},
+    Recorder,
+    account::{Account, Moment},
     page::{Kind, Page},
 };
 
 /// The account of a process.
 pub struct Book {
     opened: Instant,
-    inner: Mutex<Inner>,
-    recorder: Option<Arc<dyn Recorder>>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    account: Account,
-    exits: BTreeMap<ExitReason, u64>,
+    account: Mutex<Account>,
 }
 
 /// Why a worker ended, as seed and rules name it.
@@ -46,7 +38,7 @@ pub enum ExitReason {
 impl Book {
     /// An empty one, and who wants to know of each attempt.
     pub fn new(recorder: Option<Arc<dyn Recorder>>) -> Self {
-        Self { opened: Instant::now(), inner: Mutex::default(), recorder }
+        Self { opened: Instant::now(), account: Mutex::new(Account::new(recorder)) }
     }
 
     pub(super) fn now(&self) -> Moment {
@@ -54,50 +46,20 @@ impl Book {
         Moment { wall: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX), age: self.opened.elapsed() }
     }
 
-    pub(super) fn claimed(&self, claims: &[Claim], asked: Moment) {
-        if !claims.is_empty() {
-            let mut inner = self.inner();
-            inner.account.claimed(claims, asked, self.now(), self.recorder.is_some());
-            let untold = std::mem::take(&mut inner.account.untold);
-            drop(inner);
-            untold.into_iter().for_each(|attempt| self.record(Some(attempt)));
-        }
-    }
-
-    pub(super) fn finished(&self, ending: &Ending, verdict: Verdict) {
-        let attempt = self.inner().account.finished(ending, verdict, self.now());
-        self.record(attempt);
-    }
-
-    pub(super) fn released(&self, fence: Fence, verdict: Verdict) {
-        let attempt = self.inner().account.released(fence, verdict, self.now());
-        self.record(attempt);
-    }
-
     pub(super) fn reclaimed(&self, reclaimed: &[Reclaimed]) {
-        for task in reclaimed {
-            let attempt = self.inner().account.lost(task.fence, self.now());
-            self.record(attempt);
-        }
-    }
-
-    fn record(&self, attempt: Option<Attempt>) {
-        if let (Some(recorder), Some(attempt)) = (&self.recorder, attempt) {
-            recorder.record(attempt);
-        }
+        let (mut account, now) = (self.account(), self.now());
+        reclaimed.iter().for_each(|task| account.lost(task.fence, now));
     }
 
     /// Notes that a worker has ended.
     pub fn exited(&self, reason: ExitReason) {
-        *self.inner().exits.entry(reason).or_default() += 1;
+        *self.account().exits.entry(reason).or_default() += 1;
     }
 
     /// Shows what workers have done.
     pub fn show(&self, page: &mut Page) {
-        let inner = self.inner();
-        let Inner { account, exits } = &*inner;
-        let mut ended = page.family("worker_task_total", Kind::Counter, "Attempts of tasks that ended, by how.");
-        account.ended().for_each(|(status, count)| ended.sample(&[("status", status)], count as f64));
+        let account = self.account();
+        page.counts("worker_task_total", "Attempts of tasks that ended, by how.", "status", account.ended());
         page.histogram(
             "worker_runtime_seconds",
             "What a task cost its worker: from the claim to the end in the broker.",
@@ -105,7 +67,7 @@ impl Book {
         );
         let mut exited = page.family("worker_exit_reason", Kind::Untyped, "Workers that ended, by why.");
         for reason in ExitReason::ALL {
-            exited.sample(&[("reason", reason.as_str())], exits.get(&reason).copied().unwrap_or(0) as f64);
+            exited.sample(&[("reason", reason.as_str())], account.exits.get(&reason).copied().unwrap_or(0) as f64);
         }
         page.histogram(
             "raddle_task_wait_seconds",
@@ -118,37 +80,33 @@ impl Book {
             &account.run,
         );
         let in_hand = account.in_hand() as f64;
-        page.single("raddle_tasks_in_hand", Kind::Gauge, "Tasks that are claimed and have not ended.", in_hand);
-        if let Some(recorder) = &self.recorder {
+        page.gauge("raddle_tasks_in_hand", "Tasks that are claimed and have not ended.", in_hand);
+        if let Some(recorder) = &account.recorder {
             recorder.show(page);
         }
     }
 
     /// Shows how many tasks found a worker waiting.
     pub(super) fn show_hits(&self, page: &mut Page) {
-        let inner = self.inner();
-        let hits = &inner.account.hits;
-        page.single(
+        let hits = &self.account().hits;
+        page.gauge(
             "raddle_warm_hit_ratio",
-            Kind::Gauge,
             "The share of the last 1000 tasks that found a worker waiting for them.",
             hits.ratio(),
         );
-        let mut found =
-            page.family("raddle_warm_tasks_total", Kind::Counter, "Tasks, by whether a worker was waiting.");
-        found.sample(&[("worker", "waiting")], hits.hits as f64);
-        found.sample(&[("worker", "none")], hits.misses as f64);
+        let found = [("waiting", hits.hits), ("none", hits.misses)];
+        page.counts("raddle_warm_tasks_total", "Tasks, by whether a worker was waiting.", "worker", found);
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        // Numbers that were being added up when somebody panicked are at worst one too low.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn account(&self) -> MutexGuard<'_, Account> {
+        // Numbers that were being added up during a panic are at worst one too low.
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Book {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Book").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Book").finish_non_exhaustive()
     }
 }
 

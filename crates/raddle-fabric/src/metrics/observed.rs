@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use raddle_broker::{Broker, Call, Fence, Heart, Leases, Proxy, Pulse, Reply, Result};
 use raddle_core::{Tid, worker::Beat};
 
-use super::{Book, account::Ending};
+use super::Book;
 
 /// A broker that keeps account of the tasks that workers take from it.
 pub struct Observed {
@@ -30,19 +30,23 @@ impl Proxy for Observed {
             Call::Claim { request } if request.only.is_none() => {
                 let asked = self.book.now();
                 let claims = broker.claim(request).await?;
-                self.book.claimed(&claims, asked);
+                self.book.account().claimed(&claims, asked, self.book.now());
                 Reply::Claim(claims)
             }
             Call::Finish { batch } => {
-                let endings: Vec<Ending> = batch.iter().map(Ending::from).collect();
+                let ended: Vec<_> = batch.iter().map(|finish| (finish.fence, finish.report.clone())).collect();
                 let verdicts = broker.finish(batch).await?;
-                endings.iter().zip(&verdicts).for_each(|(ending, verdict)| self.book.finished(ending, *verdict));
+                let (mut account, now) = (self.book.account(), self.book.now());
+                for ((fence, report), verdict) in ended.iter().zip(&verdicts) {
+                    account.finished(*fence, report, *verdict, now);
+                }
                 Reply::Finish(verdicts)
             }
             Call::Release { batch } => {
                 let fences: Vec<Fence> = batch.iter().map(|release| release.fence).collect();
                 let verdicts = broker.release(batch).await?;
-                fences.into_iter().zip(&verdicts).for_each(|(fence, verdict)| self.book.released(fence, *verdict));
+                let (mut account, now) = (self.book.account(), self.book.now());
+                fences.into_iter().zip(&verdicts).for_each(|(fence, verdict)| account.released(fence, *verdict, now));
                 Reply::Release(verdicts)
             }
             Call::Reclaim {} => {

@@ -46,12 +46,12 @@ impl Page {
 
     /// A metric that is one number, which only grows.
     pub fn count(&mut self, name: &'static str, help: &str, value: u64) {
-        self.single(name, Kind::Counter, help, value as f64);
+        self.family(name, Kind::Counter, help).sample(&[], value as f64);
     }
 
     /// A metric that is one number, which goes up and down.
     pub fn gauge(&mut self, name: &'static str, help: &str, value: f64) {
-        self.single(name, Kind::Gauge, help, value);
+        self.family(name, Kind::Gauge, help).sample(&[], value);
     }
 
     /// A metric that is a number for each of these values of a label, which only grow.
@@ -64,11 +64,6 @@ impl Page {
     ) {
         let mut family = self.family(name, Kind::Counter, help);
         counts.into_iter().for_each(|(value, count)| family.sample(&[(label, value)], count as f64));
-    }
-
-    /// A metric that is one number.
-    pub(super) fn single(&mut self, name: &'static str, kind: Kind, help: &str, value: f64) {
-        self.family(name, kind, help).sample(&[], value);
     }
 
     pub(super) fn histogram(&mut self, name: &'static str, help: &str, histogram: &Histogram) {
@@ -134,7 +129,7 @@ mod tests {
     #[test]
     fn samples_stand_under_their_metric_and_labels_cannot_break_out() {
         let mut page = Page::default();
-        page.single("a_ratio", Kind::Gauge, "A share.", f64::NAN);
+        page.gauge("a_ratio", "A share.", f64::NAN);
         let mut family = page.family("b_total", Kind::Counter, "Things.");
         family.sample(&[("kind", "x\"} 1\nc 2\\"), ("of", "y")], 3.0);
         let text = page.into_text();

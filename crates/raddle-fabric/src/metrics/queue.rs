@@ -10,9 +10,9 @@ use std::{
 };
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Demand, Result};
+use raddle_broker::{Broker, Detail, Result, Summary};
 use raddle_core::{
-    WorkerEntry,
+    State, WorkerEntry,
     worker::{WorkerStatus, kind},
 };
 use tokio::{
@@ -50,7 +50,7 @@ struct Seen {
 
 #[derive(Debug)]
 struct Look {
-    demand: Demand,
+    summary: Summary,
     workers: Vec<WorkerEntry>,
 }
 
@@ -60,7 +60,9 @@ const REST: Duration = Duration::from_secs(1);
 const SHARE: u32 = 50;
 /// How long somebody who looks waits for the broker.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Managers: what people call those must not become a label.
+/// How many queues have a sample of their own: one for each of thousands would fill the memory of those who collect them.
+const MAX_QUEUES: usize = 100;
+/// Queues beyond those, and managers: what people call these must not become a label.
 const OTHER: &str = "other";
 
 impl Exporter {
@@ -78,15 +80,14 @@ impl Exporter {
         }
         let latest = self.seen.borrow().clone();
         let is_up = latest.look.is_some() && !latest.failed && !self.is_overdue();
-        page.single("raddle_broker_up", Kind::Gauge, "Whether the broker answers.", f64::from(u8::from(is_up)));
-        page.single(
+        page.gauge("raddle_broker_up", "Whether the broker answers.", f64::from(u8::from(is_up)));
+        page.gauge(
             "raddle_broker_look_seconds",
-            Kind::Gauge,
             "How long the last look at the broker took.",
             latest.took.as_secs_f64(),
         );
         if let Some(look) = latest.look {
-            show_demand(page, &look.demand, Timestamp::now());
+            show_tasks(page, &look.summary, Timestamp::now());
             show_workers(page, &look.workers);
         }
     }
@@ -143,38 +144,47 @@ async fn look(broker: Arc<dyn Broker>, seen: watch::Sender<Seen>) {
 }
 
 async fn ask(broker: &dyn Broker) -> Result<Look> {
-    Ok(Look { demand: broker.demand().await?, workers: broker.workers().await? })
+    let summary = broker.summarize(Detail { kinds: true, ..Detail::default() }).await?;
+    Ok(Look { summary, workers: broker.workers().await? })
 }
 
-fn show_demand(page: &mut Page, demand: &Demand, now: Timestamp) {
+fn show_tasks(page: &mut Page, summary: &Summary, now: Timestamp) {
     let mut pending = page.family("queue_pending_total", Kind::Untyped, "Tasks that wait for a worker, by kind.");
-    if demand.kinds.is_empty() {
+    if summary.kinds.is_empty() {
         // So that there is something to compare with.
         pending.sample(&[("kind", "")], 0.0);
     }
-    for (kind, waiting) in &demand.kinds {
+    for (kind, waiting) in &summary.kinds {
         pending.sample(&[("kind", kind)], waiting.tasks as f64);
     }
     let help = "How long ago the first of those tasks could have been claimed, by kind.";
     let mut oldest = page.family("raddle_pending_oldest_seconds", Kind::Gauge, help);
-    for (kind, waiting) in &demand.kinds {
+    for (kind, waiting) in &summary.kinds {
         oldest.sample(&[("kind", kind)], now.duration_since(waiting.since).as_secs_f64().max(0.0));
     }
     let mut queues = page.family("raddle_queue_ready", Kind::Gauge, "Tasks that wait for a worker, by queue.");
-    for (queue, tasks) in &demand.queues {
-        queues.sample(&[("queue", queue)], *tasks as f64);
+    let mut others = 0;
+    for (number, (queue, tasks)) in summary.ready.iter().enumerate() {
+        match number < MAX_QUEUES {
+            true => queues.sample(&[("queue", queue)], *tasks as f64),
+            false => others += tasks,
+        }
     }
+    if others > 0 {
+        queues.sample(&[("queue", OTHER)], others as f64);
+    }
+    let active = [State::Spawning, State::Running].iter().filter_map(|state| summary.states.get(state)).sum();
     for (name, help, value) in [
-        ("raddle_tasks_delayed", "Tasks whose time has not come.", demand.delayed),
-        ("raddle_tasks_paused", "Tasks that are held back on request.", demand.paused),
-        ("raddle_tasks_active", "Tasks that workers have.", demand.active),
-        ("raddle_tasks_dead", "Tasks in the dead-letter queue.", demand.dead),
+        ("raddle_tasks_delayed", "Tasks whose time has not come.", summary.delayed),
+        ("raddle_tasks_paused", "Tasks that are held back on request.", summary.paused),
+        ("raddle_tasks_active", "Tasks that workers have.", active),
+        ("raddle_tasks_dead", "Tasks in the dead-letter queue.", summary.dead),
     ] {
-        page.single(name, Kind::Gauge, help, value as f64);
+        page.gauge(name, help, value as f64);
     }
     for (name, help, value) in [
-        ("raddle_reclaims_total", "Tasks that were taken back from workers that were gone.", demand.reclaims),
-        ("raddle_stale_writes_total", "Writes of lost attempts that were refused.", demand.stale_writes),
+        ("raddle_reclaims_total", "Tasks that were taken back from workers that were gone.", summary.reclaims),
+        ("raddle_stale_writes_total", "Writes of lost attempts that were refused.", summary.stale_writes),
     ] {
         page.count(name, help, value);
     }
@@ -198,8 +208,8 @@ fn show_workers(page: &mut Page, workers: &[WorkerEntry]) {
     for ((kind, status), count) in counts {
         alive.sample(&[("type", kind), ("status", status)], count as f64);
     }
-    page.single("raddle_worker_slots", Kind::Gauge, "How many tasks all workers can run at once.", slots);
-    page.single("raddle_worker_slots_busy", Kind::Gauge, "How many of these slots are in use.", busy.round());
+    page.gauge("raddle_worker_slots", "How many tasks all workers can run at once.", slots);
+    page.gauge("raddle_worker_slots_busy", "How many of these slots are in use.", busy.round());
 }
 
 #[cfg(test)]

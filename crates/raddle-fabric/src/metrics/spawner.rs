@@ -1,14 +1,11 @@
 //! What a spawner shows of itself.
 
-use super::{
-    Book,
-    page::{Kind, Page},
-};
+use super::{Book, Page};
 use crate::spawner::Snapshot;
 
 /// Shows a spawner: its workers, and what they have done.
 pub fn show(page: &mut Page, now: &Snapshot, book: &Book) {
-    let mut gauge = |name, help, value: f64| page.single(name, Kind::Gauge, help, value);
+    let mut gauge = |name, help, value: f64| page.gauge(name, help, value);
     gauge("warm_spawner_live_workers", "Workers that are starting, idle or busy.", now.live().into());
     gauge("warm_spawner_idle_workers", "Workers that wait for a task.", now.idle.into());
     gauge("raddle_spawner_warm_pool", "Idle workers that are wanted.", now.warm_pool.into());
@@ -20,14 +17,9 @@ pub fn show(page: &mut Page, now: &Snapshot, book: &Book) {
     );
     page.count("warm_spawner_launch_total", "Workers that were launched.", now.launched);
     page.count("raddle_spawner_stillborn_total", "Workers that died before they were ready.", now.stillborn);
-    let mut failed = page.family(
-        "raddle_spawner_launch_failures_total",
-        Kind::Counter,
-        "Launches that failed, by what was in the way.",
-    );
-    for (obstacle, count) in now.obstacles.iter() {
-        failed.sample(&[("reason", obstacle.as_str())], count as f64);
-    }
+    let failed = now.obstacles.iter().map(|(obstacle, count)| (obstacle.as_str(), count));
+    let help = "Launches that failed, by what was in the way.";
+    page.counts("raddle_spawner_launch_failures_total", help, "reason", failed);
     book.show_hits(page);
     book.show(page);
 }

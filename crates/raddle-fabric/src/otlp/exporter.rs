@@ -9,23 +9,17 @@ use opentelemetry::KeyValue;
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter as _};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::mpsc,
     task::JoinHandle,
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{
-    SetUpError,
-    collector::connect,
-    sink::{Counts, Sink},
-};
+use super::{SetUpError, collector::connect, sink::Sink};
 use crate::metrics::Recorder;
 
 /// Sends spans until it is closed.
 pub struct Exporter {
     sink: Arc<Sink>,
-    /// Dropped, it stops.
-    stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
@@ -50,10 +44,9 @@ impl Exporter {
     pub fn start(endpoint: Option<&str>, resource: Resource) -> Result<Self, SetUpError> {
         let (mut exporter, endpoint) = connect(endpoint)?;
         exporter.set_resource(&resource.into());
-        let (sink, queue, counts) = Sink::new();
-        let (stop, stopped) = oneshot::channel();
-        let sender = Sender { exporter, endpoint, queue, counts, stopped: Some(stopped), fails: false };
-        Ok(Self { sink: Arc::new(sink), stop, task: tokio::spawn(sender.run()) })
+        let (sink, queue) = Sink::new();
+        let sender = Sender { exporter, endpoint, queue, sink: Arc::clone(&sink), fails: false };
+        Ok(Self { sink, task: tokio::spawn(sender.run()) })
     }
 
     /// Takes attempts of tasks, for as long as it is not closed.
@@ -63,9 +56,13 @@ impl Exporter {
 
     /// Sends what is left, as far as that takes no time to speak of.
     pub async fn close(self) {
-        let Self { stop, mut task, .. } = self;
-        drop(stop);
-        if timeout(LAST_TRY, &mut task).await.is_err() {
+        let Self { sink, mut task } = self;
+        let last = async {
+            // Refused only if the task is gone.
+            let _ = sink.room.send(None).await;
+            let _ = (&mut task).await;
+        };
+        if timeout(LAST_TRY, last).await.is_err() {
             task.abort();
         }
     }
@@ -86,52 +83,40 @@ impl From<Resource> for opentelemetry_sdk::Resource {
 struct Sender {
     exporter: SpanExporter,
     endpoint: String,
-    queue: mpsc::Receiver<SpanData>,
-    counts: Arc<Counts>,
-    /// Resolves when nothing more is taken.
-    stopped: Option<oneshot::Receiver<()>>,
+    queue: mpsc::Receiver<Option<SpanData>>,
+    sink: Arc<Sink>,
     fails: bool,
 }
 
 impl Sender {
     async fn run(mut self) {
-        while let Some(first) = self.next().await {
+        let mut is_open = true;
+        while is_open && let Some(Some(first)) = self.queue.recv().await {
             let mut batch = vec![first];
             let until = Instant::now() + LINGER;
             while batch.len() < BATCH
-                && let Ok(Some(span)) = timeout_at(until, self.next()).await
+                && is_open
+                && let Ok(next) = timeout_at(until, self.queue.recv()).await
             {
-                batch.push(span);
+                let next = next.flatten();
+                is_open = next.is_some();
+                batch.extend(next);
             }
             self.send(batch).await;
         }
-    }
-
-    /// The next span, or nothing when there will be none. Cancel-safe.
-    async fn next(&mut self) -> Option<SpanData> {
-        if let Some(stopped) = &mut self.stopped {
-            tokio::select! {
-                biased;
-                span = self.queue.recv() => return span,
-                _ = stopped => {}
-            }
-            self.stopped = None;
-            self.queue.close();
-        }
-        self.queue.recv().await
     }
 
     async fn send(&mut self, batch: Vec<SpanData>) {
         let (endpoint, count) = (&self.endpoint, batch.len() as u64);
         match self.exporter.export(batch).await {
             Ok(()) => {
-                self.counts.exported.fetch_add(count, Ordering::Relaxed);
+                self.sink.exported.fetch_add(count, Ordering::Relaxed);
                 if std::mem::take(&mut self.fails) {
                     tracing::info!(%endpoint, "spans are delivered again");
                 }
             }
             Err(error) => {
-                self.counts.dropped.fetch_add(count, Ordering::Relaxed);
+                self.sink.dropped.fetch_add(count, Ordering::Relaxed);
                 // Logged once until it succeeds again; the metric says how many are lost.
                 if !std::mem::replace(&mut self.fails, true) {
                     tracing::warn!(%endpoint, %error, "spans cannot be delivered, and are dropped");

@@ -14,13 +14,9 @@ use crate::metrics::{Attempt, Page, Recorder};
 /// Takes spans, and never waits.
 #[derive(Debug)]
 pub(super) struct Sink {
-    room: mpsc::Sender<SpanData>,
-    counts: Arc<Counts>,
-}
-
-/// What became of spans.
-#[derive(Debug, Default)]
-pub(super) struct Counts {
+    /// Spans, or that there will be no more.
+    pub(super) room: mpsc::Sender<Option<SpanData>>,
+    /// What became of them.
     pub(super) exported: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
@@ -29,32 +25,30 @@ pub(super) struct Counts {
 const ROOM: usize = 4096;
 
 impl Sink {
-    pub(super) fn new() -> (Self, mpsc::Receiver<SpanData>, Arc<Counts>) {
+    pub(super) fn new() -> (Arc<Self>, mpsc::Receiver<Option<SpanData>>) {
         let (room, queue) = mpsc::channel(ROOM);
-        let counts = Arc::new(Counts::default());
-        (Self { room, counts: Arc::clone(&counts) }, queue, counts)
+        (Arc::new(Self { room, exported: AtomicU64::new(0), dropped: AtomicU64::new(0) }), queue)
     }
 }
 
 impl Recorder for Sink {
     /// Passes a span on, or drops it where there is no room. One of a trace that nobody records is neither.
     fn record(&self, attempt: Attempt) {
-        if attempt.own.is_sampled() && self.room.try_send(span(attempt)).is_err() {
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        if attempt.own.is_sampled() && self.room.try_send(Some(span(attempt))).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn show(&self, page: &mut Page) {
-        let Counts { exported, dropped } = &*self.counts;
         page.count(
             "raddle_spans_exported_total",
             "Spans that the collector has taken.",
-            exported.load(Ordering::Relaxed),
+            self.exported.load(Ordering::Relaxed),
         );
         page.count(
             "raddle_spans_dropped_total",
             "Spans that could not be delivered to the collector.",
-            dropped.load(Ordering::Relaxed),
+            self.dropped.load(Ordering::Relaxed),
         );
     }
 }
@@ -73,16 +67,16 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_dropped_and_counted() {
-        let (sink, mut queue, counts) = Sink::new();
+        let (sink, mut queue) = Sink::new();
         (0..ROOM + 10).for_each(|_| sink.record(attempt(1)));
-        assert_eq!(counts.dropped.load(Ordering::Relaxed), 10);
+        assert_eq!(sink.dropped.load(Ordering::Relaxed), 10);
         sink.record(attempt(0));
-        assert_eq!(counts.dropped.load(Ordering::Relaxed), 10, "nobody records that trace");
+        assert_eq!(sink.dropped.load(Ordering::Relaxed), 10, "nobody records that trace");
         assert!(queue.try_recv().is_ok());
         sink.record(attempt(1));
         drop(queue);
         sink.record(attempt(1));
-        assert_eq!(counts.dropped.load(Ordering::Relaxed), 11);
+        assert_eq!(sink.dropped.load(Ordering::Relaxed), 11);
         let mut page = Page::default();
         sink.show(&mut page);
         assert!(page.into_text().contains("raddle_spans_dropped_total 11\n"));

@@ -50,13 +50,12 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Adds a schedule, or puts it in the place of another of its name if it `replaces` that. One that says the same is left as it is.
 ///
-/// From then on it is a person's, and no manager of groups touches it, unless a file says the very same.
+/// From then on it is a person's, and no manager of groups touches it.
 pub async fn put(broker: &dyn Broker, schedule: Schedule, replaces: bool) -> Result<Put> {
     place(broker, schedule, None, replaces).await
 }
 
-/// Adds a schedule that a manager of this name has in its file, or changes it to what that says now. One that was written by hand, and says
-/// something else, is left alone. One that is nobody's and says the same is the manager's from then on.
+/// Adds a schedule that a manager of this name has in its file, or changes it to what that says now. One that was written by hand is left alone.
 pub(crate) async fn put_of(broker: &dyn Broker, schedule: Schedule, owner: &str) -> Result<Put> {
     place(broker, schedule, Some(owner.to_owned()), true).await
 }
@@ -67,15 +66,9 @@ async fn place(broker: &dyn Broker, schedule: Schedule, owner: Option<String>, r
     for _ in 0..TRIES {
         let now = clock(broker).await?;
         let found = broker.schedule(&schedule.name).await?;
-        let is_adopted = found.as_ref().is_some_and(|view| view.entry.owner.is_none());
         let (seen, put) = match found {
             None => (None, Put::Added(Entry { owner: owner.clone(), ..Entry::new(schedule.clone(), &zone, now) })),
-            // One that agrees was stored before it was said whose they are, or might as well have been.
-            Some(ScheduleView { entry, .. })
-                if owner.is_some() && entry.owner.is_none() && !entry.schedule.agrees_with(&schedule) =>
-            {
-                return Err(Error::ByHand(schedule.name));
-            }
+            Some(view) if owner.is_some() && view.entry.owner.is_none() => return Err(Error::ByHand(schedule.name)),
             Some(view) => match view.entry.rewritten(schedule.clone(), &zone, now) {
                 // Who says by hand what a file says has nothing to say.
                 None if owner.is_none() || view.entry.owner == owner => return Ok(Put::Unchanged(view.entry)),
@@ -94,14 +87,6 @@ async fn place(broker: &dyn Broker, schedule: Schedule, owner: Option<String>, r
             due: None,
         };
         if let ScheduleChanged::Made { .. } = broker.change_schedule(change).await? {
-            if let Some(owner) = owner.filter(|_| is_adopted) {
-                let schedule = schedule.name;
-                tracing::warn!(
-                    schedule,
-                    owner,
-                    "a schedule that was nobody's says what the file says, and goes with it from now on"
-                );
-            }
             return Ok(put);
         }
     }

@@ -4,18 +4,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use raddle_broker::{Agenda, Broker, Error, Result, ScheduleChange, ScheduleChanged, ScheduleView, Schedules, Submit};
-use raddle_core::{
-    ExponentialBackoff, Schedule, Tid,
-    schedule::{Entry, Firing},
-};
+use raddle_core::{ExponentialBackoff, Schedule, schedule::Entry};
 use tokio::{
-    sync::watch,
     task::{JoinHandle, JoinSet},
     time::sleep,
 };
 
-use super::zone::Zones;
-use crate::Shutdown;
+use super::zone::zone;
 
 /// How long one wait for the agenda lasts before it is begun again. Nothing depends on it.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -27,102 +22,61 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const PORTION: usize = 100;
 const PORTION_BYTES: usize = 8 << 20;
 
-/// Fires schedules, and ends tasks that have expired.
-pub struct Service {
+/// Fires schedules and ends tasks that have expired, on the runtime that it was started on, until it is dropped. Dropping it loses nothing: a due time is
+/// fired with the step that takes it, or not at all.
+pub struct Running(JoinHandle<()>);
+
+struct Service {
     broker: Arc<dyn Schedules>,
-    zones: Arc<Zones>,
-    shown: watch::Sender<Snapshot>,
     /// Schedules that the broker refuses to fire, and what it has said of each.
     refused: BTreeMap<String, String>,
 }
 
-/// Looks at a service from outside. Clones look at the same one.
-#[derive(Clone, Debug)]
-pub struct Handle(watch::Receiver<Snapshot>);
-
-/// What a service has done since it began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// Due times that it has submitted a task for.
-    pub fired: u64,
-    /// Those that it left out because nobody was there for them, or because the broker would not have their tasks.
-    pub missed: u64,
-    /// How often another was faster.
-    pub raced: u64,
-    /// Tasks that it has ended because nobody had taken them in time.
-    pub expired: u64,
-}
-
-/// A service at work, on the runtime that it was started on. It ends when this is dropped.
-pub struct Running(JoinHandle<()>);
-
 /// What came of one schedule that was due.
 enum Outcome {
-    Fired {
-        schedule: String,
-        due: Vec<Timestamp>,
-        tids: Vec<Tid>,
-        missed: u64,
-    },
-    /// Another was faster.
-    Raced,
-    /// The broker will not have what is to be submitted for it.
-    Refused {
-        schedule: String,
-        error: Error,
-        left: Left,
-    },
+    /// This service, or another that was faster, has submitted its tasks.
+    Fired,
+    /// The broker refuses its tasks. Its due times are left out, or, where the broker refuses even that, it stays due.
+    Refused { error: Error, is_left_out: bool },
     /// Nothing can be made of it here.
     Unable,
 }
 
-/// What became of due times whose tasks were refused.
-enum Left {
-    /// So many are left out.
-    Out(u64),
-    /// Another was faster.
-    ToOthers,
-    /// Not even that is had: it stays due.
-    Due,
+impl Running {
+    /// Fires the schedules of this broker from now on.
+    pub fn start(broker: Arc<dyn Broker>) -> Self {
+        Self(tokio::spawn(Service::new(broker).run()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Service {
-    /// For the schedules of this broker.
-    pub fn new(broker: Arc<dyn Schedules>) -> Self {
-        let shown = watch::Sender::new(Snapshot::default());
-        Self { broker, zones: Arc::default(), shown, refused: BTreeMap::new() }
+    fn new(broker: Arc<dyn Schedules>) -> Self {
+        Self { broker, refused: BTreeMap::new() }
     }
 
-    /// A look at it, also while it runs.
-    pub fn handle(&self) -> Handle {
-        Handle(self.shown.subscribe())
-    }
-
-    /// Fires what is due until it is asked to stop. Fails when the broker is closed, and after no other error: one schedule, or one hour of trouble,
-    /// must not be the end of all others.
-    pub async fn run(mut self, shutdown: Shutdown) -> Result<Snapshot> {
+    /// Fires what is due until the broker is closed. No other error ends it: one schedule, or one hour of trouble, must not be the end of all others.
+    async fn run(mut self) {
         let mut failures = 0;
         loop {
-            let step = async {
-                let agenda = self.broker.agenda(WAIT).await?;
-                self.attend(agenda).await
-            };
-            // Dropping it loses nothing: a due time is fired with the step that takes it, or not at all.
-            let done = tokio::select! {
-                done = step => done,
-                () = shutdown.asked(1) => break,
+            let done = match self.broker.agenda(WAIT).await {
+                Ok(agenda) => self.attend(agenda).await,
+                Err(error) => Err(error),
             };
             let pause = match done {
-                Ok(true) => {
+                Ok(moved) => {
                     failures = 0;
-                    continue;
+                    if moved { Duration::ZERO } else { PAUSE }
                 }
-                Ok(false) => {
-                    failures = 0;
-                    PAUSE
+                Err(error @ Error::Closed) => {
+                    tracing::warn!(%error, "schedules are not fired from here any more");
+                    return;
                 }
-                Err(error @ Error::Closed) => return Err(error),
                 Err(error) => {
                     failures += 1;
                     let longer = ExponentialBackoff::new(2 * PAUSE, LONGEST_PAUSE).pause(failures);
@@ -135,37 +89,31 @@ impl Service {
                     longer
                 }
             };
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = shutdown.asked(1) => break,
-            }
+            sleep(pause).await;
         }
-        Ok(*self.shown.borrow())
     }
 
     /// Does what is on the agenda. Returns whether anything came of it.
     async fn attend(&mut self, agenda: Agenda) -> Result<bool> {
         let Agenda { now, due, expired } = agenda;
-        let mut moved = due.is_empty() && !expired;
+        let mut moved = due.is_empty() || expired > 0;
         // Together, so that they are written together. They end with this if it is dropped.
         let mut firing = JoinSet::new();
         for view in due {
-            firing.spawn(fire(Arc::clone(&self.broker), Arc::clone(&self.zones), view, now));
+            let broker = Arc::clone(&self.broker);
+            firing.spawn(async move { (view.entry.schedule.name.clone(), fire(&*broker, view, now).await) });
         }
         let mut failure = None;
-        while let Some(outcome) = firing.join_next().await {
-            match outcome.unwrap_or(Ok(Outcome::Unable)) {
-                Ok(outcome) => moved |= self.note(outcome),
-                Err(error) => failure = Some(error),
+        // One that panics has come to nothing.
+        while let Some(fired) = firing.join_next().await {
+            match fired {
+                Ok((schedule, Ok(outcome))) => moved |= self.note(schedule, outcome),
+                Ok((_, Err(error))) => failure = Some(error),
+                Err(_) => {}
             }
         }
-        if expired {
-            let ended = self.broker.expire().await?;
-            moved = true;
-            self.shown.send_modify(|shown| shown.expired += ended);
-            if ended > 0 {
-                tracing::info!(tasks = ended, "tasks have expired that nobody had taken");
-            }
+        if expired > 0 {
+            tracing::info!(tasks = expired, "tasks expired before a worker took them");
         }
         match failure {
             Some(error) if !moved => Err(error),
@@ -177,37 +125,20 @@ impl Service {
         }
     }
 
-    fn note(&mut self, outcome: Outcome) -> bool {
+    fn note(&mut self, schedule: String, outcome: Outcome) -> bool {
         match outcome {
-            Outcome::Fired { schedule, due, tids, missed } => {
+            Outcome::Fired => {
                 self.refused.remove(&schedule);
-                self.shown.send_modify(|shown| {
-                    shown.fired += due.len() as u64;
-                    shown.missed += missed;
-                });
-                for (due, tid) in due.iter().zip(&tids) {
-                    tracing::info!(schedule, %due, %tid, "fired");
-                }
-                if missed > 0 {
-                    tracing::warn!(schedule, missed, "due times were missed, and are left out");
-                }
                 true
             }
-            Outcome::Raced => {
-                self.shown.send_modify(|shown| shown.raced += 1);
-                true
-            }
-            Outcome::Refused { schedule, error, left } => {
-                // It is tried each time that it is due: somebody may mend it, or remove it. That is said once.
+            Outcome::Refused { error, is_left_out } => {
+                // It is tried each time that it is due: the schedule may be fixed, or removed. That is logged once.
                 let why = error.to_string();
                 if self.refused.get(&schedule) != Some(&why) {
                     tracing::error!(schedule, why, "a schedule cannot be fired: write it anew, or remove it");
                     self.refused.insert(schedule, why);
                 }
-                if let Left::Out(missed) = left {
-                    self.shown.send_modify(|shown| shown.missed += missed);
-                }
-                !matches!(left, Left::Due)
+                is_left_out
             }
             Outcome::Unable => false,
         }
@@ -215,10 +146,10 @@ impl Service {
 }
 
 /// Fires one schedule as it was seen.
-async fn fire(broker: Arc<dyn Schedules>, zones: Arc<Zones>, view: ScheduleView, now: Timestamp) -> Result<Outcome> {
+async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Result<Outcome> {
     let ScheduleView { version, entry, .. } = view;
     let schedule = &entry.schedule;
-    let Some(zone) = zones.get(schedule.zone()) else {
+    let Some(zone) = zone(schedule.zone()) else {
         tracing::warn!(
             schedule = schedule.name,
             zone = schedule.zone(),
@@ -235,66 +166,33 @@ async fn fire(broker: Arc<dyn Schedules>, zones: Arc<Zones>, view: ScheduleView,
         due: entry.due(),
     };
     let tasks = firing.due.iter().map(|due| Submit::new(schedule.task_for(*due))).collect();
-    let changed = match broker.change_schedule(change(&firing.entry, tasks)).await {
-        // Its own fault, and nobody else's. If it stayed due, nobody could wait for the others any more.
-        Err(error) if error.is_callers() => {
-            let next = entry.refused(&firing);
-            let left = match broker.change_schedule(change(&next, Vec::new())).await {
-                Ok(ScheduleChanged::Made { .. }) => Left::Out(next.missed - entry.missed),
-                Ok(ScheduleChanged::Raced | ScheduleChanged::Early) => Left::ToOthers,
-                Err(again) if again.is_callers() => Left::Due,
-                Err(failure) => return Err(failure),
-            };
-            return Ok(Outcome::Refused { schedule: schedule.name.clone(), error, left });
+    match broker.change_schedule(change(&firing.entry, tasks)).await {
+        Ok(ScheduleChanged::Made { submitted, .. }) => {
+            for (due, stored) in firing.due.iter().zip(&submitted) {
+                tracing::info!(schedule = schedule.name, %due, tid = %stored.tid(), "fired");
+            }
+            if firing.missed > 0 {
+                let missed = firing.missed;
+                tracing::warn!(schedule = schedule.name, missed, "due times were missed, and are left out");
+            }
+            Ok(Outcome::Fired)
         }
-        changed => changed?,
-    };
-    let Firing { due, missed, .. } = firing;
-    Ok(match changed {
-        ScheduleChanged::Made { submitted, .. } => Outcome::Fired {
-            schedule: schedule.name.clone(),
-            due,
-            tids: submitted.iter().map(|stored| stored.tid()).collect(),
-            missed,
-        },
-        ScheduleChanged::Raced | ScheduleChanged::Early => Outcome::Raced,
-    })
+        Ok(ScheduleChanged::Raced | ScheduleChanged::Early) => Ok(Outcome::Fired),
+        // Its own fault. If it stayed due, all others would have to wait.
+        Err(error) if error.is_callers() => {
+            match broker.change_schedule(change(&entry.refused(&firing), Vec::new())).await {
+                Err(again) if !again.is_callers() => Err(again),
+                left_out => Ok(Outcome::Refused { error, is_left_out: left_out.is_ok() }),
+            }
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// How many tasks of a schedule are submitted in one step.
 fn portion(schedule: &Schedule) -> usize {
     let size = serde_json::to_string(&schedule.task).map_or(PORTION_BYTES, |text| text.len());
     (PORTION_BYTES / size.max(1)).clamp(1, PORTION)
-}
-
-impl Handle {
-    /// What it has done until now.
-    pub fn snapshot(&self) -> Snapshot {
-        *self.0.borrow()
-    }
-
-    /// Returns when it has done something more, or is gone, with `false`.
-    pub async fn changed(&mut self) -> bool {
-        self.0.changed().await.is_ok()
-    }
-}
-
-impl Running {
-    /// Fires the schedules of this broker from now on.
-    pub fn start(broker: Arc<dyn Broker>) -> Self {
-        Self(tokio::spawn(async move {
-            if let Err(error) = Service::new(broker).run(Shutdown::new()).await {
-                // Whoever it belongs to finds out for itself that this is the end.
-                tracing::warn!(%error, "schedules are not fired from here any more");
-            }
-        }))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 #[cfg(test)]
@@ -342,19 +240,21 @@ mod tests {
         Arc::new(Frail { memory, failures: Mutex::new(failures) })
     }
 
-    /// Fires until this holds, and then stops.
-    async fn fire_until(frail: &Arc<Frail>, holds: impl Fn(Snapshot) -> bool) {
-        let (service, shutdown) = (Service::new(Arc::clone(frail) as Arc<dyn Schedules>), Shutdown::new());
-        let mut handle = service.handle();
-        let running = tokio::spawn(service.run(shutdown.clone()));
-        let goes_on = async {
-            while !holds(handle.snapshot()) {
-                assert!(handle.changed().await, "it has ended");
+    /// Fires until this holds of a schedule.
+    async fn fire_until(frail: &Arc<Frail>, name: &str, holds: impl Fn(&Entry) -> bool) -> Entry {
+        let service = Service::new(Arc::clone(frail) as Arc<dyn Schedules>);
+        let running = Running(tokio::spawn(service.run()));
+        let held = async {
+            loop {
+                let entry = frail.schedule(name).await.unwrap().unwrap().entry;
+                if holds(&entry) {
+                    break entry;
+                }
+                assert!(!running.0.is_finished(), "it has ended");
+                sleep(Duration::from_millis(10)).await;
             }
         };
-        timeout(DEADLINE, goes_on).await.unwrap();
-        shutdown.request();
-        timeout(DEADLINE, running).await.unwrap().unwrap().unwrap();
+        timeout(DEADLINE, held).await.unwrap()
     }
 
     #[tokio::test]
@@ -363,7 +263,7 @@ mod tests {
         assert!(!corrupt.is_retryable() && !corrupt.is_callers());
         let often = [("bad", Duration::from_millis(10)), ("good", Duration::from_millis(50))];
         let frail = frail(&[&often[..], &[("worse", Duration::from_millis(10))]].concat(), vec![corrupt]).await;
-        fire_until(&frail, |shown| shown.fired >= 2).await;
+        fire_until(&frail, "good", |entry| entry.fired >= 2).await;
     }
 
     #[tokio::test]
@@ -371,8 +271,7 @@ mod tests {
         let every = Duration::from_millis(100);
         let frail = frail(&[("bad", every)], Vec::new()).await;
         let first = frail.schedule("bad").await.unwrap().unwrap().entry;
-        fire_until(&frail, |shown| shown.missed >= 3).await;
-        let ScheduleView { entry, .. } = frail.schedule("bad").await.unwrap().unwrap();
+        let entry = fire_until(&frail, "bad", |entry| entry.missed >= 3).await;
         assert_eq!((entry.fired, entry.last), (0, None));
         assert!(entry.missed >= 3 && entry.next >= first.next.map(|next| next + 3 * every), "{entry:?}");
     }

@@ -1,13 +1,6 @@
 //! The rules of time zones: those of this machine, which are kept up to date, or else those that this program was built with.
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    io::Read,
-    path::Path,
-    sync::{Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{fs::File, io::Read, path::Path};
 
 use jiff::tz::TimeZone;
 use raddle_core::schedule::known_zone;
@@ -16,8 +9,6 @@ use raddle_core::schedule::known_zone;
 const FOLDER: &str = "/usr/share/zoneinfo";
 /// The largest has some kilobytes.
 const LARGEST: u64 = 1 << 20;
-/// After so long they are looked at again: somebody may have brought them up to date.
-const KNOWN_FOR: Duration = Duration::from_secs(600);
 
 /// The time zone of this name. There is none under a name that is not known here.
 pub fn zone(name: &str) -> Option<TimeZone> {
@@ -31,24 +22,6 @@ fn of_machine(name: &str) -> Option<TimeZone> {
     let mut bytes = Vec::new();
     File::open(Path::new(FOLDER).join(name)).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
     TimeZone::tzif(name, &bytes).ok()
-}
-
-/// Zones that have been looked at a short while ago.
-#[derive(Default)]
-pub(super) struct Zones(Mutex<HashMap<String, (Instant, TimeZone)>>);
-
-impl Zones {
-    pub(super) fn get(&self, name: &str) -> Option<TimeZone> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((since, zone)) = known.get(name)
-            && since.elapsed() < KNOWN_FOR
-        {
-            return Some(zone.clone());
-        }
-        let found = zone(name)?;
-        known.insert(name.to_owned(), (Instant::now(), found.clone()));
-        Some(found)
-    }
 }
 
 #[cfg(test)]

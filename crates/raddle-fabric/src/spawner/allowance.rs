@@ -1,31 +1,14 @@
 //! What a container may use: the table `[spawner.container]`. Values only.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer};
 
-/// What one source says of it.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AllowanceLayer {
-    /// Memory, in MiB. Swap is none.
-    pub memory_mb: Option<u64>,
-    /// Processors, of which a part will do.
-    pub cpus: Option<f64>,
-    /// Processes and threads.
-    pub pids: Option<u32>,
-    /// What fits into `/tmp`, in MiB: the one place that can be written. It counts as memory.
-    pub tmp_mb: Option<u64>,
-    /// GPUs.
-    pub gpus: Option<Gpus>,
-    /// The networks it is in, by name. Without any it has none.
-    pub networks: Option<Vec<String>>,
-    /// A file with a seccomp profile, instead of the engine's own.
-    pub seccomp: Option<PathBuf>,
-}
+use super::config::{ConfigError, error_at, number_or_word, within};
 
 /// What a container may use.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Allowance {
     /// Memory, in MiB. Swap is none.
@@ -34,11 +17,12 @@ pub struct Allowance {
     pub cpus: f64,
     /// Processes and threads.
     pub pids: u32,
-    /// What fits into `/tmp`, in MiB.
+    /// What fits into `/tmp`, in MiB: the one place that can be written. It counts as memory.
     pub tmp_mb: u64,
     /// GPUs.
+    #[serde(deserialize_with = "gpus")]
     pub gpus: Option<Gpus>,
-    /// The networks it is in, by name.
+    /// The networks it is in, by name. Without any it has none.
     pub networks: Vec<String>,
     /// A file with a seccomp profile, instead of the engine's own.
     pub seccomp: Option<PathBuf>,
@@ -53,10 +37,6 @@ pub enum Gpus {
     All,
 }
 
-const MEMORY_MB: u64 = 1024;
-const CPUS: f64 = 1.0;
-const PIDS: u32 = 256;
-const TMP_MB: u64 = 64;
 /// A worker alone takes a few; less than this it cannot begin in.
 const LEAST_MEMORY_MB: u64 = 16;
 const LEAST_PIDS: u32 = 8;
@@ -67,45 +47,27 @@ const MOST_PIDS: u32 = 4 << 20;
 /// As Docker names what it does without.
 const UNCONFINED: &str = "unconfined";
 
-impl AllowanceLayer {
-    /// All of it, checked. The error is the key and what is wrong with it.
-    pub(super) fn settle(self) -> Result<Allowance, (&'static str, String)> {
-        let networks = self.networks.unwrap_or_default();
-        if let Some(wrong) = networks.iter().find(|name| !is_network(name)) {
-            return Err(("networks", format!("'{wrong}' is not the name of a network: 'docker network ls' has them")));
+impl Allowance {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if let Some(wrong) = self.networks.iter().find(|name| !is_network(name)) {
+            let reason = format!("'{wrong}' is not the name of a network: 'docker network ls' has them");
+            return Err(error_at("container.networks", reason));
         }
         if self.seccomp.as_ref().is_some_and(|path| path.as_os_str() == UNCONFINED) {
-            return Err(("seccomp", "workers are not run without a filter: leave it out for the engine's own".into()));
+            let reason = "workers are not run without a filter: leave it out for the engine's own";
+            return Err(error_at("container.seccomp", reason));
         }
-        Ok(Allowance {
-            memory_mb: within("memory_mb", self.memory_mb.unwrap_or(MEMORY_MB), LEAST_MEMORY_MB, MOST_MB)?,
-            cpus: within("cpus", self.cpus.unwrap_or(CPUS), 0.01, MOST_CPUS)?,
-            pids: within("pids", self.pids.unwrap_or(PIDS), LEAST_PIDS, MOST_PIDS)?,
-            tmp_mb: within("tmp_mb", self.tmp_mb.unwrap_or(TMP_MB), 1, MOST_MB)?,
-            gpus: self.gpus,
-            networks,
-            seccomp: self.seccomp,
-        })
+        within("container.memory_mb", self.memory_mb, LEAST_MEMORY_MB, MOST_MB)?;
+        within("container.cpus", self.cpus, 0.01, MOST_CPUS)?;
+        within("container.pids", self.pids, LEAST_PIDS, MOST_PIDS)?;
+        within("container.tmp_mb", self.tmp_mb, 1, MOST_MB)
     }
 }
 
 impl Default for Allowance {
     fn default() -> Self {
-        AllowanceLayer::default().settle().expect("what holds without a file is right")
+        Self { memory_mb: 1024, cpus: 1.0, pids: 256, tmp_mb: 64, gpus: None, networks: Vec::new(), seccomp: None }
     }
-}
-
-fn within<T: PartialOrd + std::fmt::Display>(
-    key: &'static str,
-    value: T,
-    least: T,
-    most: T,
-) -> Result<T, (&'static str, String)> {
-    // Written so that what cannot be compared is out of bounds too.
-    if value >= least && value <= most {
-        return Ok(value);
-    }
-    Err((key, format!("{value} is not between {least} and {most}")))
 }
 
 /// What the engine takes for the name of a network, and not for the network of another container.
@@ -114,25 +76,18 @@ fn is_network(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)
 }
 
-impl<'de> Deserialize<'de> for Gpus {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Gpus;
+fn gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Gpus>, D::Error> {
+    number_or_word(deserializer).map(Some)
+}
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a number of GPUs, or \"all\"")
-            }
+impl FromStr for Gpus {
+    type Err = String;
 
-            fn visit_i64<E: de::Error>(self, count: i64) -> Result<Gpus, E> {
-                let wrong = || E::invalid_value(de::Unexpected::Signed(count), &self);
-                u32::try_from(count).ok().filter(|count| *count > 0).map(Gpus::Count).ok_or_else(wrong)
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Gpus, E> {
-                if text == "all" { Ok(Gpus::All) } else { Err(E::invalid_value(de::Unexpected::Str(text), &self)) }
-            }
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
         }
-        deserializer.deserialize_any(Visitor)
+        let count = text.parse().ok().filter(|count| *count > 0);
+        count.map(Self::Count).ok_or_else(|| format!("'{text}' is neither a number of GPUs nor 'all'"))
     }
 }

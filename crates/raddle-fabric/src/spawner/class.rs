@@ -1,12 +1,19 @@
-//! Which containers, or pods, belong together, and what they are called. Pure.
+//! Which containers, or pods, belong together, and what they are called.
+
+use std::hash::{BuildHasher, RandomState};
 
 use raddle_core::CapSet;
+
+use super::Id;
 
 /// Workers that take the same tasks from the same broker. It is what the next spawner knows the containers of the last one by, so it is the
 /// same in every version: a change here would leave containers behind that nobody looks after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class(String);
 
+/// The labels of containers and pods: their class, and the spawner that has made them.
+pub(super) const CLASS: &str = "raddle.class";
+pub(super) const SPAWNER: &str = "raddle.spawner";
 /// What every name begins with.
 const PREFIX: &str = "raddle-";
 /// Between one part of what is hashed and the next: in none of them.
@@ -32,9 +39,10 @@ impl Class {
         &self.0
     }
 
-    /// The name of a container of this class; its host name, too, by which it is found in the registry.
-    pub(in crate::spawner) fn container(&self, number: u32) -> String {
-        format!("{PREFIX}{}-{number:08x}", self.0)
+    /// The name of a new container of this class; its host name, too, by which it is found in the registry. It is random, for other spawners name theirs too.
+    pub(in crate::spawner) fn new_id(&self) -> Id {
+        let number = RandomState::new().hash_one(0u8) as u32;
+        Id::named(&format!("{PREFIX}{}-{number:08x}", self.0))
     }
 
     /// Whether this is the name of such a container.
@@ -80,11 +88,13 @@ mod tests {
     #[test]
     fn names_are_told_apart() {
         let one = class("sqlite:/a", "cpu", &["default"]);
-        let name = one.container(0xab);
-        assert!(name.ends_with("-000000ab") && name.len() <= 63);
-        assert!(one.has(&name));
-        assert!(!class("sqlite:/b", "cpu", &["default"]).has(&name));
-        for wrong in ["", "vm", &name[1..], &name[..name.len() - 1], &format!("{name}0"), &name.replace("00ab", "00-b")]
+        let id = one.new_id();
+        let name = id.as_str();
+        assert!(name.len() <= 63 && id != one.new_id());
+        assert!(one.has(name));
+        assert!(!class("sqlite:/b", "cpu", &["default"]).has(name));
+        for wrong in
+            ["", "vm", &name[1..], &name[..name.len() - 1], &format!("{name}0"), &name.replace("raddle-", "raddle_")]
         {
             assert!(!one.has(wrong), "{wrong}");
         }

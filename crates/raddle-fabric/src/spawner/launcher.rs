@@ -213,6 +213,21 @@ impl Obstacles {
     }
 }
 
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+impl Gone {
+    /// What the exit code of a container means: those from 129 on are signals.
+    pub(super) fn of_exit_code(code: i32) -> Self {
+        if (129..=192).contains(&code) { Self::Signal(code - 128) } else { Self::Code(code) }
+    }
+}
+
+/// What an engine or a server says, for logs: one line of a bounded length.
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+pub(super) fn one_line(text: &str) -> String {
+    const LONGEST: usize = 400;
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect()
+}
+
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -222,5 +237,16 @@ impl fmt::Display for Gone {
             Self::Evicted => f.write_str("was put out by the machine that it was on"),
             Self::Untold => f.write_str("ended, and nobody can say how"),
         }
+    }
+}
+
+#[cfg(all(test, any(feature = "docker", feature = "kubernetes")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_answer_stays_on_its_line() {
+        let text = one_line(&format!("a\nb\x1b[2J{}", "x".repeat(9999)));
+        assert!(text.len() < 500 && !text.contains(['\n', '\x1b']));
     }
 }

@@ -7,7 +7,7 @@ use raddle_core::supervisor::{Effect, End, Event, Notice};
 use super::{
     Config, LaunchError, WarmPool,
     launcher::{Gone, Id},
-    plan::{Bounds, launches},
+    plan::launches,
     service::{GROUP, Service},
 };
 
@@ -45,8 +45,8 @@ impl Service {
         if self.paused || !self.seen || self.estate {
             return 0;
         }
-        let bounds = Bounds { warm_pool: self.warm_pool(now), max_workers: self.options.config.max_workers };
-        self.roster.len() + launches(&self.roster.census(self.pending), &bounds) as usize
+        let (warm_pool, max_workers) = (self.warm_pool(now), self.options.config.max_workers());
+        self.roster.len() + launches(&self.roster.census(self.pending), warm_pool, max_workers) as usize
     }
 
     pub(super) async fn carry_out(&mut self, mut effects: Vec<Effect>, now: Duration) {
@@ -108,7 +108,7 @@ impl Service {
             (WarmPool::Auto, Some(auto)) => auto.size(now),
             (WarmPool::Auto, None) => 0,
         };
-        let is_asleep = now.saturating_sub(self.last_task) >= idle_timeout;
+        let is_asleep = now.saturating_sub(self.last_task) >= idle_timeout.0;
         if is_asleep { 0 } else { size }
     }
 }

@@ -10,7 +10,6 @@ use raddle_core::{
     Tid,
     worker::{WorkerInfo, kind},
 };
-use raddle_exec::FencePage;
 use tokio::sync::watch;
 
 use super::{Config, Launcher, Obstacles, selves, service::Service};
@@ -50,9 +49,7 @@ pub struct Spawner {
     broker: Arc<dyn Broker>,
     options: Options,
     launcher: Box<dyn Launcher>,
-    tid: Tid,
-    /// When its lease began, on the monotonic clock.
-    leased_at: u64,
+    line: Line,
     shown: watch::Sender<Snapshot>,
     serving: Option<Serving>,
 }
@@ -105,7 +102,7 @@ impl Options {
             name: self.name.clone(),
             kind: self.kind.clone(),
             concurrency: 0,
-            max_workers: self.config.max_workers,
+            max_workers: self.config.max_workers(),
             parent: self.parent,
             ..self.worker.info()
         }
@@ -122,15 +119,14 @@ impl Spawner {
             }
             None => None,
         };
-        let leased_at = FencePage::clock_now();
-        let tid = broker.register(options.info(), options.lease).await?;
+        let line = Line::register(&broker, options.info(), options.lease).await?;
         let shown = watch::Sender::new(Snapshot::default());
-        Ok(Self { broker, options, launcher, tid, leased_at, shown, serving })
+        Ok(Self { broker, options, launcher, line, shown, serving })
     }
 
     /// The spawner's own id.
     pub fn tid(&self) -> Tid {
-        self.tid
+        self.line.tid
     }
 
     /// A look at it, also while it runs.
@@ -140,8 +136,7 @@ impl Spawner {
 
     /// Keeps workers until it is asked to stop. Then they finish what they run, and it waits for those it has launched.
     pub async fn run(self, shutdown: Shutdown) -> Result<Ended> {
-        let Self { broker, options, launcher, tid, leased_at, shown, serving } = self;
-        let line = Line::new(&broker, options.lease, tid, leased_at)?;
+        let Self { broker, options, launcher, line, shown, serving } = self;
         // It ends with this spawner. Its workers are there for one task each, and fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(Arc::clone(&broker), options.clone(), launcher, line, shown, &shutdown);
@@ -153,7 +148,7 @@ impl Spawner {
                 Ok(false) => {
                     former.push(service.tid());
                     let info = selves::continued(options.info(), &former);
-                    match Line::anew(&broker, &info, options.lease, &shutdown).await {
+                    match Line::anew(&broker, &info, options.lease, Duration::MAX, &shutdown).await {
                         Ok(Some(line)) => {
                             tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
                             service.resume(line);

@@ -45,11 +45,11 @@ mod selves;
 mod service;
 mod stopping;
 
-pub use allowance::{Allowance, AllowanceLayer, Gpus};
+pub use allowance::{Allowance, Gpus};
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
 pub use class::Class;
-pub use cluster::{Cluster, ClusterLayer};
-pub use config::{Config, ConfigError, Launch, Layer, WarmPool};
+pub use cluster::Cluster;
+pub use config::{Config, ConfigError, Launch, WarmPool};
 pub use launcher::{
     Gone, Id, LaunchError, Launcher, News, Obstacle, Obstacles, SPAWNER_VARIABLE, Tell, WARM_VARIABLE, worker_words,
 };

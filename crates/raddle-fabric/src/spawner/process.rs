@@ -36,7 +36,7 @@ const LINE: usize = 128;
 
 impl Template {
     /// Starts that process, with this as its standard input. One that is `bound` to whoever starts it is killed when nobody watches it any more.
-    pub(crate) fn start(&self, stdin: Stdio, bound: bool) -> io::Result<Started> {
+    pub(crate) fn start(&self, stdin: Stdio, bound: bool) -> io::Result<(u32, Child)> {
         let Self { program, args, env } = self;
         let mut command = Command::new(program);
         if let [name, args @ ..] = &args[..] {
@@ -52,7 +52,7 @@ impl Template {
             .kill_on_drop(bound);
         let child = command.spawn()?;
         let pid = child.id().ok_or_else(|| io::Error::other("the worker ended at once"))?;
-        Ok(Started { pid, child: Some(child) })
+        Ok((pid, child))
     }
 }
 
@@ -79,9 +79,9 @@ impl Launcher for Processes {
     async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
         let mut template = self.template.clone();
         template.env.push((SPAWNER_VARIABLE.into(), spawner.to_string().into()));
-        let mut child = template.start(Stdio::null(), false)?;
-        let id = Id::process(child.pid);
-        self.orders.insert(id.clone(), child.watch(id.clone(), self.tell.clone(), None));
+        let (pid, child) = template.start(Stdio::null(), false)?;
+        let id = Id::process(pid);
+        self.orders.insert(id.clone(), watch(child, id.clone(), self.tell.clone(), None));
         Ok(id)
     }
 
@@ -105,33 +105,23 @@ impl Launcher for Processes {
     }
 }
 
-/// A process that was started.
-pub(crate) struct Started {
-    pub(crate) pid: u32,
-    child: Option<Child>,
-}
-
-impl Started {
-    /// Has somebody told what becomes of it, under this name, and returns the way to tell it something. When that way is dropped, the process is stopped
-    /// like this, or, without it, outlives whoever has started it.
-    pub(crate) fn watch<K: Clone + Display + Send + Sync + 'static>(
-        &mut self,
-        id: K,
-        tell: mpsc::UnboundedSender<(K, News)>,
-        left: Option<StopPolicy>,
-    ) -> mpsc::UnboundedSender<Tell> {
-        let (order, orders) = mpsc::unbounded_channel();
-        if let Some(mut child) = self.child.take() {
-            let lines = child.stdout.take().map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
-            tokio::spawn(watch(id, child, lines, orders, tell, left));
-        }
-        order
-    }
+/// Reports what becomes of a process under `id`, and returns the channel for orders to it. When that is dropped, the process is stopped as `left` says;
+/// without `left` it outlives the process that started it.
+pub(crate) fn watch<K: Clone + Display + Send + Sync + 'static>(
+    mut child: Child,
+    id: K,
+    tell: mpsc::UnboundedSender<(K, News)>,
+    left: Option<StopPolicy>,
+) -> mpsc::UnboundedSender<Tell> {
+    let (order, orders) = mpsc::unbounded_channel();
+    let lines = child.stdout.take().map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
+    tokio::spawn(keep(id, child, lines, orders, tell, left));
+    order
 }
 
 /// Passes on what a process says, and obeys until it is gone: only who waits for a process can be sure of its number. Its end is heard from the
 /// kernel by a descriptor, at once.
-async fn watch<K: Clone + Display>(
+async fn keep<K: Clone + Display>(
     id: K,
     mut child: Child,
     mut lines: Option<Lines<BufReader<ChildStdout>>>,

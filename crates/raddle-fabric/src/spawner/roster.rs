@@ -36,14 +36,10 @@ struct Member {
     child: ChildId,
     tid: Option<Tid>,
     phase: Phase,
-    /// Of one that another spawner has left: since when it is not in the registry.
-    missing: Option<Missing>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Missing {
-    No,
-    Since(Duration),
+    /// Another spawner has left it.
+    is_inherited: bool,
+    /// Since when such a one is not in the registry.
+    missing_since: Option<Duration>,
 }
 
 /// What the registry shows that was not known.
@@ -95,12 +91,21 @@ impl Roster {
     }
 
     pub(super) fn launched(&mut self, id: Id, child: ChildId, now: Duration) {
-        self.add(id, Member { child, tid: None, phase: Phase::Starting { since: now }, missing: None });
+        self.add(
+            id,
+            Member {
+                child,
+                tid: None,
+                phase: Phase::Starting { since: now },
+                is_inherited: false,
+                missing_since: None,
+            },
+        );
     }
 
     /// The launcher has taken charge of one that another spawner has left.
     pub(super) fn inherited(&mut self, id: Id, child: ChildId, now: Duration) {
-        self.add(id, Member { child, tid: None, phase: Phase::Found, missing: Some(Missing::Since(now)) });
+        self.add(id, Member { child, tid: None, phase: Phase::Found, is_inherited: true, missing_since: Some(now) });
     }
 
     fn add(&mut self, id: Id, member: Member) {
@@ -181,18 +186,16 @@ impl Roster {
     /// Takes note of those that another spawner has left, and returns who of them has been missing for too long.
     fn look_after(&mut self, known: &BTreeMap<Id, &WorkerEntry>, now: Duration) -> Vec<Id> {
         let mut strays = Vec::new();
-        for (id, member) in &mut self.own {
-            let Some(missing) = member.missing else { continue };
+        for (id, member) in self.own.iter_mut().filter(|(_, member)| member.is_inherited) {
             if let Some(entry) = known.get(id) {
-                member.missing = Some(Missing::No);
+                member.missing_since = None;
                 // What it has said may be lost with who heard it.
                 member.tid = Some(entry.tid);
                 let phase = if is_busy(entry) { Phase::Busy } else { member.phase.or_idle() };
                 member.enter(phase, &mut self.counts);
                 continue;
             }
-            let since = if let Missing::Since(since) = missing { since } else { now };
-            member.missing = Some(Missing::Since(since));
+            let since = *member.missing_since.get_or_insert(now);
             if now.saturating_sub(since) >= STRAY_AFTER {
                 strays.push(id.clone());
             }
@@ -231,6 +234,13 @@ impl Roster {
     /// Those that were found.
     pub(super) fn adopted(&self) -> impl Iterator<Item = Tid> {
         self.adopted.keys().copied()
+    }
+
+    /// Those that would take a task.
+    pub(super) fn idle(&self) -> impl Iterator<Item = Tid> {
+        let own =
+            self.own.values().filter(|member| matches!(member.phase, Phase::Idle)).filter_map(|member| member.tid);
+        own.chain(self.adopted.iter().filter(|(_, is_busy)| !**is_busy).map(|(tid, _)| *tid))
     }
 
     /// All that can be spoken to.

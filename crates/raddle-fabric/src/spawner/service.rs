@@ -4,7 +4,7 @@
 //! `poll` is only the longest pause between two looks, for what nobody tells: workers that others have launched, and those that were killed.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     pin::Pin,
     sync::{Arc, atomic::Ordering},
@@ -74,6 +74,10 @@ pub(super) struct Service {
     /// When those that are left are killed, whatever they do.
     pub(super) leave_by: Option<Duration>,
     pub(super) paused: bool,
+    /// Each `PAUSE` that is yet to be answered.
+    pub(super) pausing: Vec<Control>,
+    /// Idle workers that were stopped since it is paused.
+    pub(super) dismissed: BTreeSet<Tid>,
     /// What waited when it was last looked at, less what was taken since.
     pub(super) pending: u64,
     counting: Option<Looking<u64>>,
@@ -130,7 +134,7 @@ impl Service {
         shown: watch::Sender<Snapshot>,
         shutdown: &Shutdown,
     ) -> Self {
-        let Config { warm_pool, hit_target, max_workers, max_parallel, .. } = options.config;
+        let Config { warm_pool, hit_target, max_parallel, .. } = options.config;
         let policy = Policy {
             replicas: 0,
             on: true,
@@ -152,12 +156,14 @@ impl Service {
             roster: Roster::new(options.worker.info()),
             core: Core::new([policy]),
             grief: None,
-            auto: (warm_pool == WarmPool::Auto).then(|| Auto::new(hit_target, max_workers)),
+            auto: (warm_pool == WarmPool::Auto).then(|| Auto::new(hit_target, options.config.max_workers())),
             entered: Stage::Running,
             heeded: 0,
             asked: shutdown.watch(),
             leave_by: None,
             paused: false,
+            pausing: Vec::new(),
+            dismissed: BTreeSet::new(),
             pending: 0,
             counting: None,
             taken: 0,
@@ -224,6 +230,10 @@ impl Service {
     pub(super) async fn close(self) {
         drop(self.line);
         self.errands.close().await;
+    }
+
+    fn poll(&self) -> Duration {
+        Duration::from_millis(self.options.config.poll_ms)
     }
 
     fn now(&self) -> Duration {
@@ -402,7 +412,7 @@ impl Service {
     async fn go_on(&mut self) {
         let now = self.now();
         if self.poll_at <= now {
-            self.poll_at = now + self.options.config.poll;
+            self.poll_at = now + self.poll();
             self.due = true;
             if self.registry.is_none() {
                 let broker = Arc::clone(&self.broker);
@@ -420,6 +430,7 @@ impl Service {
         let effects = self.core.on(wanted, now);
         self.pass_on(now);
         self.kill_workers(now);
+        self.dismiss_idle(now);
         self.carry_out(effects, now).await;
         if self.stage() == Stage::Running {
             self.count(now);
@@ -434,15 +445,16 @@ impl Service {
         // Not before it is known who is there: whoever waits listens to all that happens from then on.
         let nobody_waits = self.seen && census.capacity() == 0 && self.pending == 0;
         // Whether a few more or less wait than the most workers could take makes no difference.
-        let matters = self.stale && self.pending <= self.options.config.max_workers.into();
+        let matters = self.stale && self.pending <= self.options.config.max_workers().into();
         if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits) {
             return;
         }
         let request = WaitingRequest {
             caps: self.options.worker.caps.clone(),
             queues: self.options.worker.queues.clone(),
+            before: None,
             max: COUNTED,
-            wait: if nobody_waits { self.options.config.poll } else { Duration::ZERO },
+            wait: if nobody_waits { self.poll() } else { Duration::ZERO },
         };
         (self.stale, self.due, self.taken) = (false, false, 0);
         let broker = Arc::clone(&self.broker);

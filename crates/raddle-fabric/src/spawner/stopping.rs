@@ -1,6 +1,6 @@
 //! What control words mean to a spawner, and how it passes a stop on.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use raddle_core::{Control, Tid, Word, WorkerEntry, manager::PRIME, stop::Stage, supervisor::Event};
 
@@ -16,7 +16,7 @@ use crate::{
 /// How long workers that are killed may take to be gone.
 const KILL_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long until the registry is looked at again for managers that are told to stop: by so much they are waited for too long.
+/// How long until the registry is looked at again for managers and workers that were sent `STOP`: by so much they are waited for too long.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Service {
@@ -29,12 +29,38 @@ impl Service {
                     self.core.note(Event::Stop, now);
                 }
             }
-            Word::Pause => self.paused = true,
-            Word::Resume => self.paused = false,
+            Word::Pause => {
+                self.paused = true;
+                self.pausing.push(message);
+                return;
+            }
+            Word::Resume => {
+                self.paused = false;
+                self.dismissed.clear();
+            }
             _ => {}
         }
+        self.answer(&message);
+    }
+
+    fn answer(&self, message: &Control) {
         let reply = message.reply("ok", self.status());
         self.errands.run(Errand::Reply { of: self.line.tid, reply });
+    }
+
+    /// Stops idle workers while it is paused, as each of them would take one more task. `PAUSE` is answered when none is left that could.
+    pub(super) fn dismiss_idle(&mut self, now: Duration) {
+        let is_pausing = self.paused && self.stage() == Stage::Running;
+        if is_pausing {
+            let idle: Vec<Tid> = self.roster.idle().filter(|tid| self.dismissed.insert(*tid)).collect();
+            self.say(idle, Word::Stop);
+        }
+        if is_pausing && self.roster.census(0).capacity() > 0 {
+            // Those that the launcher does not tell of are seen in the registry alone.
+            self.poll_at = self.poll_at.min(now + LOOK_AGAIN);
+        } else {
+            mem::take(&mut self.pausing).iter().for_each(|message| self.answer(message));
+        }
     }
 
     /// How far it was asked to stop.

@@ -15,8 +15,7 @@ pub struct NoMinimum(String);
 
 /// What a worker can ask of every task.
 pub fn minimum(text: &str) -> Result<Isolation, NoMinimum> {
-    let all = [Isolation::Process, Isolation::Sandbox, Isolation::Docker];
-    let least = all.into_iter().find(|isolation| isolation.as_str() == text);
+    let least = Isolation::ALL.into_iter().find(|isolation| isolation.as_str() == text);
     least.ok_or_else(|| NoMinimum(text.to_owned()))
 }
 

@@ -8,7 +8,7 @@ use raddle_core::{
 use raddle_exec::Stream;
 use serde_json::Value;
 
-use super::chaining::Refusal;
+use super::chaining;
 
 /// The answer of one attempt, as it comes in.
 pub(super) struct Conversation {
@@ -23,7 +23,7 @@ pub(super) struct Conversation {
     may_chain: bool,
     /// How many tasks were heard of last, which are being passed on.
     passing: u64,
-    refusal: Option<Refusal>,
+    refusal: Option<Exit>,
     /// Whether that has been told.
     is_refusal_known: bool,
 }
@@ -69,7 +69,7 @@ impl Conversation {
                 }
                 // Only the last is of interest to anybody who looks later.
                 Aside::Progress(progress) => heard.progress = Some(progress),
-                Aside::Chain(_) if !self.may_chain => drop(self.refusal.get_or_insert_with(Refusal::untrusted)),
+                Aside::Chain(_) if !self.may_chain => drop(self.refusal.get_or_insert_with(chaining::untrusted)),
                 // Behind one that was refused, none is of use.
                 Aside::Chain(_) if self.refusal.is_some() => {}
                 Aside::Chain(spec) => heard.chained.push(self.traced(*spec)),
@@ -101,8 +101,8 @@ impl Conversation {
     }
 
     /// Notes what came of passing it on; nothing, if that took too long.
-    pub(super) fn passed_on(&mut self, outcome: Option<Result<(), Refusal>>) {
-        match outcome.unwrap_or_else(|| Err(Refusal::late())) {
+    pub(super) fn passed_on(&mut self, outcome: Option<Result<(), Exit>>) {
+        match outcome.unwrap_or_else(|| Err(chaining::late())) {
             Ok(()) => self.chained += self.passing,
             Err(refusal) => self.refusal = Some(refusal),
         }
@@ -118,7 +118,7 @@ impl Conversation {
         let Self { dialogue, refusal, .. } = self;
         // We killed it for that, or it had come to its own end by then.
         if let Some(refusal) = refusal.filter(|_| matches!(exit, Exit::Killed | Exit::Code { .. })) {
-            return (refusal.into(), None);
+            return (refusal, None);
         }
         match dialogue.garbled() {
             // We killed it for that.
@@ -186,7 +186,7 @@ mod tests {
             let mut with = conversation(true);
             let chained = with.hear(CHAIN).chained;
             with.chain(fence(), chained);
-            with.passed_on(Some(Err(Refusal::late())));
+            with.passed_on(Some(Err(chaining::late())));
             assert!(with.is_just_refused() && !with.is_just_refused(), "told once");
             assert!(with.hear(CHAIN).chained.is_empty());
             with.hear(b"{\"result\":1}\n");

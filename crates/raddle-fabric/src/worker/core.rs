@@ -15,7 +15,7 @@ use raddle_core::{
 };
 
 use super::{
-    EndReason, LastAttempt, Options,
+    EndReason, Options,
     backlog::{Backlog, PATIENCE},
     event::{Effect, End, Event, Found},
     ledger::Entry,
@@ -36,24 +36,6 @@ const STARVED_TIMES: u32 = 3;
 /// After an error of the broker, before the next try.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a worker is like.
-#[derive(Clone, Debug)]
-pub(super) struct Policy {
-    pub(super) tid: Tid,
-    pub(super) slots: u32,
-    pub(super) only: Option<Tid>,
-    pub(super) idle_exit: Option<Duration>,
-    /// How many attempts it may still begin.
-    pub(super) max_tasks: Option<u64>,
-    /// When it begins nothing more.
-    pub(super) retire_at: Option<Duration>,
-    pub(super) grace: Duration,
-    /// Whether it begins paused.
-    pub(super) paused: bool,
-    /// How long an agent may be away.
-    pub(super) give_up_after: Duration,
-}
-
 /// An attempt in a slot.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -67,7 +49,10 @@ pub(super) struct Running {
 }
 
 pub(super) struct Core {
-    pub(super) policy: Policy,
+    pub(super) tid: Tid,
+    pub(super) options: Options,
+    /// When it begins nothing more.
+    retire_at: Option<Duration>,
     pub(super) slots: Vec<Option<Running>>,
     pub(super) backlog: Backlog,
     pub(super) stop: Stop,
@@ -89,12 +74,8 @@ pub(super) struct Core {
     pub(super) late: Vec<(Tid, Control)>,
     /// The one task this worker is for has reached its end.
     only_done: bool,
-    /// The last attempt of that task, when it was here.
-    last: Option<Finish>,
     /// A task has come to its end here.
     has_ended_task: bool,
-    /// How the one task ended, if it did here.
-    outcome: Option<Box<LastAttempt>>,
     /// The last look at the queue found nothing.
     nothing_waits: bool,
     idle_since: Duration,
@@ -110,45 +91,28 @@ pub(super) struct Core {
     effects: Vec<Effect>,
 }
 
-impl Policy {
-    /// For one that is so old already, and has begun so many attempts, under the ids it had before.
-    pub(super) fn new(tid: Tid, options: &Options, age: Duration, begun: u64) -> Self {
+impl Core {
+    /// A worker that is about to begin, with what it has claimed already. `age` and `begun` are what it has come to under earlier ids.
+    pub(super) fn new(tid: Tid, options: Options, age: Duration, begun: u64, claim: Option<Claim>) -> Self {
+        let mut backlog = Backlog::new(options.slots() as u32);
+        backlog.push(claim.into_iter().collect(), Duration::ZERO);
         Self {
             tid,
-            slots: options.concurrency.max(1),
-            only: options.only,
-            idle_exit: options.idle_exit,
-            max_tasks: options.max_tasks.map(|max| max.saturating_sub(begun)),
             retire_at: options.max_uptime.map(|uptime| uptime.saturating_sub(age)),
-            grace: options.grace,
-            paused: options.paused,
-            give_up_after: options.give_up_after,
-        }
-    }
-}
-
-impl Core {
-    /// A worker that is about to begin, with what it has claimed already.
-    pub(super) fn new(policy: Policy, claims: Vec<Claim>) -> Self {
-        let mut backlog = Backlog::new(policy.slots);
-        backlog.push(claims, Duration::ZERO);
-        Self {
-            slots: (0..policy.slots).map(|_| None).collect(),
+            slots: (0..options.slots()).map(|_| None).collect(),
             backlog,
-            stop: Stop::new(StopPolicy::drain(policy.grace)),
+            stop: Stop::new(StopPolicy::drain(options.grace)),
             heeded: 0,
             leave_by: None,
             failure: None,
-            paused: policy.paused,
+            paused: options.paused,
             lease_lost: false,
             unsettled: HashSet::new(),
-            begun: 0,
+            begun,
             retired: false,
             late: Vec::new(),
             only_done: false,
-            last: None,
             has_ended_task: false,
-            outcome: None,
             nothing_waits: false,
             idle_since: Duration::ZERO,
             claiming: false,
@@ -157,7 +121,7 @@ impl Core {
             away_since: None,
             purge_at: PURGE_EVERY,
             effects: Vec::new(),
-            policy,
+            options,
         }
     }
 
@@ -168,7 +132,7 @@ impl Core {
             Event::Asked(times) => self.heed(times, now),
             Event::Claimed(found) => self.claimed(found, now),
             Event::Started(started) => self.act(Effect::Write(Entry::Started(started))),
-            Event::Ended { slot, finish } => self.ended(slot, finish, now),
+            Event::Ended { slot, finish, .. } => self.ended(slot, finish, now),
             Event::Settled { fence, verdict } => self.settled(fence, verdict),
             Event::Refused { fence, error } => {
                 self.settled(fence, None);
@@ -178,7 +142,6 @@ impl Core {
             Event::Unwritten(error) => self.away(error, now),
             Event::Told { tid, message } => self.obey(tid, message, now),
             Event::LeaseLost => self.lose_lease(),
-            Event::Unable(error) => self.fail(error, now),
         }
         self.go_on(now);
         std::mem::take(&mut self.effects)
@@ -186,10 +149,10 @@ impl Core {
 
     /// When to be told that time has passed, if nothing happens before.
     pub(super) fn wake_at(&self) -> Option<Duration> {
-        let idle = self.policy.idle_exit.filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
+        let idle = self.options.idle_exit.filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
         [
-            self.policy.only.is_none().then_some(self.purge_at),
-            self.policy.retire_at.filter(|_| !self.retired),
+            self.options.only.is_none().then_some(self.purge_at),
+            self.retire_at.filter(|_| !self.retired),
             self.backlog.oldest().map(|since| since + PATIENCE),
             self.stop.deadline(),
             self.leave_by,
@@ -254,7 +217,7 @@ impl Core {
 
     /// How many attempts it may still begin.
     fn left(&self) -> Option<u64> {
-        self.policy.max_tasks.map(|max| max.saturating_sub(self.begun))
+        self.options.max_tasks.map(|max| max.saturating_sub(self.begun))
     }
 
     /// Whether it has begun all that it may.
@@ -267,8 +230,8 @@ impl Core {
         if self.claiming || !self.takes_tasks() {
             return None;
         }
-        let free = self.policy.slots - self.busy();
-        let max = match self.policy.only {
+        let free = self.slots.len() as u32 - self.busy();
+        let max = match self.options.only {
             Some(_) if self.unsettled.is_empty() && self.backlog.is_empty() => free.min(1),
             Some(_) => 0,
             // One is enough to see whether it is better by now.
@@ -292,7 +255,7 @@ impl Core {
             }
             Ok(Found::Nothing) => self.nothing_waits = true,
             Ok(Found::Over) => self.only_done = true,
-            Err(Error::NotFound(owner)) if owner == self.policy.tid => self.lose_lease(),
+            Err(Error::NotFound(owner)) if owner == self.tid => self.lose_lease(),
             Err(error) if error.is_retryable() => {
                 self.claim_at = now + ERROR_PAUSE;
                 self.away(error, now);
@@ -309,7 +272,7 @@ impl Core {
             Error::Unreachable { .. } => true,
             Error::AgentGone { .. } => {
                 let since = *self.away_since.get_or_insert(now);
-                now.saturating_sub(since) >= self.policy.give_up_after
+                now.saturating_sub(since) >= self.options.give_up_after
             }
             _ => false,
         };
@@ -352,7 +315,6 @@ impl Core {
         let entry = if (running.give_back || self.lease_lost) && obeyed {
             Entry::Release(Release { fence, reason: "its worker was told to give it back".into() })
         } else {
-            self.last = self.policy.only.map(|_| (*finish).clone());
             Entry::Finish(finish)
         };
         self.act(Effect::Write(entry));
@@ -378,12 +340,9 @@ impl Core {
         if verdict.is_some() {
             self.away_since = None;
         }
-        self.has_ended_task |= matches!(verdict, Some(Verdict::Done(_)));
-        if let Some(Verdict::Done(state)) = verdict
-            && self.policy.only == Some(fence.tid)
-        {
-            self.only_done = true;
-            self.outcome = self.last.take().map(|finish| Box::new(LastAttempt { state, finish }));
+        if let Some(Verdict::Done(_)) = verdict {
+            self.has_ended_task = true;
+            self.only_done |= self.options.only == Some(fence.tid);
         }
         for (tid, message) in self.late.extract_if(.., |(tid, _)| *tid == fence.tid) {
             if let Some(Verdict::Again(_)) = verdict {
@@ -395,7 +354,7 @@ impl Core {
     // -- time, and what follows
 
     fn tick(&mut self, now: Duration) {
-        if !self.retired && self.policy.retire_at.is_some_and(|at| at <= now) {
+        if !self.retired && self.retire_at.is_some_and(|at| at <= now) {
             self.retired = true;
             self.return_backlog("its worker is old enough to leave");
         }
@@ -421,14 +380,14 @@ impl Core {
         }
         if let Some(max) = self.wants().filter(|_| self.claim_at <= now) {
             self.claiming = true;
-            let wait = match self.policy.idle_exit {
-                _ if self.policy.only.is_some() => LOOK,
+            let wait = match self.options.idle_exit {
+                _ if self.options.only.is_some() => LOOK,
                 Some(Duration::ZERO) => Duration::ZERO,
                 _ => WAIT,
             };
             self.act(Effect::Claim { max, wait });
         }
-        if self.policy.only.is_none() && self.purge_at <= now {
+        if self.options.only.is_none() && self.purge_at <= now {
             self.purge_at = now + PURGE_EVERY;
             self.act(Effect::Purge);
         }
@@ -444,7 +403,7 @@ impl Core {
         if let Some(error) = self.want() {
             return Some(Err(error));
         }
-        let idle = self.policy.idle_exit.filter(|_| !self.paused);
+        let idle = self.options.idle_exit.filter(|_| !self.paused);
         // Its registration may have ended with its task: that is no loss.
         let reason = if self.only_done {
             EndReason::Done
@@ -458,19 +417,19 @@ impl Core {
             EndReason::Aged
         } else if idle? == Duration::ZERO {
             // Zero means: when a look at the queue has found nothing since the last task.
-            return self.nothing_waits.then_some(Ok(End::Left(EndReason::Idle, None)));
+            return self.nothing_waits.then_some(Ok(End::Left(EndReason::Idle)));
         } else {
-            return (now.saturating_sub(self.idle_since) >= idle?).then_some(Ok(End::Left(EndReason::Idle, None)));
+            return (now.saturating_sub(self.idle_since) >= idle?).then_some(Ok(End::Left(EndReason::Idle)));
         };
-        Some(Ok(End::Left(reason, self.outcome.take())))
+        Some(Ok(End::Left(reason)))
     }
 
     /// Why a worker leaves that has been of no use: it was there for this very task, or has nothing more to try.
     fn want(&self) -> Option<Error> {
-        let has_one = self.policy.only.is_some() && !self.only_done;
+        let has_one = self.options.only.is_some() && !self.only_done;
         let (reason, times) = self.starved.as_ref()?;
         let is_in_vain = self.nothing_waits || *times >= STARVED_TIMES;
-        let leaves = has_one || self.is_spent() || (self.policy.idle_exit == Some(Duration::ZERO) && is_in_vain);
+        let leaves = has_one || self.is_spent() || (self.options.idle_exit == Some(Duration::ZERO) && is_in_vain);
         let is_free = self.stop.stage() == Stage::Running && !self.lease_lost;
         let want = || Error::Starved { what: "process for a task".into(), reason: reason.clone() };
         (leaves && is_free).then(want)

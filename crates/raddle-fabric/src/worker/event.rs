@@ -6,7 +6,7 @@ use raddle_broker::{Claim, Error, Fence, Finish, Result, Started, Verdict};
 use raddle_core::{Control, Tid};
 use raddle_exec::Order;
 
-use super::{EndReason, LastAttempt, ledger::Entry, words::Errand};
+use super::{EndReason, ledger::Entry, words::Errand};
 
 /// Something that has happened.
 #[derive(Debug)]
@@ -19,8 +19,8 @@ pub(super) enum Event {
     Claimed(Result<Found>),
     /// A target has begun.
     Started(Started),
-    /// An attempt is over, and its slot is free.
-    Ended { slot: usize, finish: Box<Finish> },
+    /// An attempt is over, and its slot is free. Whether its runner had to kill it.
+    Ended { slot: usize, finish: Box<Finish>, killed: bool },
     /// What became of an attempt is written, or `None`: it was given up.
     Settled { fence: Fence, verdict: Option<Verdict> },
     /// The broker takes nothing that is said of an attempt, not even that it goes back.
@@ -31,8 +31,6 @@ pub(super) enum Event {
     Told { tid: Tid, message: Control },
     /// Others may have its tasks.
     LeaseLost,
-    /// It cannot go on.
-    Unable(Error),
 }
 
 /// What asking for tasks has found.
@@ -76,7 +74,7 @@ pub(super) enum Effect {
 /// Why the loop ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum End {
-    Left(EndReason, Option<Box<LastAttempt>>),
+    Left(EndReason),
     /// It may go on under another id.
     LeaseLost,
 }

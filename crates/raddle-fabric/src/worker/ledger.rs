@@ -139,13 +139,11 @@ impl Keeper {
 
     async fn write(&self, batch: Batch) {
         let Batch { started, finish, release } = batch;
-        let ended: Vec<Fence> = finish.iter().map(|finish| finish.fence).collect();
-        let given_back: Vec<Fence> = release.iter().map(|release| release.fence).collect();
         // Asked for together, so that the engine can do them together.
         let ((), unfinished, unreleased) = tokio::join!(
             self.note(started),
-            self.persist(ended, finish, |finish| self.broker.finish(finish)),
-            self.persist(given_back, release, |release| self.broker.release(release)),
+            self.persist(finish, |finish| finish.fence, |finish| self.broker.finish(finish)),
+            self.persist(release, |release| release.fence, |release| self.broker.release(release)),
         );
         // An end that the broker does not take must not keep the task here for as long as this worker lives.
         if !unfinished.is_empty() {
@@ -153,8 +151,7 @@ impl Keeper {
             sleep(RETRY_PAUSE).await;
         }
         let back: Vec<Release> = unfinished.into_iter().map(give_back).collect();
-        let fences = back.iter().map(|release| release.fence).collect();
-        let unreturned = self.persist(fences, back, |release| self.broker.release(release)).await;
+        let unreturned = self.persist(back, |release| release.fence, |release| self.broker.release(release)).await;
         for (fence, error) in unreleased.into_iter().chain(unreturned) {
             tracing::error!(tid = %fence.tid, attempt = fence.attempt, reason = %error, "{GIVEN_UP}");
             let _ = self.events.send(Event::Refused { fence, error });
@@ -173,8 +170,8 @@ impl Keeper {
     /// take no other with them.
     async fn persist<T, W>(
         &self,
-        fences: Vec<Fence>,
         entries: Vec<T>,
+        fence: impl Fn(&T) -> Fence,
         write: impl Fn(Vec<T>) -> W,
     ) -> Vec<(Fence, Error)>
     where
@@ -185,6 +182,7 @@ impl Keeper {
         if entries.is_empty() {
             return refused;
         }
+        let fences: Vec<Fence> = entries.iter().map(fence).collect();
         match self.insist(&entries, &write).await {
             Ok(verdicts) => fences.into_iter().zip(verdicts).for_each(|(fence, verdict)| self.settle(fence, verdict)),
             Err(Unwritten::GivenUp(error)) => fences.into_iter().for_each(|fence| self.give_up(fence, error.as_ref())),
@@ -297,11 +295,11 @@ mod tests {
             Error::Io { path: path.clone(), reason: reason.clone() },
             Error::Unsynced { path, reason },
         ]);
-        let write = |_: Vec<u8>| {
+        let write = |_: Vec<Fence>| {
             let answer = answers.lock().unwrap().pop().expect("it is not asked so often");
             async move { Err(answer) }
         };
-        let refused = keeper.persist(fences.clone(), vec![0, 0], write).await;
+        let refused = keeper.persist(fences.clone(), |fence| *fence, write).await;
         assert!(refused.is_empty(), "they do not run again: {refused:?}");
         for fence in fences {
             let settled = told.try_recv().unwrap();

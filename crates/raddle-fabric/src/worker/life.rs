@@ -1,37 +1,35 @@
 //! A worker's life: registered, at work, gone.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
-use raddle_broker::{Broker, Claim, Error, Finish, Own, OwnRequest, Pulse, Result, Submit, Submitted};
-use raddle_core::{State, Tid, worker::Beat};
-use raddle_exec::FencePage;
-
+use raddle_broker::{Broker, Claim, Error, Own, OwnRequest, Result, Submit, Submitted};
+use raddle_core::Tid;
 use tokio::{
     sync::watch,
     task::JoinSet,
     time::{Instant, sleep},
 };
 
-use crate::{leftovers, schedule};
+use crate::{
+    leftovers,
+    line::{Lease, Line},
+    schedule,
+};
 
 use super::{
     Options, Shutdown, Standstill,
-    core::ERROR_PAUSE,
     event::End,
     pace::LAST_TRY,
     service::{Closed, Service},
     shutdown::KILLED_AFTER,
+    standstill::Present,
 };
 
 /// A registered worker, not running yet.
 pub struct Worker {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
-    pub(super) tid: Tid,
-    /// Where its runners read how long its lease holds.
-    pub(super) fence: Arc<FencePage>,
-    /// When its lease began, on the monotonic clock.
-    pub(super) leased_at: u64,
+    pub(super) line: Line,
     /// What it has claimed already.
     pub(super) claim: Option<Claim>,
     /// The children that this process had before.
@@ -45,23 +43,14 @@ pub struct Worker {
 }
 
 /// How a worker's life went.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// How many attempts it began.
     pub tasks: u64,
     /// Why it left.
     pub reason: EndReason,
-    /// How its one task came to its end, if that happened here.
-    pub outcome: Option<Box<LastAttempt>>,
-}
-
-/// The last attempt of a task, as the worker saw it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LastAttempt {
-    /// What the task became.
-    pub state: State,
-    /// How the attempt went, with the end of what it wrote.
-    pub finish: Finish,
+    /// How many attempts did not end when it was stopped, and were killed.
+    pub killed: u64,
 }
 
 /// Why a worker left.
@@ -85,49 +74,28 @@ const PURGE_ONE_IN: u64 = 64;
 /// The part of an id below the clock's: a counter that hardly ever moves.
 const TID_STEP: u64 = 4096;
 
-/// Made before the broker hears of the worker: a process without descriptors for it must not hold a task.
-fn fence_page() -> Result<Arc<FencePage>> {
-    let page = FencePage::new().map(Arc::new);
-    page.map_err(|error| Error::Starved { what: "shared memory".into(), reason: error.to_string() })
-}
-
-/// When a lease began that was asked for at `asked_at`, as far as that is known: not before. Where the broker took its time, the lease is
-/// renewed, or runners would take it to be over when it has hardly begun, and would end all that they are given.
-async fn lease_began(broker: &dyn Broker, worker: Tid, lease: Duration, asked_at: u64) -> u64 {
-    let now = FencePage::clock_now();
-    if u128::from(now - asked_at) < lease.as_nanos() / 4 {
-        return asked_at;
-    }
-    let mut heart = broker.heart(worker, lease);
-    match tokio::task::spawn_blocking(move || heart.beat(Beat::default())).await {
-        Ok(Ok(Pulse::Alive(_))) => now,
-        // The pulse finds out what that means.
-        _ => asked_at,
-    }
-}
-
 impl Worker {
     /// Enters a worker into the broker's registry.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let fence = fence_page()?;
-        let asked_at = FencePage::clock_now();
-        let tid = broker.register(options.info(), options.lease).await?;
-        let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
-        broker.tie(tid);
-        let strangers = raddle_exec::children().into();
-        Ok(Self {
+        let line = Line::register(&broker, options.info(), options.lease).await?;
+        Ok(Self::new(broker, options, line, None, false))
+    }
+
+    fn new(broker: Arc<dyn Broker>, options: Options, line: Line, claim: Option<Claim>, own: bool) -> Self {
+        broker.tie(line.tid);
+        let worker = Self {
             broker,
             options,
-            tid,
-            fence,
-            leased_at,
-            claim: None,
-            strangers,
-            own: false,
+            line,
+            claim,
+            strangers: raddle_exec::children().into(),
+            own,
             begun: watch::Sender::new(0),
             born: Instant::now(),
             standstill: Standstill::default(),
-        })
+        };
+        worker.announce();
+        worker
     }
 
     /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key, or
@@ -141,8 +109,7 @@ impl Worker {
         yields: bool,
         give_up: impl Future<Output = ()>,
     ) -> Result<Option<(Submitted, Option<Self>)>> {
-        let fence = fence_page()?;
-        let asked_at = FencePage::clock_now();
+        let lease = Lease::ask(options.lease)?;
         let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
         let Own { submitted, worker, claim } = tokio::select! {
             biased;
@@ -150,24 +117,19 @@ impl Worker {
             () = give_up => return Ok(None),
         };
         let Some(tid) = worker else { return Ok(Some((submitted, None))) };
-        let leased_at = lease_began(&*broker, tid, options.lease, asked_at).await;
-        broker.tie(tid);
+        let line = Line::open(&broker, tid, lease).await?;
         let options = Options { only: Some(submitted.tid()), ..options };
-        let strangers = raddle_exec::children().into();
-        let (begun, born, standstill) = (watch::Sender::new(0), Instant::now(), Standstill::default());
-        let worker =
-            Self { broker, options, tid, fence, leased_at, claim, strangers, own: true, begun, born, standstill };
-        Ok(Some((submitted, Some(worker))))
+        Ok(Some((submitted, Some(Self::new(broker, options, line, claim, true)))))
     }
 
     /// The worker's own id.
     pub fn tid(&self) -> Tid {
-        self.tid
+        self.line.tid
     }
 
     /// Whether it should remove expired records first. Where only workers for one task come, one in many does what a resident worker does every minute.
     pub(crate) fn should_purge(&self) -> bool {
-        self.options.only.is_some() && (self.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
+        self.options.only.is_some() && (self.line.tid.as_u64() / TID_STEP).is_multiple_of(PURGE_ONE_IN)
     }
 
     /// How many attempts it has begun, as it begins them.
@@ -206,32 +168,36 @@ impl Worker {
                 }
             });
         }
+        let mut killed = 0;
         loop {
-            let service = Service::start(&mut self, &shutdown);
-            let tid = self.tid;
-            let Closed { end, is_hasty, has_ended_task } = service.run().await;
+            let tid = self.line.tid;
+            let closed = Service::start(&mut self, &shutdown).run().await;
+            let Closed { end, is_hasty, has_ended_task, .. } = closed;
+            killed += closed.killed;
             let tasks = *self.begun.borrow();
-            let ended = |reason, outcome| Ended { tasks, reason, outcome };
+            let ended = |reason| Ended { tasks, reason, killed };
             let is_spent = self.options.max_tasks.is_some_and(|max| max <= tasks);
             match end {
-                Ok(End::Left(reason, outcome)) => {
+                Ok(End::Left(reason)) => {
                     if !(self.own && has_ended_task) {
                         self.leave(None, is_hasty, &shutdown).await?;
                     }
-                    return Ok(ended(reason, outcome));
+                    return Ok(ended(reason));
                 }
-                Ok(End::LeaseLost) if is_spent => return Ok(ended(EndReason::LeaseLost, None)),
+                Ok(End::LeaseLost) if is_spent => return Ok(ended(EndReason::LeaseLost)),
                 Ok(End::LeaseLost) => {
                     tracing::warn!(worker = %tid, "the lease was lost: its tasks go to others, or begin again");
-                    let anew = tokio::select! {
-                        anew = self.register_anew() => anew?,
-                        // It has nothing that would have to be given back.
-                        () = shutdown.asked(1) => return Ok(ended(EndReason::Stopped, None)),
-                    };
-                    self = anew;
+                    let Self { broker, options, .. } = &self;
+                    let anew =
+                        Line::anew(broker, &options.info(), options.lease, options.give_up_after, &shutdown).await?;
+                    // It has nothing that would have to be given back.
+                    let Some(line) = anew else { return Ok(ended(EndReason::Stopped)) };
+                    (self.line, self.own) = (line, false);
+                    self.broker.tie(self.line.tid);
+                    self.announce();
                     // Where nobody took over, what it had claimed and not begun waits for this.
                     let _ = self.broker.deregister(tid, Some("its lease ran out".into())).await;
-                    tracing::warn!(was = %tid, now = %self.tid, "registered anew");
+                    tracing::warn!(was = %tid, now = %self.line.tid, "registered anew");
                 }
                 // Nobody is there to be told.
                 Err(error @ (Error::Unreachable { .. } | Error::AgentGone { .. })) => return Err(error),
@@ -253,7 +219,7 @@ impl Worker {
             sleep(LAST_TRY).await;
         };
         let left = tokio::select! {
-            left = self.broker.deregister(self.tid, failure) => Some(left),
+            left = self.broker.deregister(self.line.tid, failure) => Some(left),
             () = out_of_time => None,
         };
         match left {
@@ -264,32 +230,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers under a new id, as soon as that can be done: what kept the lease from being renewed may still be there.
-    async fn register_anew(&self) -> Result<Self> {
-        let Self { broker, options, strangers, begun, born, standstill, .. } = self;
-        let give_up_at = Instant::now() + options.give_up_after;
-        loop {
-            match Self::register(Arc::clone(broker), options.clone()).await {
-                Err(error) if may_pass(&error, give_up_at) => {
-                    tracing::error!(%error, "cannot register anew yet");
-                    sleep(ERROR_PAUSE).await;
-                }
-                outcome => {
-                    return outcome.map(|worker| {
-                        let (strangers, begun) = (Arc::clone(strangers), begun.clone());
-                        Self { strangers, begun, born: *born, standstill: standstill.clone(), ..worker }
-                    });
-                }
-            }
-        }
-    }
-}
-
-/// Whether to try again. The engine itself has tried for long enough when it calls a server unreachable.
-fn may_pass(error: &Error, give_up_at: Instant) -> bool {
-    match error {
-        Error::Unreachable { .. } => false,
-        Error::AgentGone { .. } => Instant::now() < give_up_at,
-        error => error.is_retryable(),
+    /// Lets its process be stopped for a while under its present lease.
+    fn announce(&self) {
+        let Self { broker, line, .. } = self;
+        self.standstill.enter(Present {
+            broker: Arc::clone(broker),
+            tid: line.tid,
+            lease: line.lease.clone(),
+            vitals: Arc::clone(&line.vitals),
+        });
     }
 }

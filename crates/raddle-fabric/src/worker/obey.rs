@@ -15,7 +15,7 @@ use super::{
 impl Core {
     pub(super) fn obey(&mut self, tid: Tid, message: Control, now: Duration) {
         let of_task = |running: &Running| running.fence.tid == tid;
-        let state = if tid == self.policy.tid {
+        let state = if tid == self.tid {
             self.obey_self(message.command, now)
         } else if let Some(slot) = self.slots.iter().position(|slot| slot.as_ref().is_some_and(of_task)) {
             self.obey_running(slot, &message)

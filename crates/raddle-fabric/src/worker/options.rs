@@ -76,6 +76,10 @@ impl Options {
         Self { concurrency: cores, max_tasks: None, schedules: true, ..Self::one_shot() }
     }
 
+    pub(super) fn slots(&self) -> usize {
+        self.concurrency.max(1) as usize
+    }
+
     /// Whether it is there for one task alone.
     pub(super) fn is_for_one(&self) -> bool {
         self.only.is_some() || self.max_tasks == Some(1)
@@ -120,11 +124,13 @@ impl Options {
         Self { name: kind::SCHEDULER.into(), schedules: true, ..Self::inline(None) }
     }
 
-    /// Offers these routines and handlers to tasks; a sandbox, which every worker has; and containers, if there is an image for them.
+    /// Offers these routines, and those of these handlers that may run here, to tasks; a sandbox, which every worker has; and containers, if there is an
+    /// image for them.
     pub fn offering(mut self, routines: &Routines, plugins: Plugins) -> Self {
         let containers = self.task_image.is_some().then(|| DOCKER.to_owned());
         let apart = [SANDBOX.to_owned()].into_iter().chain(containers);
-        for tag in routines.names().map(routine_tag).chain(plugins.tags()).chain(apart) {
+        let handlers: Vec<String> = plugins.tags(&self.caps).collect();
+        for tag in routines.names().map(routine_tag).chain(handlers).chain(apart) {
             // A name that is no label has no task either.
             let _ = self.caps.insert(&tag);
         }

@@ -7,18 +7,14 @@ use std::{
         mpsc::{self, RecvTimeoutError},
     },
     thread,
-    time::Duration,
 };
 
-use raddle_broker::{Error, Heart, Pulse};
+use raddle_broker::{Error, Heart, Pulse, Result};
 use raddle_core::worker::{Beat, WorkerStatus};
 use raddle_exec::FencePage;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::Notify;
 
-use crate::leftovers;
+use crate::{leftovers, line::Lease};
 
 /// How often the lease is renewed within its length.
 const BEATS_PER_LEASE: u32 = 4;
@@ -33,116 +29,51 @@ pub(crate) struct Vitals {
     beats: Mutex<()>,
 }
 
-/// The beating thread. It stops when this is dropped.
+/// The thread that renews a lease. It stops when this is dropped.
 pub(crate) struct Beats {
-    phase: Phase,
-}
-
-enum Phase {
-    /// The lease is fresh: a worker that lives shorter than its first beat takes need not pay for a thread.
-    Fresh {
-        start_at: Instant,
-        /// When the lease is over without a beat.
-        until: Instant,
-        heart: Box<dyn Heart>,
-        lease: Duration,
-        fence: Arc<FencePage>,
-        vitals: Arc<Vitals>,
-    },
-    Beating {
-        lost: oneshot::Receiver<()>,
-        _stop: mpsc::Sender<()>,
-    },
-    Over,
+    lost: Arc<Notify>,
+    _stop: mpsc::Sender<()>,
 }
 
 impl Beats {
-    /// For a worker whose lease began at `began`, on the monotonic clock.
-    pub(crate) fn new(
-        heart: Box<dyn Heart>,
-        lease: Duration,
-        began: u64,
-        fence: Arc<FencePage>,
-        vitals: Arc<Vitals>,
-    ) -> Self {
-        fence.extend_to(began + lease.as_nanos() as u64);
-        let now = Instant::now();
-        let (start_at, until) = (now + lease / BEATS_PER_LEASE / 2, now + lease);
-        Self { phase: Phase::Fresh { start_at, until, heart, lease, fence, vitals } }
-    }
-
-    /// Returns when the lease is lost, with an error if that is because the system gives no thread to renew it on. Dropping it in between
-    /// loses nothing.
-    pub(crate) async fn lost(&mut self) -> Option<Error> {
-        while let Phase::Fresh { start_at, .. } = &self.phase {
-            sleep_until(*start_at).await;
-            if let Err(error) = self.start() {
-                return Some(error);
-            }
-        }
-        let is_lost = match &mut self.phase {
-            Phase::Beating { lost, .. } => lost.await.is_ok(),
-            _ => false,
-        };
-        self.phase = Phase::Over;
-        if !is_lost {
-            std::future::pending::<()>().await;
-        }
-        None
-    }
-
-    /// Starts the thread, or else says when to try again. The error means that it is too late for that.
-    fn start(&mut self) -> Result<(), Error> {
-        let Phase::Fresh { until, heart, lease, fence, vitals, .. } = std::mem::replace(&mut self.phase, Phase::Over)
-        else {
-            return Ok(());
-        };
+    pub(crate) fn start(heart: Box<dyn Heart>, lease: Lease, vitals: Arc<Vitals>) -> Result<Self> {
+        lease.holds_from(lease.began);
         let (stop, stopped) = mpsc::channel();
-        let (lose, lost) = oneshot::channel();
-        // What a thread that cannot be started was to have is lost with it, unless it is somewhere else.
-        let place = Arc::new(Mutex::new(Some(heart)));
-        let (there, page, tells) = (Arc::clone(&place), Arc::clone(&fence), Arc::clone(&vitals));
-        let started = thread::Builder::new().name("pulse".into()).stack_size(256 * 1024).spawn(move || {
-            let heart = there.lock().unwrap_or_else(PoisonError::into_inner).take();
-            if heart.is_some_and(|heart| beat(heart, lease, &page, &tells, &stopped)) {
-                let _ = lose.send(());
+        let lost = Arc::new(Notify::new());
+        let notify = Arc::clone(&lost);
+        let thread = thread::Builder::new().name("pulse".into()).stack_size(256 * 1024);
+        let started = thread.spawn(move || {
+            if beat(heart, &lease, &vitals, &stopped) {
+                notify.notify_one();
             }
         });
-        self.phase = match started {
-            Ok(_) => Phase::Beating { lost, _stop: stop },
-            Err(error) if until <= Instant::now() => return Err(Error::no_thread(&error)),
-            Err(error) => {
-                tracing::error!(%error, "the lease cannot be renewed, for the system gives no thread");
-                let heart = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let heart = heart.expect("only a thread that was started takes it");
-                let start_at = (Instant::now() + lease / BEATS_PER_LEASE).min(until);
-                Phase::Fresh { start_at, until, heart, lease, fence, vitals }
-            }
-        };
-        Ok(())
+        started.map_err(|error| Error::no_thread(&error))?;
+        Ok(Self { lost, _stop: stop })
+    }
+
+    /// Returns once when the lease is lost. Cancel-safe.
+    pub(crate) async fn lost(&self) {
+        self.lost.notified().await;
     }
 }
 
 /// Beats until told to stop, with `false`, or until the lease is lost, with `true`.
-fn beat(
-    mut heart: Box<dyn Heart>,
-    lease: Duration,
-    fence: &FencePage,
-    vitals: &Vitals,
-    stopped: &mpsc::Receiver<()>,
-) -> bool {
-    // Since when the broker is known to be down, and nobody can take over.
+fn beat(mut heart: Box<dyn Heart>, lease: &Lease, vitals: &Vitals, stopped: &mpsc::Receiver<()>) -> bool {
+    // Since when the broker is known to be down: no other worker takes over meanwhile.
     let mut down_since = None;
-    loop {
+    let every = lease.length / BEATS_PER_LEASE;
+    let mut pause = every / 2;
+    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         let beating = vitals.beating();
         // Read before the renewal is sent: the lease is at least as long as the runners believe.
         let now = FencePage::clock_now();
         let found = heart.beat(vitals.beat());
-        let is_alive = matches!(found, Ok(Pulse::Alive(_)));
+        // One that failed is repeated soon: there may be time for it yet.
+        pause = if matches!(found, Ok(Pulse::Alive(_))) { every } else { every / 4 };
         let was_down_since: Option<u64> = down_since.take();
         match found {
             Ok(Pulse::Alive(reclaimed)) => {
-                fence.extend_to(now + lease.as_nanos() as u64);
+                lease.holds_from(now);
                 leftovers::of_the_dead_meanwhile(&reclaimed);
                 for task in reclaimed {
                     tracing::warn!(tid = %task.fence.tid, attempt = task.fence.attempt, from = %task.owner, "took a task back");
@@ -152,27 +83,23 @@ fn beat(
             // Leases stand still, and with them the runners' fence.
             Ok(Pulse::Down) => {
                 match was_down_since {
-                    Some(since) => fence.extend_by(now - since),
+                    Some(since) => lease.fence.extend_by(now - since),
                     None => tracing::warn!("the broker is down: what runs goes on, and the lease stands still"),
                 }
                 down_since = Some(now);
             }
-            // The runners' fence stays where it is: when this lasts, they stop before anybody else takes over. What comes after that is
+            // The runners' fence stays where it is: when this lasts, they stop before another worker takes over. What comes after that is
             // begun under another lease.
             Err(error) => {
                 tracing::error!(%error, "the lease could not be renewed");
-                if fence.has_passed() {
+                if lease.fence.has_passed() {
                     return true;
                 }
             }
         }
         drop(beating);
-        // One that failed is repeated soon: there may be time for it yet.
-        let pause = lease / BEATS_PER_LEASE / if is_alive { 1 } else { 4 };
-        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return false;
-        }
     }
+    false
 }
 
 impl Vitals {

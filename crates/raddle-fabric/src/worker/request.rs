@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use raddle_broker::Fence;
 use raddle_core::{
-    Exit, Job, Limits, Spec, Target, Trace,
+    Exit, Job, Limits, Spec, Target, Trace, frame,
     job::{ATTEMPT_VARIABLE, TID_VARIABLE},
     manager::Refusal,
     trace::{TRACEPARENT, TRACESTATE},
 };
-use raddle_exec::{HANDLER, Program, Request, Sandbox, Stream, contained::Begin};
+use raddle_exec::{HANDLER, Program, Request, Sandbox, Stream};
 
 use super::{
+    Options,
     apart::{self, Place},
-    slot::Equipment,
+    slot::SlotContext,
 };
 use crate::{
     contained::{Charge, LEASH},
@@ -24,15 +25,16 @@ use crate::{
 const MAX_FDS: u64 = 1024;
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
-pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
-    let spec = match &equipment.charter {
+pub(super) fn of(context: &SlotContext, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
+    let options = &context.options;
+    let spec = match &options.charter {
         Some(charter) => charter.resolve(spec).map_err(|refusal| refused(fence, &refusal))?,
         None => spec,
     };
-    let place = apart::of(&spec, equipment.min_isolation, equipment.task_image.is_some())?;
+    let place = apart::of(&spec, options.min_isolation, options.task_image.is_some())?;
     let is_apart = place != Place::Open;
     // What the worker has for its tasks is not for those that it does not trust.
-    let mut vars = if is_apart { BTreeMap::new() } else { equipment.env.clone() };
+    let mut vars = if is_apart { BTreeMap::new() } else { options.env.clone() };
     // Set also where nobody named a trace: the worker's own environment may have one, which is not the task's.
     let Trace { parent, state } = spec.trace(fence.tid, fence.attempt);
     vars.insert(TRACEPARENT.into(), parent.to_string());
@@ -48,8 +50,8 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         Place::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),
         Place::Raised(sandbox) => (Some(sandbox), None),
         Place::Contained { is_in_host_network } => {
-            let image = equipment.task_image.clone().unwrap_or_default();
-            return contained(equipment, fence, spec, env, image, is_in_host_network);
+            let image = options.task_image.clone().unwrap_or_default();
+            return contained(options, fence, spec, env, image, is_in_host_network);
         }
     };
     let mut request = Request {
@@ -60,10 +62,10 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
         env,
         cwd,
         stdin: None,
-        timeout: equipment.bound.of(&spec),
-        limits: apart::limits(&spec, equipment.min_isolation),
-        grace: equipment.grace,
-        overtime: equipment.bound.overtime.unwrap_or(equipment.grace),
+        timeout: options.bound.of(&spec),
+        limits: apart::limits(&spec, options.min_isolation),
+        grace: options.grace,
+        overtime: options.bound.overtime.unwrap_or(options.grace),
         sandbox,
     };
     let answers = match spec.target {
@@ -76,7 +78,7 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
             request.program = Program::Function(name.clone());
             Stream::Reply
         }
-        Target::Handler(_) => match equipment.plugins.pick(&spec, &equipment.caps) {
+        Target::Handler(_) => match options.plugins.pick(&spec, &options.caps) {
             Ok((name, Way::Function)) => {
                 request.program = Program::Function(crate::handler::function_name(name));
                 Stream::Reply
@@ -90,7 +92,10 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
                 request.program = Program::Command(argv);
                 Stream::Stdout
             }
-            Err(none) => return Err(equipment.unfit(&none)),
+            Err(message) => {
+                context.log_return(&message);
+                return Err(Exit::Unfit { message });
+            }
         },
         _ => return Err(failed("this worker cannot run such a target".into())),
     };
@@ -101,35 +106,35 @@ pub(super) fn of(equipment: &Equipment, fence: Fence, spec: Spec) -> Result<(Req
 
 /// What to run where a container is to be kept: a leash, which is told the rest.
 fn contained(
-    equipment: &Equipment,
+    options: &Options,
     fence: Fence,
     spec: Spec,
     env: Vec<(String, String)>,
     image: String,
     is_in_host_network: bool,
 ) -> Result<(Request, Option<Stream>), Exit> {
-    let (name, limits) = (spec.display_name().to_owned(), apart::limits(&spec, equipment.min_isolation));
-    let timeout = equipment.bound.of(&spec);
+    let (name, limits) = (spec.display_name().to_owned(), apart::limits(&spec, options.min_isolation));
+    let timeout = options.bound.of(&spec);
     let Target::Command(argv) = spec.target else { return Err(failed("only commands run in containers".into())) };
-    let input = spec.stdin.map(String::into_bytes);
-    let begin = Begin { argv, env, has_input: input.is_some(), max_fds: limits.max_fds.unwrap_or(MAX_FDS) };
-    let charge =
-        Charge { tid: fence.tid, attempt: fence.attempt, name: name.clone(), image, is_in_host_network, limits, begin };
     let request = Request {
         tid: fence.tid,
         attempt: fence.attempt,
         name,
-        program: Program::Keeper(vec![LEASH.into()]),
-        env: Vec::new(),
+        program: Program::Command(argv),
+        env,
         cwd: None,
-        stdin: Some(charge.with_input(input).map_err(|error| failed(error.to_string()))?),
+        stdin: spec.stdin.map(String::into_bytes),
         timeout,
-        // They are the container's.
-        limits: Limits::default(),
-        grace: equipment.grace,
-        overtime: equipment.bound.overtime.unwrap_or(equipment.grace),
+        limits: Limits { max_fds: limits.max_fds.or(Some(MAX_FDS)), ..limits },
+        grace: options.grace,
+        overtime: options.bound.overtime.unwrap_or(options.grace),
         sandbox: None,
     };
+    let charge = Charge { request, image, is_in_host_network };
+    let stdin = Some(frame::encode(&charge));
+    let program = Program::Keeper(vec![LEASH.into()]);
+    // The limits are the container's.
+    let request = Request { program, env: Vec::new(), stdin, limits: Limits::default(), ..charge.request };
     Ok((request, None))
 }
 

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use raddle_broker::{Broker, ClaimRequest, Delivery, Result, Started, Verdict};
-use raddle_core::{Control, Exit, Tid, title};
+use raddle_broker::{Broker, ClaimRequest, Delivery, Result, Verdict};
+use raddle_core::{Control, Exit, stop::Stage, title};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -17,48 +17,37 @@ use tokio::{
 };
 
 use super::{
-    Options, Shutdown, Worker,
-    core::{Core, Policy},
+    Shutdown, Worker,
+    core::Core,
     event::{Effect, End, Event, Found},
     hand,
     ledger::{GIVEN_UP, Ledger},
     pace::{Haste, LAST_TRY},
-    pulse::{Beats, Vitals},
-    slot::{Equipment, News, Slot, What},
-    standstill::Present,
-    words::{Errands, listen},
+    slot::{Slot, SlotContext},
+    words::Errands,
 };
 
 type Claiming = Pin<Box<dyn Future<Output = Result<Found>> + Send>>;
 
-pub(super) struct Service {
+pub(super) struct Service<'a> {
     core: Core,
-    broker: Arc<dyn Broker>,
-    options: Options,
-    tid: Tid,
+    worker: &'a mut Worker,
     slots: Vec<Slot>,
     ledger: Ledger,
     errands: Errands,
     haste: Haste,
-    /// From slots: at most two for each attempt, so there are few.
-    news: mpsc::UnboundedReceiver<News>,
-    /// From the ledger.
-    written: mpsc::UnboundedReceiver<Event>,
-    /// From the listener, as fast as one connection to the broker brings them.
-    words: mpsc::UnboundedReceiver<Delivery>,
-    listener: JoinHandle<()>,
+    /// From slots and the ledger: a few for each attempt, so the channel needs no bound.
+    events: mpsc::UnboundedReceiver<Event>,
     claiming: Option<Claiming>,
     purging: Option<JoinHandle<()>>,
     /// Looks for what others have left in the engine.
     #[cfg(feature = "docker")]
     looking: Option<JoinHandle<()>>,
-    pulse: Beats,
-    vitals: Arc<Vitals>,
-    begun: watch::Sender<u64>,
     asked: watch::Receiver<u32>,
-    lease_lost: bool,
     began: Instant,
     title: &'static str,
+    /// Attempts that had to be killed in a stop.
+    killed: u64,
 }
 
 /// How the loop ended.
@@ -68,55 +57,33 @@ pub(super) struct Closed {
     pub(super) is_hasty: bool,
     /// A task has come to its end here.
     pub(super) has_ended_task: bool,
+    /// Attempts that had to be killed in a stop.
+    pub(super) killed: u64,
 }
 
-impl Service {
-    pub(super) fn start(worker: &mut Worker, shutdown: &Shutdown) -> Self {
-        let Worker { broker, options, tid, fence, leased_at, claim, strangers, begun, born, standstill, .. } = worker;
+impl<'a> Service<'a> {
+    pub(super) fn start(worker: &'a mut Worker, shutdown: &Shutdown) -> Self {
+        let Worker { broker, options, line, claim, strangers, begun, born, .. } = worker;
         hand::take(claim.as_slice());
-        let vitals = Arc::new(Vitals::default());
-        let heart = broker.heart(*tid, options.lease);
-        standstill.enter(Present {
+        let context = Arc::new(SlotContext {
             broker: Arc::clone(broker),
-            tid: *tid,
-            lease: options.lease,
-            fence: Arc::clone(fence),
-            vitals: Arc::clone(&vitals),
-        });
-        let pulse = Beats::new(heart, options.lease, *leased_at, Arc::clone(fence), Arc::clone(&vitals));
-        let equipment = Arc::new(Equipment {
-            broker: Arc::clone(broker),
-            fence: Arc::clone(fence),
-            runner: options.runner.clone(),
-            one_shot: options.is_for_one(),
-            idle_title: title::format(*tid, "runner", "idle"),
-            grace: options.grace,
-            bound: options.bound.clone(),
-            env: options.env.clone(),
-            min_isolation: options.min_isolation,
-            task_image: options.task_image.clone(),
-            caps: options.caps.clone(),
-            plugins: Arc::clone(&options.plugins),
-            charter: options.charter.clone(),
-            said: Mutex::default(),
+            options: options.clone(),
+            fence: Arc::clone(&line.lease.fence),
+            idle_title: title::format(line.tid, "runner", "idle"),
+            logged: Mutex::default(),
             strangers: Arc::clone(strangers),
         });
-        let policy = Policy::new(*tid, options, born.elapsed(), *begun.borrow());
-        let (tell, news) = mpsc::unbounded_channel();
-        let slots = (0..policy.slots as usize).map(|number| Slot::start(number, Arc::clone(&equipment), tell.clone()));
-        let (write, written) = mpsc::unbounded_channel();
-        let (say, words) = mpsc::unbounded_channel();
+        let (tell, events) = mpsc::unbounded_channel();
+        let slots = (0..options.slots()).map(|number| Slot::start(number, Arc::clone(&context), tell.clone()));
         let haste = Haste::new();
+        let core = Core::new(line.tid, options.clone(), born.elapsed(), *begun.borrow(), claim.take());
         Self {
-            core: Core::new(policy, claim.take().into_iter().collect()),
             slots: slots.collect(),
-            ledger: Ledger::start(Arc::clone(broker), write, haste.pace()),
+            core,
+            ledger: Ledger::start(Arc::clone(broker), tell, haste.pace()),
             errands: Errands::start(Arc::clone(broker), haste.pace()),
             haste,
-            news,
-            written,
-            words,
-            listener: tokio::spawn(listen(Arc::clone(broker), *tid, say)),
+            events,
             claiming: None,
             purging: None,
             #[cfg(feature = "docker")]
@@ -124,16 +91,11 @@ impl Service {
             looking: options.task_image.clone().filter(|_| !options.grouped).map(|image| {
                 tokio::spawn(async move { crate::contained::look_around(&image).await })
             }),
-            pulse,
-            vitals,
-            begun: begun.clone(),
             asked: shutdown.watch(),
-            lease_lost: false,
             began: Instant::now(),
             title: "",
-            broker: Arc::clone(broker),
-            options: options.clone(),
-            tid: *tid,
+            killed: 0,
+            worker,
         }
     }
 
@@ -149,14 +111,15 @@ impl Service {
             event = self.next().await;
         };
         let is_hasty = self.haste.pace().is_hasty();
-        let has_ended_task = self.core.has_ended_task();
+        let (has_ended_task, killed) = (self.core.has_ended_task(), self.killed);
         self.close(is_hasty).await;
-        Closed { end, is_hasty, has_ended_task }
+        Closed { end, is_hasty, has_ended_task, killed }
     }
 
     async fn next(&mut self) -> Event {
         loop {
             let time = self.core.wake_at().map(|at| self.began + at);
+            let line = &mut self.worker.line;
             tokio::select! {
                 found = async { self.claiming.as_mut().expect("polled only when there is one").await }, if self.claiming.is_some() => {
                     self.claiming = None;
@@ -167,25 +130,13 @@ impl Service {
                     }
                     return Event::Claimed(found);
                 }
-                Some(News { slot, fence, what }) = self.news.recv() => match what {
-                    What::Started { pid } => return Event::Started(Started { fence, pid: Some(pid) }),
-                    What::Ended(finish) => {
-                        if let Exit::Starved { message } = &finish.report.exit {
-                            tracing::error!(tid = %fence.tid, reason = message, "a task is given back, for it cannot be started");
-                        }
-                        return Event::Ended { slot, finish };
-                    }
-                },
-                Some(event) = self.written.recv() => return event,
-                Some(Delivery { tid, body }) = self.words.recv() => match body.parse::<Control>() {
+                Some(event) = self.events.recv() => return event,
+                Some(Delivery { tid, body }) = line.words.recv() => match body.parse::<Control>() {
                     Ok(message) => return Event::Told { tid, message },
                     Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
                 },
                 Ok(()) = self.asked.changed() => return Event::Asked(*self.asked.borrow_and_update()),
-                why = self.pulse.lost(), if !self.lease_lost => {
-                    self.lease_lost = true;
-                    return why.map_or(Event::LeaseLost, Event::Unable);
-                }
+                () = line.pulse.lost() => return Event::LeaseLost,
                 () = async { sleep_until(time.expect("polled only when there is one")).await }, if time.is_some() => {
                     return Event::Time;
                 }
@@ -196,6 +147,12 @@ impl Service {
     fn carry_out(&mut self, event: Event) -> Option<Result<End>> {
         let now = self.began.elapsed();
         note(&event);
+        if let Event::Ended { finish, killed: true, .. } = &event
+            && self.core.stop.stage() >= Stage::Terminating
+        {
+            self.killed += 1;
+            hand::log!(error, finish.fence, "a task did not end when its worker stopped, and was killed (SIGKILL)");
+        }
         for effect in self.core.on(event, now) {
             match effect {
                 Effect::Claim { max, wait } => self.claiming = Some(self.claim(max, wait)),
@@ -203,7 +160,7 @@ impl Service {
                 Effect::Unclaim => self.claiming = None,
                 Effect::Run { slot, claim } => {
                     hand::log!(info, claim.fence, name = claim.spec.display_name(), "an attempt begins");
-                    self.begun.send_modify(|begun| *begun += 1);
+                    self.worker.begun.send_modify(|begun| *begun += 1);
                     self.slots[slot].run(claim);
                 }
                 Effect::Order { slot, order } => self.slots[slot].order(order),
@@ -222,15 +179,16 @@ impl Service {
     }
 
     fn claim(&self, max: u32, wait: Duration) -> Claiming {
+        let Worker { broker, options, line, .. } = &*self.worker;
         let request = ClaimRequest {
-            owner: self.tid,
-            caps: self.options.caps.clone(),
-            queues: self.options.queues.clone(),
-            only: self.options.only,
+            owner: line.tid,
+            caps: options.caps.clone(),
+            queues: options.queues.clone(),
+            only: options.only,
             max,
             wait,
         };
-        let broker = Arc::clone(&self.broker);
+        let broker = Arc::clone(broker);
         Box::pin(async move {
             let only = request.only;
             let claims = broker.claim(request).await?;
@@ -245,7 +203,7 @@ impl Service {
 
     fn purge(&mut self) {
         if self.purging.as_ref().is_none_or(JoinHandle::is_finished) {
-            let broker = Arc::clone(&self.broker);
+            let broker = Arc::clone(&self.worker.broker);
             self.purging = Some(tokio::spawn(async move { purge(&*broker).await }));
         }
     }
@@ -253,18 +211,19 @@ impl Service {
     /// Keeps the title and the registry true, and the ledger informed.
     fn show(&mut self) {
         self.ledger.set_busy(self.core.has_more());
-        self.vitals.busy.store(self.core.busy(), Ordering::Relaxed);
-        self.vitals.spawned.store(*self.begun.borrow(), Ordering::Relaxed);
-        self.vitals.set_status(self.core.registered_status());
+        let Worker { options, line, begun, .. } = &*self.worker;
+        line.vitals.busy.store(self.core.busy(), Ordering::Relaxed);
+        line.vitals.spawned.store(*begun.borrow(), Ordering::Relaxed);
+        line.vitals.set_status(self.core.registered_status());
         let status = self.core.status();
         if self.title != status {
             self.title = status;
-            raddle_exec::title::set(&title::format(self.tid, &self.options.name, status));
+            raddle_exec::title::set(&title::format(line.tid, &options.name, status));
         }
     }
 
     async fn close(self, is_hasty: bool) {
-        self.listener.abort();
+        self.worker.line.close();
         if let Some(purging) = self.purging {
             purging.abort();
         }
@@ -296,6 +255,11 @@ impl Service {
 fn note(event: &Event) {
     match event {
         Event::Claimed(Ok(Found::Tasks(claims))) => hand::take(claims),
+        Event::Ended { finish, .. } => {
+            if let Exit::Starved { message } = &finish.report.exit {
+                tracing::error!(tid = %finish.fence.tid, reason = message, "a task is given back, for it cannot be started");
+            }
+        }
         Event::Settled { fence, verdict } => {
             match verdict {
                 Some(Verdict::Done(state)) => hand::log!(info, *fence, %state, "a task is over"),
@@ -312,9 +276,9 @@ fn note(event: &Event) {
 pub(super) async fn purge(broker: &dyn Broker) {
     // One call removes a bounded number; the rest follows at once, so that the records of a burst go together.
     while let Ok(purged) = broker.purge().await {
-        if purged.tasks == 0 {
+        if purged == 0 {
             return;
         }
-        tracing::debug!(tasks = purged.tasks, "removed expired records");
+        tracing::debug!(tasks = purged, "removed expired records");
     }
 }

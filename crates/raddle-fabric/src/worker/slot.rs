@@ -1,88 +1,59 @@
 //! A slot: one runner, and the attempt that runs in it.
 
 use std::{
-    collections::{BTreeMap, HashSet},
-    path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Claim, Fence, Finish};
-use raddle_core::{CapSet, Exit, Report, Target, handler::NoHandler, manager::Charter, spec::Isolation};
+use raddle_broker::{Broker, Claim, Fence, Finish, Started};
+use raddle_core::{Exit, Report, Target};
 use raddle_exec::{Done, FencePage, Notice, Order, Program, Request, Runner, RunnerGone, RunnerOptions};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
 
 use super::{
-    bound::Bound,
+    Options,
     chaining::{pass_on, pass_on_at_last},
     conversation::{Conversation, Heard},
+    event::Event,
     hand,
     keeping::{Orders, store},
-    reporter::Reporter,
     request,
 };
-use crate::{contained, handler::Plugins, leftovers};
+use crate::{contained, leftovers};
 
 /// What every slot of a worker needs.
-pub(super) struct Equipment {
+pub(super) struct SlotContext {
     pub(super) broker: Arc<dyn Broker>,
+    pub(super) options: Options,
     pub(super) fence: Arc<FencePage>,
-    pub(super) runner: PathBuf,
-    /// Its runner is started ahead of the task, which is the only one.
-    pub(super) one_shot: bool,
     pub(super) idle_title: String,
-    pub(super) grace: Duration,
-    pub(super) bound: Bound,
-    /// For tasks whose spec does not set it otherwise.
-    pub(super) env: BTreeMap<String, String>,
-    /// How far every task is kept apart, at least.
-    pub(super) min_isolation: Isolation,
-    /// What containers of tasks are made from.
-    pub(super) task_image: Option<String>,
-    /// The capabilities of the worker, and its handlers.
-    pub(super) caps: CapSet,
-    pub(super) plugins: Arc<Plugins>,
-    /// What its manager may spawn, if it has one that is asked.
-    pub(super) charter: Option<Arc<Charter>>,
-    /// Why tasks were given back for which no handler fits, as far as it has been said.
-    pub(super) said: Mutex<HashSet<String>>,
+    /// The reasons for returning tasks that were logged.
+    pub(super) logged: Mutex<HashSet<String>>,
     /// The children that this process had before it was a worker: they have nothing to do with tasks.
     pub(super) strangers: Arc<[u32]>,
 }
 
-/// How many different reasons for giving tasks back are told apart.
+/// How often at most the progress of an attempt is written.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
+/// How many characters of the last line of standard error are in the log.
+const LAST_LINE: usize = 200;
+/// How many different reasons for returning tasks are logged.
 const REASONS: usize = 1000;
 
-impl Equipment {
-    /// The end of an attempt that no handler here may run. Said once: such tasks come again and again.
-    pub(super) fn unfit(&self, none: &NoHandler) -> Exit {
-        let message = none.to_string();
-        self.give_back(&message);
-        Exit::Unfit { message }
-    }
-
-    /// Says why tasks are given back.
-    fn give_back(&self, message: &str) {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        if said.len() < REASONS && said.insert(message.to_owned()) {
-            tracing::warn!("tasks are given back: {message}");
+impl SlotContext {
+    /// Logs why tasks are returned, each reason once: such tasks come again and again.
+    pub(super) fn log_return(&self, reason: &str) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() < REASONS && logged.insert(reason.to_owned()) {
+            tracing::warn!("tasks are given back: {reason}");
         }
     }
-}
-
-/// What a slot tells its worker.
-pub(super) struct News {
-    pub(super) slot: usize,
-    pub(super) fence: Fence,
-    pub(super) what: What,
-}
-
-pub(super) enum What {
-    /// The target has begun.
-    Started { pid: u32 },
-    /// The attempt is over, and the slot is free.
-    Ended(Box<Finish>),
 }
 
 /// The worker's end of a slot.
@@ -98,15 +69,15 @@ pub(super) enum Job {
 }
 
 impl Slot {
-    pub(super) fn start(number: usize, equipment: Arc<Equipment>, news: mpsc::UnboundedSender<News>) -> Self {
+    pub(super) fn start(number: usize, context: Arc<SlotContext>, events: mpsc::UnboundedSender<Event>) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         let task = tokio::spawn(
             Occupant {
                 number,
-                equipment,
-                news,
+                context,
+                events,
                 runner: None,
-                reporter: OnceLock::new(),
+                killed: false,
                 #[cfg(feature = "docker")]
                 sweeping: None,
             }
@@ -134,12 +105,12 @@ impl Slot {
 
 struct Occupant {
     number: usize,
-    equipment: Arc<Equipment>,
-    news: mpsc::UnboundedSender<News>,
+    context: Arc<SlotContext>,
+    events: mpsc::UnboundedSender<Event>,
     /// Started with the first task and kept for the next.
     runner: Option<Runner>,
-    /// Started with the first word of progress.
-    reporter: OnceLock<Reporter>,
+    /// Whether the runner killed the last attempt.
+    killed: bool,
     /// Looking for what a leash that was killed has left. It is waited for.
     #[cfg(feature = "docker")]
     sweeping: Option<JoinHandle<()>>,
@@ -147,16 +118,20 @@ struct Occupant {
 
 impl Occupant {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Job>) {
-        if self.equipment.one_shot {
+        if self.context.options.is_for_one() {
             // Start the runner ahead of the task: a warm worker has its start-up behind it. If that fails, the task tries again.
             self.runner = self.ready_runner().await.ok();
         }
         while let Some(job) = queue.recv().await {
             // An order that finds nothing running has crossed the end of its task.
             let Job::Run(claim) = job else { continue };
-            let fence = claim.fence;
-            let finish = self.attempt(*claim, &mut queue).await;
-            self.tell(fence, What::Ended(Box::new(finish)));
+            let (of_queue, name) = (claim.spec.queue.clone(), claim.spec.display_name().to_owned());
+            let finish = Box::new(self.attempt(*claim, &mut queue).await);
+            if self.context.options.only.is_none() {
+                log_failure(&of_queue, &name, &finish);
+            }
+            let killed = std::mem::take(&mut self.killed);
+            self.tell(Event::Ended { slot: self.number, finish, killed });
         }
         if let Some(runner) = self.runner {
             runner.close().await;
@@ -169,10 +144,10 @@ impl Occupant {
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
         let Claim { fence, spec } = claim;
-        leftovers::of_earlier_attempts(&*self.equipment.broker, fence).await;
+        leftovers::of_earlier_attempts(&*self.context.broker, fence).await;
         // What it chains is of its trace, unless that says otherwise. Commands do not answer.
         let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
-        let (request, answers_on) = match request::of(&self.equipment, fence, spec) {
+        let (request, answers_on) = match request::of(&self.context, fence, spec) {
             Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };
@@ -186,36 +161,43 @@ impl Occupant {
                 return ended(fence, Exit::Starved { message: format!("no process could be started for it: {error}") });
             }
         };
-        self.equipment.bound.begun(self.number, &request);
+        self.context.options.bound.begun(self.number, &request);
         let watched = self.watch(&mut runner, &request, fence, queue, &mut conversation, &mut answer).await;
-        self.equipment.bound.over(self.number);
+        self.context.options.bound.over(self.number);
         match watched {
             Ok(mut done) => {
                 self.runner = Some(runner);
+                self.killed = done.killed;
                 if let Some(mut answer) = answer {
                     answer.append(&mut done.reply);
                     self.judge(&mut done, &answer, fence).await;
                 }
                 self.finish(fence, *done, conversation).await
             }
-            // Its leash was killed with it.
-            Err(gone) if is_contained && !gone.never_began() => {
-                self.unleashed(fence).await;
-                self.forsaken(fence, &gone, runner).await
-            }
             Err(gone) if gone.never_began() => {
                 ended(fence, Exit::Starved { message: "the system gave its runner less than a process needs".into() })
             }
-            Err(gone) => self.forsaken(fence, &gone, runner).await,
+            Err(gone) => {
+                if is_contained {
+                    // Its leash was killed with it.
+                    self.unleashed(fence).await;
+                }
+                self.forsaken(fence, &gone, runner).await
+            }
         }
     }
 
     /// The end of an attempt whose runner was killed.
     async fn forsaken(&self, fence: Fence, gone: &RunnerGone, runner: Runner) -> Finish {
-        hand::log!(warn, fence, %gone, "the runner was killed, and its task with it");
+        let message = "the runner was killed, and its task with it";
+        match self.context.options.only {
+            // The caller waits for this task, and shows how it ended.
+            Some(_) => hand::log!(warn, fence, %gone, "{message}"),
+            None => hand::log!(error, fence, %gone, "{message}"),
+        }
         drop(runner);
         // What the command had started was adopted by this process when the runner died.
-        let keep = Arc::clone(&self.equipment.strangers);
+        let keep = Arc::clone(&self.context.strangers);
         let _ = tokio::task::spawn_blocking(move || raddle_exec::reap_orphans(&keep)).await;
         ended(fence, Exit::Killed)
     }
@@ -227,7 +209,7 @@ impl Occupant {
             self.unleashed(fence).await;
         }
         if let Exit::Unfit { message } = &done.exit {
-            self.equipment.give_back(message);
+            self.context.log_return(message);
         }
     }
 
@@ -249,9 +231,9 @@ impl Occupant {
         {
             return Ok(runner);
         }
-        let Equipment { fence, runner, idle_title, .. } = &*self.equipment;
+        let SlotContext { options, fence, idle_title, .. } = &*self.context;
         Runner::spawn(&RunnerOptions {
-            program: runner.clone(),
+            program: options.runner.clone(),
             title_idle: idle_title.clone(),
             fence: Some(Arc::clone(fence)),
         })
@@ -268,12 +250,25 @@ impl Occupant {
         answer: &mut Option<Vec<u8>>,
     ) -> Result<Box<Done>, RunnerGone> {
         runner.start(request).await?;
-        let broker = &*self.equipment.broker;
-        let mut orders = Orders::new(queue, |order| self.equipment.bound.told(self.number, order));
+        let broker = &*self.context.broker;
+        let mut orders = Orders::new(queue, |order| self.context.options.bound.told(self.number, order));
+        let (mut unreported, mut report_at) = (None, Instant::now());
         loop {
             tokio::select! {
+                biased;
+                () = sleep_until(report_at), if unreported.is_some() => {
+                    report_at = Instant::now() + REPORT_EVERY;
+                    if let Some(progress) = unreported.take() {
+                        let reporting = broker.progress(fence, progress);
+                        // What comes later tells as much.
+                        if let Some(Err(error)) = orders.obey_during(reporting, runner).await? {
+                            hand::log!(debug, fence, %error, "progress was not kept");
+                        }
+                    }
+                }
+                job = orders.next() => orders.obey(job, runner).await?,
                 notice = runner.next() => match notice? {
-                    Notice::Started { pid } => self.tell(fence, What::Started { pid }),
+                    Notice::Started { pid } => self.tell(Event::Started(Started { fence, pid: Some(pid) })),
                     Notice::Output { stream: raddle_exec::Stream::Reply, bytes } if answer.is_some() => {
                         // Not known to anybody else until the attempt is over, and so not kept.
                         answer.iter_mut().for_each(|answer| answer.extend_from_slice(&bytes));
@@ -281,10 +276,7 @@ impl Occupant {
                     Notice::Output { stream, bytes } => match conversation {
                         Some(with) if with.is_on(stream) => {
                             let Heard { log, progress, chained, is_garbled } = with.hear(&bytes);
-                            if let Some(progress) = progress {
-                                let start = || Reporter::start(Arc::clone(&self.equipment.broker));
-                                self.reporter.get_or_init(start).tell(fence, progress);
-                            }
+                            unreported = progress.or(unreported);
                             if !log.is_empty() {
                                 let storing = store(broker, fence, raddle_exec::Stream::Stderr, log);
                                 orders.obey_while(storing, fence, runner).await?;
@@ -302,7 +294,6 @@ impl Occupant {
                     Notice::Done(done) => return Ok(done),
                     _ => {}
                 },
-                job = orders.next() => orders.obey(job, runner).await?,
             }
         }
     }
@@ -325,7 +316,7 @@ impl Occupant {
                 stderr_bytes += with.logged();
                 // Nothing follows what has not succeeded.
                 if exit.is_success() && !chained.is_empty() {
-                    let passing = pass_on_at_last(&*self.equipment.broker, with.chain(fence, chained));
+                    let passing = pass_on_at_last(&*self.context.broker, with.chain(fence, chained));
                     with.passed_on(passing.await);
                 }
                 with.conclude(exit)
@@ -336,9 +327,29 @@ impl Occupant {
         Finish { fence, report, stdout, stderr }
     }
 
-    fn tell(&self, fence: Fence, what: What) {
-        let _ = self.news.send(News { slot: self.number, fence, what });
+    fn tell(&self, event: Event) {
+        let _ = self.events.send(event);
     }
+}
+
+/// Logs an attempt that failed, whatever becomes of its task. An attempt that goes back without being charged has not failed: what returns it says so.
+fn log_failure(queue: &str, name: &str, Finish { fence, report, stderr, .. }: &Finish) {
+    if !is_failure(&report.exit) {
+        return;
+    }
+    let text = String::from_utf8_lossy(stderr);
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    let stderr: Option<String> = last.map(|line| line.chars().take(LAST_LINE).collect());
+    let (exit, tid) = (&report.exit, fence.tid);
+    hand::log!(error, *fence, queue, name, %exit, stderr, "an attempt failed: 'raddle logs {tid}' shows its output");
+}
+
+fn is_failure(exit: &Exit) -> bool {
+    use Exit::{Cancelled, Expired, Killed, Lapsed, Lost, Refused, Starved, Unfit};
+    // Asked for, or logged by what returns or refuses the task.
+    let is_logged = matches!(exit, Cancelled | Expired | Killed | Lapsed | Lost { .. });
+    let is_returned = matches!(exit, Refused { .. } | Starved { .. } | Unfit { .. });
+    !exit.is_success() && !is_logged && !is_returned
 }
 
 /// The end of an attempt that has nothing else to tell.

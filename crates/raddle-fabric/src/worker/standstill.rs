@@ -10,6 +10,7 @@ use raddle_core::Tid;
 use raddle_exec::FencePage;
 
 use super::pulse::Vitals;
+use crate::line::Lease;
 
 /// How long a worker whose process stands still keeps what it has. Where the broker cannot see that the process is gone, nobody takes its
 /// task before this is over.
@@ -25,8 +26,7 @@ pub struct Standstill {
 pub(super) struct Present {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) tid: Tid,
-    pub(super) lease: Duration,
-    pub(super) fence: Arc<FencePage>,
+    pub(super) lease: Lease,
     pub(super) vitals: Arc<Vitals>,
 }
 
@@ -43,7 +43,7 @@ impl Standstill {
         let _no_beat = present.vitals.beating();
         present.renew(LONGEST);
         present.broker.stop_unlocked(&mut stop);
-        present.renew(present.lease);
+        present.renew(present.lease.length);
     }
 
     pub(super) fn enter(&self, present: Present) {
@@ -59,8 +59,8 @@ impl Present {
             // Whatever was asked for: nothing of it is to go on before the pulse has found out.
             Ok(Pulse::Expired) => Duration::ZERO,
             // The lease holds for a while yet, or stands still with its server. The pulse finds out.
-            Ok(Pulse::Down) | Err(_) => self.lease.min(ttl),
+            Ok(Pulse::Down) | Err(_) => self.lease.length.min(ttl),
         };
-        self.fence.extend_to(now + until.as_nanos() as u64);
+        self.lease.fence.extend_to(now + until.as_nanos() as u64);
     }
 }

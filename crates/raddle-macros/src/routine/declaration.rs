@@ -17,26 +17,15 @@ pub(super) fn expand(name: Option<LitStr>, function: ForeignItemFn, features: Fe
                        with #[raddle::routine(name = \"…\")]";
         return Err(Error::new_spanned(ident, message));
     };
-    let facets = Facets { attributes: &attrs, visibility: &vis, signature: &signature };
+    let facets = Facets { attributes: &attrs, visibility: &vis, itself: None, signature: &signature };
     let call = features.calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
     let (conditions, checks) = (facets.conditions(), signature.output.check(|of| quote!(#of)));
     let about = format!("The routine `{}`, which is another program's.", ident.unraw());
+    let beside = facets.beside(ident, &about, &quote!(#name), &TokenStream::new());
     Ok(quote! {
         #call
 
-        #(#conditions)*
-        #[doc = #about]
-        #[allow(non_camel_case_types, dead_code, reason = "it stands beside a function and has its name")]
-        #vis struct #ident {
-            _never: ::core::convert::Infallible,
-        }
-
-        #(#conditions)*
-        impl #ident {
-            /// Its name in calls.
-            #[allow(dead_code, reason = "it is written for whoever may need it")]
-            #vis const NAME: &'static str = #name;
-        }
+        #beside
 
         #(#conditions)*
         const _: () = { #checks };

@@ -1,35 +1,16 @@
 //! The entry in the program's list of routines: arguments in, the function, and what comes of it out.
 
-use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
-use syn::{Attribute, Type};
+use syn::Type;
 
-use super::{output::Output, signature::Signature};
+use super::{facets::Facets, output::Output};
 
-/// What one is made of.
-pub(super) struct Entry<'a> {
-    /// An expression: the routine's name.
-    pub(super) name: &'a TokenStream,
-    /// The function that has the user's body.
-    pub(super) here: TokenStream,
-    pub(super) signature: &'a Signature,
-    /// What `Self` is, in an `impl` block.
-    pub(super) itself: Option<&'a Type>,
-    /// Without what it depends on, there is no entry.
-    pub(super) conditions: &'a [&'a Attribute],
-}
-
-/// The variables of the entry, which have nothing to do with those of the user.
-struct Names {
-    given: Ident,
-    form: Ident,
-    arguments: Ident,
-}
-
-impl Entry<'_> {
-    pub(super) fn write(&self) -> TokenStream {
-        let Self { name, conditions, .. } = self;
-        let (run, checks) = (self.run(), self.signature.output.check(|of| self.named(of)));
+impl Facets<'_> {
+    /// The entry of this name: an expression. `here` is the function that has the user's body.
+    pub(super) fn entry(&self, name: &TokenStream, here: &TokenStream) -> TokenStream {
+        let conditions = self.conditions();
+        let (run, checks) = (self.run(here), self.signature.output.check(|of| self.named(of)));
         quote! {
             #(#conditions)*
             const _: () = {
@@ -45,21 +26,17 @@ impl Entry<'_> {
         }
     }
 
-    fn run(&self) -> TokenStream {
-        let mine = |name| Ident::new(name, Span::mixed_site());
-        let names = Names { given: mine("given"), form: mine("form"), arguments: mine("arguments") };
-        let Names { given, form, .. } = &names;
-        let (read, passed) = self.read(&names);
-        let here = &self.here;
+    fn run(&self, here: &TokenStream) -> TokenStream {
+        let (read, passed) = self.read();
         let answer = match (&self.signature.output, self.signature.is_async) {
             (Output::Items(of), _) => {
                 let of = self.named(of);
-                let items = quote!(<#of as ::raddle::__private::Crosses>::items(#form, #here(#(#passed),*)));
+                let items = quote!(<#of as ::raddle::__private::Crosses>::items(__form, #here(#(#passed),*)));
                 quote!(::core::result::Result::Ok(#items))
             }
-            (output, false) => self.answer(output, &names, quote!(#here(#(#passed),*))),
+            (output, false) => self.answer(output, quote!(#here(#(#passed),*))),
             (output, true) => {
-                let answer = self.answer(output, &names, quote!(#here(#(#passed),*).await));
+                let answer = self.answer(output, quote!(#here(#(#passed),*).await));
                 quote!(::core::result::Result::Ok(::std::boxed::Box::pin(async move { #answer })))
             }
         };
@@ -69,8 +46,8 @@ impl Entry<'_> {
             (_, false) => quote!(Plain),
         };
         quote! {
-            ::raddle::__private::Run::#way(|#given| {
-                let #form = #given.form();
+            ::raddle::__private::Run::#way(|__given| {
+                let __form = __given.form();
                 #read
                 #answer
             })
@@ -78,37 +55,28 @@ impl Entry<'_> {
     }
 
     /// Code that reads all arguments into variables, and these as they are passed on.
-    fn read(&self, names: &Names) -> (TokenStream, Vec<TokenStream>) {
-        let Names { given, arguments, .. } = names;
-        let count = self.signature.count();
-        if count == 0 {
-            return (quote!(::raddle::__private::Arguments::of(#given, 0)?;), Vec::new());
-        }
-        let mut read = quote!(let mut #arguments = ::raddle::__private::Arguments::of(#given, #count)?;);
+    fn read(&self) -> (TokenStream, Vec<TokenStream>) {
+        let arguments = &self.signature.arguments;
+        let count = arguments.len();
+        let mutability = (count > 0).then(|| quote!(mut));
+        let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::of(__given, #count)?;);
         let mut passed = Vec::new();
-        let mut next = |variable: Ident, of: &Type, key: &str, is_borrowed: bool| {
-            let of = self.named(of);
+        for argument in arguments {
+            let (key, of) = (argument.key(), self.named(&argument.of));
+            let variable = format_ident!("__argument_{}", key);
             let taken = quote!(<#of as ::raddle::__private::Crosses>::take);
-            read.extend(quote!(let #variable = #taken(&mut #arguments, #key)?;));
-            passed.push(if is_borrowed { quote!(&#variable) } else { quote!(#variable) });
-        };
-        if let Some(receiver) = &self.signature.receiver {
-            next(Ident::new("itself", Span::mixed_site()), &receiver.of, "self", receiver.is_borrowed);
-        }
-        for argument in &self.signature.arguments {
-            let variable = format_ident!("argument_{}", argument.name, span = Span::mixed_site());
-            next(variable, &argument.of, &argument.key(), false);
+            read.extend(quote!(let #variable = #taken(&mut __arguments, #key)?;));
+            passed.push(if argument.is_borrowed { quote!(&#variable) } else { quote!(#variable) });
         }
         (read, passed)
     }
 
     /// The answer to make of what the function has returned.
-    fn answer(&self, output: &Output, names: &Names, returned: TokenStream) -> TokenStream {
-        let form = &names.form;
+    fn answer(&self, output: &Output, returned: TokenStream) -> TokenStream {
         match output {
             Output::Value(of) | Output::Items(of) => {
                 let of = self.named(of);
-                quote!(<#of as ::raddle::__private::Crosses>::answer(&#returned, #form))
+                quote!(<#of as ::raddle::__private::Crosses>::answer(&#returned, __form))
             }
             Output::Result { value, error } => {
                 let (value, error) = (self.named(value), self.named(error));
@@ -117,9 +85,9 @@ impl Entry<'_> {
                     use ::raddle::__private::Unwritten as _;
                     let returned: ::core::result::Result<#value, #error> = #returned;
                     match returned {
-                        ::core::result::Result::Ok(value) => <#value as ::raddle::__private::Crosses>::answer(&value, #form),
+                        ::core::result::Result::Ok(value) => <#value as ::raddle::__private::Crosses>::answer(&value, __form),
                         ::core::result::Result::Err(error) => {
-                            let written = ::raddle::__private::Written(&error).value(#form);
+                            let written = ::raddle::__private::Written(&error).value(__form);
                             ::core::result::Result::Err(<#error as ::raddle::__private::Tells>::failure(&error, written))
                         }
                     }

@@ -1,8 +1,8 @@
 //! The functions that a routine is written as: one that calls it, one that makes a task of it, and the user's own.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{ToTokens, quote};
-use syn::{Attribute, Block, Ident, Visibility};
+use quote::quote;
+use syn::{Attribute, Block, Ident, Type, Visibility};
 
 use super::signature::{Argument, Signature};
 
@@ -10,6 +10,8 @@ use super::signature::{Argument, Signature};
 pub(super) struct Facets<'a> {
     pub(super) attributes: &'a [Attribute],
     pub(super) visibility: &'a Visibility,
+    /// What `Self` is, in an `impl` block.
+    pub(super) itself: Option<&'a Type>,
     pub(super) signature: &'a Signature,
 }
 
@@ -18,7 +20,7 @@ impl Facets<'_> {
     pub(super) fn call(&self, ident: &Ident, name: &TokenStream) -> TokenStream {
         let about = self.picked(&["cfg", "doc", "deprecated"]);
         let (visibility, inputs, call) = (self.visibility, self.inputs(), self.signature.output.call());
-        let count = self.signature.count();
+        let count = self.signature.arguments.len();
         let rewrite = self.rewrite();
         let packed = quote!(::raddle::__private::Packed::new(#count).rewritten_by(#rewrite));
         let packed = self.each(packed, "pack");
@@ -59,6 +61,34 @@ impl Facets<'_> {
         }
     }
 
+    /// The type of the routine's own name, with that in tasks and calls, and with these functions.
+    pub(super) fn beside(
+        &self,
+        ident: &Ident,
+        about: &str,
+        name: &TokenStream,
+        functions: &TokenStream,
+    ) -> TokenStream {
+        let (visibility, conditions) = (self.visibility, self.conditions());
+        quote! {
+            #(#conditions)*
+            #[doc = #about]
+            #[allow(non_camel_case_types, dead_code, reason = "it stands beside a function and has its name")]
+            #visibility struct #ident {
+                _never: ::core::convert::Infallible,
+            }
+
+            #(#conditions)*
+            impl #ident {
+                /// Its name in tasks and calls.
+                #[allow(dead_code, reason = "a program may have no use for it")]
+                #visibility const NAME: &'static str = #name;
+
+                #functions
+            }
+        }
+    }
+
     /// Attributes that say whether there is such a function at all.
     pub(super) fn conditions(&self) -> Vec<&Attribute> {
         self.picked(&["cfg"])
@@ -71,31 +101,30 @@ impl Facets<'_> {
 
     /// Arguments as a function declares them that does not change them.
     fn inputs(&self) -> TokenStream {
-        let receiver = self.signature.receiver.as_ref().map(|receiver| match receiver.is_borrowed {
-            true => quote!(&self),
-            false => quote!(self),
+        let all = self.signature.arguments.iter().map(|Argument { name, of, is_borrowed }| {
+            match (name == "self", is_borrowed) {
+                (true, true) => quote!(&self),
+                (true, false) => quote!(self),
+                (false, _) => quote!(#name: #of),
+            }
         });
-        let others = self.signature.arguments.iter().map(|Argument { name, of }| quote!(#name: #of));
-        let all = receiver.into_iter().chain(others);
         quote!(#(#all),*)
     }
 
     /// A function that writes packed arguments in JSON: for workers that read nothing else, whose types are only known here.
     fn rewrite(&self) -> TokenStream {
-        let count = self.signature.count();
-        let (packed, rewriting) =
-            (Ident::new("packed", Span::mixed_site()), Ident::new("rewriting", Span::mixed_site()));
-        let receiver = self.signature.receiver.as_ref().map(|receiver| (&receiver.of, "self".to_owned()));
-        let others = self.signature.arguments.iter().map(|argument| (&argument.of, argument.key()));
-        let each = receiver.into_iter().chain(others);
-        let each =
-            each.map(|(of, key)| quote!(<#of as ::raddle::__private::Crosses>::rewrite(&mut #rewriting, #key)?;));
+        let arguments = &self.signature.arguments;
+        let count = arguments.len();
+        let each = arguments.iter().map(|argument| {
+            let (of, key) = (&argument.of, argument.key());
+            quote!(<#of as ::raddle::__private::Crosses>::rewrite(&mut __rewriting, #key)?;)
+        });
         let mutability = (count > 0).then(|| quote!(mut));
         quote! {
-            |#packed| {
-                let #mutability #rewriting = ::raddle::__private::Rewriting::of(#packed, #count)?;
+            |__packed| {
+                let #mutability __rewriting = ::raddle::__private::Rewriting::of(__packed, #count)?;
                 #(#each)*
-                ::core::result::Result::Ok(#rewriting.finish())
+                ::core::result::Result::Ok(__rewriting.finish())
             }
         }
     }
@@ -103,17 +132,10 @@ impl Facets<'_> {
     /// `first`, with every argument added to it.
     fn each(&self, first: TokenStream, add: &str) -> TokenStream {
         let add = Ident::new(add, Span::call_site());
-        let mut all = first;
-        let mut then = |of: &dyn ToTokens, value: TokenStream, key: &str| {
-            all = quote!(<#of as ::raddle::__private::Crosses>::#add(#value, #all, #key));
-        };
-        if let Some(receiver) = &self.signature.receiver {
-            then(&receiver.of, if receiver.is_borrowed { quote!(self) } else { quote!(&self) }, "self");
-        }
-        for argument in &self.signature.arguments {
-            let name = &argument.name;
-            then(&argument.of, quote!(&#name), &argument.key());
-        }
-        all
+        self.signature.arguments.iter().fold(first, |all, argument| {
+            let (Argument { name, of, is_borrowed }, key) = (argument, argument.key());
+            let value = if *is_borrowed { quote!(#name) } else { quote!(&#name) };
+            quote!(<#of as ::raddle::__private::Crosses>::#add(#value, #all, #key))
+        })
     }
 }

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Error, ImplItem, ImplItemFn, ItemImpl, Meta, PathArguments, Result, Type, ext::IdentExt};
 
-use super::{entry::Entry, facets::Facets, options, signature::Signature, signature::bare};
+use super::{facets::Facets, options, signature::Signature, signature::bare};
 use crate::Features;
 
 /// What to write for an `impl` block. Without calls, which need a pool, there is nothing of the methods' own names.
@@ -64,16 +64,8 @@ fn method(
         None => quote!(::core::concat!(::core::module_path!(), "::", #place, "::", #plain)),
     };
     let (task, here) = (format_ident!("{}_task", ident), format_ident!("{}_here", ident));
-    let facets = Facets { attributes: attrs, visibility: vis, signature: &signature };
-    let conditions = facets.conditions();
-    let entry = Entry {
-        name: &name,
-        here: quote!(<#itself>::#here),
-        signature: &signature,
-        itself: Some(itself),
-        conditions: &conditions,
-    };
-    let entry = entry.write();
+    let facets = Facets { attributes: attrs, visibility: vis, itself: Some(itself), signature: &signature };
+    let entry = facets.entry(&name, &quote!(<#itself>::#here));
     let call = features.calls.then(|| facets.call(ident, &name));
     let task = features.tasks.then(|| facets.task(&quote!(#task), &plain, &name));
     let here = facets.here(&quote!(#here), &plain, sig, block);

@@ -17,7 +17,7 @@ use quote::quote;
 use syn::{ForeignItemFn, ItemFn, Result, ext::IdentExt};
 
 pub(crate) use self::methods::{expand as expand_impl, untouched};
-use self::{entry::Entry, facets::Facets, signature::Signature};
+use self::{facets::Facets, signature::Signature};
 use crate::Features;
 
 /// What to write for a function. Without calls, which need a pool, there is nothing of its own name but a type.
@@ -34,35 +34,17 @@ pub(crate) fn expand(options: TokenStream, item: TokenStream, features: Features
         Some(name) => quote!(#name),
         None => quote!(::core::concat!(::core::module_path!(), "::", #plain)),
     };
-    let facets = Facets { attributes: &attrs, visibility: &vis, signature: &signature };
+    let facets = Facets { attributes: &attrs, visibility: &vis, itself: None, signature: &signature };
     let call = features.calls.then(|| facets.call(ident, &quote!(#ident::NAME)));
     let task = features.tasks.then(|| facets.task(&quote!(task), &plain, &quote!(Self::NAME)));
     let here = facets.here(&quote!(here), &plain, &sig, &block);
-    let conditions = facets.conditions();
-    let entry =
-        Entry { name: &name, here: quote!(#ident::here), signature: &signature, itself: None, conditions: &conditions };
-    let entry = entry.write();
+    let entry = facets.entry(&name, &quote!(#ident::here));
     let about = format!("The routine `{plain}`: as a task, or run here.");
+    let beside = facets.beside(ident, &about, &name, &quote!(#task #here));
     Ok(quote! {
         #call
 
-        #(#conditions)*
-        #[doc = #about]
-        #[allow(non_camel_case_types, dead_code, reason = "it stands beside a function and has its name")]
-        #vis struct #ident {
-            _never: ::core::convert::Infallible,
-        }
-
-        #(#conditions)*
-        impl #ident {
-            /// Its name in tasks and calls.
-            #[allow(dead_code, reason = "a worker's program may have no use for it")]
-            #vis const NAME: &'static str = #name;
-
-            #task
-
-            #here
-        }
+        #beside
 
         #entry
     })

@@ -8,57 +8,40 @@ use super::output::Output;
 
 /// A function that is to be a routine.
 pub(super) struct Signature {
-    /// What it has of `self`.
-    pub(super) receiver: Option<Receiver>,
+    /// All that travels: a `self` first.
     pub(super) arguments: Vec<Argument>,
     pub(super) output: Output,
     pub(super) is_async: bool,
 }
 
-/// The `self` of a method.
-pub(super) struct Receiver {
-    /// `&self` rather than `self`.
-    pub(super) is_borrowed: bool,
-    /// The word `Self`, where the method has `self`.
-    pub(super) of: Type,
-}
-
-/// One argument of the function, apart from `self`.
+/// One argument of the function.
 pub(super) struct Argument {
     pub(super) name: Ident,
     pub(super) of: Type,
+    /// `&self`, whose type is `Self` all the same.
+    pub(super) is_borrowed: bool,
 }
 
 impl Signature {
     /// Of a function that stands in an `impl` block, or alone.
     pub(super) fn read(signature: &syn::Signature, in_impl: bool) -> Result<Self> {
         check(signature)?;
-        let (mut receiver, mut arguments) = (None, Vec::new());
-        for input in &signature.inputs {
-            match input {
-                FnArg::Receiver(itself) => {
-                    if !in_impl {
-                        return Err(Error::new_spanned(itself, STANDS_ALONE));
-                    }
-                    receiver = Some(self::receiver(itself)?);
-                }
-                FnArg::Typed(input) => arguments.push(argument(input)?),
-            }
-        }
+        let argument = |input: &FnArg| match input {
+            FnArg::Receiver(itself) if !in_impl => Err(Error::new_spanned(itself, STANDS_ALONE)),
+            FnArg::Receiver(itself) => receiver(itself),
+            FnArg::Typed(input) => self::argument(input),
+        };
+        let arguments = signature.inputs.iter().map(argument).collect::<Result<Vec<_>>>()?;
         let output = Output::read(signature)?;
         if !in_impl && let Some(word) = mentions_self(signature.to_token_stream()) {
             return Err(Error::new_spanned(word, STANDS_ALONE));
         }
-        if let (Output::Items(_), Some(Receiver { is_borrowed: true, of })) = (&output, &receiver) {
+        let borrowed = arguments.iter().find(|argument| argument.is_borrowed);
+        if let (Output::Items(_), Some(itself)) = (&output, borrowed) {
             let message = "the stream outlives the copy that `&self` would borrow from: take `self`";
-            return Err(Error::new_spanned(of, message));
+            return Err(Error::new_spanned(&itself.of, message));
         }
-        Ok(Self { receiver, arguments, output, is_async: signature.asyncness.is_some() })
-    }
-
-    /// How many arguments travel.
-    pub(super) fn count(&self) -> usize {
-        usize::from(self.receiver.is_some()) + self.arguments.len()
+        Ok(Self { arguments, output, is_async: signature.asyncness.is_some() })
     }
 }
 
@@ -90,7 +73,7 @@ fn check(signature: &syn::Signature) -> Result<()> {
     Ok(())
 }
 
-fn receiver(receiver: &syn::Receiver) -> Result<Receiver> {
+fn receiver(receiver: &syn::Receiver) -> Result<Argument> {
     let is_borrowed = match &receiver.kind {
         ReceiverKind::Value => false,
         ReceiverKind::Reference(_, None, None) => true,
@@ -102,7 +85,7 @@ fn receiver(receiver: &syn::Receiver) -> Result<Receiver> {
         _ => return Err(Error::new_spanned(receiver, "a routine takes `self` or `&self`")),
     };
     let of = Type::Verbatim(quote_spanned!(receiver.self_token.span=> Self));
-    Ok(Receiver { is_borrowed, of })
+    Ok(Argument { name: receiver.self_token.into(), of, is_borrowed })
 }
 
 fn argument(input: &syn::PatType) -> Result<Argument> {
@@ -117,7 +100,7 @@ fn argument(input: &syn::PatType) -> Result<Argument> {
         Type::ImplTrait(any) => {
             Err(Error::new_spanned(any, "`impl Trait` is generic, and a routine cannot be: name the type"))
         }
-        _ => Ok(Argument { name: name.ident.clone(), of: (*input.ty).clone() }),
+        _ => Ok(Argument { name: name.ident.clone(), of: (*input.ty).clone(), is_borrowed: false }),
     }
 }
 

@@ -142,13 +142,13 @@ fn arguments_are_written_in_json_by_their_types() {
     has(
         &written(quote! { fn f(a: u8, b: Vec<u8>) {} }),
         &[
-            "::raddle::__private::Packed::new(2usize).rewritten_by(|packed| {",
-            "<Vec<u8> as ::raddle::__private::Crosses>::rewrite(&mut rewriting, \"b\")?;",
+            "::raddle::__private::Packed::new(2usize).rewritten_by(|__packed| {",
+            "<Vec<u8> as ::raddle::__private::Crosses>::rewrite(&mut __rewriting, \"b\")?;",
         ],
     );
     has(
         &written_impl(quote! { impl P { #[routine] fn f(&self) {} } }),
-        &["<Self as ::raddle::__private::Crosses>::rewrite(&mut rewriting, \"self\")?;"],
+        &["<Self as ::raddle::__private::Crosses>::rewrite(&mut __rewriting, \"self\")?;"],
     );
 }
 
@@ -211,11 +211,11 @@ fn methods_stay_in_their_block_and_are_registered_beside_it() {
             "pub fn scale_task(self, by: f64) -> ::raddle::Task<Self>",
             "pub async fn scale_here(mut self, by: f64) -> Self { self }",
             "::core::concat!(::core::module_path!(), \"::\", \"geometry::Point\", \"::\", \"scale\")",
-            "<geometry::Point as ::raddle::__private::Crosses>::take(&mut arguments, \"self\")?",
+            "<geometry::Point as ::raddle::__private::Crosses>::take(&mut __arguments, \"self\")?",
             "fn length(&self) -> ::raddle::Call<f64>",
-            "<geometry::Point>::length_here(&itself)",
+            "<geometry::Point>::length_here(&__argument_self)",
             "fn nearest(of: Vec<Self>) -> ::raddle::Call<Self, Empty>",
-            "<Vec<geometry::Point> as ::raddle::__private::Crosses>::take(&mut arguments, \"of\")?",
+            "<Vec<geometry::Point> as ::raddle::__private::Crosses>::take(&mut __arguments, \"of\")?",
             "fn other(&mut self) {}",
             "const ZERO",
         ],

@@ -30,27 +30,18 @@ pub async fn attempt(
     mut choose: impl FnMut(&Candidates<'_>) -> Option<usize> + Send,
 ) -> Result<Replies, CallError> {
     let (workers, began) = (context.workers(), Instant::now());
-    let (mut asked, mut late_for, mut refusals) = (Vec::new(), Vec::new(), Refusals::default());
+    let (mut asked, mut refusals) = (Vec::new(), Refusals::default());
     let mut unmet = Unmet::default();
     loop {
-        let Some(Choice { place, is_ejected }) = next(&workers, &asked, &late_for, &unmet, &mut choose) else {
-            let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
-            match unmet.meet(&workers, &mut asked, left).await? {
-                Some(silent) => {
-                    silent.into_iter().for_each(|(place, error)| refusals.hear(context, &workers[place], error))
-                }
-                None => return Err(refusals.verdict()),
-            }
+        let Some(place) = next(&workers, &asked, &unmet, &mut choose) else {
+            // Callers have a timer around this.
+            let Some(silent) = unmet.meet(&workers, &mut asked).await else { return Err(refusals.verdict()) };
+            silent.into_iter().for_each(|(place, error)| refusals.hear(context, &workers[place], error));
             continue;
         };
         let worker = &workers[place];
         let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
         let under_way = worker.standing.ask(Instant::now(), left);
-        if !under_way.was_admitted && !is_ejected {
-            // Somebody else was quicker to try it, or to find out that it is no use now.
-            late_for.push(place);
-            continue;
-        }
         asked.push(place);
         // To find out that a machine is gone takes time, which whoever has others to ask need not have.
         let wait = if asked.len() < workers.len() { Wait::Briefly } else { Wait::ForIt };
@@ -73,25 +64,17 @@ pub async fn attempt(
     }
 }
 
-struct Choice {
-    place: usize,
-    /// It is asked because nobody else is left.
-    is_ejected: bool,
-}
-
 fn next(
     workers: &[Entry],
     asked: &[usize],
-    late_for: &[usize],
     unmet: &Unmet,
     choose: &mut impl FnMut(&Candidates<'_>) -> Option<usize>,
-) -> Option<Choice> {
+) -> Option<usize> {
     let now = Instant::now();
     [false, true].into_iter().find_map(|ejected_too| {
-        let candidates = Candidates { workers, asked, late_for, unmet: &unmet.0, ejected_too, now };
-        // Whoever else is named may not be asked. What is thought of them may have changed meanwhile, and is looked at when they are.
-        let place = choose(&candidates).filter(|place| candidates.is_open(*place))?;
-        Some(Choice { place, is_ejected: ejected_too })
+        let candidates = Candidates { workers, asked, unmet: &unmet.0, ejected_too, now };
+        // Whoever else is named may not be asked.
+        choose(&candidates).filter(|place| candidates.get(*place).is_some())
     })
 }
 
@@ -100,7 +83,6 @@ fn next(
 pub struct Candidates<'a> {
     pub(super) workers: &'a [Entry],
     pub(super) asked: &'a [usize],
-    pub(super) late_for: &'a [usize],
     /// Who has to wait until all others were asked, by place. Nobody, if there is nothing.
     pub(super) unmet: &'a [bool],
     /// Nobody else is left.
@@ -117,14 +99,9 @@ impl<'a> Candidates<'a> {
     /// The candidate at this place.
     pub fn get(&self, place: usize) -> Option<&'a Entry> {
         let worker = self.workers.get(place)?;
-        let may = self.is_open(place) && (self.ejected_too || worker.standing.admits(self.now));
-        may.then_some(worker)
-    }
-
-    fn is_open(&self, place: usize) -> bool {
-        let is_late = !self.ejected_too && self.late_for.contains(&place);
         let is_unmet = self.unmet.get(place) == Some(&true);
-        place < self.workers.len() && !is_unmet && !self.asked.contains(&place) && !is_late
+        let may = !is_unmet && !self.asked.contains(&place);
+        (may && (self.ejected_too || worker.standing.admits(self.now))).then_some(worker)
     }
 
     /// All candidates, each with its place.

@@ -186,7 +186,7 @@ impl Entry {
         let outcome = self.factory.connect().dispatch_in_turn(call, timeout, wait, || under_way.send()).await;
         under_way.hear(outcome.as_ref().err());
         let mut replies = outcome?;
-        replies.account_to(under_way);
+        replies.hold(under_way);
         Ok(replies)
     }
 

@@ -50,7 +50,7 @@
 mod attempt;
 mod breaker;
 mod context;
-mod dice;
+mod into;
 mod key;
 mod latency;
 mod least_loaded;
@@ -70,6 +70,7 @@ pub(crate) use self::key::hash_key;
 pub use self::{
     attempt::{Candidates, attempt},
     context::{Context, Entry},
+    into::{ByAsyncFactory, ByFactory, ByValue, IntoBalancer, MakeBalancer},
     least_loaded::LeastLoaded,
     power_of_two::PowerOfTwo,
     round_robin::RoundRobin,

@@ -1,11 +1,14 @@
 //! The better one of two workers.
 
-use std::time::Duration;
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::{Balancer, Candidates, Context, Entry, attempt, dice::Dice};
+use super::{Balancer, Candidates, Context, Entry, attempt};
 use crate::{
     CallError,
     connection::{Outgoing, Replies},
@@ -15,21 +18,13 @@ use crate::{
 ///
 /// Two are enough to avoid nearly all that are busy, and it does not matter how many workers there are. Nor do all callers run to the one worker
 /// that looks best to all of them. A worker that becomes slow is noticed with its first slow call, and trusted again bit by bit.
-#[derive(Debug)]
-pub struct PowerOfTwo {
-    dice: Dice,
-}
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PowerOfTwo;
 
 impl PowerOfTwo {
     /// A new one.
     pub fn new() -> Self {
-        Self { dice: Dice::new() }
-    }
-}
-
-impl Default for PowerOfTwo {
-    fn default() -> Self {
-        Self::new()
+        Self
     }
 }
 
@@ -41,14 +36,20 @@ impl Balancer for PowerOfTwo {
         context: &Context,
         timeout: Option<Duration>,
     ) -> Result<Replies, CallError> {
-        attempt(call, context, timeout, |candidates| choose(candidates, &self.dice)).await
+        attempt(call, context, timeout, |candidates| choose(candidates, random)).await
     }
 }
 
-pub(super) fn choose(candidates: &Candidates<'_>, dice: &Dice) -> Option<usize> {
+/// A number below `end`, which is not 0. No secret hangs on it: each `RandomState` has other keys.
+fn random(end: usize) -> usize {
+    (RandomState::new().hash_one(()) % end as u64) as usize
+}
+
+/// `below` gives numbers below another.
+pub(super) fn choose(candidates: &Candidates<'_>, below: impl Fn(usize) -> usize) -> Option<usize> {
     let places = candidates.places();
     if places >= 2 {
-        let (one, other) = two(places, dice);
+        let (one, other) = two(places, &below);
         if let (Some(first), Some(second)) = (candidates.get(one), candidates.get(other)) {
             return Some(if is_better(second, first, candidates.now) { other } else { one });
         }
@@ -59,7 +60,7 @@ pub(super) fn choose(candidates: &Candidates<'_>, dice: &Dice) -> Option<usize> 
         [] => None,
         [(place, _)] => Some(place),
         _ => {
-            let (one, other) = two(all.len(), dice);
+            let (one, other) = two(all.len(), &below);
             let ((one, first), (other, second)) = (all[one], all[other]);
             Some(if is_better(second, first, candidates.now) { other } else { one })
         }
@@ -67,9 +68,9 @@ pub(super) fn choose(candidates: &Candidates<'_>, dice: &Dice) -> Option<usize> 
 }
 
 /// Two different numbers below `end`, which is 2 at least.
-fn two(end: usize, dice: &Dice) -> (usize, usize) {
-    let one = dice.below(end);
-    (one, (one + 1 + dice.below(end - 1)) % end)
+fn two(end: usize, below: impl Fn(usize) -> usize) -> (usize, usize) {
+    let one = below(end);
+    (one, (one + 1 + below(end - 1)) % end)
 }
 
 fn is_better(this: &Entry, than: &Entry, now: Instant) -> bool {

@@ -16,7 +16,7 @@ use super::{
     breaker::{Happening, Health},
     latency::Latency,
 };
-use crate::{Blame, RpcError, Uid, connection::Account};
+use crate::{Blame, RpcError, Uid};
 
 /// What is known of a worker.
 pub(super) struct Standing {
@@ -46,8 +46,6 @@ pub(super) struct UnderWay {
     /// When it was its turn to be sent. Until then it waits on this side, of which the worker knows nothing.
     sent: Option<Instant>,
     timeout: Option<Duration>,
-    /// The worker was worth asking.
-    pub(super) was_admitted: bool,
     /// It is to find out whether the worker is well again.
     is_trial: bool,
     heard: Heard,
@@ -98,7 +96,6 @@ impl Standing {
             began: now,
             sent: None,
             timeout,
-            was_admitted: before.admits(now),
             is_trial: before != after,
             heard: Heard::Nothing,
         }
@@ -158,13 +155,6 @@ impl UnderWay {
     }
 }
 
-impl Account for UnderWay {
-    fn lost(&mut self) {
-        // It had taken the call, and no other is refused because of that; but it may be gone.
-        (self.standing.doubt)();
-    }
-}
-
 impl fmt::Debug for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { uid, in_flight, known, .. } = self;
@@ -221,7 +211,7 @@ mod tests {
         let doubt = Box::new(move || _ = counted.fetch_add(1, Ordering::Relaxed));
         let standing = Arc::new(Standing::new(Uid::new(), doubt));
         let ask = || standing.ask(Instant::now(), Some(Duration::from_secs(2)));
-        for code in [Code::ResourceExhausted, Code::NotFound, Code::InvalidArgument, Code::Cancelled] {
+        for code in [Code::ResourceExhausted, Code::NotFound, Code::InvalidArgument] {
             refuse(&standing, code);
         }
         ask().hear(None);
@@ -230,16 +220,12 @@ mod tests {
             refuse(&standing, Code::Unavailable);
         }
         ask().hear(Some(&RpcError::lost("gone")));
-        // One that was taken, and of which nothing is heard any more.
-        let mut taken = ask();
-        taken.hear(None);
-        taken.lost();
         // One that nobody could wait for any longer.
         let mut late = ask();
         late.send();
         tokio::time::advance(Duration::from_secs(2)).await;
         drop(late);
-        assert_eq!(doubts.load(Ordering::Relaxed), 8);
+        assert_eq!(doubts.load(Ordering::Relaxed), 7);
     }
 
     #[tokio::test(start_paused = true)]
@@ -265,7 +251,7 @@ mod tests {
             (Code::NotFound, true),
             (Code::FailedPrecondition, true),
             (Code::InvalidArgument, true),
-            (Code::Cancelled, true),
+            (Code::Cancelled, false),
         ] {
             let standing = standing();
             (0..3).for_each(|_| refuse(&standing, code));

@@ -3,14 +3,12 @@
 //! What a discovery tells may be made up, or long gone: where nobody answers, it takes a second to find that out, and there may be a thousand such places.
 //! Whoever asked them one by one would never come to those that are there.
 
-use std::time::Duration;
-
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::Entry;
 use crate::{
-    CallError, RpcError,
+    RpcError,
     connection::{Wait, Way},
 };
 
@@ -33,16 +31,11 @@ impl Unmet {
     }
 
     /// Tries some of them, until there is a way to one: it waits no longer then. Returns those that were tried in vain; `None` if nobody was left.
-    pub(super) async fn meet(
-        &mut self,
-        workers: &[Entry],
-        asked: &mut Vec<usize>,
-        left: Option<Duration>,
-    ) -> Result<Option<Unreached>, CallError> {
+    pub(super) async fn meet(&mut self, workers: &[Entry], asked: &mut Vec<usize>) -> Option<Unreached> {
         let places = (0..self.0.len()).filter(|place| self.0[*place] && !asked.contains(place));
         let places: Vec<_> = places.take(AT_ONCE + 1).collect();
         if places.is_empty() {
-            return Ok(None);
+            return None;
         }
         // To find out that a machine is gone takes time, which whoever has others to ask need not have.
         let wait = if places.len() > AT_ONCE { Wait::Briefly } else { Wait::ForIt };
@@ -50,21 +43,15 @@ impl Unmet {
         let mut tries: FuturesUnordered<_> =
             tries.map(|place| async move { (place, workers[place].factory.reach(wait).await) }).collect();
         let mut unreached = Unreached::new();
-        let meeting = async {
-            while let Some((place, outcome)) = tries.next().await {
-                let Err(error) = outcome else {
-                    self.0[place] = false;
-                    return;
-                };
-                workers[place].standing.ask(Instant::now(), None).hear(Some(&error));
-                asked.push(place);
-                unreached.push((place, error));
-            }
-        };
-        match left {
-            None => meeting.await,
-            Some(left) => timeout(left, meeting).await.map_err(|_| CallError::TimedOut)?,
+        while let Some((place, outcome)) = tries.next().await {
+            let Err(error) = outcome else {
+                self.0[place] = false;
+                break;
+            };
+            workers[place].standing.ask(Instant::now(), None).hear(Some(&error));
+            asked.push(place);
+            unreached.push((place, error));
         }
-        Ok(Some(unreached))
+        Some(unreached)
     }
 }

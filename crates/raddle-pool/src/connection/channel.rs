@@ -3,10 +3,9 @@
 use std::{
     fmt, io,
     pin::pin,
-    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
 
-use raddle_wire::v1;
 use tokio::{
     runtime::Handle,
     sync::Semaphore,
@@ -15,6 +14,8 @@ use tokio::{
 use tonic::{Code, Status};
 
 use super::{
+    Outgoing,
+    link::How,
     reach::{AGAIN, Reach, SLOW, Wait},
     replies::{self, Replies, Turn, distrusted},
     target::{CONNECT, Target},
@@ -35,7 +36,6 @@ pub(crate) struct Channel {
     /// Where it was made: what a connection needs runs there, whatever runtime a caller is on. If that was outside of any, where it is first used.
     runtime: OnceLock<Handle>,
     permits: Arc<Semaphore>,
-    transport: RwLock<Option<Arc<Transport>>>,
     reach: Reach,
     /// What the worker has said that it reads, when it has refused something else.
     encoding: OnceLock<Encoding>,
@@ -60,7 +60,6 @@ impl Channel {
             limit,
             runtime,
             permits: Arc::new(Semaphore::new(limit.clamp(1, Semaphore::MAX_PERMITS))),
-            transport: RwLock::default(),
             reach: Reach::default(),
             encoding: OnceLock::new(),
         }
@@ -79,7 +78,7 @@ impl Channel {
 
     /// What is known of the way without asking anybody.
     pub(super) fn way(&self) -> Way {
-        match self.known() {
+        match self.reach.known() {
             Some(_) => Way::Open,
             None if self.reach.says_nothing() => Way::Silent,
             None => Way::Unknown,
@@ -111,14 +110,14 @@ impl Channel {
     /// Sends a call whose turn it is. Returns when it has been taken.
     pub(super) async fn dispatch(
         self: &Arc<Self>,
-        call: &v1::Call,
+        call: &Outgoing,
         encoding: Encoding,
         mut turn: Turn,
         wait: Wait,
     ) -> Result<Replies, RpcError> {
         for _ in 0..AGAIN_AT_MOST {
             let transport = self.transport(wait).await?;
-            let refused = match transport.send(call.clone()).await {
+            let refused = match transport.send(call.written_in(encoding)?).await {
                 Ok(answers) => match Replies::new(answers, encoding, turn).once_taken().await {
                     Ok(replies) => return Ok(replies),
                     Err(refused) => refused,
@@ -129,7 +128,7 @@ impl Channel {
                 }
             };
             // It was quiet, and had to make room for others just when there was something to say: that was not taken.
-            if refused.may_have_begun || !transport.has_made_room() {
+            if refused.may_have_begun || transport.lost() != Some(How::ForOthers) {
                 return Err(refused);
             }
             turn = self.turn().await?;
@@ -138,7 +137,7 @@ impl Channel {
     }
 
     async fn transport(self: &Arc<Self>, wait: Wait) -> Result<Arc<Transport>, RpcError> {
-        match self.known() {
+        match self.reach.known() {
             Some(known) => Ok(known),
             None => self.connect(wait).await,
         }
@@ -147,28 +146,12 @@ impl Channel {
     /// The way, where there was none a moment ago.
     async fn connect(self: &Arc<Self>, wait: Wait) -> Result<Arc<Transport>, RpcError> {
         let target = self.target.clone()?;
-        let is_cut =
-            self.transport.read().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|last| last.is_cut());
-        let asked = self.reach.ask(is_cut);
+        let asked = self.reach.ask();
         if asked.is_mine {
-            // Somebody may have opened one between the look and the question. A second would take its place, and end it with all that runs over it.
-            if let Some(known) = self.known() {
-                self.reach.reached();
-                return Ok(known);
-            }
             // Ends when there is a way, or the worker has answered otherwise, or nobody has the channel any more.
             self.runtime.get_or_init(Handle::current).spawn(open(Opening(Arc::downgrade(self)), target));
         }
-        let failed = self.reach.wait(asked, wait).await;
-        // It may have come and gone.
-        let lost = || RpcError::refused(Code::Unavailable, "the worker is gone");
-        self.known().ok_or_else(|| failed.unwrap_or_else(lost))
-    }
-
-    /// The way, if it is open.
-    fn known(&self) -> Option<Arc<Transport>> {
-        let transport = self.transport.read().unwrap_or_else(PoisonError::into_inner);
-        transport.as_ref().filter(|transport| transport.is_open()).cloned()
+        self.reach.wait(asked, wait).await
     }
 }
 
@@ -206,8 +189,7 @@ async fn open(mut opening: Opening, target: Target) {
         let Some(channel) = std::mem::take(&mut opening.0).upgrade() else { return };
         match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(transport) => {
-                *channel.transport.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(transport));
-                return channel.reach.reached();
+                return channel.reach.reached(Arc::new(transport));
             }
             Err(error) if !channel.reach.failed(&error, unreached(&error)) => return,
             Err(_) => opening.0 = Arc::downgrade(&channel),
@@ -249,7 +231,7 @@ mod tests {
     };
 
     use super::{super::link::Link, *};
-    use crate::link::{Raw, Socket};
+    use crate::link::Socket;
 
     /// As a worker that stands still: the system connects, and nobody says anything.
     fn silent() -> (tempfile::TempDir, UnixListener, Arc<Channel>) {
@@ -288,13 +270,12 @@ mod tests {
         let (_folder, listener, channel) = silent();
         let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        let first = Arc::new(Transport::Link(Link::new(Socket::new(Raw::Unix(ours), None)).unwrap()));
-        *channel.transport.write().unwrap() = Some(Arc::clone(&first));
+        let first = Arc::new(Transport::Link(Link::new(Socket::new(ours.into(), false, None)).unwrap()));
+        channel.reach.reached(Arc::clone(&first));
         let link = timeout(CONNECT, channel.connect(Wait::ForIt)).await.expect("nobody is waited for");
         assert!(Arc::ptr_eq(&link.unwrap(), &first));
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
-        assert!(channel.reach.ask(false).is_mine, "whoever needs one later opens it");
     }
 
     #[tokio::test]
@@ -310,7 +291,7 @@ mod tests {
             let mut greeting = [0; GREETING.len()];
             stream.read_exact(&mut greeting).await.unwrap();
             stream.write_all(&GREETING).await.unwrap();
-            while channel.known().is_none() {
+            while channel.reach.known().is_none() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
@@ -334,9 +315,9 @@ mod tests {
         assert!(other.block_on(channel.transport(Wait::ForIt)).is_ok());
         let _worker = answering.join().unwrap();
         other.shutdown_background();
-        assert!(channel.known().is_some(), "the caller's runtime is not the connection's");
+        assert!(channel.reach.known().is_some(), "the caller's runtime is not the connection's");
         home.shutdown_timeout(CONNECT);
-        assert!(channel.known().is_none());
+        assert!(channel.reach.known().is_none());
         let again = async { timeout(CONNECT, channel.transport(Wait::ForIt)).await.expect("at once") };
         let error = runtime().block_on(again).err().unwrap();
         assert_eq!((error.code, error.may_have_begun), (Code::Unavailable, false));

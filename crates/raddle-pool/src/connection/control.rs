@@ -1,7 +1,5 @@
 //! Words to a worker that are no calls: how it is, and that it is to stop.
 
-use std::sync::Arc;
-
 use raddle_wire::v1::{self, worker_client::WorkerClient};
 use tonic::{Response, transport};
 
@@ -20,7 +18,7 @@ impl Control {
 
     /// The same, over TLS if there are credentials.
     pub fn with_credentials(address: &str, credentials: Option<&WorkerCredentials>) -> Result<Self, RpcError> {
-        Target::new(address, credentials).map(|target| Self(target.client(&Arc::default())))
+        Target::new(address, credentials).map(|target| Self(target.client()))
     }
 
     /// Asks the worker what it is, and what it is doing.

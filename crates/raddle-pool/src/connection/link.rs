@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fs::File,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -14,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use raddle_wire::{
-    DecodeError, Message,
+    Message,
     frame::{Frame, MAX_HEAD},
     v1::{self, answer, request},
 };
@@ -32,7 +33,7 @@ use super::{
 };
 use crate::{
     RpcError, encoding,
-    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Raw, Read, Socket, WINDOW, cost},
+    link::{Closed, FEW, HALF, Haste, Inbox, Outbox, Read, Socket, WINDOW, cost},
 };
 
 /// How long it may take to hear what a worker has said that hears nothing more.
@@ -51,8 +52,7 @@ struct Shared {
     next: AtomicU64,
     /// Something was heard since this was last looked at.
     is_heard: AtomicBool,
-    /// Nobody watches, for nobody calls. Whoever does says so.
-    is_unwatched: AtomicBool,
+    /// Tells that there is a call where there was none.
     called: Notify,
 }
 
@@ -70,10 +70,10 @@ struct Lost {
 
 /// How a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+pub(super) enum How {
     /// The worker has said that it does: it has answered all that it took.
     InGoodOrder,
-    /// The same, for others to have room. Whoever has something to say connects again.
+    /// The same, for other callers to have room: calls that it refuses were not taken, and may be sent again.
     ForOthers,
     /// It has broken.
     Broken,
@@ -103,15 +103,6 @@ struct Steps {
     cost: u32,
 }
 
-/// What no other version of Raddle says.
-#[derive(Debug, thiserror::Error)]
-enum Nonsense {
-    #[error("the head of a frame cannot be read: {0}")]
-    Head(#[from] DecodeError),
-    #[error("more was sent than there is room for")]
-    TooMuch,
-}
-
 /// One call over a link. When it is dropped before its end, it is cancelled.
 pub(crate) struct LinkCall {
     id: u64,
@@ -132,7 +123,6 @@ impl Link {
             calls: Mutex::default(),
             next: AtomicU64::new(1),
             is_heard: AtomicBool::new(false),
-            is_unwatched: AtomicBool::new(true),
             called: Notify::new(),
         });
         let readable = socket.readable()?;
@@ -143,23 +133,9 @@ impl Link {
         Ok(Self { shared, watch })
     }
 
-    /// Whether calls can still be made.
-    pub(crate) fn is_open(&self) -> bool {
-        self.shared.calls().lost.is_none()
-    }
-
-    /// Whether there is no link any more because nothing was heard.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.is_lost(How::Cut)
-    }
-
-    /// Whether there is no link any more because others needed the room.
-    pub(crate) fn has_made_room(&self) -> bool {
-        self.is_lost(How::ForOthers)
-    }
-
-    fn is_lost(&self, how: How) -> bool {
-        self.shared.calls().lost.as_ref().is_some_and(|lost| lost.how == how)
+    /// How it has ended. `None` while calls can still be made.
+    pub(super) fn lost(&self) -> Option<How> {
+        self.shared.calls().lost.as_ref().map(|lost| lost.how)
     }
 
     /// Sends a call. An error means that it was not sent.
@@ -181,7 +157,7 @@ impl Link {
             calls.open.insert(id, Arc::clone(&slot));
             calls.open.len()
         };
-        if shared.is_unwatched.swap(false, Ordering::Relaxed) {
+        if open == 1 {
             shared.called.notify_one();
         }
         if shared.outbox.push(id, &request, arguments, haste(open)).is_err() {
@@ -298,7 +274,7 @@ impl Drop for LinkCall {
     }
 }
 
-async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
+async fn read(socket: Arc<Socket>, readable: AsyncFd<File>, link: Arc<Shared>) {
     let ending = Ending(link);
     let (link, mut inbox, mut leaves) = (&ending.0, Inbox::new(), None);
     let reason = loop {
@@ -306,25 +282,21 @@ async fn read(socket: Arc<Socket>, readable: AsyncFd<Raw>, link: Arc<Shared>) {
             Ok(ready) => ready,
             Err(error) => break error.to_string(),
         };
-        let mut wrong = None;
-        let read = inbox.read(&socket, |frame| match deliver(frame, link) {
-            Ok(Heard::OfCall) => {}
-            Ok(Heard::Leave(how)) => leaves = Some(how),
-            Err(error) => wrong = Some(error),
+        let read = inbox.read(&socket, |frame| {
+            leaves = deliver(frame, link)?.or(leaves);
+            Ok(())
         });
         link.is_heard.store(true, Ordering::Relaxed);
-        link.outbox.stand_in();
         if let Some(how) = leaves {
             let reason =
                 if how == How::ForOthers { "the worker has too many callers" } else { "the worker is stopping" };
             return link.lose(reason, how);
         }
-        match (read, wrong) {
-            (Ok(Read::Some), None) => {}
-            (Ok(Read::All), None) => ready.clear_ready(),
-            (Ok(Read::Last), None) => break "it has hung up".to_owned(),
-            (Ok(_), Some(error)) => break error.to_string(),
-            (Err(error), _) => break error.to_string(),
+        match read {
+            Ok(Read::Some) => {}
+            Ok(Read::All) => ready.clear_ready(),
+            Ok(Read::Last) => break "it has hung up".to_owned(),
+            Err(error) => break error.to_string(),
         }
     };
     link.lose(&format!("the worker is gone ({reason})"), How::Broken);
@@ -341,22 +313,16 @@ async fn write(link: Arc<Shared>) {
 
 /// Looks after a worker, as long as somebody waits for it to say something: one that is silent is asked whether it is there.
 async fn watch(link: Arc<Shared>, socket: Arc<Socket>) {
-    let mut pulse = Pulse::new(socket.is_far());
+    let mut pulse = Pulse::new(socket.is_far);
     loop {
-        if link.is_unwatched.load(Ordering::Relaxed) {
-            link.called.notified().await;
-            pulse = Pulse::new(socket.is_far());
-        }
         link.is_heard.store(false, Ordering::Relaxed);
         sleep(pulse.pause()).await;
         let is_heard = link.is_heard.load(Ordering::Relaxed);
         if !is_heard && link.calls().open.is_empty() {
-            link.is_unwatched.store(true, Ordering::Relaxed);
-            // A call that came before that was said would not have said anything.
-            if link.calls().open.is_empty() {
-                continue;
-            }
-            link.is_unwatched.store(false, Ordering::Relaxed);
+            // No call waits for the worker. A call that came since has left its permit.
+            link.called.notified().await;
+            pulse = Pulse::new(socket.is_far);
+            continue;
         }
         let has_moved = link.outbox.has_moved();
         // Only where it counts: it is asked of the system.
@@ -383,13 +349,8 @@ impl Drop for Ending {
     }
 }
 
-/// What a frame was about.
-enum Heard {
-    OfCall,
-    Leave(How),
-}
-
-fn deliver(frame: Frame, link: &Shared) -> Result<Heard, Nonsense> {
+/// Passes on what a frame is about. Returns how the link ends, if that is what it says.
+fn deliver(frame: Frame, link: &Shared) -> io::Result<Option<How>> {
     let Frame { head, body } = frame;
     let v1::Answer { id, what } = v1::Answer::decode(head)?;
     let step = match what {
@@ -403,10 +364,10 @@ fn deliver(frame: Frame, link: &Shared) -> Result<Heard, Nonsense> {
             Step::Refused(RpcError { reads, ..RpcError::refused(Code::from_i32(code), message) })
         }
         Some(answer::What::Leave(v1::Leave { crowded })) => {
-            return Ok(Heard::Leave(if crowded { How::ForOthers } else { How::InGoodOrder }));
+            return Ok(Some(if crowded { How::ForOthers } else { How::InGoodOrder }));
         }
         // Or of a later version, which has promised not to need an answer.
-        Some(answer::What::Pong(_)) | None => return Ok(Heard::OfCall),
+        Some(answer::What::Pong(_)) | None => return Ok(None),
     };
     let slot = {
         let mut calls = link.calls();
@@ -414,9 +375,9 @@ fn deliver(frame: Frame, link: &Shared) -> Result<Heard, Nonsense> {
     };
     // A call that was cancelled meanwhile is not there.
     if slot.is_some_and(|slot| !slot.put(step)) {
-        return Err(Nonsense::TooMuch);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "more was sent than there is room for"));
     }
-    Ok(Heard::OfCall)
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ mod reach;
 mod replies;
 mod target;
 mod transport;
-mod watched;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,11 +23,7 @@ pub use self::{
     outgoing::Outgoing,
     replies::Replies,
 };
-pub(crate) use self::{
-    channel::Way,
-    reach::Wait,
-    replies::{Account, Step},
-};
+pub(crate) use self::{channel::Way, reach::Wait, replies::Step};
 use crate::{
     RpcError,
     credentials::WorkerCredentials,
@@ -110,10 +105,9 @@ impl Connection {
         let handing_over = async {
             let channel = &self.channel;
             let encoding = channel.encoding().unwrap_or(self.encoding);
-            let first = call.written_in(encoding)?;
             let turn = channel.turn().await?;
             is_sent();
-            let refused = match channel.dispatch(first, encoding, turn, wait).await {
+            let refused = match channel.dispatch(&call, encoding, turn, wait).await {
                 Err(error) => error,
                 taken => return taken,
             };
@@ -122,7 +116,7 @@ impl Connection {
             let Some(instead) = instead else { return Err(refused) };
             channel.is_to_be_called_in(instead);
             let turn = channel.turn().await?;
-            channel.dispatch(call.written_in(instead)?, instead, turn, wait).await
+            channel.dispatch(&call, instead, turn, wait).await
         };
         match timeout {
             None => handing_over.await,

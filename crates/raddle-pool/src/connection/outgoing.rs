@@ -1,9 +1,6 @@
 //! A call on its way to a worker, before it is known which one that will be.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use raddle_core::routine::{Encoding, Rewrite};
@@ -18,21 +15,17 @@ use crate::{
 };
 
 /// A call on its way to a worker. Cheap to clone: it may have to be offered to several.
-#[derive(Clone, Debug)]
-pub struct Outgoing {
-    parcel: Arc<Parcel>,
-    /// Calls with the same are to go to the same worker, where a balancer looks at it.
-    key: Option<u64>,
-}
+#[derive(Clone)]
+pub struct Outgoing(Arc<Inner>);
 
-struct Parcel {
+struct Inner {
     /// In MessagePack.
     call: v1::Call,
-    /// What it takes to write it in JSON.
+    /// What it takes to write it in JSON, for a worker that reads nothing else.
     rewrite: Rewrite,
     values: Values,
-    /// The same in JSON, made for the first worker that reads nothing else. Most calls never meet one.
-    json: OnceLock<Result<v1::Call, String>>,
+    /// Calls with the same are to go to the same worker, where a balancer looks at it.
+    key: Option<u64>,
 }
 
 impl Outgoing {
@@ -42,45 +35,41 @@ impl Outgoing {
         fits(arguments)?;
         let context = context::written(&values, encoding)?;
         let call = v1::Call { context, encoding: encoding::number(encoding), ..call };
-        Ok(Self { parcel: Arc::new(Parcel { call, rewrite, values, json: OnceLock::new() }), key })
+        Ok(Self(Arc::new(Inner { call, rewrite, values, key })))
     }
 
     /// The name of the routine.
     pub fn routine(&self) -> &str {
-        &self.parcel.call.routine
+        &self.0.call.routine
     }
 
     /// Its arguments, in MessagePack, whatever its worker reads.
     pub fn arguments(&self) -> &Bytes {
-        &self.parcel.call.arguments
+        &self.0.call.arguments
     }
 
     /// Calls with the same key are to go to the same worker.
     pub fn key(&self) -> Option<u64> {
-        self.key
+        self.0.key
     }
 
     /// The call as it is sent to who reads this, if it can be written like that.
-    pub(super) fn written_in(&self, encoding: Encoding) -> Result<&v1::Call, RpcError> {
+    pub(super) fn written_in(&self, encoding: Encoding) -> Result<v1::Call, RpcError> {
         match encoding {
-            Encoding::MessagePack => Ok(&self.parcel.call),
-            Encoding::Json => {
-                let json = self.parcel.json.get_or_init(|| self.parcel.in_json());
-                json.as_ref().map_err(|error| RpcError::refused(Code::InvalidArgument, error))
-            }
+            Encoding::MessagePack => Ok(self.0.call.clone()),
+            Encoding::Json => self.in_json().map_err(|error| RpcError::refused(Code::InvalidArgument, error)),
         }
     }
-}
 
-impl Parcel {
     fn in_json(&self) -> Result<v1::Call, String> {
-        let arguments = (self.rewrite)(&self.call.arguments)?;
+        let Inner { call, rewrite, values, .. } = &*self.0;
+        let arguments = rewrite(&call.arguments)?;
         fits(arguments.len())?;
         Ok(v1::Call {
             arguments: arguments.into(),
-            context: context::written(&self.values, Encoding::Json)?,
+            context: context::written(values, Encoding::Json)?,
             encoding: encoding::number(Encoding::Json),
-            ..self.call.clone()
+            ..call.clone()
         })
     }
 }
@@ -92,9 +81,9 @@ fn fits(arguments: usize) -> Result<(), String> {
     Ok(())
 }
 
-impl fmt::Debug for Parcel {
+impl fmt::Debug for Outgoing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parcel").field("routine", &self.call.routine).finish_non_exhaustive()
+        f.debug_struct("Outgoing").field("routine", &self.routine()).finish_non_exhaustive()
     }
 }
 
@@ -112,9 +101,8 @@ mod tests {
 
     #[test]
     fn a_call_is_written_in_json_when_somebody_asks_for_it() {
-        let call = call(Packed::new(2).argument("a", &1).argument("b", "x"));
+        let call = call(Packed::new(2).argument("a", &1).argument("b", &"x"));
         assert_eq!(call.written_in(Encoding::MessagePack).unwrap().arguments.as_ref(), b"\x92\x01\xa1x");
-        assert!(call.parcel.json.get().is_none(), "nobody has");
         let json = call.written_in(Encoding::Json).unwrap();
         assert_eq!((json.arguments.as_ref(), json.encoding()), (&br#"[1,"x"]"#[..], v1::Encoding::Json));
     }

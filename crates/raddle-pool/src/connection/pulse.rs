@@ -20,7 +20,7 @@ const ACKNOWLEDGED: Duration = Duration::from_millis(700);
 /// How exactly a system says when it was: a tick of its clock, and a little.
 const EXACT: Duration = Duration::from_millis(20);
 /// How often a worker of another machine is looked at. With what comes before and after it is given up within 1.5 s.
-pub(super) const FAR: Duration = Duration::from_millis(250);
+const FAR: Duration = Duration::from_millis(250);
 /// How often one of this machine is.
 const NEAR: Duration = Duration::from_secs(5);
 
@@ -115,40 +115,9 @@ impl Asked {
     }
 }
 
-/// Since when a system has not acknowledged what it was sent.
-#[derive(Debug, Default)]
-pub(super) struct Unacknowledged {
-    since: Option<Instant>,
-    bytes: u64,
-}
-
-impl Unacknowledged {
-    /// Whether that is longer than it takes where somebody is there.
-    pub(super) fn is_too_long(&mut self, seen: Acknowledged, now: Instant) -> bool {
-        if !seen.is_waiting || seen.bytes > self.bytes {
-            *self = Self { since: seen.is_waiting.then_some(now), bytes: seen.bytes };
-        }
-        now - *self.since.get_or_insert(now) >= ACKNOWLEDGED && seen.is_waiting
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_nobody_acknowledges_was_sent_to_nobody() {
-        let (mut waits, began) = (Unacknowledged::default(), Instant::now());
-        let mut look = |millis, bytes, is_waiting| {
-            let seen = Acknowledged { bytes, is_waiting, heard: Duration::ZERO };
-            waits.is_too_long(seen, began + Duration::from_millis(millis))
-        };
-        assert!(!look(0, 7, false) && !look(60_000, 7, false), "there is nothing to acknowledge");
-        assert!(!look(60_250, 7, true) && !look(60_500, 7, true));
-        assert!(!look(60_990, 8, true), "a part of it was");
-        assert!(!look(61_240, 8, true) && !look(61_490, 8, true) && look(61_740, 8, true));
-        assert!(!look(62_000, 8, false) && !look(62_250, 8, true), "it begins anew");
-    }
 
     /// What follows from one look after the other, from when it was last heard of on, and how long that takes. `acknowledged` says what is seen of its
     /// system at a time since then.

@@ -5,11 +5,12 @@
 //! way to it, and to find out takes seconds. So it is tried again and again, for as long as anybody might want it; and whoever
 //! has another worker to ask does not wait for that.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tonic::Code;
 
+use super::{link::How, transport::Transport};
 use crate::RpcError;
 
 /// A worker that takes longer than this to answer may be gone. Those who have somebody else to ask do so.
@@ -18,11 +19,13 @@ pub(super) const SLOW: Duration = Duration::from_secs(1);
 pub(super) const AGAIN: Duration = Duration::from_millis(250);
 
 /// What is known of the way.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Reach(watch::Sender<State>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 struct State {
+    /// The last that there was.
+    transport: Option<Arc<Transport>>,
     /// How many attempts are over.
     attempts: u64,
     /// Somebody is at it.
@@ -52,12 +55,20 @@ pub(super) struct Asked {
 }
 
 impl Reach {
-    /// Somebody wants a link. `is_cut` says that the one there was has broken because nothing was heard any more.
-    pub(super) fn ask(&self, is_cut: bool) -> Asked {
+    /// The way, if it is open.
+    pub(super) fn known(&self) -> Option<Arc<Transport>> {
+        self.0.borrow().known()
+    }
+
+    /// A call wants a link.
+    pub(super) fn ask(&self) -> Asked {
         let mut asked = Asked { is_mine: false, attempts: 0 };
         self.0.send_modify(|state| {
-            asked = Asked { is_mine: !state.is_tried, attempts: state.attempts };
-            if asked.is_mine {
+            // Another call may have opened one meanwhile. A second would take its place, and end it with all that runs over it.
+            let is_mine = !state.is_tried && state.known().is_none();
+            asked = Asked { is_mine, attempts: state.attempts };
+            if is_mine {
+                let is_cut = state.transport.as_ref().is_some_and(|last| last.lost() == Some(How::Cut));
                 state.is_tried = true;
                 state.is_silent = is_cut;
                 state.error = is_cut.then(silent);
@@ -66,12 +77,17 @@ impl Reach {
         asked
     }
 
-    /// Waits until the attempt has come to something that was under way when it was asked for, or until there is no use in waiting.
-    pub(super) async fn wait(&self, asked: Asked, wait: Wait) -> Option<RpcError> {
+    /// Waits until there is a way, or the attempt has come to something that was under way when it was asked for, or until there is no use in waiting.
+    pub(super) async fn wait(&self, asked: Asked, wait: Wait) -> Result<Arc<Transport>, RpcError> {
         let mut state = self.0.subscribe();
-        let is_enough = |state: &State| state.attempts > asked.attempts || wait == Wait::Briefly && state.is_silent;
-        // Who tells is part of this.
-        state.wait_for(is_enough).await.ok().and_then(|state| state.error.clone())
+        let is_enough = |state: &State| {
+            let is_over = state.attempts > asked.attempts || state.known().is_some();
+            is_over || wait == Wait::Briefly && state.is_silent
+        };
+        // It may have come and gone; and who tells is part of this.
+        let lost = || RpcError::refused(Code::Unavailable, "the worker is gone");
+        let state = state.wait_for(is_enough).await.map_err(|_| lost())?;
+        state.known().ok_or_else(|| state.error.clone().unwrap_or_else(lost))
     }
 
     /// Whether nothing is heard from there.
@@ -88,8 +104,9 @@ impl Reach {
     }
 
     /// There is a link.
-    pub(super) fn reached(&self) {
-        self.0.send_modify(|state| *state = State { attempts: state.attempts + 1, ..State::default() });
+    pub(super) fn reached(&self, transport: Arc<Transport>) {
+        let transport = Some(transport);
+        self.0.send_modify(|state| *state = State { transport, attempts: state.attempts + 1, ..State::default() });
     }
 
     /// The attempt under way, if there is one, was dropped.
@@ -108,9 +125,15 @@ impl Reach {
         let is_silent = is_silence(error);
         self.0.send_modify(|state| {
             let attempts = state.attempts + 1;
-            *state = State { attempts, is_tried: is_silent, is_silent, error: Some(told) };
+            *state = State { attempts, is_tried: is_silent, is_silent, error: Some(told), transport: None };
         });
         is_silent
+    }
+}
+
+impl State {
+    fn known(&self) -> Option<Arc<Transport>> {
+        self.transport.as_ref().filter(|transport| transport.lost().is_none()).cloned()
     }
 }
 
@@ -126,56 +149,73 @@ fn is_silence(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::OnceLock;
+
     use futures_util::FutureExt;
 
-    use super::*;
+    use super::{
+        super::{target::Target, transport::Grpc},
+        *,
+    };
+
+    /// A transport that is open, or that was given up because its worker's machine is silent.
+    fn way(is_cut: bool) -> Arc<Transport> {
+        let client = Target::new("127.0.0.1:1", None).unwrap().client();
+        let lost = if is_cut { How::Cut.into() } else { OnceLock::new() };
+        Arc::new(Transport::Grpc(Grpc { client, lost: Arc::new(lost) }))
+    }
+
+    fn is_told(reach: &Reach, asked: Asked, wait: Wait, error: &RpcError) -> bool {
+        reach.wait(asked, wait).now_or_never().is_some_and(|heard| heard.err().as_ref() == Some(error))
+    }
 
     fn error(kind: io::ErrorKind) -> (io::Error, RpcError) {
         (kind.into(), RpcError::refused(Code::Unavailable, kind.to_string()))
     }
 
-    #[test]
-    fn one_tries_and_all_who_wait_hear_of_it() {
+    #[tokio::test]
+    async fn one_tries_and_all_who_wait_hear_of_it() {
         let reach = Reach::default();
-        let (first, second) = (reach.ask(false), reach.ask(false));
+        let (first, second) = (reach.ask(), reach.ask());
         assert!(first.is_mine && !second.is_mine);
         assert!(reach.wait(second, Wait::Briefly).now_or_never().is_none());
         let (refused, told) = error(io::ErrorKind::ConnectionRefused);
         assert!(!reach.failed(&refused, told.clone()), "it has answered");
         for asked in [first, second] {
-            assert_eq!(reach.wait(asked, Wait::ForIt).now_or_never(), Some(Some(told.clone())));
+            assert!(is_told(&reach, asked, Wait::ForIt, &told));
         }
-        let third = reach.ask(false);
+        let third = reach.ask();
         assert!(third.is_mine, "whoever comes later tries again");
         assert!(reach.wait(third, Wait::Briefly).now_or_never().is_none(), "and waits for it");
-        reach.reached();
-        assert_eq!(reach.wait(third, Wait::Briefly).now_or_never(), Some(None));
+        reach.reached(way(false));
+        assert!(reach.wait(third, Wait::Briefly).now_or_never().is_some_and(|reached| reached.is_ok()));
     }
 
-    #[test]
-    fn nobody_waits_for_silence_who_has_somebody_else_to_ask() {
+    #[tokio::test]
+    async fn nobody_waits_for_silence_who_has_somebody_else_to_ask() {
         let reach = Reach::default();
-        let asked = reach.ask(false);
+        let asked = reach.ask();
         reach.is_slow();
-        assert!(reach.wait(asked, Wait::Briefly).now_or_never().flatten().is_some());
+        assert!(is_told(&reach, asked, Wait::Briefly, &silent()));
         assert!(reach.wait(asked, Wait::ForIt).now_or_never().is_none());
         let (late, told) = error(io::ErrorKind::TimedOut);
         assert!(reach.failed(&late, told.clone()), "it is tried again");
-        assert_eq!(reach.wait(asked, Wait::ForIt).now_or_never(), Some(Some(told.clone())));
-        let later = reach.ask(false);
+        assert!(is_told(&reach, asked, Wait::ForIt, &told));
+        let later = reach.ask();
         assert!(!later.is_mine);
-        assert_eq!(reach.wait(later, Wait::Briefly).now_or_never(), Some(Some(told)));
+        assert!(is_told(&reach, later, Wait::Briefly, &told));
         assert!(reach.wait(later, Wait::ForIt).now_or_never().is_none(), "the next attempt may succeed");
-        reach.reached();
-        assert_eq!(reach.wait(later, Wait::ForIt).now_or_never(), Some(None));
-        assert!(reach.ask(false).is_mine);
+        reach.reached(way(false));
+        assert!(reach.wait(later, Wait::ForIt).now_or_never().is_some_and(|reached| reached.is_ok()));
+        assert!(!reach.ask().is_mine, "there is one");
     }
 
-    #[test]
-    fn after_a_cut_it_is_silent_from_the_beginning() {
+    #[tokio::test]
+    async fn after_a_cut_it_is_silent_from_the_beginning() {
         let reach = Reach::default();
-        let asked = reach.ask(true);
+        reach.reached(way(true));
+        let asked = reach.ask();
         assert!(asked.is_mine);
-        assert!(reach.wait(asked, Wait::Briefly).now_or_never().flatten().is_some());
+        assert!(is_told(&reach, asked, Wait::Briefly, &silent()));
     }
 }

@@ -29,16 +29,8 @@ pub struct Replies {
     is_taken: bool,
     /// Let go of when the call is over, whoever keeps this for how long.
     turn: Option<Turn>,
-    /// Whoever handed the call over keeps account of it as long.
-    account: Option<Box<dyn Account>>,
-    /// The same, of others.
+    /// What others have it keep as long.
     guest: Option<Box<dyn Send>>,
-}
-
-/// Keeps account of a call while it lasts.
-pub(crate) trait Account: Send {
-    /// The worker had taken it, and nothing more will be heard of it.
-    fn lost(&mut self);
 }
 
 /// What a call keeps while it lasts.
@@ -72,7 +64,7 @@ impl Step {
 
 impl Replies {
     pub(super) fn new(from: Answers, encoding: Encoding, turn: Turn) -> Self {
-        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), account: None, guest: None }
+        Self { first: None, from, encoding, is_taken: false, turn: Some(turn), guest: None }
     }
 
     /// How values in it are written.
@@ -84,13 +76,6 @@ impl Replies {
     pub fn hold(&mut self, guest: impl Send + 'static) {
         if self.turn.is_some() {
             self.guest = Some(Box::new((self.guest.take(), guest)));
-        }
-    }
-
-    /// Keeps who keeps account of it, in the same way.
-    pub(crate) fn account_to(&mut self, account: impl Account + 'static) {
-        if self.turn.is_some() {
-            self.account = Some(Box::new(account));
         }
     }
 
@@ -115,11 +100,6 @@ impl Replies {
         if step.is_last() {
             self.turn = None;
             self.guest = None;
-            if let (Some(mut account), Step::Refused(RpcError { code: Code::Unavailable, .. })) =
-                (self.account.take(), &step)
-            {
-                account.lost();
-            }
         }
         Poll::Ready(match step {
             Step::Refused(error) if self.is_taken && error.code != Code::InvalidArgument => {
@@ -155,35 +135,14 @@ pub(super) fn refusal(status: &Status) -> RpcError {
         }
         source = error.source();
     }
-    // A status that has a cause was made on this side, by a way that broke; and of others no more is known than that they are no refusal.
+    // A status with a source was made on this side, by a connection that broke. Any other is the worker's, which sends an `Ack` before it begins.
     let reads = status.metadata().get(ENCODINGS).and_then(|names| names.to_str().ok()).map(encoding::of_names);
-    let may_have_begun = is_ours || !is_refusal(status.code());
-    RpcError { code: status.code(), message, may_have_begun, reads: reads.unwrap_or_default() }
+    RpcError { code: status.code(), message, may_have_begun: is_ours, reads: reads.unwrap_or_default() }
 }
 
 /// Worker and caller do not trust each other.
 pub(super) fn distrusted(refusal: &Refusal) -> RpcError {
     RpcError::refused(Code::Unavailable, format!("there is no trust between worker and caller: {refusal}"))
-}
-
-/// Whether a worker says this of a call that it does not take.
-fn is_refusal(code: Code) -> bool {
-    use Code::{
-        DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, ResourceExhausted,
-        Unauthenticated, Unavailable, Unimplemented,
-    };
-    let refusals = [
-        DeadlineExceeded,
-        FailedPrecondition,
-        InvalidArgument,
-        NotFound,
-        PermissionDenied,
-        ResourceExhausted,
-        Unauthenticated,
-        Unavailable,
-        Unimplemented,
-    ];
-    refusals.contains(&code)
 }
 
 impl std::fmt::Debug for Replies {

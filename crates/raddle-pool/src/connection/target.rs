@@ -1,10 +1,6 @@
 //! Where a worker serves, and as whom it is spoken to.
 
-use std::{
-    io,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
 use hyper_util::rt::TokioIo;
 use raddle_wire::v1::worker_client::WorkerClient;
@@ -14,7 +10,7 @@ use tonic::{
 };
 use tower::service_fn;
 
-use super::{Address, watched::Watched};
+use super::Address;
 use crate::{
     RpcError,
     credentials::WorkerCredentials,
@@ -23,6 +19,10 @@ use crate::{
 
 /// How long it may take to connect. A worker that listens accepts at once.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long the machine of a worker without links may take to acknowledge what it is sent. The kernel retransmits meanwhile, and then ends the
+/// connection: a machine that is gone is given up within 1.5 s.
+const UNACKNOWLEDGED: Duration = Duration::from_millis(1200);
 
 /// Where a worker serves, and as whom it is spoken to. Whoever has the same can have the same connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,12 +49,17 @@ impl Target {
         tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// A client that connects when it is first used, and again after it was lost. `is_cut` is set when the worker's machine is found to be gone.
-    pub(super) fn client(&self, is_cut: &Arc<AtomicBool>) -> WorkerClient<Channel> {
-        let (target, is_cut) = (self.clone(), Arc::clone(is_cut));
+    /// A client that connects when it is first used, and again after it was lost. The kernel ends its connection when the worker's machine does not
+    /// acknowledge a call: there is no ping to find out with, as a link has.
+    pub(super) fn client(&self) -> WorkerClient<Channel> {
+        let target = self.clone();
         let connect = service_fn(move |_: Uri| {
-            let (target, is_cut) = (target.clone(), Arc::clone(&is_cut));
-            async move { target.connect(&[GRPC]).await.map(|stream| TokioIo::new(Watched::new(stream, is_cut))) }
+            let target = target.clone();
+            async move {
+                let stream = target.connect(&[GRPC]).await?;
+                stream.set_user_timeout(UNACKNOWLEDGED)?;
+                io::Result::Ok(TokioIo::new(stream.into_io()))
+            }
         });
         // Where it leads is up to the connector; a request has to have some host.
         let channel = Endpoint::from_static("http://worker")

@@ -1,12 +1,10 @@
 //! How calls travel to a worker: over a link, or by gRPC to a worker that has no links. Nothing above knows which.
 
 use std::{
+    error::Error,
     io,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
 };
 
@@ -16,10 +14,10 @@ use raddle_wire::{
     v1::{self, reply, worker_client::WorkerClient},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tonic::{Streaming, transport};
+use tonic::{Status, Streaming, transport};
 
 use super::{
-    link::{Link, LinkCall},
+    link::{How, Link, LinkCall},
     replies::{Step, refusal},
     target::Target,
 };
@@ -36,17 +34,15 @@ pub(super) enum Transport {
 
 /// To a worker that has no links.
 pub(super) struct Grpc {
-    client: WorkerClient<transport::Channel>,
-    /// The worker's machine was found to be gone.
-    is_cut: Arc<AtomicBool>,
-    /// A call found it broken.
-    is_broken: AtomicBool,
+    pub(super) client: WorkerClient<transport::Channel>,
+    /// How it broke, once a call has found that. The next one connects anew, and so finds out whether the worker can be reached.
+    pub(super) lost: Arc<OnceLock<How>>,
 }
 
 /// Where the answers of one call come from. When it is dropped before the end, the call is cancelled.
 pub(super) enum Answers {
     Link(LinkCall),
-    Grpc(Box<Streaming<v1::Reply>>),
+    Grpc(Box<Streaming<v1::Reply>>, Arc<OnceLock<How>>),
 }
 
 impl Transport {
@@ -56,10 +52,10 @@ impl Transport {
         if stream.is_grpc() {
             return Ok(Self::grpc(target));
         }
-        stream.write_all(&GREETING).await?;
+        stream.io().write_all(&GREETING).await?;
         let mut greeting = [0; GREETING.len()];
         // A gRPC server begins to speak by itself. One that hangs up without a word was just ending, and has taken nothing.
-        stream.read_exact(&mut greeting).await?;
+        stream.io().read_exact(&mut greeting).await?;
         if greeting != GREETING {
             return Ok(Self::grpc(target));
         }
@@ -67,29 +63,15 @@ impl Transport {
     }
 
     fn grpc(target: &Target) -> Self {
-        let is_cut = Arc::default();
-        Self::Grpc(Grpc { client: target.client(&is_cut), is_cut, is_broken: AtomicBool::new(false) })
+        Self::Grpc(Grpc { client: target.client(), lost: Arc::default() })
     }
 
-    /// Whether calls can still be sent.
-    pub(super) fn is_open(&self) -> bool {
+    /// How it has ended. `None` while calls can still be sent.
+    pub(super) fn lost(&self) -> Option<How> {
         match self {
-            Self::Link(link) => link.is_open(),
-            Self::Grpc(grpc) => !grpc.is_cut.load(Ordering::Relaxed) && !grpc.is_broken.load(Ordering::Relaxed),
+            Self::Link(link) => link.lost(),
+            Self::Grpc(grpc) => grpc.lost.get().copied(),
         }
-    }
-
-    /// Whether it ended because the worker's machine is silent.
-    pub(super) fn is_cut(&self) -> bool {
-        match self {
-            Self::Link(link) => link.is_cut(),
-            Self::Grpc(grpc) => grpc.is_cut.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Whether the worker has closed it to make room for other callers: calls that it refuses were not taken, and may be sent again.
-    pub(super) fn has_made_room(&self) -> bool {
-        matches!(self, Self::Link(link) if link.has_made_room())
     }
 
     /// Sends a call.
@@ -98,13 +80,8 @@ impl Transport {
             Self::Link(link) => link.call(call).map(Answers::Link),
             Self::Grpc(grpc) => {
                 let answers = grpc.client.clone().dispatch(call).await;
-                let answers = answers.map_err(|status| {
-                    // A status with a cause was made on this side: the next call connects anew, and so finds out whether the worker can be reached.
-                    let is_broken = std::error::Error::source(&status).is_some();
-                    grpc.is_broken.fetch_or(is_broken, Ordering::Relaxed);
-                    refusal(&status)
-                });
-                Ok(Answers::Grpc(Box::new(answers?.into_inner())))
+                let answers = answers.map_err(|status| refuse(&status, &grpc.lost))?;
+                Ok(Answers::Grpc(Box::new(answers.into_inner()), Arc::clone(&grpc.lost)))
             }
         }
     }
@@ -114,12 +91,12 @@ impl Answers {
     pub(super) fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         match self {
             Self::Link(call) => call.poll_step(cx),
-            Self::Grpc(replies) => poll_grpc(replies, cx),
+            Self::Grpc(replies, lost) => poll_grpc(replies, lost, cx),
         }
     }
 }
 
-fn poll_grpc(replies: &mut Streaming<v1::Reply>, cx: &mut Context<'_>) -> Poll<Step> {
+fn poll_grpc(replies: &mut Streaming<v1::Reply>, lost: &OnceLock<How>, cx: &mut Context<'_>) -> Poll<Step> {
     loop {
         let step = match ready!(Pin::new(&mut *replies).poll_next(cx)) {
             Some(Ok(v1::Reply { what: Some(what) })) => match what {
@@ -129,9 +106,21 @@ fn poll_grpc(replies: &mut Streaming<v1::Reply>, cx: &mut Context<'_>) -> Poll<S
             },
             // Of a later version.
             Some(Ok(v1::Reply { what: None })) => continue,
-            Some(Err(status)) => Step::Refused(refusal(&status)),
+            Some(Err(status)) => Step::Refused(refuse(&status, lost)),
             None => Step::End,
         };
         return Poll::Ready(step);
     }
+}
+
+/// The error of a call that ended with a status. A status with a source was made on this side, by a connection that broke. One that timed out was ended by the
+/// kernel, because the worker's machine acknowledges nothing.
+fn refuse(status: &Status, lost: &OnceLock<How>) -> RpcError {
+    if let Some(source) = status.source() {
+        let causes = std::iter::successors(Some(source), |error| (*error).source());
+        let mut broken = causes.filter_map(|error| error.downcast_ref::<io::Error>());
+        let is_silent = broken.any(|error| error.kind() == io::ErrorKind::TimedOut);
+        let _ = lost.set(if is_silent { How::Cut } else { How::Broken });
+    }
+    refusal(status)
 }

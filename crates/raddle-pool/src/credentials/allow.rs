@@ -28,8 +28,8 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    identity::{Identity, Name},
-    pattern::{Pattern, PatternError},
+    identity::Identity,
+    pattern::{NamePattern, Pattern, PatternError},
 };
 
 /// Who may do what.
@@ -50,8 +50,7 @@ pub struct Rule {
 enum Who {
     Anyone,
     Verified,
-    Uri(Pattern),
-    Host(Pattern),
+    Named(NamePattern),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,12 +146,10 @@ impl Default for Allow {
 
 impl Rule {
     fn is_for(&self, caller: Option<&Identity>) -> bool {
-        let has = |wanted: &dyn Fn(&Name) -> bool| caller.is_some_and(|caller| caller.names().iter().any(wanted));
         match &self.who {
             Who::Anyone => true,
             Who::Verified => caller.is_some(),
-            Who::Uri(pattern) => has(&|name| matches!(name, Name::Uri(uri) if pattern.matches(uri))),
-            Who::Host(pattern) => has(&|name| matches!(name, Name::Dns(host) if pattern.matches(host))),
+            Who::Named(pattern) => caller.is_some_and(|caller| pattern.matches(caller)),
         }
     }
 
@@ -192,8 +189,7 @@ impl FromStr for Rule {
             ANYONE => Who::Anyone,
             VERIFIED => Who::Verified,
             word if word.starts_with('@') => return Err(unknown(word)),
-            uri if uri.contains("://") => Who::Uri(Pattern::uri(uri).map_err(wrong(uri))?),
-            host => Who::Host(Pattern::host(host).map_err(wrong(host))?),
+            name => Who::Named(NamePattern::new(name).map_err(wrong(name))?),
         };
         let read = |word: &str| match word {
             "" => Err(AllowError::Form(text.to_owned())),
@@ -213,7 +209,7 @@ impl fmt::Display for Rule {
         match &self.who {
             Who::Anyone => f.write_str(ANYONE)?,
             Who::Verified => f.write_str(VERIFIED)?,
-            Who::Uri(pattern) | Who::Host(pattern) => pattern.fmt(f)?,
+            Who::Named(pattern) => pattern.fmt(f)?,
         }
         for (at, what) in self.what.iter().enumerate() {
             f.write_str(if at == 0 { " = " } else { ", " })?;

@@ -9,7 +9,6 @@
 mod allow;
 mod client;
 mod error;
-mod fingerprint;
 mod identity;
 #[cfg(any(feature = "issue", test))]
 pub mod issue;
@@ -33,7 +32,6 @@ use rustls::crypto::{CryptoProvider, ring};
 pub use self::{
     allow::{Action, Allow, AllowError, Rule},
     error::{CredentialsError, Part, Place},
-    fingerprint::Fingerprint,
     identity::{Identity, IdentityError, Name},
     pattern::PatternError,
     peer::{PeerName, PeerNameError, WrongName},

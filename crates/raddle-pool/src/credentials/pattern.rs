@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use super::identity::{Identity, Name};
+
 /// A name that may have stars in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pattern {
@@ -19,6 +21,13 @@ enum Token {
     Byte(u8),
     /// Any number of them, but for the one that is named.
     Star(Option<u8>),
+}
+
+/// A name of a certificate that may have stars in it: a URI, or a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NamePattern {
+    Uri(Pattern),
+    Host(Pattern),
 }
 
 /// The longest pattern. No name is longer that somebody has written by hand.
@@ -55,7 +64,7 @@ pub enum PatternError {
 
 impl Pattern {
     /// Of URIs.
-    pub(super) fn uri(text: &str) -> Result<Self, PatternError> {
+    fn uri(text: &str) -> Result<Self, PatternError> {
         check(text)?;
         let (scheme, rest) = text.split_once("://").ok_or(PatternError::NoHost)?;
         let host = rest.split('/').next().unwrap_or_default();
@@ -70,7 +79,7 @@ impl Pattern {
     }
 
     /// Of host names, which are the same in capitals.
-    pub(super) fn host(text: &str) -> Result<Self, PatternError> {
+    fn host(text: &str) -> Result<Self, PatternError> {
         check(text)?;
         if is_address(text) {
             return Err(PatternError::Address);
@@ -141,6 +150,21 @@ impl Pattern {
     }
 }
 
+impl NamePattern {
+    /// Reads one. What has `://` in it is a URI.
+    pub(super) fn new(text: &str) -> Result<Self, PatternError> {
+        if text.contains("://") { Pattern::uri(text).map(Self::Uri) } else { Pattern::host(text).map(Self::Host) }
+    }
+
+    /// Whether one of the names of this identity is meant.
+    pub(super) fn matches(&self, identity: &Identity) -> bool {
+        identity.names().iter().any(|name| match (self, name) {
+            (Self::Uri(pattern), Name::Uri(name)) | (Self::Host(pattern), Name::Dns(name)) => pattern.matches(name),
+            _ => false,
+        })
+    }
+}
+
 /// Whether this is an IP address, or would be one with numbers for its stars. No host is called so.
 fn is_address(text: &str) -> bool {
     let has_number = text.bytes().any(|byte| byte.is_ascii_digit());
@@ -154,6 +178,14 @@ fn check(text: &str) -> Result<(), PatternError> {
     }
     let is_sound = text.len() <= LONGEST && text.bytes().all(|byte| byte.is_ascii_graphic());
     if is_sound { Ok(()) } else { Err(PatternError::Characters) }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uri(pattern) | Self::Host(pattern) => pattern.fmt(f),
+        }
+    }
 }
 
 impl fmt::Display for Pattern {

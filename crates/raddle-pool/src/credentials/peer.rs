@@ -6,10 +6,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use serde::{Deserialize, Serialize};
 use webpki::EndEntityCert;
 
-use super::{
-    identity::Identity,
-    pattern::{Pattern, PatternError},
-};
+use super::{identity::Identity, pattern::NamePattern};
 
 /// A name that a worker's certificate may have: `worker.internal`, `*.internal`, `10.0.0.7`, `spiffe://prod/render` or `spiffe://prod/*`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,8 +16,7 @@ pub struct PeerName(Kind);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Host(ServerName<'static>),
-    Hosts(Pattern),
-    Uri(Pattern),
+    Named(NamePattern),
 }
 
 /// No worker can be named so.
@@ -47,20 +43,16 @@ pub(super) fn check(
     host: &ServerName<'_>,
     expected: &[PeerName],
 ) -> Result<(), rustls::Error> {
-    let bad = |_| rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
-    let shown = EndEntityCert::try_from(certificate).map_err(bad)?;
-    let is_of = |host: &ServerName<'_>| shown.verify_is_valid_for_subject_name(host).is_ok();
+    let bad = || rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
+    let (shown, certificate) = (Identity::of(certificate), EndEntityCert::try_from(certificate));
+    let (shown, certificate) = (shown.map_err(|_| bad())?, certificate.map_err(|_| bad())?);
+    let is_of = |host: &ServerName<'_>| certificate.verify_is_valid_for_subject_name(host).is_ok();
     let is_meant = if expected.is_empty() {
         is_of(host)
     } else {
         expected.iter().any(|PeerName(kind)| match kind {
             Kind::Host(host) => is_of(host),
-            // Whoever has a name with a star in it may serve under many, and is none of them.
-            Kind::Hosts(pattern) => {
-                let is_meant = |name: &str| pattern.matches(&name.trim_end_matches('.').to_ascii_lowercase());
-                shown.valid_dns_names().any(|name| !name.contains('*') && is_meant(name))
-            }
-            Kind::Uri(pattern) => shown.valid_uri_names().any(|uri| !uri.contains('*') && pattern.matches(uri)),
+            Kind::Named(pattern) => pattern.matches(&shown),
         })
     };
     if is_meant {
@@ -68,8 +60,7 @@ pub(super) fn check(
     }
     let names: Vec<_> = expected.iter().map(ToString::to_string).collect();
     let expected = if names.is_empty() { host.to_str().into_owned() } else { names.join(" or ") };
-    let shown = Identity::of(certificate).map(|shown| shown.to_string()).unwrap_or_default();
-    let wrong = rustls::OtherError(std::sync::Arc::new(WrongName { expected, shown }));
+    let wrong = rustls::OtherError(std::sync::Arc::new(WrongName { expected, shown: shown.to_string() }));
     Err(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(wrong)))
 }
 
@@ -78,13 +69,9 @@ impl FromStr for PeerName {
 
     fn from_str(name: &str) -> Result<Self, PeerNameError> {
         let wrong = |reason: String| PeerNameError { name: name.to_owned(), reason };
-        if name.contains("://") {
-            let pattern = Pattern::uri(name).map_err(|error: PatternError| wrong(error.to_string()))?;
-            return Ok(Self(Kind::Uri(pattern)));
-        }
-        if name.contains('*') {
-            let pattern = Pattern::host(name).map_err(|error: PatternError| wrong(error.to_string()))?;
-            return Ok(Self(Kind::Hosts(pattern)));
+        if name.contains("://") || name.contains('*') {
+            let pattern = NamePattern::new(name).map_err(|error| wrong(error.to_string()))?;
+            return Ok(Self(Kind::Named(pattern)));
         }
         let host = ServerName::try_from(name.to_owned());
         let host = host.map_err(|_| wrong("give a host name, an address or a URI, without a port".into()))?;
@@ -96,7 +83,7 @@ impl fmt::Display for PeerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Host(host) => f.write_str(&host.to_str()),
-            Kind::Hosts(pattern) | Kind::Uri(pattern) => pattern.fmt(f),
+            Kind::Named(pattern) => pattern.fmt(f),
         }
     }
 }

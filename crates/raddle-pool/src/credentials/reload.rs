@@ -1,7 +1,7 @@
 //! The set that counts now, and looking whether there is a newer one.
 //!
-//! Files are looked at when a handshake needs them, at most once a second, and not watched: a certificate is of no use but in a handshake, so that
-//! this is when it has to be the right one. What that costs is three calls of `stat` a second. Nothing is kept for it, no task and no
+//! Files are read again when a handshake needs them, at most once a second, and not watched: a certificate is of no use but in a handshake, so that
+//! this is when it has to be the right one. Nothing is kept for it, no task and no
 //! descriptor, which matters where a hundred credentials are held; it works where inotify says nothing, as with network file systems; and
 //! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two folders up. A file system may hang: so a thread looks, and the handshake
 //! waits for it no longer than a disk takes.
@@ -9,15 +9,12 @@
 //! handshake holds until they end.
 
 use std::{
-    fs,
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use super::{CredentialsError, Recipe, set::Set, source::Pem};
-use crate::stamp::Stamp;
+use super::{CredentialsError, Recipe, set::Set};
 
 /// How long nobody looks after somebody has.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -28,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Current {
     recipe: Recipe,
-    files: Vec<PathBuf>,
     set: RwLock<Arc<Set>>,
     look: Mutex<Look>,
 }
@@ -36,8 +32,6 @@ pub(super) struct Current {
 #[derive(Debug)]
 struct Look {
     last: Instant,
-    /// The files as they were when they were read, if they would be others by now had they changed.
-    seen: Option<Vec<Stamp>>,
     /// What was said the last time, so that it is not said every second.
     complaint: Option<String>,
 }
@@ -45,9 +39,8 @@ struct Look {
 impl Current {
     pub(super) fn new(recipe: Recipe) -> Result<Self, CredentialsError> {
         let set = Set::read(&recipe)?;
-        let files = recipe.sources().filter_map(Pem::path).map(ToOwned::to_owned).collect();
-        let look = Mutex::new(Look { last: Instant::now(), seen: None, complaint: None });
-        Ok(Self { recipe, files, set: RwLock::new(Arc::new(set)), look })
+        let look = Mutex::new(Look { last: Instant::now(), complaint: None });
+        Ok(Self { recipe, set: RwLock::new(Arc::new(set)), look })
     }
 
     pub(super) fn recipe(&self) -> &Recipe {
@@ -75,7 +68,7 @@ impl Current {
     fn is_to_be_looked_at(&self) -> bool {
         // Whoever finds that somebody looks already does not wait for him.
         let Ok(mut look) = self.look.try_lock() else { return false };
-        let is_due = !self.files.is_empty() && look.last.elapsed() >= PAUSE;
+        let is_due = self.recipe.sources().any(|source| source.path().is_some()) && look.last.elapsed() >= PAUSE;
         if is_due {
             look.last = Instant::now();
         }
@@ -84,20 +77,9 @@ impl Current {
 
     /// Looks now, and says whether there is another set.
     pub(super) fn reload(&self) -> Result<bool, CredentialsError> {
-        self.look(&mut self.look.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn look(&self, look: &mut Look) -> Result<bool, CredentialsError> {
+        let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
         look.last = Instant::now();
-        let before = self.stamps();
-        if before.is_some() && before == look.seen {
-            return Ok(false);
-        }
-        let read = Set::read(&self.recipe);
-        let is_settled = |before: &Vec<Stamp>| before.iter().all(Stamp::is_settled);
-        look.seen =
-            before.filter(|before| is_settled(before) && read.is_ok() && self.stamps().as_ref() == Some(before));
-        let set = match read {
+        let set = match Set::read(&self.recipe) {
             Ok(set) => set,
             Err(error) => {
                 let complaint = error.to_string();
@@ -109,10 +91,10 @@ impl Current {
             }
         };
         look.complaint = None;
-        if set.fingerprint == self.held().fingerprint {
+        if set.certificates == self.held().certificates {
             return Ok(false);
         }
-        tracing::info!(set = %set.fingerprint, "the credentials have changed; new connections are made with them");
+        tracing::info!("the credentials have changed; new connections are made with them");
         warn_of(&set);
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         Ok(true)
@@ -122,16 +104,12 @@ impl Current {
     pub(super) fn held(&self) -> Arc<Set> {
         Arc::clone(&self.set.read().unwrap_or_else(PoisonError::into_inner))
     }
-
-    fn stamps(&self) -> Option<Vec<Stamp>> {
-        self.files.iter().map(|file| Some(Stamp::of(&fs::metadata(file).ok()?))).collect()
-    }
 }
 
 /// Tells whoever runs this what peers will tell him later.
 pub(super) fn warn_of(set: &Set) {
     if let Some(reason) = set.is_refused(rustls::pki_types::UnixTime::now()) {
-        tracing::warn!(set = %set.fingerprint, reason, "peers will refuse our certificate: issue another");
+        tracing::warn!(reason, "peers will refuse our certificate: issue another");
     }
 }
 

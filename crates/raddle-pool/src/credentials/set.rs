@@ -10,12 +10,7 @@ use rustls::{
 };
 use webpki::EndEntityCert;
 
-use super::{
-    CredentialsError, Part, Pem, Recipe,
-    fingerprint::{Digest, Fingerprint},
-    provider,
-    recipe::Own,
-};
+use super::{CredentialsError, Part, Pem, Recipe, provider, recipe::Own};
 
 /// What is in the files.
 pub(super) struct Set {
@@ -23,8 +18,8 @@ pub(super) struct Set {
     /// Decides about certificates of callers.
     pub(super) callers: Arc<dyn ClientCertVerifier>,
     pub(super) own: Option<Arc<CertifiedKey>>,
-    /// Of all certificates. A key belongs to one of them, so that there is nothing to add for it.
-    pub(super) fingerprint: Fingerprint,
+    /// All certificates. Two sets that have the same are the same: a key belongs to one of them.
+    pub(super) certificates: Vec<CertificateDer<'static>>,
 }
 
 /// How a part begins that needs a passphrase: in its first line, or in a line of its own as OpenSSL did long ago.
@@ -32,21 +27,18 @@ const ENCRYPTED: [&[u8]; 2] = [b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-
 
 impl Set {
     pub(super) fn read(recipe: &Recipe) -> Result<Self, CredentialsError> {
-        let authorities = certificates(&recipe.ca, Part::Ca)?;
-        let mut digest = Digest::new("raddle set");
+        let mut all = certificates(&recipe.ca, Part::Ca)?;
         let mut roots = RootCertStore::empty();
-        for (at, authority) in authorities.into_iter().enumerate() {
-            digest.add(&authority);
+        for (at, authority) in all.iter().enumerate() {
             let bad = |_| CredentialsError::BadCertificate { place: recipe.ca.place(Part::Ca), number: at + 1 };
-            roots.add(authority).map_err(bad)?;
+            roots.add(authority.clone()).map_err(bad)?;
         }
-        digest.add(b"");
         let roots = Arc::new(roots);
         let own = recipe.identity.as_ref().map(certified).transpose()?;
-        own.iter().flat_map(|own| &own.cert).for_each(|certificate| digest.add(certificate));
+        all.extend(own.iter().flat_map(|own| &own.cert).cloned());
         let callers = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build();
         let callers = callers.map_err(|_| CredentialsError::NoCertificate(recipe.ca.place(Part::Ca)))?;
-        Ok(Self { roots, callers, own, fingerprint: digest.finish() })
+        Ok(Self { roots, callers, own, certificates: all })
     }
 
     /// Why peers who trust the same CA will refuse our certificate now, if they will.
@@ -115,6 +107,6 @@ fn reason(error: &pem::Error) -> &'static str {
 
 impl fmt::Debug for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Set").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+        f.debug_struct("Set").finish_non_exhaustive()
     }
 }

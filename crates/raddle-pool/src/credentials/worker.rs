@@ -5,8 +5,7 @@ use std::{fmt, path::PathBuf, sync::Arc};
 use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 
 use super::{
-    CredentialsError, Fingerprint, Pem, Recipe, client,
-    fingerprint::Digest,
+    CredentialsError, Pem, Recipe, client,
     reload::{self, Current},
     server,
 };
@@ -19,10 +18,7 @@ use super::{
 /// | mutual TLS, the default | true | yes | yes |
 /// | one-way TLS | false | yes | no |
 #[derive(Clone)]
-pub struct WorkerCredentials {
-    current: Arc<Current>,
-    fingerprint: Fingerprint,
-}
+pub struct WorkerCredentials(Arc<Current>);
 
 impl WorkerCredentials {
     /// For mutual TLS, from PEM files. They are read again when they have changed.
@@ -49,13 +45,12 @@ impl WorkerCredentials {
         }
         let current = Current::new(recipe)?;
         reload::warn_of(&current.held());
-        let fingerprint = fingerprint(&current);
-        Ok(Self { current: Arc::new(current), fingerprint })
+        Ok(Self(Arc::new(current)))
     }
 
     /// What they were made from, for a process that is to have the same.
     pub fn recipe(&self) -> &Recipe {
-        self.current.recipe()
+        self.0.recipe()
     }
 
     /// Whether callers have to show a certificate, too.
@@ -68,22 +63,17 @@ impl WorkerCredentials {
         !self.recipe().expected.is_empty()
     }
 
-    /// What they are told apart by: the key for what is kept for them. It stays what it was when files have changed: whoever keeps connections by it keeps them.
-    pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
-    }
-
     /// For a worker that speaks one of these protocols, the first that the caller speaks as well.
     pub fn server_config(&self, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, CredentialsError> {
         if self.recipe().identity.is_none() {
             return Err(CredentialsError::NoIdentity("to serve"));
         }
-        Ok(Arc::new(server::config(&self.current, protocols)))
+        Ok(Arc::new(server::config(&self.0, protocols)))
     }
 
-    /// For a caller who speaks one of these protocols.
+    /// For one connection of a caller who speaks one of these protocols. It shows the certificate that is in the files now.
     pub fn client_config(&self, protocols: &[&[u8]]) -> Arc<ClientConfig> {
-        Arc::new(client::config(&self.current, protocols))
+        Arc::new(client::config(&self.0, protocols))
     }
 
     /// The name under which rustls is to connect to this host: that of an address, without its port.
@@ -95,27 +85,14 @@ impl WorkerCredentials {
     /// Looks at the files now, and says whether there is something new in them. Nobody has to: they are looked at when somebody connects. If they
     /// cannot be read, what was in them before goes on.
     pub fn reload(&self) -> Result<bool, CredentialsError> {
-        self.current.reload()
+        self.0.reload()
     }
 }
 
-/// Of what they are made from, and of what was in it at the time: what was loaded from the same files before they changed is told apart.
-fn fingerprint(current: &Current) -> Fingerprint {
-    let recipe = current.recipe();
-    let mut digest = Digest::new("raddle credentials");
-    digest.add(&[u8::from(recipe.mutual)]);
-    for source in recipe.sources() {
-        digest.add(source.path().map(|path| path.as_os_str().as_encoded_bytes()).unwrap_or_default());
-    }
-    digest.add(b"");
-    recipe.expected.iter().for_each(|name| digest.add(name.to_string().as_bytes()));
-    digest.add(current.held().fingerprint.as_bytes());
-    digest.finish()
-}
-
+/// Clones are the same credentials.
 impl PartialEq for WorkerCredentials {
     fn eq(&self, other: &Self) -> bool {
-        self.fingerprint == other.fingerprint
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -123,8 +100,7 @@ impl Eq for WorkerCredentials {}
 
 impl fmt::Debug for WorkerCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("WorkerCredentials");
-        shown.field("fingerprint", &self.fingerprint).field("recipe", self.recipe()).finish()
+        f.debug_tuple("WorkerCredentials").field(self.recipe()).finish()
     }
 }
 
@@ -132,6 +108,6 @@ impl fmt::Debug for WorkerCredentials {
 impl WorkerCredentials {
     /// As if nobody had looked at the files for long.
     pub(super) fn is_due(&self) {
-        self.current.is_due();
+        self.0.is_due();
     }
 }

@@ -1,19 +1,20 @@
 //! How workers are found: who publishes them, and who hears of them.
 
-mod changes;
 #[cfg(feature = "dns")]
 mod dns;
+mod entry;
 mod file;
 #[cfg(feature = "lan")]
 mod lan;
 mod local;
 mod namespace;
 mod static_list;
+mod subscription;
 #[cfg(test)]
 mod testing;
 mod watch;
 
-use std::{io, sync::Arc};
+use std::{io, path::Path, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -22,8 +23,11 @@ pub use self::dns::DnsDiscovery;
 #[cfg(feature = "lan")]
 pub use self::lan::LanDiscovery;
 pub use self::{
-    changes::Told, file::FileDiscovery, local::LocalDiscovery, namespace::check as check_namespace,
+    file::FileDiscovery,
+    local::LocalDiscovery,
+    namespace::check as check_namespace,
     static_list::StaticDiscovery,
+    subscription::{Subscription, wait_for_doubt},
 };
 use crate::WorkerMetadata;
 
@@ -44,7 +48,7 @@ pub type Filter = Arc<dyn Fn(&WorkerMetadata) -> bool + Send + Sync>;
 /// Lets others hear of workers.
 #[async_trait]
 pub trait Publisher: Send + Sync + 'static {
-    /// Says something of a worker. One that was published is there until it is dropped, or its process has ended.
+    /// Says something of a worker. One that was published is there until it is dropped, or its publisher has ended.
     async fn publish(&self, event: Event) -> Result<(), DiscoveryError>;
 
     /// Takes back what was said of a worker, as well as that can be done without waiting: whoever published it is being dropped.
@@ -55,7 +59,7 @@ pub trait Publisher: Send + Sync + 'static {
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
     /// Begins to listen. What is there already is heard of first, as [`Event::Added`], and without waiting.
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError>;
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError>;
 
     /// Somebody could not reach this worker. Whoever can finds out whether it is still there, and tells if it is not. Does not wait.
     fn doubt(&self, _worker: &WorkerMetadata) {}
@@ -64,13 +68,6 @@ pub trait Discovery: Send + Sync + 'static {
     fn is_hearsay(&self) -> bool {
         false
     }
-}
-
-/// What is heard.
-#[async_trait]
-pub trait Subscription: Send + 'static {
-    /// The next event. `None` when there will be no more. Can be dropped while it waits without losing any.
-    async fn next(&mut self) -> Option<Event>;
 }
 
 /// A discovery that does not work.
@@ -89,12 +86,17 @@ impl DiscoveryError {
         let what = what.into();
         move |source| Self { what, source: source.into() }
     }
+
+    /// The same, of something that was tried at a path.
+    fn at(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        Self::of(format!("{what} ({})", path.display()))
+    }
 }
 
 /// One that several pools share.
 #[async_trait]
 impl<D: Discovery + ?Sized> Discovery for Arc<D> {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
         (**self).subscribe(filter).await
     }
 

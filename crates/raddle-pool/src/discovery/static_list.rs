@@ -1,10 +1,9 @@
 //! Workers that are known from the beginning.
 
-use std::collections::VecDeque;
-
 use async_trait::async_trait;
+use futures_util::stream;
 
-use super::{Discovery, DiscoveryError, Event, Filter, Subscription};
+use super::{Discovery, DiscoveryError, Filter, Subscription};
 use crate::WorkerMetadata;
 
 /// Workers that are known from the beginning, and never change.
@@ -20,18 +19,8 @@ impl StaticDiscovery {
 
 #[async_trait]
 impl Discovery for StaticDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
-        let wanted = self.0.iter().filter(|worker| filter.as_ref().is_none_or(|filter| filter(worker)));
-        Ok(Box::new(Listed(wanted.cloned().collect())))
-    }
-}
-
-struct Listed(VecDeque<WorkerMetadata>);
-
-#[async_trait]
-impl Subscription for Listed {
-    async fn next(&mut self) -> Option<Event> {
-        self.0.pop_front().map(Event::Added)
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+        Ok(Subscription::from_snapshots(filter, self.0.clone(), stream::empty()))
     }
 }
 
@@ -42,15 +31,11 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::Uid;
+    use crate::{Uid, discovery::Event};
 
     #[tokio::test]
     async fn all_that_are_wanted_are_heard_of_and_that_is_all() {
-        let worker = |pid| {
-            let (address, version) = (format!("h:{pid}"), String::new());
-            let (tags, extra, encodings) = ([].into(), [].into(), [].into());
-            WorkerMetadata { uid: Uid::new(), address, pid, version, tags, extra, secure: false, encodings }
-        };
+        let worker = |pid| WorkerMetadata { uid: Uid::new(), pid, ..WorkerMetadata::at(format!("h:{pid}")) };
         let workers = [1, 2, 3].map(worker);
         let discovery = StaticDiscovery::new(workers.clone());
         let filter: Filter = Arc::new(|worker| worker.pid != 2);

@@ -14,20 +14,18 @@ pub(super) async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(SOON, future).await.expect("in time")
 }
 
-pub(super) async fn next(subscription: &mut Box<dyn Subscription>) -> Event {
+pub(super) async fn next(subscription: &mut Subscription) -> Event {
     soon(subscription.next()).await.expect("there is more")
 }
 
 /// What can be had without waiting.
-pub(super) fn ready(subscription: &mut Box<dyn Subscription>) -> Vec<Event> {
+pub(super) fn ready(subscription: &mut Subscription) -> Vec<Event> {
     std::iter::from_fn(|| subscription.next().now_or_never().flatten()).collect()
 }
 
 /// A worker that serves there.
 pub(super) fn at(address: &str) -> WorkerMetadata {
-    let (address, version) = (address.to_owned(), "1".to_owned());
-    let (tags, extra, encodings) = ([].into(), [].into(), [].into());
-    WorkerMetadata { uid: Uid::new(), address, pid: 7, version, tags, extra, secure: false, encodings }
+    WorkerMetadata { uid: Uid::new(), pid: 7, ..WorkerMetadata::at(address) }
 }
 
 pub(super) fn tagged(worker: &WorkerMetadata, tag: &str) -> WorkerMetadata {

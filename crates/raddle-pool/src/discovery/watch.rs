@@ -1,95 +1,89 @@
-//! What the kernel tells of folders and processes, in one place to wait at.
+//! Looking at directories again when something changes in them.
 
 use std::{
+    future::{pending, ready},
     io,
-    mem::MaybeUninit,
-    os::fd::{BorrowedFd, OwnedFd},
-    path::Path,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    time::Duration,
 };
 
-use rustix::{
-    buffer::spare_capacity,
-    event::{Timespec, epoll},
-    fs::inotify,
-    io::Errno,
+use futures_core::Stream;
+use futures_util::{StreamExt, stream};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::spawn_blocking,
+    time::{sleep, timeout},
 };
-use tokio::io::{Interest, unix::AsyncFd};
 
-/// Stands for the folders among what can happen. Processes have other numbers.
-pub(super) const FOLDERS: u64 = 0;
-/// More is heard of the next time.
-const AT_ONCE: usize = 64;
+use crate::WorkerMetadata;
 
-/// Folders and processes that are watched. A process is watched as long as its descriptor is open.
-#[derive(Debug)]
+/// How long to wait after a change before looking. Changes come in bursts; and the kernel reports that a file is closed before it releases the lock of it.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// Notices changes in directories, by `inotify`.
 pub(super) struct Watch {
-    /// Has all others in it, so that the runtime has to look at one descriptor, however many processes there are.
-    all: AsyncFd<OwnedFd>,
-    folders: OwnedFd,
+    directories: Vec<PathBuf>,
+    /// `None` where the kernel has no more of them: then there are only the looks at intervals.
+    inotify: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Watch {
-    pub(super) fn new() -> io::Result<Self> {
-        let folders = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&all, &folders, epoll::EventData::new_u64(FOLDERS), epoll::EventFlags::IN)?;
-        // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
-        let all = unsafe { AsyncFd::register_with_interest(all, Interest::READABLE)? };
-        Ok(Self { all, folders })
+    /// Begins to watch. What changes after this is noticed.
+    pub(super) fn new(directories: impl Into<Vec<PathBuf>>) -> Self {
+        let inotify = inotify().inspect_err(|error| {
+            tracing::warn!(%error, "cannot watch directories for workers: they are only looked at now and then");
+        });
+        let watch = Self { directories: directories.into(), inotify: inotify.ok() };
+        watch.renew();
+        watch
     }
 
-    /// Watches a folder: for other folders in it, and for files that are complete, or gone. Returns whether it is there. A folder that is watched
-    /// already may be named again; one that was made anew in its place has to be.
-    pub(super) fn folder(&self, path: &Path) -> io::Result<bool> {
-        let flags = inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::CLOSE_WRITE
-            | inotify::WatchFlags::MOVE
-            | inotify::WatchFlags::DELETE
-            | inotify::WatchFlags::DELETE_SELF
-            | inotify::WatchFlags::MOVE_SELF
-            | inotify::WatchFlags::ONLYDIR
-            | inotify::WatchFlags::DONT_FOLLOW;
-        match inotify::add_watch(&self.folders, path, flags) {
-            Ok(_) => Ok(true),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(error) => Err(error.into()),
+    /// A snapshot after each change, and after `every` without one: the kernel does not report what other machines do to a shared disk. `look` runs on a thread
+    /// that may block; it returns `None` if the workers that are known stay.
+    pub(super) fn snapshots<L>(self, every: Duration, look: L) -> impl Stream<Item = Vec<WorkerMetadata>> + Send
+    where
+        L: FnMut() -> Option<Vec<WorkerMetadata>> + Send + 'static,
+    {
+        let looks = stream::unfold((self, look), move |(watch, mut look)| async move {
+            let _ = timeout(every, watch.changed()).await;
+            sleep(SETTLE).await;
+            let looking = spawn_blocking(move || {
+                watch.renew();
+                (look(), (watch, look))
+            });
+            looking.await.ok()
+        });
+        looks.filter_map(ready)
+    }
+
+    /// Watches the directories as they are now: one may have been made, or replaced by another.
+    fn renew(&self) {
+        let flags = WatchFlags::CREATE
+            | WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVE
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        for (inotify, directory) in self.inotify.iter().flat_map(|it| self.directories.iter().map(move |at| (it, at))) {
+            // One that is not there is seen by a look at an interval.
+            let _ = inotify::add_watch(inotify.get_ref(), directory, flags);
         }
     }
 
-    /// Watches for the end of a process.
-    pub(super) fn process(&self, pidfd: BorrowedFd<'_>, number: u64) -> io::Result<()> {
-        Ok(epoll::add(self.all.get_ref(), pidfd, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?)
+    async fn changed(&self) {
+        let Some(inotify) = &self.inotify else { return pending().await };
+        let Ok(mut readable) = inotify.readable().await else { return pending().await };
+        let mut events = [0; 4096];
+        while rustix::io::read(inotify.get_ref(), &mut events).is_ok() {}
+        readable.clear_ready();
     }
+}
 
-    /// Waits until something happens, and returns where. It is told again until it was dealt with.
-    pub(super) async fn wait(&self) -> io::Result<Vec<u64>> {
-        loop {
-            let mut ready = self.all.readable().await?;
-            let mut events = Vec::with_capacity(AT_ONCE);
-            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-            match epoll::wait(self.all.get_ref(), spare_capacity(&mut events), Some(&at_once)) {
-                Ok(0) => ready.clear_ready(),
-                Ok(_) => return Ok(events.iter().map(|event| event.data.u64()).collect()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Takes note of all that was told of folders. Returns whether it is worth a look, for who is interested in these names.
-    pub(super) fn heed_folders(&self, is_of_interest: impl Fn(&[u8]) -> bool) -> bool {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(&self.folders, &mut buffer);
-        let mut is_news = false;
-        loop {
-            match events.next() {
-                // What has no name is of the folder itself, or there was more than the kernel had room to tell of.
-                Ok(event) => is_news |= event.file_name().is_none_or(|name| is_of_interest(name.to_bytes())),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return is_news,
-                // It cannot be read, whatever it was.
-                Err(_) => return true,
-            }
-        }
-    }
+fn inotify() -> io::Result<AsyncFd<OwnedFd>> {
+    let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+    Ok(unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }?)
 }

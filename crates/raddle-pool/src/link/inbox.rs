@@ -32,9 +32,15 @@ impl Inbox {
         Self { decoder: Decoder::default(), chunk: vec![0; CHUNK].into() }
     }
 
-    /// Reads once, and gives each frame that is whole with it.
-    pub(crate) fn read(&mut self, socket: &Socket, each: impl FnMut(Frame)) -> io::Result<Read> {
+    /// Reads once, and gives each frame that is whole with it. What makes no sense is [`io::ErrorKind::InvalidData`]; nothing is given after it.
+    pub(crate) fn read(&mut self, socket: &Socket, mut each: impl FnMut(Frame) -> io::Result<()>) -> io::Result<Read> {
         let is_plain = socket.is_plain();
+        let mut heard = Ok(());
+        let each = |frame| {
+            if heard.is_ok() {
+                heard = each(frame);
+            }
+        };
         let (got, asked) = match self.decoder.room().filter(|_| is_plain) {
             Some((body, most)) => {
                 let got = would_block(receive(socket, body, most))?;
@@ -44,10 +50,12 @@ impl Inbox {
             None => {
                 let got = would_block(socket.read(&mut self.chunk))?;
                 let arrived = &self.chunk[..got.unwrap_or(0)];
-                self.decoder.take(arrived, each).map_err(io::Error::other)?;
+                let decoded = self.decoder.take(arrived, each);
+                decoded.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 (got, CHUNK)
             }
         };
+        heard?;
         Ok(match got {
             Some(0) => Read::Last,
             // Of what is encrypted, a record is read at a time.

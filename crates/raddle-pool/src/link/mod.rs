@@ -11,7 +11,7 @@ mod socket;
 pub(crate) use self::{
     inbox::{Inbox, Read},
     outbox::{Closed, Haste, Outbox},
-    socket::{Acknowledged, Raw, Socket, is_here},
+    socket::{Acknowledged, Socket},
 };
 
 /// So much may be on its way before the client has taken any of it. A small item counts as one.

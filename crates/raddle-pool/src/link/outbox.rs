@@ -2,26 +2,21 @@
 
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     io::{self, IoSlice},
-    net::Shutdown,
-    pin::pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::task::AtomicWaker;
 use raddle_wire::{
     Message,
     frame::{self, PIECE},
 };
-
-use tokio::{sync::Notify, time::timeout};
+use rustix::net::Shutdown;
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
 
 use super::Socket;
 
@@ -29,8 +24,6 @@ use super::Socket;
 const LARGE: usize = 64 * 1024;
 /// Memory that is kept for what is to come.
 const KEPT: usize = 256 * 1024;
-/// A writer that has not come for so long after it was woken is held up, by somebody who blocks the thread that it is to run on.
-const LATE: Duration = Duration::from_millis(20);
 /// With more than so much waiting it is full, until half of that has gone.
 pub(crate) const FULL: usize = 4 * 1024 * 1024;
 
@@ -39,12 +32,10 @@ pub(crate) const FULL: usize = 4 * 1024 * 1024;
 pub(crate) struct Outbox {
     socket: Arc<Socket>,
     state: Mutex<State>,
-    /// Sends what others have left.
-    writer: AtomicWaker,
-    /// As the state has it, for those who look without a lock.
-    is_full: AtomicBool,
-    /// Tells that it is not full any more.
-    room: Notify,
+    /// Tells the writer that something was left for it to send.
+    work: Notify,
+    /// So much waits that nothing more should be asked for.
+    is_full: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -62,14 +53,10 @@ struct State {
     large: VecDeque<Large>,
     /// The bytes of these that are not being sent yet.
     large_bytes: usize,
-    /// What is sent when there is nothing else.
-    last: Vec<u8>,
     /// The socket has not taken all of what it was given: what is encrypted may have been given to it, and not sent.
     is_held_back: bool,
     /// The other side has to read something first. The writer waits for that.
     is_stuck: bool,
-    /// When the writer was woken, until it has come.
-    woken: Option<Instant>,
     /// Something was sent since somebody has asked.
     has_moved: bool,
     ending: Ending,
@@ -109,8 +96,7 @@ pub(crate) struct Closed;
 
 impl Outbox {
     pub(crate) fn new(socket: Arc<Socket>) -> Arc<Self> {
-        let (state, writer) = (Mutex::default(), AtomicWaker::new());
-        Arc::new(Self { socket, state, writer, is_full: AtomicBool::new(false), room: Notify::new() })
+        Arc::new(Self { socket, state: Mutex::default(), work: Notify::new(), is_full: watch::Sender::new(false) })
     }
 
     /// Sends a message, now or soon.
@@ -131,15 +117,12 @@ impl Outbox {
             state.next_ends.push((id, end));
         }
         // Who waits for the other side, or has been told to, takes this along.
-        let is_mine = !state.is_stuck && (haste == Haste::Now || state.is_writer_late());
+        let is_mine = !state.is_stuck && haste == Haste::Now;
         let is_left = if is_mine { !matches!(state.send(&self.socket), Ok(true)) } else { was_empty };
-        if is_left {
-            state.woken.get_or_insert_with(Instant::now);
-        }
         self.note_room(&state);
         drop(state);
         if is_left {
-            self.writer.wake();
+            self.work.notify_one();
         }
         Ok(())
     }
@@ -161,7 +144,8 @@ impl Outbox {
         if state.ending == Ending::No {
             state.ending = Ending::Soon;
             if let Some(last) = last {
-                frame::put(&mut state.last, last, &[]);
+                let head = Some(last.encode_to_vec());
+                state.large.push_back(Large { id: 0, head, body: Bytes::new(), whole: 0 });
             }
             // Here and now, for there may be no writer. What is left is for the one that there is.
             if !state.is_stuck {
@@ -170,7 +154,7 @@ impl Outbox {
         }
         self.note_room(&state);
         drop(state);
-        self.writer.wake();
+        self.work.notify_one();
     }
 
     /// Takes nothing more, and sends nothing more. Returns what was not sent whole.
@@ -187,48 +171,27 @@ impl Outbox {
         self.note_room(&state);
         drop(state);
         self.socket.shut(Shutdown::Both);
-        self.writer.wake();
+        self.work.notify_one();
         unsent
-    }
-
-    /// Sends what is there if the writer does not come to it.
-    pub(crate) fn stand_in(&self) {
-        let mut state = self.lock();
-        if !state.is_stuck && state.ending != Ending::Now && state.is_writer_late() {
-            // What is left, and what went wrong, is for the writer to find.
-            let _ = state.send(&self.socket);
-            self.note_room(&state);
-        }
     }
 
     /// Whether so much waits that nothing more should be asked for.
     pub(crate) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::Relaxed)
+        *self.is_full.borrow()
     }
 
     /// Waits until it is not full, or nothing is sent any more.
     pub(crate) async fn room(&self) {
-        loop {
-            let mut room = pin!(self.room.notified());
-            // Before it is looked at: who makes room after the look finds somebody to tell.
-            room.as_mut().enable();
-            if !self.is_full() {
-                return;
-            }
-            room.await;
-        }
+        // The sender is part of this.
+        let _ = self.is_full.subscribe().wait_for(|is_full| !is_full).await;
     }
 
     /// Whether it is full now, for those who look, and for those who wait. To be called with each change of what waits.
     fn note_room(&self, state: &State) {
         let waiting = if state.ending == Ending::Now { 0 } else { state.waiting() };
-        match self.is_full() {
-            false if waiting > FULL => self.is_full.store(true, Ordering::Relaxed),
-            true if waiting <= FULL / 2 => {
-                self.is_full.store(false, Ordering::Relaxed);
-                self.room.notify_waiters();
-            }
-            _ => {}
+        let is_full = if self.is_full() { waiting > FULL / 2 } else { waiting > FULL };
+        if is_full != self.is_full() {
+            self.is_full.send_replace(is_full);
         }
     }
 
@@ -240,25 +203,19 @@ impl Outbox {
     /// Sends what others have left, until the outbox is closed and empty. The other side may take so long to read anything at all.
     pub(crate) async fn write(self: Arc<Self>, patience: Duration) -> io::Result<()> {
         loop {
-            if poll_fn(|cx| self.poll_work(cx)).await == Ending::Now {
-                return Ok(());
-            }
+            self.work.notified().await;
             self.write_all(patience).await?;
-            // It may have been closed since, with a last word.
-            if self.lock().is_over() {
-                self.socket.shut(Shutdown::Write);
-                return Ok(());
+            let state = self.lock();
+            match state.ending {
+                Ending::Now => return Ok(()),
+                Ending::Soon if state.is_empty() => {
+                    drop(state);
+                    self.socket.shut(Shutdown::Write);
+                    return Ok(());
+                }
+                Ending::No | Ending::Soon => {}
             }
         }
-    }
-
-    /// Waits until something is left to do.
-    fn poll_work(&self, cx: &mut Context<'_>) -> Poll<Ending> {
-        // Registered before it is looked at: who puts something there after the look finds somebody to wake.
-        self.writer.register(cx.waker());
-        let mut state = self.lock();
-        state.woken = None;
-        if state.is_empty() && state.ending == Ending::No { Poll::Pending } else { Poll::Ready(state.ending) }
     }
 
     async fn write_all(&self, patience: Duration) -> io::Result<()> {
@@ -304,10 +261,6 @@ impl State {
         self.now.len() - self.sent + self.piece.len() + self.next.len() + self.large_bytes
     }
 
-    fn is_writer_late(&self) -> bool {
-        self.woken.is_some_and(|woken| woken.elapsed() > LATE)
-    }
-
     /// Sends what can be at once. Returns whether it was all.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         let sent = self.send_all(socket);
@@ -334,10 +287,6 @@ impl State {
         socket.flush()
     }
 
-    fn is_over(&self) -> bool {
-        self.ending == Ending::Soon && self.is_empty() && self.last.is_empty()
-    }
-
     /// Has something to be sent, if there is anything: all that is small, and a piece of what is large.
     fn prepare(&mut self) -> bool {
         if self.sent < self.now.len() || !self.piece.is_empty() {
@@ -352,17 +301,12 @@ impl State {
         if let Some(large) = self.large.front_mut() {
             self.piece = large.body.split_to(large.body.len().min(PIECE));
             self.large_bytes -= self.piece.len();
-            match large.head.take() {
-                Some(head) => frame::put_beginning(&mut self.now, &head, self.piece.len(), large.whole),
-                None => frame::put_next(&mut self.now, self.piece.len(), large.whole),
-            }
+            let head = large.head.take().unwrap_or_default();
+            frame::put_beginning(&mut self.now, &head, self.piece.len(), large.whole);
             // Its last piece may not be sent whole; whoever cannot tell has to fear that it was.
             if large.body.is_empty() {
                 self.large.pop_front();
             }
-        }
-        if self.now.is_empty() {
-            std::mem::swap(&mut self.now, &mut self.last);
         }
         !self.now.is_empty()
     }
@@ -375,7 +319,7 @@ mod tests {
     use raddle_wire::{frame::Frame, v1};
 
     use super::{
-        super::{Inbox, Raw, Read},
+        super::{Inbox, Read},
         *,
     };
 
@@ -384,7 +328,7 @@ mod tests {
     fn pair() -> (Arc<Outbox>, Socket) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         [&ours, &theirs].into_iter().for_each(|end| end.set_nonblocking(true).unwrap());
-        let socket = |end| Socket::new(Raw::Unix(end), None);
+        let socket = |end: UnixStream| Socket::new(end.into(), false, None);
         (Outbox::new(Arc::new(socket(ours))), socket(theirs))
     }
 
@@ -402,6 +346,7 @@ mod tests {
             let each = |frame: Frame| {
                 assert!(frame.body.iter().all(|byte| *byte == 7));
                 frames.push((v1::Request::decode(frame.head).unwrap().id, frame.body.len()));
+                Ok(())
             };
             match inbox.read(&socket, each).unwrap() {
                 Read::Last => return frames,

@@ -4,23 +4,24 @@
 //! read something. So whoever waits does it for the one direction that it needs.
 
 use std::{
+    fs::File,
     io::{self, IoSlice, Read, Write},
     mem::MaybeUninit,
-    net::{Shutdown, SocketAddr, TcpStream},
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-        unix::net::UnixStream,
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use rustix::net::Shutdown;
 use rustls::Connection;
 use tokio::io::{Interest, unix::AsyncFd};
 
 /// One end of a connection. It never blocks.
 pub(crate) struct Socket {
-    raw: Raw,
+    /// Its descriptor, of whatever kind of socket: to read and write, a file is as good.
+    file: File,
+    /// The other end may be on another machine, which can go without a word.
+    pub(crate) is_far: bool,
     /// What is sent, and received, is encrypted by this.
     tls: Option<Mutex<Connection>>,
 }
@@ -36,21 +37,10 @@ pub(crate) struct Acknowledged {
     pub(crate) heard: Duration,
 }
 
-/// Whether a connection between these stays on one machine: it has the same address at both ends.
-pub(crate) fn is_here(peer: io::Result<SocketAddr>, own: io::Result<SocketAddr>) -> bool {
-    matches!((peer, own), (Ok(peer), Ok(own)) if peer.ip() == own.ip() || peer.ip().to_canonical().is_loopback())
-}
-
-/// What it is to the system.
-#[derive(Debug)]
-pub(crate) enum Raw {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
 impl Socket {
-    pub(crate) fn new(raw: Raw, tls: Option<Connection>) -> Self {
-        Self { raw, tls: tls.map(Mutex::new) }
+    /// One that was told not to block.
+    pub(crate) fn new(socket: OwnedFd, is_far: bool, tls: Option<Connection>) -> Self {
+        Self { file: socket.into(), is_far, tls: tls.map(Mutex::new) }
     }
 
     /// Whether what arrives may be read past this.
@@ -58,17 +48,14 @@ impl Socket {
         self.tls.is_none()
     }
 
-    /// Whether the other end may be on another machine, which can go without a word.
-    pub(crate) fn is_far(&self) -> bool {
-        matches!(self.raw, Raw::Tcp(_))
-    }
-
     /// What the system of the other end has acknowledged. `None` if that cannot be told.
     pub(crate) fn acknowledged(&self) -> Option<Acknowledged> {
-        let Raw::Tcp(stream) = &self.raw else { return None };
+        if !self.is_far {
+            return None;
+        }
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-        let (descriptor, place) = (stream.as_raw_fd(), info.as_mut_ptr().cast());
+        let (descriptor, place) = (self.file.as_raw_fd(), info.as_mut_ptr().cast());
         // SAFETY: the system writes no more than `size` bytes, all of which are there, and the descriptor is open for as long as it is borrowed.
         let outcome = unsafe { libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut size) };
         // SAFETY: all bytes of it are set, to zero if by nobody else, and it is made of numbers.
@@ -81,13 +68,20 @@ impl Socket {
     }
 
     /// Has this runtime wait until it can be read, beside whoever else waits for it.
-    pub(crate) fn readable(&self) -> io::Result<AsyncFd<Raw>> {
-        self.raw.wait_for(Interest::READABLE)
+    pub(crate) fn readable(&self) -> io::Result<AsyncFd<File>> {
+        self.wait_for(Interest::READABLE)
     }
 
     /// Has this runtime wait until it can be written, beside whoever else waits for it.
-    pub(crate) fn writable(&self) -> io::Result<AsyncFd<Raw>> {
-        self.raw.wait_for(Interest::WRITABLE)
+    pub(crate) fn writable(&self) -> io::Result<AsyncFd<File>> {
+        self.wait_for(Interest::WRITABLE)
+    }
+
+    /// By another descriptor: a runtime waits for each once.
+    fn wait_for(&self, interest: Interest) -> io::Result<AsyncFd<File>> {
+        let again = self.file.try_clone()?;
+        // SAFETY: it has one descriptor from its beginning to its end, and is kept for as long as it is waited for.
+        unsafe { AsyncFd::register_with_interest(again, interest) }.map_err(|error| error.into_parts().1)
     }
 
     /// Ends the connection, whoever else has this end.
@@ -96,37 +90,34 @@ impl Socket {
             let mut tls = lock(tls);
             tls.send_close_notify();
             // Who does not hear of the end in good order hears of it otherwise.
-            let _ = flush(&mut tls, &self.raw);
+            let _ = flush(&mut tls, &self.file);
         }
         // The other side may have done it before.
-        let _ = match &self.raw {
-            Raw::Unix(stream) => stream.shutdown(how),
-            Raw::Tcp(stream) => stream.shutdown(how),
-        };
+        let _ = rustix::net::shutdown(&self.file, how);
     }
 
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Some(tls) = &self.tls else { return (&self.raw).read(buffer) };
+        let Some(tls) = &self.tls else { return (&self.file).read(buffer) };
         let mut tls = lock(tls);
         loop {
             match tls.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
-            tls.read_tls(&mut &self.raw)?;
+            tls.read_tls(&mut &self.file)?;
             let processed = tls.process_new_packets();
             // What the protocol itself has to say, also if it is that something is wrong. If it does not fit, it goes with what is sent next.
-            let _ = flush(&mut tls, &self.raw);
+            let _ = flush(&mut tls, &self.file);
             processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
     }
 
     pub(crate) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Some(tls) = &self.tls else { return (&self.raw).write_vectored(slices) };
+        let Some(tls) = &self.tls else { return (&self.file).write_vectored(slices) };
         let mut tls = lock(tls);
         loop {
             let taken = tls.writer().write_vectored(slices)?;
-            let flushed = flush(&mut tls, &self.raw);
+            let flushed = flush(&mut tls, &self.file);
             match flushed {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
                 // What it has taken is its own to send.
@@ -138,25 +129,13 @@ impl Socket {
 
     /// Sends what was taken and not sent.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.tls.as_ref().map_or(Ok(()), |tls| flush(&mut lock(tls), &self.raw))
+        self.tls.as_ref().map_or(Ok(()), |tls| flush(&mut lock(tls), &self.file))
     }
 }
 
-impl Raw {
-    /// By another descriptor: a runtime waits for each once.
-    fn wait_for(&self, interest: Interest) -> io::Result<AsyncFd<Self>> {
-        let again = match self {
-            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
-            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
-        };
-        // SAFETY: it has one descriptor from its beginning to its end, and is kept for as long as it is waited for.
-        unsafe { AsyncFd::register_with_interest(again, interest) }.map_err(|error| error.into_parts().1)
-    }
-}
-
-fn flush(tls: &mut Connection, mut raw: &Raw) -> io::Result<()> {
+fn flush(tls: &mut Connection, mut file: &File) -> io::Result<()> {
     while tls.wants_write() {
-        tls.write_tls(&mut raw)?;
+        tls.write_tls(&mut file)?;
     }
     Ok(())
 }
@@ -165,49 +144,8 @@ fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     tls.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Read for &Raw {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Raw::Unix(stream) => (&*stream).read(buffer),
-            Raw::Tcp(stream) => (&*stream).read(buffer),
-        }
-    }
-}
-
-impl Write for &Raw {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Raw::Unix(stream) => (&*stream).write_vectored(slices),
-            Raw::Tcp(stream) => (&*stream).write_vectored(slices),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Raw {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Unix(stream) => stream.as_fd(),
-            Self::Tcp(stream) => stream.as_fd(),
-        }
-    }
-}
-
-impl AsRawFd for Raw {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
-    }
-}
-
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.raw.as_fd()
+        self.file.as_fd()
     }
 }

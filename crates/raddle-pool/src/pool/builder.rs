@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     WorkerMetadata, WorkerProxy,
-    balancer::{Balancer, Context},
+    balancer::{Context, IntoBalancer, MakeBalancer},
     connection,
     credentials::WorkerCredentials,
     discovery::{Discovery, LocalDiscovery, Publisher},
@@ -25,6 +25,7 @@ use crate::{
 };
 
 /// A pool that is not started.
+#[derive(Default)]
 #[must_use = "a pool is started with `start`"]
 pub struct PoolBuilder {
     name: Option<String>,
@@ -32,32 +33,13 @@ pub struct PoolBuilder {
     size: Option<usize>,
     discovery: Option<Arc<dyn Discovery>>,
     publisher: Option<Arc<dyn Publisher>>,
-    balancer: Option<Arc<dyn Balancer>>,
+    balancer: Option<MakeBalancer>,
     factory: Option<Arc<dyn WorkerFactory>>,
     quorum: Option<usize>,
     lazy: bool,
-    limit: usize,
+    limit: Option<usize>,
     credentials: Option<WorkerCredentials>,
     start_timeout: Option<Duration>,
-}
-
-impl Default for PoolBuilder {
-    fn default() -> Self {
-        Self {
-            name: None,
-            tags: BTreeSet::new(),
-            size: None,
-            discovery: None,
-            publisher: None,
-            balancer: None,
-            factory: None,
-            quorum: None,
-            lazy: false,
-            limit: connection::LIMIT,
-            credentials: None,
-            start_timeout: None,
-        }
-    }
 }
 
 impl PoolBuilder {
@@ -91,9 +73,10 @@ impl PoolBuilder {
         self
     }
 
-    /// Who chooses the worker of a call.
-    pub fn balancer(mut self, balancer: impl Balancer) -> Self {
-        self.balancer = Some(Arc::new(balancer));
+    /// Chooses the worker of a call. Either a balancer, or a function, `async` or not, that makes one when the pool starts: `.balancer(Sticky)`,
+    /// `.balancer(|| Sticky)` or `.balancer(|| async { Sticky })`.
+    pub fn balancer<Kind>(mut self, balancer: impl IntoBalancer<Kind>) -> Self {
+        self.balancer = Some(balancer.into_balancer());
         self
     }
 
@@ -117,7 +100,7 @@ impl PoolBuilder {
 
     /// How many calls are in flight to one worker at a time. Others wait their turn.
     pub fn limit(mut self, calls: usize) -> Self {
-        self.limit = calls.max(1);
+        self.limit = Some(calls.max(1));
         self
     }
 
@@ -134,7 +117,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Starts it. If too few workers can be, those that were are stopped again, and the error names each cause.
+    /// Starts it. If too few workers can be started, published or called over TLS, all are stopped again, and the error names each cause.
     pub async fn start(self) -> Result<WorkerPool, PoolError> {
         let name = self.name.clone().unwrap_or_else(own_name);
         let size = match (self.size, &self.discovery) {
@@ -153,7 +136,8 @@ impl PoolBuilder {
             Some(discovery) => WorkerProxy::of_discovery(discovery).tags(self.tags.clone()),
             None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by(&name),
         };
-        let proxy = proxy.limit(self.limit).shared_balancer(self.balancer).known_by(self.credentials.clone());
+        let limit = self.limit.unwrap_or(connection::LIMIT);
+        let proxy = proxy.limit(limit).made_balancer(self.balancer).known_by(self.credentials.clone());
         if size == 0 {
             return Ok(WorkerPool { name, proxy: proxy.start().await?, keeper: None });
         }
@@ -167,7 +151,8 @@ impl PoolBuilder {
             credentials: self.credentials,
             publishers: std::iter::once(local).chain(self.publisher).collect(),
             start_timeout: self.start_timeout,
-            limit: self.limit,
+            limit,
+            is_called_here: true,
         };
         let context = Context::default();
         let keeper = Keeper::new(plan, context.clone());

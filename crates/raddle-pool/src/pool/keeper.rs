@@ -15,7 +15,7 @@ use super::{PoolError, keeping::Keeping};
 use crate::{
     Uid, WorkerMetadata,
     balancer::Context,
-    connection::ConnectionFactory,
+    connection::{Address, ConnectionFactory, Wait},
     credentials::WorkerCredentials,
     discovery::{Event, Publisher},
     proxy::Source,
@@ -40,6 +40,8 @@ pub(super) struct Plan {
     pub(super) limit: usize,
     /// As whom workers are spoken to that serve over TLS.
     pub(super) credentials: Option<WorkerCredentials>,
+    /// This process calls them, so that TLS has to work between both.
+    pub(super) is_called_here: bool,
 }
 
 /// Keeps workers.
@@ -174,28 +176,66 @@ impl Keeper {
     /// A worker serves.
     pub(super) async fn welcome(&self, worker: &Arc<dyn Worker>, metadata: &WorkerMetadata, is_first: bool) {
         self.counted().there.insert(worker.uid(), Arc::clone(worker));
-        self.put(metadata);
+        let factory = self.put(metadata);
         // Before anybody is waited for: whoever has to forget it meanwhile finds it.
         self.state.send_modify(|state| state.serving.push(metadata.clone()));
-        self.publish(&Event::Added(metadata.clone())).await;
+        let fault = match self.check_tls(metadata, &factory).await {
+            Ok(()) => self.publish(&Event::Added(metadata.clone())).await.err(),
+            Err(fault) => {
+                warn!(worker = %metadata.uid, fault, "a worker cannot be called");
+                Some(fault)
+            }
+        };
+        // Later on, it is better to have a worker with a fault than none.
         self.state.send_modify(|state| {
             state.arrivals += 1;
-            state.first += usize::from(is_first);
+            match fault.filter(|_| is_first) {
+                Some(fault) => state.causes.push(fault),
+                None => state.first += usize::from(is_first),
+            }
         });
     }
 
-    pub(super) fn put(&self, metadata: &WorkerMetadata) {
+    /// Says why TLS cannot work between this process and a worker of its own.
+    async fn check_tls(&self, worker: &WorkerMetadata, factory: &ConnectionFactory) -> Result<(), String> {
+        let Plan { credentials, is_called_here, .. } = &self.plan;
+        let is_at_a_port = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
+        match (credentials, worker.secure) {
+            _ if !is_called_here => Ok(()),
+            (None, true) => {
+                Err("the worker serves over TLS, and the pool has no credentials: give the pool the worker's \
+                                 with `.credentials(…)`"
+                    .into())
+            }
+            (Some(_), false) if is_at_a_port => {
+                Err("the pool has credentials, and the worker serves without TLS: give \
+                                                     the worker the pool's with `LocalWorker::credentials`"
+                    .into())
+            }
+            (Some(_), true) => factory.reach(Wait::ForIt).await.map_err(|error| {
+                format!(
+                    "TLS does not work between the pool and its worker at {}: {error}. Look at the certificate with \
+                     `raddle cert show`",
+                    worker.address
+                )
+            }),
+            (_, false) => Ok(()),
+        }
+    }
+
+    pub(super) fn put(&self, metadata: &WorkerMetadata) -> ConnectionFactory {
         let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
         let factory = ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
         let factory = factory.encodings(&metadata.encodings);
-        self.context.put_own_worker(metadata.clone(), factory);
+        self.context.put_own_worker(metadata.clone(), factory.clone());
+        factory
     }
 
     /// A worker serves no more, or is about not to.
     pub(super) async fn miss(&self, metadata: WorkerMetadata) {
         self.context.remove_worker(metadata.uid);
         self.state.send_modify(|state| state.serving.retain(|worker| worker.uid != metadata.uid));
-        self.publish(&Event::Dropped(metadata)).await;
+        let _ = self.publish(&Event::Dropped(metadata)).await;
     }
 
     /// Keeps what a worker has done that has ended.
@@ -235,13 +275,16 @@ impl Keeper {
         self.plan.publishers.iter().for_each(|publisher| publisher.withdraw(worker));
     }
 
-    /// What cannot be published can be called all the same.
-    pub(super) async fn publish(&self, event: &Event) {
+    /// Tells all publishers. Returns what the last that failed says; a worker that is not published can be called all the same.
+    pub(super) async fn publish(&self, event: &Event) -> Result<(), String> {
+        let mut outcome = Ok(());
         for publisher in &self.plan.publishers {
             if let Err(error) = publisher.publish(event.clone()).await {
                 warn!(%error, "what becomes of a worker cannot be published");
+                outcome = Err(error.to_string());
             }
         }
+        outcome
     }
 
     /// Whether they are to stop, and how patiently.

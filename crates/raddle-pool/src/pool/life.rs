@@ -108,7 +108,7 @@ impl Life {
                 changed = worker.changed() => {
                     metadata = changed;
                     keeper.put(&metadata);
-                    keeper.publish(&Event::Updated(metadata.clone())).await;
+                    let _ = keeper.publish(&Event::Updated(metadata.clone())).await;
                 }
             }
         };

@@ -121,6 +121,7 @@ async fn kept(is_deaf: bool) -> (Arc<Keeper>, Context, Arc<Theatre>) {
         start_timeout: None,
         limit: 1,
         credentials: None,
+        is_called_here: true,
     };
     let context = Context::default();
     let keeper = Keeper::new(plan, context.clone());

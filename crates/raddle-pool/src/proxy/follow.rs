@@ -13,7 +13,7 @@ use crate::{
 
 /// Follows a discovery.
 pub(super) struct Follower {
-    subscription: Box<dyn Subscription>,
+    subscription: Subscription,
     /// There will be no more to hear.
     is_over: bool,
     returns: Returns,
@@ -21,7 +21,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(subscription: Box<dyn Subscription>, context: Context) -> Self {
+    pub(super) fn new(subscription: Subscription, context: Context) -> Self {
         Self { subscription, is_over: false, returns: Returns::default(), context }
     }
 

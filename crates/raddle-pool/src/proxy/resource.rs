@@ -3,11 +3,11 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use tokio::{runtime::Handle, task::AbortHandle, time::Instant};
+use tokio::{runtime::Handle, time::Instant};
 
 /// Keeps what was made, by its key.
 pub(super) struct ResourcePool<K, V> {
@@ -22,8 +22,6 @@ pub(super) struct ResourcePool<K, V> {
 struct Kept<V> {
     value: Arc<V>,
     last_used: Instant,
-    /// Waits until nobody has used it for long enough.
-    ending: Option<AbortHandle>,
 }
 
 impl<K, V> ResourcePool<K, V>
@@ -42,75 +40,41 @@ where
             known.last_used = Instant::now();
             return Arc::clone(&known.value);
         }
+        if kept.is_empty() {
+            // Ends when nothing is kept any more, at the latest with the runtime that it belongs to.
+            self.runtime.spawn(Arc::clone(self).let_go());
+        }
+        let oldest = kept.iter().min_by_key(|(_, known)| known.last_used).map(|(key, _)| key.clone());
+        let oldest = oldest.filter(|_| kept.len() >= self.most).and_then(|oldest| kept.remove(&oldest));
         let value = Arc::new(make());
-        // Ends when what it is about has been let go of, at the latest with the runtime that it belongs to.
-        let ending = self.runtime.spawn(let_go_of(Arc::clone(self), key.clone(), Arc::downgrade(&value)));
-        let ending = Some(ending.abort_handle());
-        let oldest = (kept.len() >= self.most).then(|| remove_oldest(&mut kept)).flatten();
-        kept.insert(key.clone(), Kept { value: Arc::clone(&value), last_used: Instant::now(), ending });
+        kept.insert(key.clone(), Kept { value: Arc::clone(&value), last_used: Instant::now() });
         drop(kept);
         // Outside of the lock: what is dropped may take its time. Whoever uses it goes on to.
-        oldest.iter().flat_map(|oldest| &oldest.ending).for_each(AbortHandle::abort);
         drop(oldest);
         value
     }
 
+    /// Releases what has been unused for long enough, until nothing is kept.
+    async fn let_go(self: Arc<Self>) {
+        loop {
+            let (old, next) = {
+                let (mut kept, now) = (self.lock(), Instant::now());
+                let in_use = kept.values_mut().filter(|known| Arc::strong_count(&known.value) > 1);
+                in_use.for_each(|known| known.last_used = now);
+                let old: Vec<_> = kept.extract_if(|_, known| now - known.last_used >= self.ttl).collect();
+                (old, kept.values().map(|known| known.last_used).min())
+            };
+            // Outside of the lock, as above.
+            drop(old);
+            let Some(next) = next else { return };
+            // As far away as there is, if it is to be kept for longer than that.
+            let due = next.checked_add(self.ttl).unwrap_or_else(|| next + Duration::from_secs(1 << 30));
+            tokio::time::sleep_until(due).await;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Kept<V>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits until nobody has used it for long enough.
-async fn let_go_of<K, V>(pool: Arc<ResourcePool<K, V>>, key: K, value: Weak<V>)
-where
-    K: Clone + Eq + Hash + Send + 'static,
-    V: Send + Sync + 'static,
-{
-    let ending = Ending { pool, key, value };
-    let ttl = ending.pool.ttl;
-    // As far away as there is, if it is to be kept for longer than that.
-    let later = |from: Instant| from.checked_add(ttl).unwrap_or_else(|| from + Duration::from_secs(1 << 30));
-    let mut due = later(Instant::now());
-    loop {
-        tokio::time::sleep_until(due).await;
-        let mut kept = ending.pool.lock();
-        let Some(known) = ending.find(&mut kept) else { return };
-        if Arc::strong_count(&known.value) > 1 {
-            known.last_used = Instant::now();
-        }
-        due = later(known.last_used);
-        if due <= Instant::now() {
-            return;
-        }
-    }
-}
-
-fn remove_oldest<K: Clone + Eq + Hash, V>(kept: &mut HashMap<K, Kept<V>>) -> Option<Kept<V>> {
-    let oldest = kept.iter().min_by_key(|(_, known)| known.last_used).map(|(key, _)| key.clone())?;
-    kept.remove(&oldest)
-}
-
-/// Lets go of what it is about when it is dropped: because nobody needs it, or because the runtime ends that it belongs to.
-struct Ending<K: Eq + Hash, V> {
-    pool: Arc<ResourcePool<K, V>>,
-    key: K,
-    value: Weak<V>,
-}
-
-impl<K: Eq + Hash, V> Ending<K, V> {
-    /// What it is about, if that is still what is kept.
-    fn find<'a>(&self, kept: &'a mut HashMap<K, Kept<V>>) -> Option<&'a mut Kept<V>> {
-        kept.get_mut(&self.key).filter(|known| std::ptr::eq(Arc::as_ptr(&known.value), self.value.as_ptr()))
-    }
-}
-
-impl<K: Eq + Hash, V> Drop for Ending<K, V> {
-    fn drop(&mut self) {
-        let mut kept = self.pool.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = if self.find(&mut kept).is_some() { kept.remove(&self.key) } else { None };
-        drop(kept);
-        // Outside of the lock: what is dropped may take its time.
-        drop(old);
     }
 }
 

@@ -126,7 +126,7 @@ async fn start(Key { route, is_from_here }: Key, own: Option<WorkerCredentials>)
 fn believable(workers: Vec<v1::WorkerMetadata>, is_from_here: bool) -> Vec<WorkerMetadata> {
     let read = workers.into_iter().take(WORKERS).filter_map(|worker| WorkerMetadata::try_from(worker).ok());
     let is_there = |worker: &WorkerMetadata| {
-        is_from_here || worker.address.parse().is_ok_and(|address| !Address::is_of_one_machine(&address))
+        is_from_here || worker.address.parse().is_ok_and(|address: Address| address.is_the_same_everywhere())
     };
     read.filter(|worker| worker.check().is_ok() && is_there(worker)).collect()
 }

@@ -24,13 +24,13 @@ const SMALL: usize = 64 * 1024;
 /// The body of a request, in which messages are announced.
 pub(super) struct Announced {
     body: Body,
-    messages: Messages,
+    announcement: Announcement,
     gate: Arc<Gate>,
 }
 
 impl Announced {
     pub(super) fn new(body: Body, gate: Arc<Gate>) -> Self {
-        Self { body, messages: Messages::default(), gate }
+        Self { body, announcement: Announcement::default(), gate }
     }
 }
 
@@ -48,12 +48,11 @@ impl http_body::Body for Announced {
                 Ok(arrived) => arrived,
                 Err(other) => return Poll::Ready(Some(Ok(other))),
             };
-            match self.messages.take(arrived) {
+            match self.announcement.take(arrived) {
                 Ok(given) if given.is_empty() => {}
                 Ok(given) => return Poll::Ready(Some(Ok(Frame::data(given)))),
-                Err(TooLarge(bytes)) => {
-                    let message =
-                        format!("a message of {bytes} bytes is announced, and at most {MAX_MESSAGE} are read");
+                Err(bytes) => {
+                    let message = format!("{bytes} bytes are not one message of at most {MAX_MESSAGE}");
                     self.gate.refuse_message(&message);
                     return Poll::Ready(Some(Err(Status::out_of_range(message))));
                 }
@@ -62,51 +61,35 @@ impl http_body::Body for Announced {
     }
 }
 
-/// What has come, and how much of it may be passed on.
+/// What has come of the one message that a request has, and how much of it may be passed on.
 #[derive(Default)]
-struct Messages {
-    /// The beginning of a message of which too little is there.
+struct Announcement {
+    /// The beginning of the message, of which too little is there.
     held: BytesMut,
-    /// So many bytes of the message that was last begun are still to come.
-    left: usize,
+    /// So many bytes are still to come of the message, once its beginning was passed on.
+    left: Option<usize>,
 }
 
-/// A message that is larger than any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TooLarge(usize);
-
-impl Messages {
-    /// Takes what has arrived, and gives what may be passed on.
-    fn take(&mut self, arrived: Bytes) -> Result<Bytes, TooLarge> {
-        if self.held.is_empty() && arrived.len() <= self.left {
-            self.left -= arrived.len();
-            return Ok(arrived);
-        }
-        // Most messages are small, and come whole.
-        if self.held.is_empty() && self.left == 0 && begun(&arrived)? == Some(arrived.len()) {
+impl Announcement {
+    /// Takes what has arrived, and gives what may be passed on. An error says how many bytes are announced, or have come.
+    fn take(&mut self, arrived: Bytes) -> Result<Bytes, usize> {
+        if let Some(left) = &mut self.left {
+            *left = left.checked_sub(arrived.len()).ok_or(arrived.len())?;
             return Ok(arrived);
         }
         self.held.extend_from_slice(&arrived);
-        let mut given = self.left.min(self.held.len());
-        self.left -= given;
-        while let Some(whole) = begun(&self.held[given..])? {
-            let there = self.held.len() - given;
-            if whole > SMALL && there < whole / 2 {
-                break;
-            }
-            let more = whole.min(there);
-            given += more;
-            self.left = whole - more;
+        let Some([_, length @ ..]) = self.held.first_chunk::<HEADER>() else { return Ok(Bytes::new()) };
+        let length = u32::from_be_bytes(*length) as usize;
+        let (whole, there) = (HEADER + length, self.held.len());
+        if length > MAX_MESSAGE {
+            return Err(length);
         }
-        Ok(self.held.split_to(given).freeze())
+        if whole > SMALL && there < whole / 2 {
+            return Ok(Bytes::new());
+        }
+        self.left = Some(whole.checked_sub(there).ok_or(there)?);
+        Ok(self.held.split().freeze())
     }
-}
-
-/// How many bytes the message has that begins here, if that is known.
-fn begun(bytes: &[u8]) -> Result<Option<usize>, TooLarge> {
-    let Some([_, length @ ..]) = bytes.first_chunk::<HEADER>() else { return Ok(None) };
-    let length = u32::from_be_bytes(*length) as usize;
-    if length > MAX_MESSAGE { Err(TooLarge(length)) } else { Ok(Some(HEADER + length)) }
 }
 
 #[cfg(test)]
@@ -122,39 +105,47 @@ mod tests {
     #[test]
     fn what_is_announced_is_held_back_until_half_of_it_is_there() {
         let large = message(10 * SMALL);
-        let mut messages = Messages::default();
+        let mut announcement = Announcement::default();
         let (some, rest) = large.split_at(4 * SMALL);
-        assert_eq!(messages.take(Bytes::copy_from_slice(some)), Ok(Bytes::new()));
+        assert_eq!(announcement.take(Bytes::copy_from_slice(some)), Ok(Bytes::new()));
         let (some, rest) = rest.split_at(2 * SMALL);
-        assert_eq!(messages.take(Bytes::copy_from_slice(some)).unwrap().len(), 6 * SMALL);
-        assert_eq!(messages.take(Bytes::copy_from_slice(rest)).unwrap().len(), rest.len());
-        assert_eq!((messages.held.len(), messages.left), (0, 0));
+        assert_eq!(announcement.take(Bytes::copy_from_slice(some)).unwrap().len(), 6 * SMALL);
+        assert_eq!(announcement.take(Bytes::copy_from_slice(rest)).unwrap().len(), rest.len());
+        assert_eq!((announcement.held.len(), announcement.left), (0, Some(0)));
     }
 
     #[test]
     fn what_is_larger_than_any_is_refused_at_once() {
-        let mut messages = Messages::default();
         let announced = [&[0], &u32::MAX.to_be_bytes()[..]].concat();
-        assert_eq!(messages.take(announced.into()), Err(TooLarge(u32::MAX as usize)));
+        assert_eq!(Announcement::default().take(announced.into()), Err(u32::MAX as usize));
+    }
+
+    #[test]
+    fn a_second_message_is_refused() {
+        let two = [message(3), message(3)].concat();
+        assert!(Announcement::default().take(two.into()).is_err());
+        let mut announcement = Announcement::default();
+        announcement.take(message(3).into()).unwrap();
+        assert!(announcement.take(message(3).into()).is_err());
     }
 
     proptest! {
         #[test]
         fn what_is_sent_arrives_however_it_is_cut(
-            sizes in vec(prop_oneof![3 => 0..100_usize, 1 => 0..5 * SMALL], 1..6),
+            size in prop_oneof![3 => 0..100_usize, 1 => 0..5 * SMALL],
             cuts in vec(prop_oneof![1..20_usize, 1..2 * SMALL], 1..20),
         ) {
-            let sent: Vec<u8> = sizes.iter().flat_map(|size| message(*size)).collect();
-            let (mut messages, mut given, mut left) = (Messages::default(), Vec::new(), &sent[..]);
+            let sent = message(size);
+            let (mut announcement, mut given, mut left) = (Announcement::default(), Vec::new(), &sent[..]);
             for cut in cuts.iter().cycle() {
                 if left.is_empty() {
                     break;
                 }
                 let (piece, rest) = left.split_at((*cut).min(left.len()));
-                given.extend_from_slice(&messages.take(Bytes::copy_from_slice(piece)).unwrap());
+                given.extend_from_slice(&announcement.take(Bytes::copy_from_slice(piece)).unwrap());
                 left = rest;
             }
-            prop_assert_eq!(messages.held.len(), 0);
+            prop_assert_eq!(announcement.held.len(), 0);
             prop_assert_eq!(given, sent);
         }
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use raddle_core::{
     Trace,
-    routine::{Answer, Encoding, Given, Items, Outcome, Routine, Run, Running},
+    routine::{Answer, Encoding, Given, Items, Routine, Run},
 };
 use raddle_wire::v1::{self, exception::Kind};
 use tokio::time::{Instant, timeout_at};
@@ -69,7 +69,7 @@ impl Taken {
     pub(super) fn run_plain(self) {
         let Self { routine, encoding, arguments, scope, sink, .. } = self;
         let Run::Plain(function) = routine.run else { return };
-        sink.ack();
+        sink.send_ack();
         let call = AssertUnwindSafe(|| scope.around_plain(|| function(Given::Call(encoding, &arguments))));
         match catch_unwind(call) {
             Ok(outcome) => sink.outcome(outcome),
@@ -105,8 +105,8 @@ async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &
         Run::Async(function) => match function(Given::Call(encoding, &arguments)) {
             Ok(running) => {
                 drop(arguments);
-                let outcome = acked(running, sink).await;
-                sink.outcome(outcome);
+                sink.ack().await;
+                sink.outcome(running.await);
             }
             Err(failure) => sink.failure(failure),
         },
@@ -121,7 +121,7 @@ async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &
 }
 
 async fn pour(mut items: Items, sink: &Sink) {
-    sink.ack();
+    sink.ack().await;
     while let Some(item) = items.next().await {
         match item {
             Ok(Answer::Bytes(item)) => sink.item(item).await,
@@ -130,17 +130,4 @@ async fn pour(mut items: Items, sink: &Sink) {
         }
     }
     sink.end();
-}
-
-/// Says that the call was taken, unless there is at once something better to say.
-async fn acked(mut running: Running, sink: &Sink) -> Outcome {
-    let mut is_acked = false;
-    poll_fn(|cx| {
-        let polled = running.as_mut().poll(cx);
-        if polled.is_pending() && !std::mem::replace(&mut is_acked, true) {
-            sink.ack();
-        }
-        polled
-    })
-    .await
 }

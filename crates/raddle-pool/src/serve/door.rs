@@ -14,11 +14,10 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     executor::Executor,
-    gate::{Caller, Gate, Origin},
-    guests::Guests,
+    gate::Origin,
     link::Links,
     listener::Listener,
-    visit::Visit,
+    visit::{PREFACE, Visit},
 };
 use crate::stream::Stream;
 
@@ -34,9 +33,7 @@ const WAITING: usize = 16;
 /// Lets clients in.
 pub(super) struct Door {
     pub(super) links: Arc<Links>,
-    pub(super) guests: Arc<Guests>,
     pub(super) executor: Arc<Executor>,
-    pub(super) gate: Arc<Gate>,
     /// Clients at a port have to prove who they are.
     pub(super) tls: Option<TlsAcceptor>,
 }
@@ -62,7 +59,7 @@ impl Door {
             let client = match listener.accept().await {
                 Ok(client) => client,
                 Err(error) => {
-                    self.gate.shut_out(&error);
+                    self.executor.setup.gate.shut_out(&error);
                     if error.kind() != io::ErrorKind::PermissionDenied {
                         sleep(PAUSE).await;
                     }
@@ -75,14 +72,14 @@ impl Door {
                 let origins: Vec<Origin> = waiting.iter().map(|one| one.from).collect();
                 let goes = waiting.remove(who_goes(&origins));
                 goes.meeting.abort();
-                self.gate.turn_away(&io::ErrorKind::TimedOut.into(), goes.from);
+                self.executor.setup.gate.turn_away(&io::ErrorKind::TimedOut.into(), goes.from);
             }
             let (door, grpc) = (Arc::clone(&self), grpc.clone());
             // Ends at the latest when its time is over.
             let meeting = tokio::spawn(async move {
                 let met = timeout(FIRST_WORD, door.meet(client, from, grpc)).await;
                 if let Err(error) = met.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                    door.gate.turn_away(&error, from);
+                    door.executor.setup.gate.turn_away(&error, from);
                 }
             });
             waiting.push(Waiting { from, meeting: meeting.abort_handle() });
@@ -94,22 +91,29 @@ impl Door {
             Some(acceptor) => client.accepted(acceptor).await?,
             None => client,
         };
-        let wants_link = client.wants_link().await?;
-        let caller = Caller { peer: client.peer().map_err(io::Error::other)?, from, is_here: client.is_from_here() };
-        if !wants_link {
-            let visit = Visit::new(client, caller, self.guests.clock(), Arc::clone(&self.gate), FIRST_WORD);
-            if self.guests.admit(visit.visitor()) {
+        let peer = client.peer().map_err(io::Error::other)?;
+        let caller = self.executor.setup.gate.admit(peer, from, client.is_from_here());
+        let mut beginning = [0; GREETING.len()];
+        client.io().read_exact(&mut beginning).await?;
+        if PREFACE.starts_with(&beginning) {
+            let mut rest = [0; PREFACE.len() - GREETING.len()];
+            client.io().read_exact(&mut rest).await?;
+            if !PREFACE.ends_with(&rest) {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let visit = Visit::new(client, caller, self.links.guests.clock());
+            if self.links.guests.admit(visit.visitor()) {
                 // Nobody is left to take it when the worker ends.
                 let _ = grpc.send(Ok(visit)).await;
             }
             return Ok(());
         }
-        let mut greeting = [0; GREETING.len()];
-        client.read_exact(&mut greeting).await?;
-        // Of another version: it hears which this is, and calls by gRPC.
-        client.write_all(&GREETING).await?;
-        client.flush().await?;
-        if greeting != GREETING {
+        if beginning[0] == GREETING[0] {
+            // A client of another version hears which this is, and calls by gRPC.
+            client.io().write_all(&GREETING).await?;
+            client.io().flush().await?;
+        }
+        if beginning != GREETING {
             return Err(io::ErrorKind::InvalidData.into());
         }
         self.links.begin(client.into_socket()?, caller, &self.executor);

@@ -28,13 +28,17 @@ use tracing::warn;
 use super::{
     backpressure::{Backpressure, Load},
     call::Taken,
+    gate::{Caller, Gate},
     link::Links,
     sink::{Sink, exception},
+    stop::Phase,
 };
 use crate::{
     RpcError,
+    credentials::Action,
     encoding::{self, Encoding},
     proxy::{Proxies, Routing},
+    worker::Tally,
 };
 
 /// An `async fn` that does not yield for so long blocks its thread.
@@ -45,21 +49,16 @@ const BLOCKING: Duration = Duration::from_millis(200);
 /// `async fn`s run on one multi-threaded runtime. Plain `fn`s run on blocking threads, a bounded number at a time. Neither runs on the thread of the control
 /// runtime, which serves health, stop and gRPC.
 pub(super) struct Executor {
-    routines: Routines,
-    /// The runtime of routines.
-    threads: Handle,
-    /// The runtime that no routine runs on.
-    control: Handle,
-    /// By which routines call others.
-    proxies: Arc<Proxies>,
+    pub(super) setup: Setup,
     /// Plain functions that may begin.
     plain: Arc<Semaphore>,
     /// Counts periods of [`BLOCKING`] while calls are in flight.
     ticks: Arc<AtomicU32>,
-    max_in_flight: Option<usize>,
     calls: Mutex<Calls>,
     /// How many calls are in flight, for those who wait for none to be.
     in_flight: watch::Sender<usize>,
+    /// How far the end of the worker has come.
+    pub(super) phase: watch::Sender<Phase>,
 }
 
 /// What it takes to run calls.
@@ -71,6 +70,8 @@ pub(super) struct Setup {
     pub(super) control: Handle,
     /// By which routines call others.
     pub(super) proxies: Arc<Proxies>,
+    /// Says who may call what.
+    pub(super) gate: Arc<Gate>,
     /// Plain functions that run at a time: as many as there are cores, if nothing is said.
     pub(super) max_blocking: Option<usize>,
     /// Calls that are taken at a time, if that is bounded.
@@ -146,26 +147,22 @@ impl Setup {
     /// All on one runtime, and without bounds.
     pub(super) fn for_test(routines: Routines, runtime: &Handle) -> Self {
         let proxies = Proxies::new(Duration::from_secs(60), None, runtime);
-        let (threads, control) = (runtime.clone(), runtime.clone());
-        Self { routines, threads, control, proxies, max_blocking: None, max_in_flight: None }
+        let (threads, control, gate) = (runtime.clone(), runtime.clone(), Arc::default());
+        Self { routines, threads, control, proxies, gate, max_blocking: None, max_in_flight: None }
     }
 }
 
 impl Executor {
     pub(super) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { routines, threads, control, proxies, max_blocking, max_in_flight } = setup;
         let calls = Mutex::new(Calls { idle_since: Some(Instant::now()), ..Calls::default() });
-        let plain = max_blocking.unwrap_or_else(cores).clamp(1, Semaphore::MAX_PERMITS);
+        let plain = setup.max_blocking.unwrap_or_else(cores).clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self {
-            routines,
-            threads,
-            control,
-            proxies,
+            setup,
             plain: Arc::new(Semaphore::new(plain)),
             ticks: Arc::new(AtomicU32::new(1)),
-            max_in_flight,
             calls,
             in_flight: watch::Sender::new(0),
+            phase: watch::Sender::default(),
         })
     }
 
@@ -176,8 +173,20 @@ impl Executor {
         calls.links
     }
 
-    /// Begins a call, or says why not.
+    /// Begins a call of this caller, or says why not.
     pub(super) fn begin(
+        self: &Arc<Self>,
+        number: Number,
+        call: v1::Call,
+        caller: &Caller,
+        sink: &Sink,
+    ) -> Result<(), RpcError> {
+        self.setup.gate.check(caller, Action::Call(&call.routine))?;
+        let taken = self.take(number, call, caller.routing, sink);
+        taken.inspect_err(|error| self.setup.gate.decline(error, caller.from))
+    }
+
+    fn take(
         self: &Arc<Self>,
         number: Number,
         mut call: v1::Call,
@@ -194,12 +203,12 @@ impl Executor {
             let refusal = RpcError::refused(Code::FailedPrecondition, message);
             return Err(RpcError { reads: Encoding::ALL.into(), ..refusal });
         };
-        let Some(routine) = self.routines.get(&call.routine) else {
+        let Some(routine) = self.setup.routines.get(&call.routine) else {
             let message = format!("the worker has no routine '{}'", super::shown(&call.routine));
             return Err(RpcError::refused(Code::NotFound, message));
         };
         let full = || RpcError::refused(Code::ResourceExhausted, "the worker does not want more just now");
-        let is_full = |in_flight| self.max_in_flight.is_some_and(|most| in_flight >= most);
+        let is_full = |in_flight| self.setup.max_in_flight.is_some_and(|most| in_flight >= most);
         let in_flight = self.calls().running.len();
         // Asked before the lock is taken: it is a user's function.
         let is_wanted = || Backpressure::allows(Load { in_flight, routine: routine.name });
@@ -208,7 +217,7 @@ impl Executor {
         }
         let poll = PollWatch { ticks: Arc::clone(&self.ticks), since: Arc::default() };
         let name = routine.name;
-        let to = routing.of(std::mem::take(&mut call.route), &self.proxies);
+        let to = routing.of(std::mem::take(&mut call.route), &self.setup.proxies);
         let taken = Taken::new(routine, encoding, call, to, sink.clone(), poll.clone());
         let mut calls = self.calls();
         if calls.is_stopping {
@@ -223,7 +232,8 @@ impl Executor {
         }
         // Under the lock: a call that ends at once waits for it, and so is known before it ends.
         let in_flight = InFlight { executor: Arc::clone(self), number };
-        let abort = if taken.is_plain() { self.start_plain(taken, in_flight) } else { self.start(taken, in_flight) };
+        let abort =
+            if taken.is_plain() { self.start_plain(taken, in_flight, sink) } else { self.start(taken, in_flight) };
         calls.running.insert(number, Running { routine: name, abort, sink: sink.clone(), poll });
         calls.taken += 1;
         calls.idle_since = None;
@@ -233,33 +243,35 @@ impl Executor {
 
     /// Starts an `async fn`.
     fn start(&self, taken: Taken, in_flight: InFlight) -> AbortHandle {
-        let running = self.threads.spawn(async move {
+        let running = self.setup.threads.spawn(async move {
             let _in_flight = in_flight;
             taken.run().await;
         });
         running.abort_handle()
     }
 
-    /// Starts a plain function, or has it wait for a thread.
-    fn start_plain(&self, taken: Taken, in_flight: InFlight) -> AbortHandle {
+    /// Starts a plain function, or has it wait for a thread, and for its `Ack` to be written where another thread does that.
+    fn start_plain(&self, taken: Taken, in_flight: InFlight, sink: &Sink) -> AbortHandle {
         let run = move |permit: OwnedSemaphorePermit| {
             taken.run_plain();
             drop((permit, in_flight));
         };
         let plain = Arc::clone(&self.plain);
-        let threads = self.threads.clone();
-        match Arc::clone(&plain).try_acquire_owned() {
-            Ok(permit) => threads.spawn_blocking(move || run(permit)).abort_handle(),
-            Err(_) => {
-                let waiting = async move {
-                    // It is never closed.
-                    if let Ok(permit) = plain.acquire_owned().await {
-                        threads.spawn_blocking(move || run(permit));
-                    }
-                };
-                self.control.spawn(waiting).abort_handle()
-            }
+        let threads = self.setup.threads.clone();
+        if !sink.is_grpc()
+            && let Ok(permit) = Arc::clone(&plain).try_acquire_owned()
+        {
+            return threads.spawn_blocking(move || run(permit)).abort_handle();
         }
+        let sink = sink.clone();
+        let waiting = async move {
+            // The semaphore is never closed.
+            if let Ok(permit) = plain.acquire_owned().await {
+                sink.ack().await;
+                threads.spawn_blocking(move || run(permit));
+            }
+        };
+        self.setup.control.spawn(waiting).abort_handle()
     }
 
     /// Ends a call that nobody wants any more.
@@ -305,7 +317,7 @@ impl Executor {
     /// answered, calls cancelled and plain functions started there.
     pub(super) async fn watch_for_blocking(self: Arc<Self>, links: Arc<Links>) {
         let (mut in_flight, mut warned) = (self.in_flight.subscribe(), HashSet::new());
-        let workers = self.threads.metrics().num_workers();
+        let workers = self.setup.threads.metrics().num_workers();
         while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
             tokio::time::sleep(BLOCKING).await;
             self.ticks.fetch_add(1, Ordering::Relaxed);
@@ -320,13 +332,8 @@ impl Executor {
                     "an `async fn` blocks its thread, and delays other calls of this worker: make it a plain `fn`, or use `spawn_blocking` in it"
                 );
             }
-            links.move_to(if blocking.len() < workers { &self.threads } else { &self.control });
+            links.move_to(if blocking.len() < workers { &self.setup.threads } else { &self.setup.control });
         }
-    }
-
-    /// The threads that `async fn`s run on.
-    pub(super) fn threads(&self) -> &Handle {
-        &self.threads
     }
 
     /// Waits until nothing is in flight.
@@ -342,8 +349,10 @@ impl Executor {
         Doing { in_flight: calls.running.len(), taken: calls.taken, is_stopping: calls.is_stopping, idle }
     }
 
-    pub(super) fn routines(&self) -> &Routines {
-        &self.routines
+    /// What the worker has done, for the pool that keeps it.
+    pub(super) fn tally(&self) -> Tally {
+        let Doing { in_flight, taken, .. } = self.doing();
+        Tally { in_flight: in_flight as u64, taken, refused: self.setup.gate.refused() }
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -380,6 +389,11 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+    use crate::stream::Peer;
+
+    fn caller() -> Caller {
+        Caller { peer: Peer::User, from: None, routing: Routing::Anywhere }
+    }
 
     #[test]
     fn no_more_are_taken_than_may_be_however_many_come_at_once() {
@@ -394,7 +408,7 @@ mod tests {
             let at_once = Barrier::new(threads);
             let begin = &|link| {
                 at_once.wait();
-                executor.begin(Number { link, id: 1 }, call(), Routing::Anywhere, &sink).is_ok()
+                executor.begin(Number { link, id: 1 }, call(), &caller(), &sink).is_ok()
             };
             let taken = thread::scope(|scope| {
                 let all: Vec<_> = (0..threads as u64).map(|link| scope.spawn(move || begin(link))).collect();
@@ -420,7 +434,7 @@ mod tests {
                 scope.spawn(|| {
                     at_once.wait();
                     let number = Number { link: round, id: 1 };
-                    executor.begin(number, call(), Routing::Anywhere, &sink).unwrap();
+                    executor.begin(number, call(), &caller(), &sink).unwrap();
                 });
                 at_once.wait();
                 executor.cancel_all();
@@ -453,7 +467,7 @@ mod tests {
         let sink = Sink::of_grpc(mpsc::unbounded_channel().0);
         for id in 0..5 {
             let call = v1::Call { protocol: PROTOCOL, routine: "wait".into(), ..v1::Call::default() };
-            executor.begin(Number { link: 1, id }, call, Routing::Anywhere, &sink).unwrap();
+            executor.begin(Number { link: 1, id }, call, &caller(), &sink).unwrap();
         }
         let soon = async |begun: u32| {
             let waiting = async {
@@ -503,7 +517,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_async_function_that_blocks_is_named_once() {
-        use super::super::{gate::Gate, guests::Guests};
+        use super::super::guests::Guests;
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -514,10 +528,9 @@ mod tests {
         let sink = Sink::of_grpc(mpsc::unbounded_channel().0);
         for id in 0..3 {
             let call = v1::Call { protocol: PROTOCOL, routine: "sleeper".into(), ..v1::Call::default() };
-            executor.begin(Number { link: 1, id }, call, Routing::Anywhere, &sink).unwrap();
+            executor.begin(Number { link: 1, id }, call, &caller(), &sink).unwrap();
         }
-        let gate = Arc::new(Gate::default());
-        let links = Links::new(Arc::clone(&gate), Guests::new(1, gate));
+        let links = Links::new(Guests::new(1, Arc::default()));
         let said = || String::from_utf8(log.0.lock().unwrap().clone()).unwrap().matches("sleeper").count();
         let waiting = async {
             while said() == 0 {

@@ -9,7 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_wire::{DecodeError, frame::FrameError};
 use tokio::sync::Notify;
 use tonic::Code;
 use tracing::warn;
@@ -50,30 +49,13 @@ struct Refused {
 /// Where somebody comes from: an address, or a process of this machine.
 pub(super) type Origin = Option<IpAddr>;
 
-/// What no other version of Raddle says, in frames as they are to be.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Nonsense {
-    /// The head is no message.
-    #[error("the head of a frame cannot be read: {0}")]
-    Head(#[from] DecodeError),
-    /// More than anybody can need.
-    #[error("more credit is given than anybody can need")]
-    Credit,
-}
-
-impl From<Nonsense> for io::Error {
-    fn from(nonsense: Nonsense) -> Self {
-        Self::other(nonsense)
-    }
-}
-
 /// Somebody who was let in.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) from: Origin,
-    /// It is on this machine.
-    pub(super) is_here: bool,
+    /// Where it may have the calls of routines go.
+    pub(super) routing: Routing,
 }
 
 impl Gate {
@@ -99,14 +81,16 @@ impl Gate {
         Err(RpcError::refused(Code::PermissionDenied, message))
     }
 
-    /// Where this caller may have the calls of routines go. It is the worker who makes them: of those who may not say it, they go nowhere.
-    pub(super) fn routing(&self, Caller { peer, is_here, .. }: &Caller) -> Routing {
-        let may = self.judges(peer).is_none_or(|(caller, rules)| rules.permits(caller, Action::Route));
-        match (may, *is_here) {
+    /// Somebody who is let in, from this machine or another. It is the worker who makes the calls of routines: of callers who may not say where they go,
+    /// they go nowhere.
+    pub(super) fn admit(&self, peer: Peer, from: Origin, is_here: bool) -> Caller {
+        let may = self.judges(&peer).is_none_or(|(caller, rules)| rules.permits(caller, Action::Route));
+        let routing = match (may, is_here) {
             (false, _) => Routing::Nowhere,
             (true, false) => Routing::Beyond,
             (true, true) => Routing::Anywhere,
-        }
+        };
+        Caller { peer, from, routing }
     }
 
     /// Whom to ask what this caller may do, and as whom. `None` if he may do everything.
@@ -151,8 +135,7 @@ impl Gate {
         if let Some(refusal) = Refusal::of(error) {
             return self.refuse(refusal.reason().label(), &refusal, from);
         }
-        let is_nonsense = error.get_ref().is_some_and(|error| error.is::<FrameError>() || error.is::<Nonsense>());
-        if is_nonsense {
+        if error.kind() == io::ErrorKind::InvalidData {
             self.refuse("malformed", &error, from);
         } else if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() {
             // Not the system's own word for a machine that is gone.
@@ -240,11 +223,7 @@ mod tests {
     use crate::{credentials::Name, testing::logged, worker::REASONS};
 
     fn caller(peer: Peer) -> Caller {
-        Caller { peer, from: None, is_here: true }
-    }
-
-    fn beyond(caller: &Caller) -> Caller {
-        Caller { is_here: false, ..caller.clone() }
+        Caller { peer, from: None, routing: Routing::Anywhere }
     }
 
     fn proven(uri: &str) -> Caller {
@@ -290,8 +269,8 @@ mod tests {
     #[test]
     fn who_talks_nonsense_is_counted_and_who_hangs_up_is_not() {
         let gate = Gate::default();
-        gate.hang_up_on(&io::Error::other(FrameError::TooLarge), None);
-        gate.hang_up_on(&Nonsense::Credit.into(), None);
+        gate.hang_up_on(&io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"), None);
+        gate.hang_up_on(&io::ErrorKind::InvalidData.into(), None);
         gate.hang_up_on(&io::ErrorKind::ConnectionReset.into(), None);
         assert_eq!(gate.refused(), [("malformed".to_owned(), 2)].into());
     }
@@ -337,12 +316,13 @@ mod tests {
         let (free, ruled) =
             (Gate::default(), Gate::new(Some("spiffe://a/web = *\nspiffe://a/ops = @route".parse().unwrap())));
         let (web, ops) = (proven("spiffe://a/web"), proven("spiffe://a/ops"));
-        assert_eq!((free.routing(&beyond(&web)), free.routing(&web)), (Routing::Beyond, Routing::Anywhere));
-        assert_eq!((ruled.routing(&web), ruled.routing(&beyond(&ops))), (Routing::Nowhere, Routing::Beyond));
-        assert_eq!(free.routing(&caller(Peer::Proven(None))), Routing::Nowhere);
-        assert_eq!(
-            (ruled.routing(&caller(Peer::User)), ruled.routing(&caller(Peer::Anybody))),
-            (Routing::Anywhere, Routing::Nowhere)
-        );
+        let routing = |gate: &Gate, caller: &Caller, is_here| gate.admit(caller.peer.clone(), None, is_here).routing;
+        assert_eq!(routing(&free, &web, false), Routing::Beyond);
+        assert_eq!(routing(&free, &web, true), Routing::Anywhere);
+        assert_eq!(routing(&ruled, &web, true), Routing::Nowhere);
+        assert_eq!(routing(&ruled, &ops, false), Routing::Beyond);
+        assert_eq!(routing(&free, &caller(Peer::Proven(None)), true), Routing::Nowhere);
+        assert_eq!(routing(&ruled, &caller(Peer::User), true), Routing::Anywhere);
+        assert_eq!(routing(&ruled, &caller(Peer::Anybody), true), Routing::Nowhere);
     }
 }

@@ -5,7 +5,6 @@
 
 use std::{
     io,
-    net::Shutdown,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -22,22 +21,20 @@ use raddle_wire::{
 use tokio::{
     runtime::{self, Handle},
     sync::Notify,
-    task::{JoinSet, yield_now},
+    task::{AbortHandle, JoinSet, yield_now},
     time::timeout,
 };
 use tonic::Code;
 
 use super::{
     executor::{Executor, Number},
-    gate::{Caller, Gate, Nonsense, Origin},
+    gate::{Caller, Origin},
     guests::{Clock, Guest, Guests},
     sink::Sink,
 };
 use crate::{
     RpcError,
-    credentials::Action,
     link::{FEW, Haste, Inbox, Outbox, Read, Socket},
-    proxy::Routing,
 };
 
 /// How long a client may take to hang up when it has been told everything.
@@ -51,8 +48,7 @@ const IN_A_ROW: u32 = 2;
 
 /// The links of a worker that are open.
 pub(super) struct Links {
-    gate: Arc<Gate>,
-    guests: Arc<Guests>,
+    pub(super) guests: Arc<Guests>,
     open: Mutex<Open>,
 }
 
@@ -70,10 +66,7 @@ pub(super) struct Link {
     socket: Arc<Socket>,
     outbox: Arc<Outbox>,
     executor: Arc<Executor>,
-    gate: Arc<Gate>,
     caller: Caller,
-    /// What it may say of where the calls of routines go.
-    routing: Routing,
     /// Calls that were taken and not ended.
     in_flight: Arc<AtomicUsize>,
     clock: Clock,
@@ -95,34 +88,29 @@ enum Why {
 
 struct Reader {
     inbox: Inbox,
-    /// How often somebody else has taken over to read. Who was it before is to leave it.
-    turn: usize,
-    /// Who has.
-    runtime: Option<runtime::Id>,
+    /// The task that reads, and the runtime that it is on.
+    task: Option<(runtime::Id, AbortHandle)>,
     /// It was told that nothing more is taken, and what it says is passed over.
     is_leaving: bool,
     is_over: bool,
 }
 
 impl Links {
-    pub(super) fn new(gate: Arc<Gate>, guests: Arc<Guests>) -> Arc<Self> {
-        Arc::new(Self { gate, guests, open: Mutex::default() })
+    pub(super) fn new(guests: Arc<Guests>) -> Arc<Self> {
+        Arc::new(Self { guests, open: Mutex::default() })
     }
 
     /// Begins to serve a client. To be called where the writer can run: not on a thread that routines can block.
     pub(super) fn begin(&self, socket: Socket, caller: Caller, executor: &Arc<Executor>) {
-        let routing = self.gate.routing(&caller);
         let socket = Arc::new(socket);
         let (outbox, clock) = (Outbox::new(Arc::clone(&socket)), self.guests.clock());
-        let reader = Reader { inbox: Inbox::new(), turn: 0, runtime: None, is_leaving: false, is_over: false };
+        let reader = Reader { inbox: Inbox::new(), task: None, is_leaving: false, is_over: false };
         let link = Arc::new(Link {
             number: executor.new_link(),
             socket,
             outbox: Arc::clone(&outbox),
             executor: Arc::clone(executor),
-            gate: Arc::clone(&self.gate),
             caller,
-            routing,
             in_flight: Arc::default(),
             heard: clock.now().into(),
             clock,
@@ -143,14 +131,14 @@ impl Links {
         let ending = Arc::clone(&link);
         open.writers.spawn(async move {
             match outbox.write(UNREAD).await {
-                Err(error) => ending.gate.hang_up_on(&error, ending.caller.from),
+                Err(error) => ending.hang_up_for(&error),
                 // Until the client has hung up: what it has sent and nobody has read would have the system throw away what it has not read.
                 Ok(()) => drop(timeout(HANG_UP, ending.ended.notified()).await),
             }
             ending.end();
         });
         drop(open);
-        link.read_on(executor.threads());
+        link.read_on(&executor.setup.threads);
     }
 
     /// Has all links read by these threads.
@@ -178,32 +166,30 @@ impl Links {
 impl Link {
     /// Has it read by these threads from now on.
     fn read_on(self: &Arc<Self>, threads: &Handle) {
-        let turn = {
-            let mut reader = self.lock();
-            if reader.runtime.replace(threads.id()) == Some(threads.id()) {
-                return;
-            }
-            reader.turn += 1;
-            reader.turn
-        };
-        // Ends with the link.
-        threads.spawn(Arc::clone(self).read(turn));
+        let mut reader = self.lock();
+        if reader.task.as_ref().is_some_and(|(runtime, _)| *runtime == threads.id()) {
+            return;
+        }
+        // Ends with the link, or when another takes over.
+        let task = threads.spawn(Arc::clone(self).read()).abort_handle();
+        if let Some((_, before)) = reader.task.replace((threads.id(), task)) {
+            before.abort();
+        }
     }
 
-    async fn read(self: Arc<Self>, turn: usize) {
+    async fn read(self: Arc<Self>) {
         let Ok(readable) = self.socket.readable() else { return self.end() };
         let mut in_a_row = 0;
         while let Ok(mut ready) = readable.readable().await {
-            match self.read_once(turn) {
-                Ok(Some(Read::Some)) => in_a_row += 1,
-                Ok(Some(Read::All)) => {
+            match self.read_once() {
+                Ok(Read::Some) => in_a_row += 1,
+                Ok(Read::All) => {
                     ready.clear_ready();
                     in_a_row = 0;
                 }
-                Ok(None) => return,
-                Ok(Some(Read::Last)) => break,
+                Ok(Read::Last) => break,
                 Err(error) => {
-                    self.gate.hang_up_on(&error, self.caller.from);
+                    self.hang_up_for(&error);
                     break;
                 }
             }
@@ -221,45 +207,42 @@ impl Link {
         self.end();
     }
 
-    /// Reads once, if it is still this one's turn.
-    fn read_once(&self, turn: usize) -> io::Result<Option<Read>> {
+    fn read_once(&self) -> io::Result<Read> {
         let mut reader = self.lock();
-        if reader.turn != turn || reader.is_over {
-            return Ok(None);
+        if reader.is_over {
+            return Ok(Read::Last);
         }
         self.heard.store(self.clock.now(), Ordering::Relaxed);
         let Reader { inbox, is_leaving, .. } = &mut *reader;
-        let (mut frames, mut wrong) = (0, None);
-        let read = inbox.read(&self.socket, |frame| {
-            if wrong.is_some() || *is_leaving {
-                return;
+        let mut frames = 0;
+        inbox.read(&self.socket, |frame| {
+            if *is_leaving {
+                return Ok(());
             }
             frames += 1;
             // What comes with many others is answered with them.
             let haste = if frames <= FEW { Haste::Now } else { Haste::Soon };
-            wrong = self.hear(frame, haste).err();
-        })?;
-        wrong.map_or(Ok(Some(read)), |error| Err(error.into()))
+            self.hear(frame, haste)
+        })
     }
 
-    fn hear(&self, frame: Frame, haste: Haste) -> Result<(), Nonsense> {
+    fn hear(&self, frame: Frame, haste: Haste) -> io::Result<()> {
         let Frame { head, body } = frame;
         let v1::Request { id, what } = v1::Request::decode(head)?;
         let number = Number { link: self.number, id };
         match what {
             Some(What::Call(call)) => {
                 let sink = Sink::of_link(id, &self.outbox, &self.in_flight);
-                let is_allowed = self.gate.check(&self.caller, Action::Call(&call.routine));
                 let call = v1::Call { arguments: body, ..call };
-                let begin = |()| {
-                    let begun = self.has_room().and_then(|()| self.executor.begin(number, call, self.routing, &sink));
-                    begun.inspect_err(|error| self.gate.decline(error, self.caller.from))
-                };
-                if let Err(error) = is_allowed.and_then(begin) {
+                let begun = self.has_room().and_then(|()| self.executor.begin(number, call, &self.caller, &sink));
+                if let Err(error) = begun {
                     sink.refuse(&error, haste);
                 }
             }
-            Some(What::Credit(items)) if !self.executor.allow(number, items) => return Err(Nonsense::Credit),
+            Some(What::Credit(items)) if !self.executor.allow(number, items) => {
+                let message = "more credit is given than anybody can need";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
             Some(What::Credit(_)) => {}
             Some(What::Cancel(_)) => self.executor.cancel(number),
             Some(What::Ping(_)) => self.say(answer::What::Pong(v1::Pong {}), haste),
@@ -275,7 +258,14 @@ impl Link {
             return Ok(());
         }
         let message = format!("{CALLS} calls of this link are in flight");
-        Err(RpcError::refused(Code::ResourceExhausted, message))
+        let full = RpcError::refused(Code::ResourceExhausted, message);
+        self.executor.setup.gate.decline(&full, self.caller.from);
+        Err(full)
+    }
+
+    /// Says why it is hung up on.
+    fn hang_up_for(&self, error: &io::Error) {
+        self.executor.setup.gate.hang_up_on(error, self.caller.from);
     }
 
     /// Says something that is not of a call.
@@ -297,7 +287,6 @@ impl Link {
         }
         self.executor.cancel_link(self.number);
         self.outbox.abandon();
-        self.socket.shut(Shutdown::Both);
         self.ended.notify_one();
     }
 

@@ -18,7 +18,6 @@ use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
 };
 use tokio_rustls::TlsAcceptor;
 use tonic::{body::Body, codegen::http::Request, transport::Server};
@@ -29,14 +28,13 @@ use super::{
     announced::Announced,
     config::{ARGUMENT, ASKED, Report, STOP, Seconds, Settings},
     door::Door,
-    executor::{Doing, Executor, Setup, routine_runtime},
+    executor::{Executor, Setup, routine_runtime},
     gate::Gate,
     guests::Guests,
     link::Links,
     listener::Listener,
     panics,
     service::Service,
-    stop::Stopper,
 };
 use crate::{
     Encoding, WorkerMetadata,
@@ -44,7 +42,6 @@ use crate::{
     credentials::Recipe,
     proxy::Proxies,
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
-    worker::Tally,
 };
 
 /// How long the server may take to end when its calls and links have: for what was answered to be sent, to clients that take their time.
@@ -64,12 +61,12 @@ const LEVEL: &str = "warn";
 /// That this program begins with `main_if_asked`, so that it can be a worker.
 static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Becomes a worker, if this process was started to be one: then it does not return. To be called first thing in `main`, while there is one
-/// thread; `#[raddle::main]` does.
-pub fn main_if_asked() {
+/// Becomes a worker, if this process was started to be one: then it does not return. `version` is the program's, for [`WorkerMetadata::version`]. To be
+/// called first thing in `main`, while there is one thread; `#[raddle::main]` does.
+pub fn main_if_asked(version: &str) {
     HAS_ENTERED.store(true, Ordering::Relaxed);
     if std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT) {
-        let code = match run() {
+        let code = match run(version) {
             Ok(()) => 0,
             Err(error) => {
                 let _ = writeln!(io::stderr(), "raddle: the worker cannot go on: {error}");
@@ -86,7 +83,7 @@ pub(crate) fn has_entered() -> bool {
     HAS_ENTERED.load(Ordering::Relaxed)
 }
 
-fn run() -> io::Result<()> {
+fn run(version: &str) -> io::Result<()> {
     let leash = take_leash()?;
     let mut line = String::new();
     BufReader::new(&leash).take(LONGEST).read_line(&mut line)?;
@@ -95,11 +92,12 @@ fn run() -> io::Result<()> {
     })?;
     title::init();
     settings.show("starting");
-    settings.log.clone().unwrap_or_else(|| Log::of_environment(LEVEL)).start();
+    settings.process.log.clone().unwrap_or_else(|| Log::of_environment(LEVEL)).start();
     panics::watch();
+    raddle_process::check_descriptors()?;
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let routines = routine_runtime()?;
-    let served = control.block_on(serve(&settings, &leash, routines.handle()));
+    let served = control.block_on(serve(&settings, version, &leash, routines.handle()));
     // A thread that is blocked is not waited for.
     routines.shutdown_background();
     served
@@ -123,16 +121,18 @@ impl Pool {
     }
 }
 
-async fn serve(settings: &Settings, leash: &File, threads: &Handle) -> io::Result<()> {
+async fn serve(settings: &Settings, version: &str, leash: &File, threads: &Handle) -> io::Result<()> {
+    let process = &settings.process;
     let pool = Arc::new(Pool(Mutex::new(leash.try_clone()?)));
     let bound = async {
-        let address: Address = settings.address.parse().map_err(|error| format!("{error}"))?;
+        let address: Address =
+            process.address.as_deref().unwrap_or_default().parse().map_err(|error| format!("{error}"))?;
         let routines = Routines::of_this_program().map_err(|clash| clash.to_string())?;
         let credentials = settings.credentials.clone().map(Recipe::load).transpose();
         let credentials = credentials.map_err(|error| error.to_string())?;
         let tls = credentials.as_ref().map(|own| own.server_config(&[LINK, GRPC])).transpose();
         let tls = tls.map_err(|error| error.to_string())?.map(TlsAcceptor::from);
-        let may_be_exposed = tls.is_some() || settings.insecure;
+        let may_be_exposed = tls.is_some() || process.insecure;
         let (listener, address) = Listener::bind(&address, may_be_exposed).await.map_err(|error| error.to_string())?;
         Ok((routines, listener, address, tls, credentials))
     };
@@ -143,58 +143,52 @@ async fn serve(settings: &Settings, leash: &File, threads: &Handle) -> io::Resul
             return Ok(());
         }
     };
+    let gate = Arc::new(Gate::new(process.allow.clone()));
     let executor = Executor::new(Setup {
         routines,
         threads: threads.clone(),
         control: Handle::current(),
         // Routines that call others do it as this worker.
-        proxies: Proxies::new(settings.proxy_pool_ttl, credentials, threads),
-        max_blocking: settings.max_blocking,
-        max_in_flight: settings.max_in_flight,
+        proxies: Proxies::new(process.proxy_pool_ttl, credentials, threads),
+        gate: Arc::clone(&gate),
+        max_blocking: process.max_blocking,
+        max_in_flight: process.max_in_flight,
     });
-    let stopper = Stopper::new(Arc::clone(&executor));
     let metadata = WorkerMetadata {
-        uid: settings.uid,
+        uid: process.uid,
         address: address.to_string(),
         pid: std::process::id(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        tags: settings.tags.clone(),
-        extra: settings.extra.clone(),
+        version: version.into(),
+        tags: process.tags.clone(),
+        extra: process.extra.clone(),
         secure: tls.is_some() && address.host().is_some(),
         encodings: Encoding::ALL.into(),
     };
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // These end with the process.
-    let gate = Arc::new(Gate::new(settings.allow.clone()));
-    let guests = Guests::within_limits(Arc::clone(&gate));
-    let links = Links::new(Arc::clone(&gate), Arc::clone(&guests));
+    let links = Links::new(Guests::within_limits(Arc::clone(&gate)));
     tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
     tokio::spawn(Arc::clone(&executor).watch_for_blocking(Arc::clone(&links)));
-    tokio::spawn(obey(signals, stopper.clone()));
-    let (order, orders) = unbounded_channel();
-    tokio::spawn(obey_the_pool(orders, stopper.clone()));
-    let tally = {
-        let (executor, gate) = (Arc::clone(&executor), Arc::clone(&gate));
-        move || {
-            let Doing { in_flight, taken, .. } = executor.doing();
-            Tally { in_flight: in_flight as u64, taken, refused: gate.refused() }
-        }
+    tokio::spawn(obey(signals, Arc::clone(&executor)));
+    let (leash, told, counted) = (leash.try_clone()?, Arc::clone(&pool), Arc::clone(&executor));
+    let answer = move || told.tell(&Report::Done(counted.tally()));
+    let (stopping, control) = (Arc::clone(&executor), Handle::current());
+    // The pool may stop its worker whatever the worker's rules say, and may become impatient.
+    let stop = move |timeout| {
+        let executor = Arc::clone(&stopping);
+        // Ends with the process.
+        drop(control.spawn(async move { executor.stop(timeout).await }));
     };
-    let (leash, told, count) = (leash.try_clone()?, Arc::clone(&pool), tally.clone());
-    let answer = move || told.tell(&Report::Done(count()));
-    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash, answer, order))?;
+    thread::Builder::new().name("leash".into()).spawn(move || end_with_the_pool(leash, answer, stop))?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<WorkerServer<Service>>().await;
-    tokio::spawn(say_so(stopper.clone(), settings.clone(), health));
-    let (its_links, its_executor) = (Arc::clone(&links), Arc::clone(&executor));
-    let door = Door { links: its_links, guests, executor: its_executor, gate: Arc::clone(&gate), tls };
-    let clients = door.open(listener);
-    let announced = Arc::clone(&gate);
+    tokio::spawn(say_so(Arc::clone(&executor), settings.clone(), health));
+    let clients = Door { links: Arc::clone(&links), executor: Arc::clone(&executor), tls }.open(listener);
     let announced = move |request: Request<Body>| {
-        let gate = Arc::clone(&announced);
+        let gate = Arc::clone(&gate);
         request.map(|body| Body::new(Announced::new(body, gate)))
     };
-    let service = Service { executor, gate, stopper: stopper.clone(), metadata, began: Instant::now() };
+    let service = Service { executor: Arc::clone(&executor), metadata: metadata.clone(), began: Instant::now() };
     let service =
         WorkerServer::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);
     let server = Server::builder()
@@ -211,16 +205,16 @@ async fn serve(settings: &Settings, leash: &File, threads: &Handle) -> io::Resul
         .layer(MapRequestLayer::new(announced))
         .add_service(health_service)
         .add_service(service)
-        .serve_with_incoming_shutdown(clients, stopper.over());
+        .serve_with_incoming_shutdown(clients, executor.over());
     let ending_links = async {
-        stopper.over().await;
+        executor.over().await;
         links.leave(FAREWELL).await;
     };
     // Before anybody knows where to look.
     settings.show("listening");
-    pool.tell(&Report::Serving(address.to_string()))?;
+    pool.tell(&Report::Serving(Box::new(metadata)))?;
     let ending = async {
-        stopper.over().await;
+        executor.over().await;
         tokio::time::sleep(FAREWELL).await;
     };
     let outcome = tokio::select! {
@@ -228,7 +222,7 @@ async fn serve(settings: &Settings, leash: &File, threads: &Handle) -> io::Resul
         () = ending => Ok(()),
     };
     // For those who keep count. Nobody else can say it any more.
-    let _ = pool.tell(&Report::Done(tally()));
+    let _ = pool.tell(&Report::Done(executor.tally()));
     if let Address::Unix(path) = &address {
         let _ = std::fs::remove_file(path);
     }
@@ -236,36 +230,27 @@ async fn serve(settings: &Settings, leash: &File, threads: &Handle) -> io::Resul
 }
 
 /// Shows whoever looks that the worker takes no more calls.
-async fn say_so(stopper: Stopper, settings: Settings, health: HealthReporter) {
-    stopper.stopping().await;
+async fn say_so(executor: Arc<Executor>, settings: Settings, health: HealthReporter) {
+    executor.stopping().await;
     settings.show("stopping");
     health.set_not_serving::<WorkerServer<Service>>().await;
 }
 
 /// SIGTERM cancels what is in flight; SIGINT waits for it, unless it comes again.
-async fn obey((mut terminate, mut interrupt): (Signal, Signal), stopper: Stopper) {
+async fn obey((mut terminate, mut interrupt): (Signal, Signal), executor: Arc<Executor>) {
     let timeout = tokio::select! {
         _ = terminate.recv() => 0.0,
         _ = interrupt.recv() => -1.0,
     };
     tokio::select! {
-        _ = stopper.stop(timeout) => {}
-        _ = terminate.recv() => drop(stopper.stop(0.0).await),
-        _ = interrupt.recv() => drop(stopper.stop(0.0).await),
-    }
-}
-
-/// The pool may stop its worker whatever the worker's rules say, and may become impatient.
-async fn obey_the_pool(mut orders: UnboundedReceiver<f64>, stopper: Stopper) {
-    while let Some(timeout) = orders.recv().await {
-        let stopper = stopper.clone();
-        // Ends with the process.
-        tokio::spawn(async move { stopper.stop(timeout).await });
+        _ = executor.stop(timeout) => {}
+        _ = terminate.recv() => drop(executor.stop(0.0).await),
+        _ = interrupt.recv() => drop(executor.stop(0.0).await),
     }
 }
 
 /// Answers the pool that this process was started for, and ends it as soon as that is gone. A thread of its own: nothing can hold it up.
-fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>, order: UnboundedSender<f64>) {
+fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>, stop: impl Fn(f64)) {
     let mut word = [0];
     loop {
         match leash.read(&mut word) {
@@ -273,7 +258,7 @@ fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>, order
                 let mut seconds = Seconds::default();
                 // What is torn is the end of it, which is seen at the next look.
                 if leash.read_exact(&mut seconds).is_ok() {
-                    let _ = order.send(f64::from_be_bytes(seconds));
+                    stop(f64::from_be_bytes(seconds));
                 }
             }
             // If it cannot be told, it is gone, which is seen at the next look.

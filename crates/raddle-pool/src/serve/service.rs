@@ -13,14 +13,15 @@ use raddle_wire::{
     ENCODINGS, PROTOCOL,
     v1::{self, answer, reply, worker_server::Worker},
 };
-use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::{
+    sync::mpsc::{self, UnboundedReceiver},
+    task::yield_now,
+};
 use tonic::{Request, Response, Status};
 
 use super::{
     executor::{Doing, Executor, Number},
-    gate::Gate,
     sink::Sink,
-    stop::Stopper,
     visit::{Visitor, Waits},
 };
 use crate::{RpcError, WorkerMetadata, credentials::Action, encoding, link::cost};
@@ -28,8 +29,6 @@ use crate::{RpcError, WorkerMetadata, credentials::Action, encoding, link::cost}
 /// Serves one worker.
 pub(super) struct Service {
     pub(super) executor: Arc<Executor>,
-    pub(super) gate: Arc<Gate>,
-    pub(super) stopper: Stopper,
     pub(super) metadata: WorkerMetadata,
     pub(super) began: Instant,
 }
@@ -37,15 +36,16 @@ pub(super) struct Service {
 impl Service {
     /// Whether whoever has sent this may do this.
     fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<Arc<Visitor>, Status> {
-        // A connection that nothing is known of could be anybody's.
-        let visitor = visitor(request).ok_or_else(|| Status::permission_denied("nobody knows who has sent this"))?;
-        self.gate.check(&visitor.caller, action).map_err(|error| status(&error))?;
+        let visitor = visitor(request)?;
+        self.executor.setup.gate.check(&visitor.caller, action).map_err(|error| status(&error))?;
         Ok(visitor)
     }
 }
 
-fn visitor<T>(request: &Request<T>) -> Option<Arc<Visitor>> {
-    request.extensions().get::<Arc<Visitor>>().cloned()
+/// Who has sent this. A connection that nothing is known of could be anybody's.
+fn visitor<T>(request: &Request<T>) -> Result<Arc<Visitor>, Status> {
+    let known = request.extensions().get::<Arc<Visitor>>().cloned();
+    known.ok_or_else(|| Status::permission_denied("nobody knows who has sent this"))
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -55,14 +55,12 @@ impl Worker for Service {
     type DispatchStream = Answers<v1::Reply>;
 
     async fn dispatch(&self, request: Request<v1::Call>) -> Result<Response<Self::DispatchStream>, Status> {
-        let visitor = self.check(&request, Action::Call(&request.get_ref().routine))?;
+        let visitor = visitor(&request)?;
         let (send, answers) = mpsc::unbounded_channel();
         let number = Number { link: self.executor.new_link(), id: 0 };
         let sink = Sink::of_grpc(send);
-        let routing = self.gate.routing(&visitor.caller);
-        let begun = self.executor.begin(number, request.into_inner(), routing, &sink);
-        let declined = begun.inspect_err(|error| self.gate.decline(error, visitor.caller.from));
-        declined.map_err(|error| status(&error))?;
+        let begun = self.executor.begin(number, request.into_inner(), &visitor.caller, &sink);
+        begun.map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
         Ok(Response::new(Box::pin(Dispatched {
             executor,
@@ -80,9 +78,9 @@ impl Worker for Service {
         if timeout.is_nan() {
             return Err(Status::invalid_argument("the timeout is no number"));
         }
-        let stopper = self.stopper.clone();
+        let executor = Arc::clone(&self.executor);
         // A client that goes away has said it all the same.
-        let stopping = tokio::spawn(async move { stopper.stop(timeout).await });
+        let stopping = tokio::spawn(async move { executor.stop(timeout).await });
         stopping.await.map(Response::new).map_err(|error| Status::internal(error.to_string()))
     }
 
@@ -96,8 +94,8 @@ impl Worker for Service {
             taken,
             uptime: self.began.elapsed().as_secs_f64(),
             stopping: is_stopping,
-            routines: self.executor.routines().names().map(ToOwned::to_owned).collect(),
-            refused: self.gate.refused().into_iter().collect(),
+            routines: self.executor.setup.routines.names().map(ToOwned::to_owned).collect(),
+            refused: self.executor.setup.gate.refused().into_iter().collect(),
             encodings: encoding::numbers(&self.metadata.encodings),
         }))
     }
@@ -138,7 +136,17 @@ impl Stream for Dispatched {
         let Some((answer, body)) = ready!(self.answers.poll_recv(cx)) else { return Poll::Ready(None) };
         self.is_over = !matches!(answer, answer::What::Ack(_) | answer::What::Item(_));
         let what = match answer {
-            answer::What::Ack(ack) => reply::What::Ack(ack),
+            answer::What::Ack(ack) => {
+                // The connection's task is woken by this `Ack`, and writes it to the socket in its next poll. A task that yields runs again only after
+                // all that were ready by then; twice, for a runtime that looks at its sockets in between. It ends by itself.
+                let sink = self.sink.clone();
+                tokio::spawn(async move {
+                    yield_now().await;
+                    yield_now().await;
+                    sink.ack_is_written();
+                });
+                reply::What::Ack(ack)
+            }
             answer::What::Item(_) => {
                 self.sink.allow(cost(body.len()));
                 reply::What::Result(body)

@@ -1,14 +1,14 @@
 //! Where what comes of a call goes.
 
 use std::sync::{
-    Arc,
+    Arc, Once,
     atomic::{AtomicUsize, Ordering},
 };
 
 use bytes::Bytes;
 use raddle_core::routine::{Answer, Failure, Outcome};
 use raddle_wire::v1::{self, answer::What, exception::Kind};
-use tokio::sync::{Semaphore, mpsc::UnboundedSender};
+use tokio::sync::{Notify, Semaphore, mpsc::UnboundedSender};
 use tonic::Code;
 
 use crate::{
@@ -27,6 +27,10 @@ pub(super) struct Sink(Arc<Inner>);
 struct Inner {
     to: To,
     credit: Semaphore,
+    /// Done when the `Ack` has been sent.
+    ack: Once,
+    /// The transport has the `Ack`.
+    ack_written: Notify,
 }
 
 enum To {
@@ -55,7 +59,8 @@ impl Sink {
     }
 
     fn new(to: To) -> Self {
-        Self(Arc::new(Inner { to, credit: Semaphore::new(WINDOW as usize) }))
+        let credit = Semaphore::new(WINDOW as usize);
+        Self(Arc::new(Inner { to, credit, ack: Once::new(), ack_written: Notify::new() }))
     }
 
     /// Lets so many more items be sent. Returns whether that makes sense.
@@ -67,9 +72,31 @@ impl Sink {
         is_sense
     }
 
-    /// The call was taken.
-    pub(super) fn ack(&self) {
-        self.send(What::Ack(v1::Ack {}), Bytes::new());
+    /// Says that the call was taken, and waits until the transport has that, or the client is gone. Called before the first poll of the routine: of a
+    /// worker that dies in there, the caller knows that the routine may have begun.
+    pub(super) async fn ack(&self) {
+        self.send_ack();
+        if let To::Grpc(to) = &self.0.to {
+            tokio::select! {
+                () = self.0.ack_written.notified() => {}
+                () = to.closed() => {}
+            }
+        }
+    }
+
+    /// The transport has the `Ack`.
+    pub(super) fn ack_is_written(&self) {
+        self.0.ack_written.notify_one();
+    }
+
+    /// Whether another thread sends what comes of the call.
+    pub(super) fn is_grpc(&self) -> bool {
+        matches!(self.0.to, To::Grpc(_))
+    }
+
+    /// Says that the call was taken, if nothing has said so. `Once` makes a second thread wait for the first, so that nothing overtakes the `Ack`.
+    pub(super) fn send_ack(&self) {
+        self.0.ack.call_once(|| self.send_in(Haste::Now, What::Ack(v1::Ack {}), Bytes::new()));
     }
 
     /// An item. Waits until the client has room for it, and has read some of what it was sent before.
@@ -137,7 +164,9 @@ impl Sink {
         self.failure(Failure::Unwritable(message));
     }
 
+    /// Sends something of a call that was taken. The `Ack` comes first, whatever it is.
     fn send(&self, what: What, body: Bytes) {
+        self.send_ack();
         self.send_in(Haste::Now, what, body);
     }
 

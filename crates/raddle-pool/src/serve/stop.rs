@@ -1,51 +1,37 @@
 //! How a worker ends: no more calls, then those in flight, then the links, then the process.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use raddle_wire::v1;
-use tokio::sync::watch;
 
 use super::executor::Executor;
 
 /// How long calls that were cancelled may take to notice. Their destructors run in that time; a thread that is blocked never notices.
 const CANCELLED: Duration = Duration::from_millis(500);
 
-/// Stops a worker.
-#[derive(Clone)]
-pub(super) struct Stopper(Arc<Shared>);
-
-struct Shared {
-    executor: Arc<Executor>,
-    phase: watch::Sender<Phase>,
-}
-
 /// How far a worker's end has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    #[default]
     Serving,
     Stopping,
     Over,
 }
 
-impl Stopper {
-    pub(super) fn new(executor: Arc<Executor>) -> Self {
-        Self(Arc::new(Shared { executor, phase: watch::Sender::new(Phase::Serving) }))
-    }
-
+impl Executor {
     /// Ends the worker. `timeout` is in seconds: 0 cancels what is in flight, more waits so long before that, less waits for as long as it takes.
     pub(super) async fn stop(&self, timeout: f64) -> v1::StopReply {
-        let executor = &self.0.executor;
-        let in_flight = executor.stop_taking();
+        let in_flight = self.stop_taking();
         self.reach(Phase::Stopping);
         if timeout < 0.0 {
-            executor.idle().await;
+            self.idle().await;
         } else if timeout > 0.0 {
             let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
-            let _ = tokio::time::timeout(timeout, executor.idle()).await;
+            let _ = tokio::time::timeout(timeout, self.idle()).await;
         }
-        let cancelled = executor.cancel_all();
+        let cancelled = self.cancel_all();
         if cancelled > 0 {
-            let _ = tokio::time::timeout(CANCELLED, executor.idle()).await;
+            let _ = tokio::time::timeout(CANCELLED, self.idle()).await;
         }
         self.reach(Phase::Over);
         v1::StopReply { ended: in_flight.saturating_sub(cancelled) as u64, cancelled: cancelled as u64 }
@@ -62,11 +48,11 @@ impl Stopper {
     }
 
     fn reach(&self, phase: Phase) {
-        self.0.phase.send_modify(|reached| *reached = phase.max(*reached));
+        self.phase.send_modify(|reached| *reached = phase.max(*reached));
     }
 
     async fn reached(&self, phase: Phase) {
-        let mut reached = self.0.phase.subscribe();
+        let mut reached = self.phase.subscribe();
         // Who tells it is part of this.
         let _ = reached.wait_for(|reached| *reached >= phase).await;
     }

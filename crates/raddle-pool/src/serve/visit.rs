@@ -1,4 +1,4 @@
-//! A connection that speaks gRPC, as its server reads and writes it: with an end to how long it may take to begin, and to how long it may stay.
+//! A connection that speaks gRPC, as its server reads and writes it: with an end to how long it may stay.
 
 use std::{
     io,
@@ -8,38 +8,27 @@ use std::{
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use futures_util::task::AtomicWaker;
-use tokio::{
-    io::{AsyncRead, ReadBuf},
-    time::{Sleep, sleep},
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
 use super::{
-    gate::{Caller, Gate, Origin},
+    gate::{Caller, Origin},
     guests::{Clock, Guest},
 };
-use crate::stream::{Stream, written_through};
+use crate::stream::Stream;
 
 /// What every client of HTTP/2 begins with.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A connection that speaks gRPC.
 pub(super) struct Visit {
     stream: Stream,
     visitor: Arc<Visitor>,
-    gate: Arc<Gate>,
-    /// Until it has said what it is to begin with.
-    beginning: Option<Beginning>,
-}
-
-/// What is left to be said, and until when.
-struct Beginning {
-    left: &'static [u8],
-    deadline: Pin<Box<Sleep>>,
+    /// What was read of it at the door, and its server has not seen yet.
+    preface: &'static [u8],
 }
 
 /// Who has come.
@@ -56,7 +45,8 @@ pub(super) struct Visitor {
 pub(super) struct Waits(Arc<Visitor>);
 
 impl Visit {
-    pub(super) fn new(stream: Stream, caller: Caller, clock: Clock, gate: Arc<Gate>, patience: Duration) -> Self {
+    /// Over a connection of which [`PREFACE`] was read.
+    pub(super) fn new(stream: Stream, caller: Caller, clock: Clock) -> Self {
         let visitor = Visitor {
             caller,
             heard: clock.now().into(),
@@ -65,18 +55,11 @@ impl Visit {
             is_leaving: AtomicBool::new(false),
             reader: AtomicWaker::new(),
         };
-        let beginning = Beginning { left: PREFACE, deadline: Box::pin(sleep(patience)) };
-        Self { stream, visitor: Arc::new(visitor), gate, beginning: Some(beginning) }
+        Self { stream, visitor: Arc::new(visitor), preface: PREFACE }
     }
 
     pub(super) fn visitor(&self) -> &Arc<Visitor> {
         &self.visitor
-    }
-
-    /// It is not served any longer, because of this.
-    fn turned_away(&self, why: io::ErrorKind) -> Poll<io::Result<()>> {
-        self.gate.turn_away(&why.into(), self.visitor.caller.from);
-        Poll::Ready(Err(why.into()))
     }
 }
 
@@ -131,23 +114,40 @@ impl AsyncRead for Visit {
             // As if it had hung up.
             return Poll::Ready(Ok(()));
         }
-        if this.beginning.as_mut().is_some_and(|beginning| beginning.deadline.as_mut().poll(cx).is_ready()) {
-            return this.turned_away(io::ErrorKind::TimedOut);
+        if !this.preface.is_empty() {
+            let (next, rest) = this.preface.split_at(this.preface.len().min(buf.remaining()));
+            buf.put_slice(next);
+            this.preface = rest;
+            return Poll::Ready(Ok(()));
         }
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        ready!(this.stream.io().poll_read(cx, buf))?;
         this.visitor.heard.store(this.visitor.clock.now(), Ordering::Relaxed);
-        if let Some(beginning) = &mut this.beginning {
-            let said = &buf.filled()[before..];
-            let (said, left) = (&said[..said.len().min(beginning.left.len())], beginning.left);
-            if !left.starts_with(said) {
-                return this.turned_away(io::ErrorKind::InvalidData);
-            }
-            beginning.left = &left[said.len()..];
-            this.beginning.take_if(|beginning| beginning.left.is_empty());
-        }
         Poll::Ready(Ok(()))
     }
 }
 
-written_through!(Visit);
+impl AsyncWrite for Visit {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream.io().poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.io().poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.io().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.io().poll_shutdown(cx)
+    }
+}

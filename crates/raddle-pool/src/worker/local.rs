@@ -32,8 +32,7 @@ pub struct LocalWorker {
 impl LocalWorker {
     /// One with these tags.
     pub fn new(tags: &BTreeSet<String>) -> Self {
-        let settings = ProcessSettings { tags: tags.clone(), ..ProcessSettings::default() };
-        Self { settings, process: Mutex::default(), restarted: Notify::new() }
+        ProcessSettings { tags: tags.clone(), ..ProcessSettings::default() }.into()
     }
 
     /// Another program than this one.
@@ -122,6 +121,13 @@ impl LocalWorker {
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<WorkerProcess>>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One whose process is to be so.
+impl From<ProcessSettings> for LocalWorker {
+    fn from(settings: ProcessSettings) -> Self {
+        Self { settings, process: Mutex::default(), restarted: Notify::new() }
     }
 }
 

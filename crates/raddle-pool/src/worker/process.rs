@@ -4,20 +4,19 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     path::PathBuf,
-    pin::pin,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::Mutex,
     time::{Duration, SystemTime},
 };
 
 use raddle_core::{Tid, TidClock};
 use raddle_process::log::Log;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use serde::{Deserialize, Serialize};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     process::{Child, Command},
     sync::{
-        Notify,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         watch,
     },
@@ -25,7 +24,7 @@ use tokio::{
 
 use super::{Patience, Tally, WorkerError, leash::Leash};
 use crate::{
-    Encoding, Uid, WorkerMetadata,
+    Uid, WorkerMetadata,
     connection::Address,
     credentials::{Allow, WorkerCredentials},
     serve::{self, ARGUMENT, Report, Settings},
@@ -41,9 +40,10 @@ const ANSWER: Duration = Duration::from_secs(1);
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// What a worker's process is to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessSettings {
     /// The program, which must begin with `#[raddle::main]`. This one, if nothing is said.
+    #[serde(skip)]
     pub program: Option<PathBuf>,
     /// Which worker it is.
     pub uid: Uid,
@@ -60,6 +60,7 @@ pub struct ProcessSettings {
     /// Plain functions (`fn`) that it runs at a time. As many as there are cores, if nothing is said.
     pub max_blocking: Option<usize>,
     /// Who it is, and whom it trusts: it then serves at a port, by TLS.
+    #[serde(skip)]
     pub credentials: Option<WorkerCredentials>,
     /// Who may do what. If nothing is said, everybody who is let in.
     pub allow: Option<Allow>,
@@ -74,18 +75,23 @@ pub struct ProcessSettings {
 /// The process of a worker. It ends when this is dropped.
 #[derive(Debug)]
 pub struct WorkerProcess {
-    pid: u32,
     metadata: WorkerMetadata,
     /// How it ended, when it has.
     ended: watch::Receiver<Option<String>>,
-    /// Ends it.
-    kill: watch::Sender<bool>,
     /// What it has done, as it was last heard.
     done: watch::Receiver<Tally>,
-    /// Has it asked.
-    asked: Arc<Notify>,
-    /// Has it told to stop.
-    stops: UnboundedSender<Patience>,
+    /// It ends when this is dropped.
+    orders: UnboundedSender<Order>,
+}
+
+/// What is wanted of a process.
+enum Order {
+    /// That it says what it has done.
+    Tally,
+    /// That it stops.
+    Stop(Patience),
+    /// That it ends at once.
+    Kill,
 }
 
 impl Default for ProcessSettings {
@@ -127,32 +133,26 @@ impl WorkerProcess {
             .kill_on_drop(true)
             .spawn()
             .map_err(WorkerError::Spawn)?;
-        let pid = child.id().unwrap_or_default();
-        let address = heard_in(timeout, hear(settings, &mut leash), &mut child).await?;
-        let metadata = WorkerMetadata {
-            uid: settings.uid,
-            secure: settings.credentials.is_some() && is_at_a_port(&address),
-            address,
-            pid,
-            version: env!("CARGO_PKG_VERSION").into(),
-            tags: settings.tags.clone(),
-            extra: settings.extra.clone(),
-            encodings: Encoding::ALL.into(),
+        let hearing = tokio::time::timeout(timeout, hear(settings, &mut leash));
+        let metadata = match hearing.await.unwrap_or(Err(WorkerError::TooSlow(timeout))) {
+            Err(WorkerError::Ended(how)) => {
+                // Its end may be seen after its socket was closed.
+                let ended = tokio::time::timeout(LAST_WORDS, child.wait()).await;
+                return Err(WorkerError::Ended(ended.map_or(how, described)));
+            }
+            heard => heard?,
         };
-        let (kill, killed) = watch::channel(false);
         let (say, ended) = watch::channel(None);
         let (count, done) = watch::channel(Tally::default());
-        let asked = Arc::new(Notify::new());
-        let (stops, stop) = unbounded_channel();
-        let held = Held { leash, asked: Arc::clone(&asked), stop, count };
-        // Ends with the process, which ends when `kill` is dropped.
-        tokio::spawn(look_after(child, held, metadata.address.clone(), killed, say));
-        Ok(Self { pid, metadata, ended, kill, done, asked, stops })
+        let (orders, ordered) = unbounded_channel();
+        // Ends with the process, which ends when `orders` is dropped.
+        tokio::spawn(look_after(child, Held { leash, ordered, count }, metadata.address.clone(), say));
+        Ok(Self { metadata, ended, done, orders })
     }
 
     /// Its number.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.metadata.pid
     }
 
     /// What is known of the worker.
@@ -169,7 +169,7 @@ impl WorkerProcess {
     pub async fn tally(&self) -> Tally {
         let mut done = self.done.clone();
         done.mark_unchanged();
-        self.asked.notify_one();
+        let _ = self.orders.send(Order::Tally);
         if self.is_alive() {
             // Who has ended has said its last word.
             let _ = tokio::time::timeout(ANSWER, done.changed()).await;
@@ -190,62 +190,66 @@ impl WorkerProcess {
     /// Tells it to stop, with what patience there is for calls in flight. It may be told again, with less.
     pub(super) fn stop(&self, patience: Patience) {
         // Who has ended needs no word.
-        let _ = self.stops.send(patience);
+        let _ = self.orders.send(Order::Stop(patience));
     }
 
     /// Ends it at once.
     pub fn kill(&self) {
-        self.kill.send_replace(true);
+        let _ = self.orders.send(Order::Kill);
     }
 }
 
 /// A worker that is held, and what is heard from it.
 struct Held {
     leash: Leash,
-    asked: Arc<Notify>,
-    stop: UnboundedReceiver<Patience>,
+    ordered: UnboundedReceiver<Order>,
     count: watch::Sender<Tally>,
 }
 
 impl Held {
-    /// Asks when it is to, and hears. Returns when there is nothing more to hear.
-    async fn listen(&mut self) {
+    /// Passes orders on until it is to end.
+    async fn obey(&mut self) {
+        let mut is_heard = true;
         loop {
             tokio::select! {
-                heard = self.leash.hear() => match heard {
-                    Some(Report::Done(tally)) => _ = self.count.send_replace(tally),
-                    Some(_) => {}
-                    None => return,
+                report = self.leash.hear(), if is_heard => match report {
+                    Some(report) => self.note(report),
+                    None => is_heard = false,
                 },
-                () = self.asked.notified() => self.leash.ask(),
-                Some(patience) = self.stop.recv() => self.leash.stop(patience).await,
+                order = self.ordered.recv() => match order {
+                    Some(Order::Tally) => self.leash.ask(),
+                    Some(Order::Stop(patience)) => self.leash.stop(patience),
+                    Some(Order::Kill) | None => return,
+                },
             }
+        }
+    }
+
+    /// Hears its last words.
+    async fn hear_out(&mut self) {
+        while let Some(report) = self.leash.hear().await {
+            self.note(report);
+        }
+    }
+
+    fn note(&self, report: Report) {
+        if let Report::Done(tally) = report {
+            self.count.send_replace(tally);
         }
     }
 }
 
 /// Holds the leash until the process has ended, or nobody wants it any more. Nothing is left of it then: what it has started is killed with it,
 /// as long as it has stayed in its group, and so is a socket that has a file.
-async fn look_after(
-    mut child: Child,
-    mut held: Held,
-    address: String,
-    mut killed: watch::Receiver<bool>,
-    say: watch::Sender<Option<String>>,
-) {
+async fn look_after(mut child: Child, mut held: Held, address: String, say: watch::Sender<Option<String>>) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
     let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
     let pidfd = opened.and_then(|pidfd| unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.ok());
     if let Some(pidfd) = pidfd {
-        let until_hung_up = async {
-            held.listen().await;
-            std::future::pending().await
-        };
         tokio::select! {
             _ = pidfd.readable() => {}
-            () = async { drop(killed.wait_for(|killed| *killed).await) } => {}
-            () = until_hung_up => {}
+            () = held.obey() => {}
         }
     }
     // Before it is waited for: until then nobody else can have its number.
@@ -254,7 +258,7 @@ async fn look_after(
     }
     let status = child.wait().await;
     // What it has done is the last that it says.
-    let _ = tokio::time::timeout(LAST_WORDS, held.listen()).await;
+    let _ = tokio::time::timeout(LAST_WORDS, held.hear_out()).await;
     drop(held.leash);
     if let Ok(Address::Unix(path)) = address.parse() {
         let _ = std::fs::remove_file(path);
@@ -262,49 +266,18 @@ async fn look_after(
     say.send_replace(Some(described(status)));
 }
 
-/// What is heard from a process until it serves, or has ended, or its time is over. Its last words may be read after its end is seen, and its
-/// end may be seen after its socket was closed.
-async fn heard_in(
-    timeout: Duration,
-    hearing: impl Future<Output = Result<String, WorkerError>>,
-    child: &mut Child,
-) -> Result<String, WorkerError> {
-    let mut hearing = pin!(tokio::time::timeout(timeout, hearing));
-    let ended = tokio::select! {
-        heard = &mut hearing => match heard.unwrap_or(Err(WorkerError::TooSlow(timeout))) {
-            Err(WorkerError::Ended(_)) => tokio::time::timeout(LAST_WORDS, child.wait()).await,
-            heard => return heard,
-        },
-        status = child.wait() => match tokio::time::timeout(LAST_WORDS, hearing).await {
-            Ok(Ok(Err(WorkerError::Unable(reason)))) => return Err(WorkerError::Unable(reason)),
-            _ => Ok(status),
-        },
-    };
-    Err(WorkerError::Ended(ended.map_or_else(|_| "it hung up".into(), described)))
-}
-
-/// Tells the process what it is to be, and hears where it serves.
-async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<String, WorkerError> {
+/// Tells the process what it is to be, and hears what it serves as.
+async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<WorkerMetadata, WorkerError> {
     let hung_up = || WorkerError::Ended("it hung up".into());
-    let uid = settings.uid;
+    let address = settings.address.clone().unwrap_or_else(|| own_address(settings));
     let told = Settings {
-        uid,
         tid: next_tid(),
-        name: settings.name.clone(),
-        address: settings.address.clone().unwrap_or_else(|| own_address(settings)),
-        tags: settings.tags.clone(),
-        extra: settings.extra.clone(),
-        max_in_flight: settings.max_in_flight,
-        max_blocking: settings.max_blocking,
+        process: ProcessSettings { address: Some(address), ..settings.clone() },
         credentials: settings.credentials.as_ref().map(|credentials| credentials.recipe().clone()),
-        allow: settings.allow.clone(),
-        insecure: settings.insecure,
-        proxy_pool_ttl: settings.proxy_pool_ttl,
-        log: settings.log.clone(),
     };
     leash.tell(&told).await.map_err(|_| hung_up())?;
     match leash.hear().await {
-        Some(Report::Serving(address)) => Ok(address),
+        Some(Report::Serving(metadata)) => Ok(*metadata),
         Some(Report::Failed(reason)) => Err(WorkerError::Unable(reason)),
         Some(Report::Done(_)) | None => Err(hung_up()),
     }
@@ -312,10 +285,6 @@ async fn hear(settings: &ProcessSettings, leash: &mut Leash) -> Result<String, W
 
 fn described(status: std::io::Result<std::process::ExitStatus>) -> String {
     status.map_or_else(|error| format!("its end was not seen: {error}"), |status| status.to_string())
-}
-
-fn is_at_a_port(address: &str) -> bool {
-    matches!(address.parse(), Ok(Address::Tcp(_)))
 }
 
 /// Where a worker serves if nothing is said of it: out of the way of all others.

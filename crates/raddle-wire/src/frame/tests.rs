@@ -21,7 +21,7 @@ fn interleaved() -> Vec<u8> {
     put_beginning(&mut bytes, &head(1).encode_to_vec(), 2, 5);
     bytes.extend_from_slice(b"la");
     put(&mut bytes, &head(2), b"small");
-    put_next(&mut bytes, 3, 5);
+    put_beginning(&mut bytes, &[], 3, 5);
     bytes.extend_from_slice(b"rge");
     put(&mut bytes, &head(3), b"");
     bytes
@@ -76,7 +76,7 @@ fn sent(messages: &[Sent]) -> Vec<u8> {
             if at == 0 {
                 put_beginning(&mut bytes, &head(message.id).encode_to_vec(), part.len(), body.len());
             } else {
-                put_next(&mut bytes, part.len(), body.len());
+                put_beginning(&mut bytes, &[], part.len(), body.len());
             }
             bytes.extend_from_slice(part);
             small.next().into_iter().for_each(|message| put(&mut bytes, &head(message.id), &message.body()));
@@ -199,7 +199,7 @@ fn a_body_can_be_put_where_it_belongs() {
     }
     assert!(decoder.room().is_none(), "the next piece has to begin");
     bytes.clear();
-    put_next(&mut bytes, 2, 5);
+    put_beginning(&mut bytes, &[], 2, 5);
     assert_eq!(decode(&mut decoder, &bytes), Ok(vec![]));
     decoder.room().unwrap().0.extend_from_slice(b"ge");
     decoder.filled(2, |frame| frames.push(frame.body));

@@ -33,7 +33,7 @@ pub trait Crosses: Sized {
 }
 
 #[diagnostic::do_not_recommend]
-impl<T: Serialize + DeserializeOwned> Crosses for T {
+impl<T: Serialize + DeserializeOwned + 'static> Crosses for T {
     fn pack(&self, packed: Packed, name: &str) -> Packed {
         packed.argument(name, self)
     }

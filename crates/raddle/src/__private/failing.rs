@@ -63,7 +63,7 @@ impl<E: Display> Tells for E {
     }
 }
 
-impl<E: Serialize> Written<'_, E> {
+impl<E: Serialize + 'static> Written<'_, E> {
     /// The error itself, if it can be written down after all.
     pub fn value(&self, form: Form) -> Option<Answer> {
         form.value(self.0).ok()

@@ -15,8 +15,9 @@ pub use self::{
     failing::{NoResult, Probe, Returns, Tells, Unwritten, Written},
 };
 
-/// The beginning of a program with routines: the last thing that its runners see.
-pub fn enter() {
+/// The beginning of a program of this version, with routines: the last thing that its runners see.
+#[cfg_attr(not(feature = "pool"), expect(unused_variables, reason = "only workers of pools say their version"))]
+pub fn enter(version: Option<&'static str>) {
     #[cfg(feature = "queue")]
     raddle_exec::runner_main_if_asked(Some(raddle_fabric::routine::call));
     raddle_process::title::init();
@@ -25,23 +26,25 @@ pub fn enter() {
         process::exit(125);
     }
     #[cfg(feature = "pool")]
-    raddle_pool::serve::main_if_asked();
+    raddle_pool::serve::main_if_asked(version.unwrap_or_default());
     #[cfg(feature = "worker")]
     if std::env::args_os().nth(1).is_some_and(|argument| is_ours(&argument)) {
         process::exit(raddle_cli::run().into());
     }
 }
 
-/// Whether a program that was started with this argument is its own worker, and no more.
+/// Whether a program that was started with this argument is its own worker, or keeps its own groups, and no more.
 #[cfg(feature = "worker")]
 fn is_ours(argument: &std::ffi::OsStr) -> bool {
     let is_pool = cfg!(feature = "pool") && argument == "pool";
-    is_pool || argument == "worker" || argument == "spawner" || raddle_cli::is_internal(argument)
+    is_pool || ["worker", "spawner", "up"].iter().any(|own| argument == *own) || raddle_cli::is_internal(argument)
 }
 
 /// Runs the body of `main`.
 pub fn block_on<F: Future>(body: F) -> F::Output {
-    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let built = raddle_process::check_descriptors()
+        .and_then(|()| tokio::runtime::Builder::new_multi_thread().enable_all().build());
+    match built {
         Ok(runtime) => runtime.block_on(body),
         Err(error) => {
             eprintln!("raddle: cannot start: {error}");

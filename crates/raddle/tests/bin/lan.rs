@@ -175,7 +175,7 @@ fn load([ca, certificate, key]: [PathBuf; 3]) -> raddle::Result<WorkerCredential
 }
 
 /// Says what is heard.
-async fn watch(mut subscription: Box<dyn Subscription>) {
+async fn watch(mut subscription: Subscription) {
     #[derive(Serialize)]
     struct Heard {
         event: &'static str,

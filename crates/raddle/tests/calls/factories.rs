@@ -148,3 +148,15 @@ async fn a_worker_whose_start_panics_is_named_and_its_process_ends() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_version_of_a_worker_is_that_of_its_program() {
+    within(30, async {
+        let versioned = |tags: &_| LocalWorker::new(tags).program(env!("CARGO_BIN_EXE_raddle-test-versioned"));
+        let other = crate::pool(1).worker(versioned).start().await.unwrap();
+        assert_eq!(other.workers()[0].version, "7.8.9");
+        let own = crate::pool(1).start().await.unwrap();
+        assert_eq!(own.workers()[0].version, env!("CARGO_PKG_VERSION"), "by `#[raddle::main]`");
+    })
+    .await;
+}

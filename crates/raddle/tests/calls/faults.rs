@@ -126,7 +126,7 @@ async fn calls_that_cannot_be_understood_are_named_and_do_the_worker_no_harm() {
         let error = unknown.on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::UnknownRoutine(message) if message.contains("'no-such'")), "{error:?}");
         assert!(!error.may_have_begun());
-        let unfit: Call<u64> = Call::new("add", Packed::new(2).argument("a", &1).argument("b", "two"));
+        let unfit: Call<u64> = Call::new("add", Packed::new(2).argument("a", &1).argument("b", &"two"));
         let error = unfit.on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::Arguments(message) if message.contains("'b'")), "{error:?}");
         let few: Call<u64> = Call::new("add", Packed::new(1).argument("a", &1));

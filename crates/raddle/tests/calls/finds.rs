@@ -173,3 +173,23 @@ async fn workers_that_a_name_stands_for_are_called() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_does_not_start_if_its_workers_cannot_be_published() {
+    within(60, async {
+        let home = tempfile::tempdir().unwrap();
+        // Workers are published to a directory, and this is a file.
+        let list = home.path().join("workers.json");
+        std::fs::write(&list, "[]").unwrap();
+        let at_a_port = |tags: &_| LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        let builder = || pool(2).worker(at_a_port).publisher(FileDiscovery::new(&list).unwrap());
+        let error = builder().start().await.unwrap_err().to_string();
+        let said = "2 of 2 workers could not be started: cannot publish a worker (";
+        assert!(error.starts_with(said) && error.contains("workers.json"), "{error}");
+        assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");
+        // It can be called all the same, if the pool is not asked whether it has started.
+        let lazy = builder().lazy().start().await.unwrap();
+        assert_eq!(routines::add(1, 2).on(&lazy).await, Ok(3));
+    })
+    .await;
+}

@@ -17,7 +17,7 @@ async fn large_arguments_that_do_not_fit_harm_no_other_call() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         // What does not fit is part of the message.
         let text = "x".repeat(2 << 20);
-        let points = BTreeMap::from([("a", &text)]);
+        let points = BTreeMap::from([("a", text.clone())]);
         let unfit: Call<Vec<Point>> = Call::new("flip", Packed::new(1).argument("points", &points));
         let error = unfit.on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::Arguments(message) if message.contains("'points'")), "{error:.200}");

@@ -55,3 +55,10 @@ fn signal(pid: u32, signal: i32) {
     // SAFETY: plain integers. The process is one that this test has started.
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
 }
+
+/// The processes that this one has started and not waited for.
+fn children() -> Vec<u32> {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let all: String = threads.filter_map(|thread| std::fs::read_to_string(thread.join("children")).ok()).collect();
+    all.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}

@@ -107,7 +107,7 @@ async fn balancers_choose_by_key_by_load_and_by_latency() {
         let idle = [routines::pid().on(&least).await, routines::pid().on(&least).await];
         assert_eq!(idle[0], idle[1], "who has nothing to do is asked");
         assert_ne!(idle[0], busy.await.unwrap());
-        let two = pool(2).balancer(PowerOfTwo::default()).start().await.unwrap();
+        let two = pool(2).balancer(PowerOfTwo).start().await.unwrap();
         for _ in 0..20 {
             assert_eq!(routines::add(1, 2).on(&two).await, Ok(3));
         }

@@ -1,12 +1,24 @@
 //! The documented protocol, by a client that knows nothing else.
 
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use raddle::{
+    CallError,
+    pool::{
+        balancer::{Balancer, Context, RoundRobin},
+        connection::{Outgoing, Replies},
+    },
+};
 use raddle_wire::{
     Message,
     v1::{self, exception::Kind, reply::What, worker_client::WorkerClient},
 };
 use tonic::{Code, transport::Channel};
 
-use crate::{CALLEE, pool, within};
+use crate::{CALLEE, pool, routines, within};
 
 pub(crate) async fn client(pool: &raddle::WorkerPool) -> WorkerClient<Channel> {
     let address = format!("http://{}", pool.workers()[0].address);
@@ -35,7 +47,7 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
         let mut client = client(&pool).await;
         // An array of two numbers; and of one.
         let sum = replies(&mut client, call("add", b"\x92\x01\x02")).await.unwrap();
-        assert_eq!(sum.last(), Some(&What::Result(b"\x03".as_slice().into())));
+        assert_eq!(sum, [What::Ack(v1::Ack {}), What::Result(b"\x03".as_slice().into())]);
         let items = replies(&mut client, call("count", b"\x91\x03")).await.unwrap();
         let expected: Vec<_> = [b"\x00", b"\x01", b"\x02"].map(|n| What::Result(n.as_slice().into())).into();
         assert_eq!(items, [vec![What::Ack(v1::Ack {})], expected].concat());
@@ -48,7 +60,8 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
         );
         assert_eq!(large.await.unwrap().len(), 6);
         let bang = replies(&mut client, call("explode", b"\x91\xa1x")).await.unwrap();
-        assert!(matches!(bang.last(), Some(What::Exception(thrown)) if thrown.kind() == Kind::Panicked), "{bang:?}");
+        let panicked = |thrown: &v1::Exception| thrown.kind() == Kind::Panicked;
+        assert!(matches!(&bang[..], [What::Ack(_), What::Exception(thrown)] if panicked(thrown)), "{bang:?}");
         for (wrong, code) in [
             (call("no-such", b"\x90"), Code::NotFound),
             (v1::Call { protocol: 99, ..call("add", b"\x92\x01\x02") }, Code::FailedPrecondition),
@@ -64,6 +77,49 @@ async fn a_call_is_an_ack_results_and_at_most_one_exception() {
         client.stop(v1::StopRequest { timeout: 0.0 }).await.unwrap();
     })
     .await;
+}
+
+/// A caller that hears an `Ack` knows that the routine may have begun, and does not ask another worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_in_the_first_poll_has_sent_an_ack() {
+    within(60, async {
+        let at_port = |tags: &_| raddle::pool::worker::LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        // An `async fn`, and a plain one.
+        for death in (0..3).flat_map(|_| [call("exit", b"\x91\x00"), call("abort", b"\x90")]) {
+            let pool = pool(1).worker(at_port).start().await.unwrap();
+            let mut replies = client(&pool).await.dispatch(death).await.unwrap().into_inner();
+            let first = replies.message().await.unwrap();
+            assert_eq!(first, Some(v1::Reply { what: Some(What::Ack(v1::Ack {})) }));
+            replies.message().await.unwrap_err();
+        }
+        // Over a link, by a balancer that would ask another worker if this one had refused.
+        for death in [routines::exit(0), routines::abort()] {
+            let outcomes = Outcomes::default();
+            let pool = pool(2).balancer(outcomes.clone()).start().await.unwrap();
+            let error = death.on(&pool).await.unwrap_err();
+            assert!(error.may_have_begun(), "{error:?}");
+            assert_eq!(*outcomes.0.lock().unwrap(), [true]);
+        }
+    })
+    .await;
+}
+
+/// Notes of each call whether it was taken.
+#[derive(Clone, Default)]
+struct Outcomes(Arc<Mutex<Vec<bool>>>);
+
+#[raddle::async_trait]
+impl Balancer for Outcomes {
+    async fn dispatch(
+        &self,
+        call: Outgoing,
+        context: &Context,
+        timeout: Option<Duration>,
+    ) -> Result<Replies, CallError> {
+        let outcome = RoundRobin.dispatch(call, context, timeout).await;
+        self.0.lock().unwrap().push(outcome.is_ok());
+        outcome
+    }
 }
 
 fn json(routine: &str, arguments: &'static str) -> v1::Call {

@@ -185,6 +185,12 @@ pub(crate) async fn echo(text: String) -> String {
     text
 }
 
+/// The same bytes.
+#[raddle::routine(name = "echo_bytes")]
+pub(crate) async fn echo_bytes(bytes: Vec<u8>) -> Vec<u8> {
+    bytes
+}
+
 /// Leaves a trace of having run, and says whether it was the first to do so.
 #[raddle::routine(name = "note")]
 pub(crate) async fn note(path: PathBuf) -> bool {

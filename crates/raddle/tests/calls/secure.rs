@@ -172,9 +172,9 @@ async fn who_cannot_prove_who_it_is_is_refused_counted_and_told_why() {
             let other = LocalWorker::new(&Default::default()).program(CALLEE).credentials(serves);
             let fake = WorkerPool::builder().size(1).credentials(calls).quorum(1);
             let settings = std::sync::Mutex::new(Some(other));
-            let fake = fake.worker(move |_: &_| settings.lock().unwrap().take().expect("once")).start().await.unwrap();
-            let outcome = routines::add(1, 2).on(&fake).timeout(Duration::from_secs(3)).await;
-            assert!(outcome.is_err(), "{case}: {outcome:?}");
+            let fake = fake.worker(move |_: &_| settings.lock().unwrap().take().expect("once"));
+            let error = fake.start().await.unwrap_err().to_string();
+            assert!(error.contains("there is no trust between worker and caller"), "{case}: {error}");
         }
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3), "whoever is honest is served");
     })
@@ -409,6 +409,46 @@ async fn a_port_that_others_reach_needs_tls_or_a_word() {
         let pool = trust.pool(|worker| worker.address_of("0.0.0.0:0")).await;
         assert!(pool.workers()[0].secure);
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
+    })
+    .await;
+}
+
+/// A pool with these credentials of a worker with those, and why it does not start.
+async fn refused_at_start(pool: Option<&WorkerCredentials>, worker: Option<&WorkerCredentials>) -> String {
+    let own = worker.cloned();
+    let factory = move |tags: &_| {
+        let worker = LocalWorker::new(tags).program(CALLEE).address_of("127.0.0.1:0");
+        match &own {
+            Some(own) => worker.credentials(own.clone()),
+            None => worker,
+        }
+    };
+    let builder = WorkerPool::builder().size(2).worker(factory);
+    let builder = match pool {
+        Some(pool) => builder.credentials(pool.clone()),
+        None => builder,
+    };
+    let error = builder.start().await.unwrap_err().to_string();
+    assert_eq!(crate::children(), Vec::<u32>::new(), "none is left");
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
+    within(60, async {
+        let (trust, other) = (Trust::new(), Trust::new());
+        let of_host = |trust: &Trust, name: &str| trust.recipe(&trust.issue(name)).load().unwrap();
+        let good = of_host(&trust, "127.0.0.1");
+        for (pool, worker, said) in [
+            // A name that no address of the worker has, and a CA that the pool does not trust.
+            (Some(of_host(&trust, "elsewhere.test")), Some(of_host(&trust, "elsewhere.test")), "TLS does not work"),
+            (Some(good.clone()), Some(of_host(&other, "127.0.0.1")), "TLS does not work"),
+            (None, Some(good.clone()), "the pool has no credentials"),
+            (Some(good.clone()), None, "the worker serves without TLS"),
+        ] {
+            let error = refused_at_start(pool.as_ref(), worker.as_ref()).await;
+            assert!(error.starts_with("2 of 2 workers could not be started: ") && error.contains(said), "{error}");
+        }
     })
     .await;
 }

@@ -35,6 +35,18 @@ async fn a_call_runs_in_another_process_and_its_result_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn bytes_come_back_as_they_were() {
+    within(30, async {
+        let pool = started(1).await;
+        for size in [0, 1, 300, 9 << 20] {
+            let bytes: Vec<u8> = (0..size).map(|n: usize| n as u8).collect();
+            assert_eq!(routines::echo_bytes(bytes.clone()).on(&pool).await, Ok(bytes));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn errors_cross_with_their_type() {
     within(30, async {
         let pool = started(1).await;

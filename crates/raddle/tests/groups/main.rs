@@ -43,6 +43,32 @@ fn events_are_run_by_functions_and_one_that_is_cancelled_cleans_up() {
     assert_eq!(said, "\"1 × loom\", \"2 × loom\", \"3 × loom\"\n4 processes, cleaned up: asked\n");
 }
 
+/// A program keeps the groups of a file whose routines are its own. One that runs past its `execution_timeout` is cancelled, and cleans up.
+#[test]
+fn a_program_keeps_the_groups_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "[process.a]\nshutdown_timeout = '20s'\n[[process.a.worker]]\nslug = 'a'\nroutine = 'endless'\n\
+                execution_timeout = '500ms'\ntrigger = { every = '200ms' }\n";
+    std::fs::write(folder.path().join("raddle.toml"), file).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
+    let url = format!("sqlite:{}", folder.path().join("work.db").display());
+    let mut manager = command.arg("up").env("QUEUE_URL", url).current_dir(folder.path()).spawn().unwrap();
+    let until = |is_so: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !is_so() && began.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        is_so()
+    };
+    let has_cleaned_up =
+        until(&|| std::fs::read_to_string(folder.path().join("cleaned")).is_ok_and(|how| how == "asked"));
+    // SAFETY: a child that was not waited for; the signal has no memory effects here.
+    unsafe { libc::kill(manager.id() as i32, libc::SIGTERM) };
+    let status = manager.wait().unwrap();
+    assert!(has_cleaned_up && status.success(), "{status}");
+    assert!(until(&|| left(folder.path()).is_empty()), "{:?}", left(folder.path()));
+}
+
 #[test]
 fn a_worker_is_due_every_so_often() {
     let (said, _folder) = says("every");

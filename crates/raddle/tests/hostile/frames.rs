@@ -70,12 +70,14 @@ async fn a_call_that_is_none_is_refused_and_others_of_the_link_go_on() {
                 raw.send(&call(id, routine, arguments)).unwrap();
                 answers.push(raw.answer());
             }
+            answers.push(raw.answer());
             answers
         });
         let answers = answered.await.unwrap();
         assert!(matches!(&answers[0], answer::What::Refusal(_)), "{answers:?}");
         assert!(matches!(&answers[1], answer::What::Refusal(_)), "{answers:?}");
-        assert!(matches!(&answers[2], answer::What::Result(_)), "{answers:?}");
+        assert!(matches!(&answers[2], answer::What::Ack(_)), "{answers:?}");
+        assert!(matches!(&answers[3], answer::What::Result(_)), "{answers:?}");
         site.tells(&["unknown_routine"], 1).await;
         honest.was_served().await;
         site.ends().await;

@@ -20,7 +20,7 @@ async fn who_may_not_does_not_and_the_log_says_who_it_was() {
         assert!(matches!(&denied, CallError::Denied(_)), "{denied:?}");
         assert!(!denied.may_have_begun() && !denied.to_string().contains(SECRET));
         let hostile = "no\u{1b}[2J\nsuch 'routine'".repeat(1000);
-        let call: Call<u64> = Call::new(hostile.leak(), Packed::new(1).argument("a", SECRET));
+        let call: Call<u64> = Call::new(hostile.leak(), Packed::new(1).argument("a", &SECRET));
         assert!(matches!(call.on(&proxy).await, Err(CallError::Denied(_))));
         let control = || Control::with_credentials(site.address(), Some(&own)).unwrap();
         assert!(control().stop(Patience::None).await.is_err());

@@ -64,7 +64,7 @@ async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
         let pool = durable(&python.workers()).await;
         let calls: [(&str, Packed, &str); 3] = [
             ("py.embed", Packed::new(0), "missing a required argument: 'text'"),
-            ("py.embed", Packed::new(2).argument("a", "a").argument("b", "b"), "too many positional arguments"),
+            ("py.embed", Packed::new(2).argument("a", &"a").argument("b", &"b"), "too many positional arguments"),
             ("py.echo", Packed::new(1).argument("value", &f64::NAN), "NaN"),
         ];
         for (routine, arguments, said) in calls {
@@ -78,7 +78,7 @@ async fn calls_that_do_not_fit_are_named_and_the_worker_stays() {
         assert!(matches!(&error, CallError::Arguments(message) if message.contains("key")), "{error:?}");
         let error = Call::<u8>::new("py.nothing", Packed::new(0)).on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::UnknownRoutine(_)), "{error:?}");
-        let error = Call::<u8>::new("py.echo", Packed::new(1).argument("value", "text")).on(&pool).await.unwrap_err();
+        let error = Call::<u8>::new("py.echo", Packed::new(1).argument("value", &"text")).on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::Result(_)), "{error:?}");
         assert_eq!(find("it".into()).on(&pool).await, Ok(1));
         assert_eq!(pool.workers().len(), 1);

@@ -120,7 +120,7 @@ impl Site {
     pub(super) fn claims(&self) -> Vec<Claimed> {
         let (mut claims, mut after) = (Vec::new(), 0);
         loop {
-            let read = self.broker.events(after, None, EVENTS, Duration::ZERO);
+            let read = self.broker.events(Some(after), None, EVENTS, Duration::ZERO);
             let events = self.bed.wait(read).expect("the broker answers");
             let Some(last) = events.last() else { return claims };
             after = last.id.as_u64();

@@ -1,9 +1,13 @@
 -- Moves tasks from one place to another, as the caller has decided from what it read: each only if it is still as it was then.
--- KEYS: what the changes name by number. ARGV: the changes as JSON, then bytes of output that they name by number.
-local cap, margin = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1])
+-- ARGV: the changes as JSON, then bytes of output that they name by number.
+write_without_memory()
+local cap, margin = ARGV[FIRST], tonumber(ARGV[FIRST + 1])
 local changes = cjson.decode(ARGV[FIRST + 2])
 local BYTES = FIRST + 2
 local reply = {}
+-- How many tasks that attempts have chained one script submits, unless a single attempt has chained more.
+local FOLLOWED = 2000
+local followed = 0
 
 local function is_gone(owner)
   local lease = call('ZSCORE', LEASE, owner)
@@ -17,10 +21,23 @@ local function obstacle(it)
   if it.from == '' and call('HEXISTS', DONE, it.tid) == 1 then return 'changed' end
   if it.words and words_of(it.tid) ~= it.words then return 'changed' end
   if it.gone and not is_gone(it.gone) then return 'alive' end
+  if followed >= FOLLOWED and it.follows then return 'changed' end
   if it.leaves and call('ZLEXCOUNT', OWNED, '[' .. it.tid .. ':', '(' .. it.tid .. ';') > 0 then return 'changed' end
 end
 
-local function leave(it, f)
+-- What the attempt has chained, which is removed.
+local function take_chained(tid)
+  local account, fields = call('HGET', CHAINED, tid) or '0', {}
+  for i = 1, tonumber(string.match(account, '^%d+')) do
+    fields[i] = tid .. ':' .. i
+  end
+  local chained = call_many('HMGET', CHAINED, fields)
+  fields[#fields + 1] = tid
+  call_many('HDEL', CHAINED, fields)
+  return chained
+end
+
+local function leave_place(it, f)
   local place = f and f[1] or 'r'
   if place == 'r' then
     leave_line(it.part, it.tid)
@@ -31,19 +48,18 @@ local function leave(it, f)
     count('h', -1)
   elseif not is_service(f) then
     call('ZREM', OWNED, f[6] .. ':' .. it.tid)
-    if is_chained(f) then unchain(it.tid) end
     if place == 'x' then count('2', -1) end
   end
 end
 
-local function enter(it)
+local function enter_place(it)
   local f = fields(it.to)
   local place = f[1]
   if place == 'r' then
     line_up(it.part, it.tid)
-    wake(KEYS[FIXED + it.stream])
+    wake('ready:' .. it.part)
   elseif place == 'd' then
-    delay(it.tid, it.part, it.due, KEYS[FIXED + it.stream])
+    delay(it.tid, it.part, it.due)
     count('d', 1)
   elseif place == 'h' then
     count('h', 1)
@@ -62,12 +78,7 @@ local function finish(it, f)
   if it.dead then call('SADD', DEAD, it.tid) end
   if f and is_active(f) then dismiss(f[6]) end
   if it.key and call('HGET', UNIQUES, it.key) == it.tid then call('HDEL', UNIQUES, it.key) end
-  if it.leaves then
-    call('HDEL', WORKERS, it.tid)
-    call('HDEL', BEATS, it.tid)
-    call('ZREM', LEASE, it.tid)
-    call('DEL', KEYS[FIXED + it.leaves])
-  end
+  if it.leaves then leave_registry(it.tid) end
 end
 
 for i = 1, #changes do
@@ -79,17 +90,16 @@ for i = 1, #changes do
     local f = it.from ~= '' and fields(it.from)
     for j = 1, #it.output do
       local out = it.output[j]
-      if out.key then
-        local key, bytes = KEYS[FIXED + out.key], ARGV[BYTES + out.bytes]
-        local room = cap - call('STRLEN', key)
-        if room > 0 then call('APPEND', key, string.sub(bytes, 1, room)) end
-      else
+      if out.whole then
         call('HSET', OUTPUT, out.field, ARGV[BYTES + out.bytes])
+      else
+        append_output(out.field, ARGV[BYTES + out.bytes], cap)
       end
     end
+    local chained = it.moves and f and is_active(f) and has_flag(f[9], CHAINS) and take_chained(it.tid) or {}
     if it.moves then
-      leave(it, f)
-      if it.done then finish(it, f) else enter(it) end
+      leave_place(it, f)
+      if it.done then finish(it, f) else enter_place(it) end
     else
       call('HSET', TASK, it.tid, it.to)
     end
@@ -104,6 +114,11 @@ for i = 1, #changes do
     for j = 1, #it.replies do
       call('ZADD', PORTS, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
       ring('queue')
+    end
+    -- What attempts have chained is submitted with their end, in order.
+    for _, packed in ipairs(it.follows and chained or {}) do
+      local tids = submit(cmsgpack.unpack(packed))
+      followed = followed + #tids
     end
     reply[i] = 'ok'
   end

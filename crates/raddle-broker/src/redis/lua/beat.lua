@@ -1,4 +1,5 @@
 -- Renews a lease, and says whether others have run out. ARGV: worker, lease, what it tells of itself, the margin before others take over.
+write_without_memory()
 local worker = ARGV[FIRST]
 local alive = has_lease(worker)
 if alive then

@@ -1,17 +1,23 @@
--- The beginning of every script. All keys are declared. First come those that are always the same, under their names in capitals, FIXED in
--- all; those of partitions, output and the like follow. ARGV[1] is the prefix of channels, ARGV[2] where the answer is remembered, if it is,
--- and ARGV[3] the number of the call.
+-- The beginning of every script. ARGV[1] is the prefix of all keys and channels of the namespace, which have one hash tag, ARGV[2] where
+-- the answer is remembered, if it is, and ARGV[3] the number of the call. Keys that always exist have their names in capitals.
 local call, fmt, floor = redis.call, string.format, math.floor
-local FIRST = 4
+local PREFIX, FIRST = ARGV[1], 4
 
 -- Kinds of events, as `EventKind` numbers them.
-local SPAWNING, RUNNING, COMPLETED, STALE = '1', '2', '3', '13'
+local SPAWNING, RUNNING, COMPLETED, STALE, CONTROL_IGNORED, OUTPUT_LOST = '1', '2', '3', '13', '14', '15'
 
 -- A call whose answer was lost is sent again under the same number, and gets the answer of the first time. It is kept beside the clock,
 -- because a key of its own with a time to live costs as much as three fields.
 -- Within a slot numbers only grow: what comes under a smaller one was given up long ago, and sent again since.
 local clock, said = unpack(call('HMGET', META, 'clock', ARGV[2]))
 local number = tonumber(ARGV[3])
+
+-- A server that is out of memory refuses commands that may need more of it, unless the script has written before. Scripts that keep alive what was
+-- accepted, or bring it to its end, begin with a write that needs none.
+local function write_without_memory()
+  call('DEL', KEYS[2])
+end
+
 if said then
   local last = struct.unpack('<d', said)
   if last == number then return cmsgpack.unpack(string.sub(said, 17)) end
@@ -91,9 +97,10 @@ local function ring(topic)
   bells[topic] = true
 end
 
--- Appends messages to a queue: what its members begin with, its name if it is one of its own, and a mark if it is for control words. Gives
--- their ids.
-local function append(queue, prefix, name, mark, bodies)
+-- A queue as four arguments from `a` on: its key, what its members begin with, its name if it is one of its own, and a mark if it is for
+-- control words. `append` adds messages to it and gives their ids.
+local function append(a, bodies)
+  local queue, prefix, name, mark = unpack(ARGV, a, a + 3)
   local s, c = take_ids(#bodies)
   local ids, members = {}, {}
   for i = 1, #bodies do
@@ -167,22 +174,10 @@ local function first_record(spec, owner)
   return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
 end
 
--- What attempts have chained: under a task's id what there is of it, "calls tasks bytes told" and a line for each partition; under that and the
--- number of a call what came with it. Nothing of it is known anywhere else.
-local function is_chained(f)
-  return floor(tonumber(f[9]) / 2) % 2 == 1
-end
-local function chained_fields(tid, account)
-  local all = {}
-  for i = 1, tonumber(string.match(account, '^%d+')) do
-    all[i] = tid .. ':' .. i
-  end
-  return all
-end
-local function unchain(tid)
-  local gone = chained_fields(tid, call('HGET', CHAINED, tid) or '0')
-  gone[#gone + 1] = tid
-  call_many('HDEL', CHAINED, gone)
+-- The flag of an attempt that has chained tasks.
+local CHAINS = 2
+local function has_flag(flags, flag)
+  return floor(tonumber(flags) / flag) % 2 == 1
 end
 
 -- The number of control words that wait for a task.
@@ -211,62 +206,55 @@ local function leave_line(part, tid)
   if call('ZREM', LINE, part .. ' ' .. tid) == 1 then waits(part, -1) end
 end
 
--- Wakes one worker that waits for a partition. The stream is a bell: what it rings for stands in line, so that old entries may go.
-local BELLS = '8'
-local function wake(stream)
-  call('XADD', stream, 'MAXLEN', BELLS, '*', 'm', '')
+-- Wakes workers that block in `BLPOP` on the list of a partition ('ready:' and its name), or one worker alone ('wake:' and its id). An
+-- element only says that it is worth looking, and a claim that leaves a task wakes the next worker: a few are enough.
+local BELLS = 4
+local function wake(list, n)
+  for _ = 1, math.min(n or 1, BELLS - call('LLEN', PREFIX .. list)) do
+    call('RPUSH', PREFIX .. list, '')
+  end
 end
 
 -- Every worker that waits looks at least this often, in microseconds, and learns then what is due before it looks again. Only what is due
 -- sooner has to be told.
 local LOOKS = 2100000
-local function delay(tid, part, due, stream)
+local function delay(tid, part, due)
   call('ZADD', DELAYED, due, tid .. ' ' .. part)
-  if due - now_us < LOOKS and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake(stream) end
+  if due - now_us < LOOKS and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake('ready:' .. part) end
 end
 
--- The streams of partitions among the keys, by partition.
-local function given_streams()
-  local streams = {}
-  for i = FIXED + 1, #KEYS do
-    local part = string.match(KEYS[i], '}:ready:(.+)$')
-    if part then streams[part] = KEYS[i] end
+-- Makes those partitions that are not there yet, and wakes all workers, which wait on the partitions that they know of.
+local function open_parts(parts)
+  local _, made = call_many('SADD', PARTS, parts)
+  if made == 0 then return end
+  for _, worker in ipairs(call('HKEYS', WORKERS)) do
+    wake('wake:' .. worker)
   end
-  return streams
 end
 
--- Makes those partitions that are not there yet. Returns how many: the caller tells workers of them, which wait on those that they know of.
-local function open_parts(streams)
-  local fresh = 0
-  for part, stream in pairs(streams) do
-    if call('SADD', PARTS, part) == 1 then
-      local made = redis.pcall('XGROUP', 'CREATE', stream, 'raddle', '0', 'MKSTREAM')
-      if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then error(made.err) end
-      fresh = fresh + 1
-    end
-  end
-  return fresh
-end
-
--- How many workers a batch wakes for one partition: each that finds more than it takes wakes another.
-local RINGS = 4
-
--- Stores tasks. Each is its partition, when it is due ('' for now, or microseconds from now, or '@' and the microsecond), the same in
--- nanoseconds, its unique key, its spec as it is stored, and when it expires, as `expires_in` reads it. Returns their ids: behind '=' that of
--- the task which has the unique key already. With `own`, one that is due is not put in line, and its id is returned besides.
-local function submit(tasks, streams, own)
-  local new, tids, taken = {}, {}, {}
+-- Stores tasks. Each is its partition and its spec as it is stored; with a unique key, a time or a lifetime also its unique key, when it is
+-- due ('' for now, or microseconds from now, or '@' and the microsecond), the same in nanoseconds, and when it expires, as `expires_in` reads
+-- it. Returns their ids: behind '=' that of the task which has the unique key already. With `own`, one that is due is not put in line, and its
+-- id is returned besides.
+local function submit(tasks, own)
+  local new, tids, taken, parts, ready = {}, {}, {}, {}, {}
   for i, task in ipairs(tasks) do
-    local key = task[4]
+    local part, key = task[1], task[3] or ''
     local holder = key ~= '' and (taken[key] or call('HGET', UNIQUES, key))
     if holder then
+      -- One that has the key of another in the same batch stands for that one.
       tids[i] = holder
     else
       new[#new + 1] = i
       if key ~= '' then taken[key] = i end
+      if not ready[part] then
+        ready[part] = 0
+        parts[#parts + 1] = part
+      end
     end
   end
   if #new > 0 then
+    open_parts(parts)
     local s, c = take_ids(#new)
     for n, i in ipairs(new) do
       tids[i] = digits(id_after(s, c, n - 1))
@@ -274,40 +262,41 @@ local function submit(tasks, streams, own)
     call('XADD', BORN, stream_id(s, c), 'n', int(#new))
     ring('log')
   end
-  local specs, records, keys, line, expiring, ready, due_now = {}, {}, {}, {}, {}, {}, nil
-  for _, i in ipairs(new) do
+  local specs, records, keys, line, expiring, due_now = {}, {}, {}, {}, {}, nil
+  for n, i in ipairs(new) do
     local tid = tids[i]
-    local part, due, due_ns, key, spec, lifetime = unpack(tasks[i])
-    specs[#specs + 1] = tid
-    specs[#specs + 1] = spec
-    if key ~= '' then
-      keys[#keys + 1] = key
-      keys[#keys + 1] = tid
-    end
-    local expires = expires_in(lifetime)
-    if expires then
-      expiring[#expiring + 1] = expires
-      expiring[#expiring + 1] = tid
-    end
+    local part, spec, key, due, due_ns, lifetime = unpack(tasks[i])
+    specs[2 * n - 1], specs[2 * n] = tid, spec
     local run_at = nil
-    if string.sub(due, 1, 1) == '@' then
-      run_at = tonumber(string.sub(due, 2))
-    elseif due ~= '' then
-      run_at = now_us + tonumber(due)
-      due_ns = int(run_at) .. '000'
+    if lifetime then
+      if key ~= '' then
+        keys[#keys + 1] = key
+        keys[#keys + 1] = tid
+      end
+      local expires = expires_in(lifetime)
+      if expires then
+        expiring[#expiring + 1] = expires
+        expiring[#expiring + 1] = tid
+      end
+      if string.sub(due, 1, 1) == '@' then
+        run_at = tonumber(string.sub(due, 2))
+      elseif due ~= '' then
+        run_at = now_us + tonumber(due)
+        due_ns = int(run_at) .. '000'
+      end
     end
     if run_at and run_at > now_us then
       local _, ttl = head(spec)
       records[#records + 1] = tid
       records[#records + 1] = record({ 'd', 0, 0, 0, part, '-', '-', '-', 0, due_ns, ttl, key })
-      delay(tid, part, int(run_at), streams[part])
+      delay(tid, part, int(run_at))
       count('d', 1)
     elseif own then
       due_now = tid
     else
       line[#line + 1] = '0'
       line[#line + 1] = part .. ' ' .. tid
-      ready[part] = (ready[part] or 0) + 1
+      ready[part] = ready[part] + 1
     end
   end
   call_many('HSET', SPEC, specs)
@@ -316,18 +305,19 @@ local function submit(tasks, streams, own)
   call_many('ZADD', LINE, line)
   note_expiries(expiring)
   for part, n in pairs(ready) do
-    waits(part, n)
-    for _ = 1, math.min(n, RINGS) do
-      wake(streams[part])
+    if n > 0 then
+      waits(part, n)
+      wake('ready:' .. part, n)
     end
   end
-  local is_new = {}
-  for _, i in ipairs(new) do
-    is_new[i] = true
-  end
-  for i, tid in ipairs(tids) do
-    -- One that has the key of another in the same batch stands for that one.
-    if not is_new[i] then tids[i] = '=' .. (type(tid) == 'number' and tids[tid] or tid) end
+  if #new < #tasks then
+    local is_new = {}
+    for _, i in ipairs(new) do
+      is_new[i] = true
+    end
+    for i, tid in ipairs(tids) do
+      if not is_new[i] then tids[i] = '=' .. (type(tid) == 'number' and tids[tid] or tid) end
+    end
   end
   return tids, due_now
 end
@@ -360,6 +350,13 @@ local function lease_out(worker, ttl_ms)
   call('HSET', META, 'beat', int(now_ms))
 end
 
+local function leave_registry(worker)
+  call('HDEL', WORKERS, worker)
+  call('HDEL', BEATS, worker)
+  call('ZREM', LEASE, worker)
+  call('DEL', PREFIX .. 'wake:' .. worker, PREFIX .. 'worker:' .. worker)
+end
+
 -- Enters a worker that is there for one task alone. It is no task itself.
 local function enter_own(info, ttl_ms)
   local tid = digits(take_ids(1))
@@ -371,10 +368,20 @@ end
 
 -- Lets such a worker leave. One of another kind stays.
 local function dismiss(owner)
-  if call('SREM', OWN, owner) == 1 then
-    call('HDEL', WORKERS, owner)
-    call('HDEL', BEATS, owner)
-    call('ZREM', LEASE, owner)
+  if call('SREM', OWN, owner) == 1 then leave_registry(owner) end
+end
+
+-- Adds to the output of an attempt: task, attempt and stream; as much as there is room for. The first bytes without room are one event: a
+-- field in OUTPUT marks that it is logged, because a stream of exactly `cap` bytes is as long as one that was cut.
+local function append_output(field, bytes, cap)
+  local key = PREFIX .. 'out:' .. field
+  local room = tonumber(cap) - call('STRLEN', key)
+  if room > 0 then call('APPEND', key, string.sub(bytes, 1, room)) end
+  if #bytes > room and call('HSETNX', OUTPUT, field .. ':cut', '') == 1 then
+    local attempt, stream = string.match(field, '^(.*):(%d)$')
+    local name = stream == '0' and 'standard output' or 'standard error'
+    local detail = 'only the first ' .. cap .. ' bytes of ' .. name .. " are kept: 'max_output' in the queue URL of its worker sets how many"
+    event(OUTPUT_LOST, '', attempt, 1, detail)
   end
 end
 
@@ -384,7 +391,7 @@ local function answer(reply, remembered)
     if by ~= 0 then call('HINCRBY', COUNT, what, int(by)) end
   end
   for topic in pairs(bells) do
-    call('PUBLISH', ARGV[1] .. topic, '')
+    call('PUBLISH', PREFIX .. 'bell:' .. topic, '')
   end
   local changed = {}
   if ids_taken then

@@ -1,10 +1,10 @@
--- Ends attempts that went well: nothing is left to decide. KEYS: where output is kept, and the streams of the partitions that chained tasks are
--- in. ARGV: the most bytes that are kept of one stream of output, and for each attempt eight arguments: task, attempt, report; twice (standard
--- output and error) the kind of what is added to it ('' nothing, 'h' all of it is here, a number: the end of what is under that key) and the
--- bytes; and what there is of what it has chained, as the caller read it: from that the caller knows the partitions. An attempt that has
--- chained something else is left as it is, and answered with that.
-local cap = tonumber(ARGV[FIRST])
-local EACH = 8
+-- Ends attempts that went well and have chained nothing: nothing is left to decide. ARGV: the most bytes that are kept of one stream of
+-- output, and for each attempt seven arguments: task, attempt, report; twice (standard output and error) the kind of what is added to it
+-- ('' nothing, 'whole' all of it, 'rest' what comes after what was appended) and the bytes. An attempt that has chained tasks is left as it
+-- is, and answered with 'chained'.
+write_without_memory()
+local cap = ARGV[FIRST]
+local EACH = 7
 local n = (#ARGV - FIRST) / EACH
 local tids = {}
 for i = 1, n do
@@ -19,7 +19,7 @@ for i = 1, n do
   if records[i] and not string.match(records[i], OF_RECORD) then error('RADDLE a record cannot be read: ' .. records[i]) end
 end
 local reply, done, gone, owned, expiry, kept, keys = {}, {}, {}, {}, {}, {}, {}
-local began, ended, order, chains = {}, {}, {}, {}
+local began, ended, order = {}, {}, {}
 local any_words = call('ZCARD', WORDS) > 0
 local seen = {}
 local running, k = 0, 0
@@ -31,13 +31,11 @@ for i = 1, n do
     place, latest, tally, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
   end
   local is_latest = latest == attempt and (place == 's' or place == 'x') and part ~= '-'
-  local chains_more = is_latest and floor(tonumber(flags) / 2) % 2 == 1
-  if chains_more and call('HGET', CHAINED, tid) ~= ARGV[a + 7] then
+  if is_latest and has_flag(flags, CHAINS) then
     seen[tid] = true
     reply[i] = 'chained'
   elseif is_latest then
     seen[tid] = true
-    if chains_more then chains[#chains + 1] = tid end
     if not ended[owner] then
       ended[owner], began[owner] = {}, {}
       order[#order + 1] = owner
@@ -51,13 +49,11 @@ for i = 1, n do
     table.insert(ended[owner], told)
     for stream = 0, 1 do
       local kind, bytes = ARGV[a + 3 + stream * 2], ARGV[a + 4 + stream * 2]
-      if kind == 'h' then
+      if kind == 'whole' then
         kept[#kept + 1] = told .. ':' .. stream
         kept[#kept + 1] = bytes
-      elseif kind ~= '' then
-        local output = KEYS[FIXED + tonumber(kind)]
-        local room = cap - call('STRLEN', output)
-        if room > 0 then call('APPEND', output, string.sub(bytes, 1, room)) end
+      elseif kind == 'rest' then
+        append_output(told .. ':' .. stream, bytes, cap)
       end
     end
     k = k + 1
@@ -89,15 +85,4 @@ for i = 1, #order do
   event(COMPLETED, owner, table.concat(ended[owner], ' '), #ended[owner])
   dismiss(owner)
 end
--- What attempts have chained is submitted with their end, in order.
-local tasks = {}
-for _, tid in ipairs(chains) do
-  for _, packed in ipairs(call_many('HMGET', CHAINED, chained_fields(tid, call('HGET', CHAINED, tid)))) do
-    for _, task in ipairs(cmsgpack.unpack(packed)) do
-      tasks[#tasks + 1] = task
-    end
-  end
-  unchain(tid)
-end
-submit(tasks, given_streams())
 return answer(reply)

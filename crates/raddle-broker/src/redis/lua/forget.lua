@@ -1,5 +1,6 @@
 -- Forgets answers that nobody will ask for again, a portion of them. ARGV: where to go on. Answers where to go on after this; not more often
 -- than each minute, whoever asks.
+write_without_memory()
 local from, EVERY = ARGV[FIRST], 60
 if from == '0' then
   if sec - tonumber(call('HGET', META, 'forgot') or 0) < EVERY then return '0' end

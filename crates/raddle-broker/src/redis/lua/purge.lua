@@ -1,29 +1,29 @@
--- Removes tasks that finished long enough ago, with all their records. KEYS: their output. ARGV: for each task its id and its attempts.
+-- Removes tasks that finished long enough ago, with all their records. ARGV: how many at most.
+write_without_memory()
 local function gone(tid)
   return call('HEXISTS', SPEC, tid) == 0
 end
-local removed = 0
-for i = FIRST, #ARGV, 2 do
-  local tid, attempts = ARGV[i], tonumber(ARGV[i + 1])
-  local expires = call('ZSCORE', EXPIRY, tid)
-  if expires and tonumber(expires) <= now_ms then
-    local done = call('HGET', DONE, tid)
-    local state, service = string.match(done, '^(%d+) %S+ %S+ %S+ %S+ %S+ %S+ (%d)')
-    if service == '0' then count(state, -1) end
-    removed = removed + 1
-    call('HDEL', SPEC, tid)
-    call('HDEL', DONE, tid)
-    call('ZREM', EXPIRY, tid)
-    call('SREM', DEAD, tid)
-    for attempt = 1, attempts do
-      call('HDEL', OUTPUT, tid .. ':' .. attempt .. ':0', tid .. ':' .. attempt .. ':1')
+local expired = call('ZRANGEBYSCORE', EXPIRY, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
+if #expired == 0 then return answer(0) end
+for _, tid in ipairs(expired) do
+  local done = call('HGET', DONE, tid)
+  local state, attempts, service = string.match(done, '^(%d+) %S+ %S+ (%d+) %S+ %S+ %S+ (%d)')
+  if service == '0' then count(state, -1) end
+  call('HDEL', SPEC, tid)
+  call('HDEL', DONE, tid)
+  call('ZREM', EXPIRY, tid)
+  call('SREM', DEAD, tid)
+  call('ZREM', EXPIRING, tid)
+  call('DEL', PREFIX .. 'progress:' .. tid)
+  for attempt = 1, tonumber(attempts) do
+    for stream = 0, 1 do
+      local field = tid .. ':' .. attempt .. ':' .. stream
+      call('HDEL', OUTPUT, field, field .. ':cut')
+      call('DEL', PREFIX .. 'out:' .. field)
     end
-    call('ZREMRANGEBYLEX', PORTS, '[' .. tid .. '.', '(' .. tid .. '/')
-    call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
   end
-end
-for i = FIXED + 1, #KEYS do
-  call('DEL', KEYS[i])
+  call('ZREMRANGEBYLEX', PORTS, '[' .. tid .. '.', '(' .. tid .. '/')
+  call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
 -- The index of tasks ends where the oldest task that is left begins, and so does the log. Workers are passed over: one that lives for a year
 -- must not keep the log of a year.
@@ -59,4 +59,4 @@ if oldest then
 else
   call('XTRIM', LOG, 'MAXLEN', 0)
 end
-return answer({ int(removed) })
+return answer(#expired)

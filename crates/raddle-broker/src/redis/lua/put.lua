@@ -1,15 +1,12 @@
--- Appends messages to a queue. KEYS: the queue. ARGV: what its members begin with, its name if it is one of its own, 'words' for control
--- words ('active' if only while somebody runs the task), and the messages.
-local queue, prefix, name = KEYS[FIXED + 1], ARGV[FIRST], ARGV[FIRST + 1]
-local n = #ARGV - FIRST - 2
-if n == 0 then return answer({}) end
-local mark = ARGV[FIRST + 2]
-if mark == 'active' then
-  local rec = call('HGET', TASK, string.sub(prefix, 1, -2))
+-- Appends messages to a queue. ARGV: the queue, as `append` takes it, whose mark may be 'active': only while a worker has the task; and the
+-- messages.
+if #ARGV < FIRST + 4 then return answer({}) end
+if ARGV[FIRST + 3] == 'active' then
+  local rec = call('HGET', TASK, string.sub(ARGV[FIRST + 1], 1, -2))
   if not rec or not is_active(fields(rec)) then return answer({}) end
 end
 local bodies = {}
-for i = 1, n do
-  bodies[i] = ARGV[FIRST + 2 + i]
+for i = FIRST + 4, #ARGV do
+  bodies[#bodies + 1] = ARGV[i]
 end
-return answer(append(queue, prefix, name, mark, bodies))
+return answer(append(FIRST, bodies))

@@ -8,4 +8,4 @@ call('HSET', TASK, tid, record({ 'x', 1, 0, 0, '-', tid, int(now_us), pid, 0, '-
 call('HSET', WORKERS, tid, info)
 lease_out(tid, tonumber(ttl_ms))
 event(RUNNING, tid, tid .. ':1', 1)
-return answer({ tid })
+return answer(tid)

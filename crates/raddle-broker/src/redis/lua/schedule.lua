@@ -1,15 +1,12 @@
--- Changes a schedule if it is still as it was seen, and submits tasks with that. KEYS: the streams of their partitions. ARGV: the tasks,
--- packed; name, the version that was seen or '', the microsecond that must have come or '', the microsecond at which it is due from now on or
+-- Changes a schedule if it is still as it was seen, and submits tasks with that. ARGV: the tasks, packed; name, the version that was seen or '', the microsecond that must have come or '', the microsecond at which it is due from now on or
 -- '', and what is stored of it or '' if it goes.
 local tasks, name, seen, begins, next_due, entry = unpack(ARGV, FIRST)
 local version, task = '', '-'
 local before = call('HGET', SCHEDULES, name)
 if before then version, task = string.match(before, '^(%d+) (%S+)\n') end
-if version ~= seen then return answer({ 'raced' }) end
-if begins ~= '' and tonumber(begins) > now_us then return answer({ 'early' }) end
-local streams = given_streams()
-local fresh = open_parts(streams)
-local tids = submit(cmsgpack.unpack(tasks), streams)
+if version ~= seen then return answer({ 'raced', {} }) end
+if begins ~= '' and tonumber(begins) > now_us then return answer({ 'early', {} }) end
+local tids = submit(cmsgpack.unpack(tasks))
 if #tids > 0 then task = string.match(tids[#tids], '%d+') end
 version = digits(take_ids(1))
 if entry == '' then
@@ -23,4 +20,4 @@ else
   call('ZADD', AGENDA, next_due, name)
 end
 ring('control')
-return answer({ 'made', version, fresh, tids })
+return answer({ version, tids })

@@ -1,4 +1,5 @@
 -- Notes that targets have begun. ARGV for each: task, attempt, process. An attempt that is not the latest is passed over.
+write_without_memory()
 local n = (#ARGV - FIRST + 1) / 3
 local tids = {}
 for i = 1, n do

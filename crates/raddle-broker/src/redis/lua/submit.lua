@@ -1,12 +1,10 @@
--- Stores tasks, all of them. KEYS: the streams of their partitions. ARGV: the tasks, packed; then '', or 'again', the finished task that is
+-- Stores tasks, all of them. ARGV: the tasks, packed; then '', or 'again', the finished task that is
 -- submitted once more, and 'dead' if it has to be a dead letter, or 'own' and the worker that is to run the only task: its info and its lease.
--- Answers how many partitions are new, the ids, and for 'own' the worker and the task that it has.
+-- Answers the ids, and for 'own' the worker and the task that it has; nothing if it is no dead letter.
 local tasks, mode = cmsgpack.unpack(ARGV[FIRST]), ARGV[FIRST + 1]
 local old = mode == 'again' and ARGV[FIRST + 2]
-if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD, old) == 0 then return answer({}) end
-local streams = given_streams()
-local fresh = open_parts(streams)
-local tids, due_now = submit(tasks, streams, mode == 'own')
+if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD, old) == 0 then return answer(false) end
+local tids, due_now = submit(tasks, mode == 'own')
 local is_new = string.sub(tids[1], 1, 1) ~= '='
 if old and is_new then
   -- The old one has been seen to.
@@ -21,9 +19,9 @@ local worker = ''
 if mode == 'own' and is_new then
   worker = enter_own(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
   if due_now then
-    call('HSET', TASK, due_now, first_record(tasks[1][5], worker))
+    call('HSET', TASK, due_now, first_record(tasks[1][2], worker))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
     event(SPAWNING, worker, due_now .. ':1', 1)
   end
 end
-return answer({ fresh, tids, worker, due_now or '' })
+return answer({ tids, worker, due_now or '' })

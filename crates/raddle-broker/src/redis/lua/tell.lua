@@ -1,14 +1,16 @@
--- Takes control words that a worker is told, those of them that are still there. ARGV: each as it is stored, and what it adds to the flags of its task: that
--- outlives the worker.
+-- Takes the control words for a worker, those of them that are still there. ARGV for each: the word as it is stored, what it adds to the flags of its
+-- task, which outlives the worker, and why it is ignored if it is not a control message.
+write_without_memory()
 local reply = {}
-for i = FIRST, #ARGV, 2 do
-  local word, flag = ARGV[i], tonumber(ARGV[i + 1])
+for i = FIRST, #ARGV, 3 do
+  local word, flag, ignored = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
   if call('ZREM', WORDS, word) == 1 then
     reply[#reply + 1] = word
     local tid = string.match(word, '^%d+')
-    local rec = flag > 0 and call('HGET', TASK, tid)
-    if rec then
-      local f = fields(rec)
+    local rec = (flag > 0 or ignored ~= '') and call('HGET', TASK, tid)
+    local f = rec and fields(rec)
+    if ignored ~= '' then event(CONTROL_IGNORED, '', tid .. ':' .. (f and f[2] or '0'), 1, ignored) end
+    if f and flag > 0 then
       f[9] = int(bit.bor(tonumber(f[9]), flag))
       call('HSET', TASK, tid, record(f))
     end

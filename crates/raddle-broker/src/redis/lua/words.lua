@@ -1,4 +1,5 @@
 -- The control words to what a worker has, itself included. ARGV: the worker.
+write_without_memory()
 local owner = ARGV[FIRST]
 if call('ZCARD', WORDS) == 0 then return answer({}) end
 local held = call('ZRANGEBYLEX', OWNED, '[' .. owner .. ':', '(' .. owner .. ';')

@@ -13,7 +13,7 @@ pub(super) struct Finding {
     area: &'static str,
     name: String,
     ok: bool,
-    /// Whether work may be lost while it is not as it should be.
+    /// Whether work cannot be done, or may be lost, while it is not as it should be.
     vital: bool,
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,12 @@ impl Finding {
 
     /// Of a broker, which cannot be asked.
     pub(super) fn broken(name: &str, detail: String, fix: &str) -> Self {
-        Self { vital: true, ..Self::amiss("broker", name, detail, fix) }
+        Self::wrong("broker", name, detail, fix)
+    }
+
+    /// Work cannot be done, or may be lost.
+    pub(super) fn wrong(area: &'static str, name: &str, detail: String, fix: &str) -> Self {
+        Self { vital: true, ..Self::amiss(area, name, detail, fix) }
     }
 
     pub(super) fn probed(area: &'static str, probe: Probe) -> Self {

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use raddle_core::Span;
+use raddle_core::{Span, WorkerEntry};
 use raddle_fabric::group::{
     self, FileMistake, Process,
     grace::{self, Runs},
@@ -15,7 +15,7 @@ use super::{super::up::found, Finding};
 use crate::{
     context::Context,
     error::{Failure, Outcome},
-    project::{FILE, Source},
+    project::{FILE, Source, here},
 };
 
 const AREA: &str = "groups";
@@ -24,9 +24,8 @@ const COMPOSE: [&str; 4] = ["compose.yaml", "compose.yml", "docker-compose.yaml"
 const UNITS: &str = "/etc/systemd/system";
 
 /// What there is to say of the groups of a file, or of the one that is found here, and of the units of this machine.
-pub(super) fn findings(context: &Context, file: Option<&Path>) -> Outcome<Vec<Finding>> {
-    let here = std::env::current_dir();
-    let here = here.map_err(|e| Failure::Usage(format!("cannot tell the current folder ({e})")))?;
+pub(super) fn findings(context: &Context, file: Option<&Path>, workers: &[WorkerEntry]) -> Outcome<Vec<Finding>> {
+    let here = here()?;
     let path = match (file, &context.project.source) {
         (Some(path), _) => Some(here.join(path)),
         (None, Source::File(path)) => Some(path.clone()),
@@ -38,14 +37,14 @@ pub(super) fn findings(context: &Context, file: Option<&Path>) -> Outcome<Vec<Fi
         if file.is_some() && !path.is_file() {
             return Err(Failure::Usage(format!("{}: there is no such file", path.display())));
         }
-        findings = beside(&path);
+        findings = beside(&path, workers);
     }
     findings.extend(of_machine(Path::new(UNITS)));
     Ok(findings)
 }
 
 /// What is in compose files and units beside a file, or in a folder `deploy` there. They are for that file, whatever it is called where they run.
-fn beside(path: &Path) -> Vec<Finding> {
+fn beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding> {
     let processes = match groups_of(path) {
         Ok(Some(processes)) => processes,
         // Without any there is nothing to look for.
@@ -54,7 +53,7 @@ fn beside(path: &Path) -> Vec<Finding> {
     };
     let folder = path.parent().unwrap_or(Path::new("/"));
     let folders = ["", "deploy", "deploy/compose", "deploy/systemd"].map(|name| folder.join(name));
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = unoffered(path, &processes, workers).into_iter().collect();
     for file in folders.iter().flat_map(|folder| files_in(folder)) {
         let name = name_of(&file);
         let is_compose = COMPOSE.contains(&&*name);
@@ -63,11 +62,23 @@ fn beside(path: &Path) -> Vec<Finding> {
         }
         let Ok(text) = fs::read_to_string(&file) else { continue };
         let runs = if is_compose { grace::compose(&text) } else { grace::unit(&name, &text).into_iter().collect() };
-        let key = if is_compose { Key::Compose } else { Key::Unit };
-        findings.extend(runs.iter().map(|run| judged(&file, run, key, &processes)));
+        findings.extend(runs.iter().map(|run| judged(&file, run, is_compose, &processes)));
     }
     findings.sort_by(|a, b| a.detail().cmp(b.detail()));
     findings
+}
+
+/// A routine in the file that no program offers.
+fn unoffered(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Option<Finding> {
+    let mistake = group::unoffered_routine(processes, workers)?;
+    let mistake = FileMistake::locate(&fs::read_to_string(path).unwrap_or_default(), mistake);
+    let detail = format!("{}:{mistake}", path.display());
+    Some(Finding::wrong(
+        AREA,
+        "routine",
+        detail,
+        "its tasks wait until a program offers it: 'raddle up' refuses the file",
+    ))
 }
 
 /// What is in the units of a machine, each of which says which file it is for.
@@ -80,7 +91,7 @@ fn of_machine(folder: &Path) -> Vec<Finding> {
             continue;
         };
         match groups_of(&path) {
-            Ok(Some(processes)) => findings.push(judged(&file, &run, Key::Unit, &processes)),
+            Ok(Some(processes)) => findings.push(judged(&file, &run, false, &processes)),
             Ok(None) => {}
             Err(finding) => findings.push(*finding),
         }
@@ -108,19 +119,13 @@ fn groups_of(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
     }
 }
 
-/// What says how long a stop may take.
-#[derive(Clone, Copy)]
-enum Key {
-    Compose,
-    Unit,
-}
-
-fn judged(file: &Path, run: &Runs, key: Key, processes: &[Process]) -> Finding {
+/// Whether a service in a compose file, or else in a unit, waits as long as a stop may take.
+fn judged(file: &Path, run: &Runs, is_compose: bool, processes: &[Process]) -> Finding {
     let needed = Span(grace::stop_grace_period(processes));
     let seconds = needed.0.as_secs_f64().ceil();
-    let (name, assigned) = match key {
-        Key::Compose => ("stop_grace_period", format!("stop_grace_period: {seconds}s")),
-        Key::Unit => ("TimeoutStopSec", format!("TimeoutStopSec={seconds}")),
+    let (name, assigned) = match is_compose {
+        true => ("stop_grace_period", format!("stop_grace_period: {seconds}s")),
+        false => ("TimeoutStopSec", format!("TimeoutStopSec={seconds}")),
     };
     let ok = run.stops_within.is_none_or(|within| within >= needed.0);
     let within = run.stops_within.map_or("for ever".to_owned(), |within| Span(within).to_string());

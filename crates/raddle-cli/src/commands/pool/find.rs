@@ -68,16 +68,8 @@ pub(super) async fn meant(global: &Global, args: &FindArgs, text: Option<&str>) 
 /// Whoever serves at an address. Nothing else is known of him.
 fn at(address: &Address, args: &FindArgs) -> Pool {
     let address = address.to_string();
-    let worker = WorkerMetadata {
-        uid: Uid::of_address(&address),
-        address: address.clone(),
-        pid: 0,
-        version: String::new(),
-        tags: [].into(),
-        extra: [].into(),
-        secure: args.credentials.credentials_ca.is_some(),
-        encodings: [].into(),
-    };
+    let secure = args.credentials.credentials_ca.is_some();
+    let worker = WorkerMetadata { secure, ..WorkerMetadata::at(&address) };
     Pool { name: address, workers: vec![worker], local: None }
 }
 

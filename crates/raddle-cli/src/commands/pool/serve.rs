@@ -8,6 +8,7 @@ use raddle_pool::{
     PoolError, WorkerMetadata,
     credentials::Allow,
     standalone::{Ended, Handle, Options, Service, Shutdown},
+    worker::ProcessSettings,
 };
 use raddle_web::{Server, Serving};
 use serde_json::json;
@@ -24,7 +25,10 @@ use crate::{
 
 pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
     let service = Service::new(options(global, args).await?).map_err(refused)?;
-    let server = metrics::bind(&args.into()).await?;
+    let server = match args.metrics_addr {
+        Some(address) => Some(metrics::bind(address, args.metrics_public).await?),
+        None => None,
+    };
     let mut interrupts = Interrupts::catch()?;
     let (handle, shutdown, title) = (service.handle(), Shutdown::new(), Title::new(&args.name));
     let url = server.as_ref().map(Server::url);
@@ -69,17 +73,20 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     }
     options.bind = args.bind.clone();
     options.advertise = args.advertise.clone();
-    options.tags = args.tags.iter().cloned().collect();
-    options.credentials = credentials::load(&args.credentials)?;
-    options.allow = allow(args)?;
-    options.insecure = args.insecure;
-    options.max_in_flight = args.max_in_flight.map(|calls| calls as usize);
-    options.max_blocking = args.max_blocking.map(|functions| functions as usize);
+    options.process = ProcessSettings {
+        program: program(args)?,
+        tags: args.tags.iter().cloned().collect(),
+        credentials: credentials::load(&args.credentials)?,
+        allow: allow(args)?,
+        insecure: args.insecure,
+        max_in_flight: args.max_in_flight.map(|calls| calls as usize),
+        max_blocking: args.max_blocking.map(|functions| functions as usize),
+        log: logging::chosen(global, Some(LEVEL), args.log.log_format),
+        ..ProcessSettings::default()
+    };
     options.max_uptime = args.max_uptime.map(|time| time.0);
     options.start_timeout = Some(args.start_timeout.0);
-    options.program = program(args)?;
     options.publishers = ways::publishers(global, args).await?;
-    options.log = logging::chosen(global, Some(LEVEL), args.log.log_format);
     Ok(options)
 }
 

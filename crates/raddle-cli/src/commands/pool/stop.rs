@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_pool::{
-    WorkerMetadata,
-    credentials::WorkerCredentials,
-    discovery::{Discovery, LocalDiscovery},
-    worker::Patience,
-};
+use raddle_pool::{WorkerMetadata, credentials::WorkerCredentials, discovery::LocalDiscovery, worker::Patience};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -23,7 +18,7 @@ use crate::{
 
 /// How long a worker may take to end, beyond what its calls may.
 const BEYOND: Duration = Duration::from_secs(2);
-/// How often it is looked whether one that is elsewhere has ended.
+/// How often it is looked whether a worker has ended.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// What became of a worker.
@@ -125,18 +120,15 @@ impl One {
 
     /// Waits until it is gone: the process that it was or, of one elsewhere, whoever answered at its address.
     async fn gone(&self) {
-        let Some(discovery) = &self.local else {
-            while ask::published(self.worker.clone(), self.own.clone()).await.is_ok() {
-                sleep(AGAIN).await;
+        loop {
+            let is_gone = match &self.local {
+                Some(_) => self.is_gone(),
+                None => ask::published(self.worker.clone(), self.own.clone()).await.is_err(),
+            };
+            if is_gone {
+                return;
             }
-            return;
-        };
-        // Before the first look, so that nothing is missed after it.
-        let Ok(mut news) = discovery.subscribe(None).await else { return std::future::pending().await };
-        while !self.is_gone() {
-            if news.next().await.is_none() {
-                return std::future::pending().await;
-            }
+            sleep(AGAIN).await;
         }
     }
 

@@ -2,15 +2,15 @@
 
 use std::{fs, path::Path};
 
-use raddle_core::{Schedule, Spec};
+use raddle_core::Schedule;
 use raddle_fabric::schedule::{self, Put};
 use serde_json::json;
 
 use super::warn_if_nobody_fires;
 use crate::{
-    args::{ScheduleAddArgs, SpecArgs},
+    args::ScheduleAddArgs,
     context::Context,
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
     format, output, spec,
 };
 
@@ -18,7 +18,7 @@ pub(super) async fn add(context: &Context, args: &ScheduleAddArgs) -> Outcome {
     let written = match &args.file {
         Some(path) => {
             let read = read(path)?;
-            Schedule { task: template(read.task, &args.spec)?, ..read }
+            Schedule { task: spec::overlay(read.task, &args.spec)?, ..read }
         }
         None => of_flags(args)?,
     };
@@ -42,21 +42,21 @@ pub(super) async fn add(context: &Context, args: &ScheduleAddArgs) -> Outcome {
         None => "never due".into(),
     };
     context.note(format!("schedule '{name}' {what}, {next}"));
-    if !context.quiet() {
+    if !context.quiet {
         warn_if_nobody_fires(context, &*broker).await?;
     }
     Ok(0)
 }
 
 fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
-    let mut task = template(spec::of_words(&args.target, &args.command), &args.spec)?;
+    let mut task = spec::overlay(spec::of_words(&args.target, &args.command), &args.spec)?;
     Ok(Schedule {
         name: args.schedule.clone().unwrap_or_default(),
         every: args.every,
         cron: args.cron.clone(),
         timezone: args.timezone.clone(),
         start: args.start,
-        missed: args.missed.into(),
+        missed: args.missed,
         // Of a task it would count from its submission, of a schedule it does from the due time.
         lifetime: task.lifetime.take(),
         jitter: args.jitter,
@@ -65,19 +65,9 @@ fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
     })
 }
 
-/// What is submitted each time. The trace of who adds it is not the one that its tasks belong to.
-fn template(spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
-    let (parent, state) = (spec.traceparent, spec.tracestate.clone());
-    let mut spec = spec::overlay(spec, flags)?;
-    if flags.traceparent.is_none() {
-        (spec.traceparent, spec.tracestate) = (parent, state);
-    }
-    Ok(spec)
-}
-
 fn read(path: &Path) -> Outcome<Schedule> {
     let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|error| Failure::Usage(format!("cannot read {shown}: {error}")))?;
+    let text = fs::read_to_string(path).or_usage_at(format_args!("cannot read {shown}"))?;
     let read = if path.extension().is_some_and(|extension| extension == "toml") {
         Schedule::from_toml(&text)
     } else {

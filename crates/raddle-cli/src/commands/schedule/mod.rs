@@ -1,26 +1,31 @@
 //! `raddle schedule`.
 
 mod add;
-mod list;
-mod run;
-mod show;
 
-use raddle_broker::{Broker, Submitted};
-use raddle_fabric::schedule;
-use serde_json::json;
+use jiff::Timestamp;
+use raddle_broker::{Broker, ScheduleView, Submitted};
+use raddle_core::{Schedule, schedule::Entry};
+use raddle_fabric::{
+    Options, Shutdown, Worker,
+    schedule::{self, zone},
+};
+use serde_json::{Value, json};
 
 use crate::{
-    args::{ScheduleCommand, ScheduleNames},
+    args::{ScheduleCommand, ScheduleNames, ScheduleRunArgs},
     context::Context,
     error::{Failure, Outcome},
+    format,
+    interrupt::Interrupts,
     output,
+    table::{Table, printable},
 };
 
 pub(super) async fn schedule(context: &Context, command: ScheduleCommand) -> Outcome {
     match command {
         ScheduleCommand::Add(args) => add::add(context, &args).await,
-        ScheduleCommand::List => list::list(context).await,
-        ScheduleCommand::Show { name, count } => show::show(context, &name, count.into()).await,
+        ScheduleCommand::List => list(context).await,
+        ScheduleCommand::Show { name, count } => show(context, &name, count.into()).await,
         ScheduleCommand::Pause(names) => {
             each(context, &names, "paused", async |broker, name| schedule::pause(broker, name).await).await
         }
@@ -32,7 +37,7 @@ pub(super) async fn schedule(context: &Context, command: ScheduleCommand) -> Out
                 .await
         }
         ScheduleCommand::RunNow(names) => run_now(context, &names).await,
-        ScheduleCommand::Run(args) => run::run(context, &args).await,
+        ScheduleCommand::Run(args) => run(context, &args).await,
     }
 }
 
@@ -63,13 +68,132 @@ async fn run_now(context: &Context, names: &ScheduleNames) -> Outcome {
         if existing {
             context.note(format!("task {tid} has the key of '{name}' already: nothing new was submitted"));
         }
-        if context.json {
-            output::json(&json!({ "name": name, "tid": tid, "existing": existing }))?;
-        } else {
-            output::line(tid.to_string())?;
-        }
+        context.show(&json!({ "name": name, "tid": tid, "existing": existing }), || format!("{tid}\n"))?;
     }
     Ok(0)
+}
+
+async fn list(context: &Context) -> Outcome {
+    let broker = context.onlooker().await?;
+    let schedules = broker.schedules(None).await?;
+    context.show(&schedules.iter().map(to_json).collect::<Vec<_>>(), || render(&schedules))?;
+    if !context.json && schedules.iter().any(|view| view.entry.due().is_some()) {
+        warn_if_nobody_fires(context, &*broker).await?;
+    }
+    Ok(0)
+}
+
+/// A schedule as programs are shown it. One that is paused keeps a time that it is not due at.
+fn to_json(view: &ScheduleView) -> Value {
+    let mut shown = serde_json::to_value(view).expect("a schedule has only string keys");
+    shown["next"] = json!(view.entry.due());
+    shown
+}
+
+fn render(schedules: &[ScheduleView]) -> String {
+    let mut table = Table::new(&["NAME", "WHEN", "NEXT", "LAST", "FIRED", "MISSED", "POLICY", "TASK", "NOTE"]);
+    for ScheduleView { entry, task, .. } in schedules {
+        let schedule = &entry.schedule;
+        table.row([
+            schedule.name.clone(),
+            when(schedule),
+            or_dash(entry.due()),
+            or_dash(entry.last),
+            entry.fired.to_string(),
+            entry.missed.to_string(),
+            schedule.missed.as_str().into(),
+            task.map_or_else(|| "-".into(), |tid| tid.to_string()),
+            note(entry),
+        ]);
+    }
+    table.render()
+}
+
+/// What is to be said of it besides.
+fn note(entry: &Entry) -> String {
+    let of = entry.owner.as_deref().map(|owner| format!("of the file of '{owner}'"));
+    let all: Vec<String> = entry.paused.then(|| "paused".to_owned()).into_iter().chain(of).collect();
+    all.join(", ")
+}
+
+/// When it is due, in words.
+fn when(schedule: &Schedule) -> String {
+    match (&schedule.every, &schedule.cron) {
+        (Some(every), _) => format!("every {every}"),
+        (None, Some(cron)) => format!("{cron} {}", schedule.zone()),
+        (None, None) => "-".into(),
+    }
+}
+
+fn or_dash(at: Option<Timestamp>) -> String {
+    at.map_or_else(|| "-".into(), format::time)
+}
+
+async fn show(context: &Context, name: &str, count: usize) -> Outcome {
+    let broker = context.onlooker().await?;
+    let view = broker.schedule(name).await?.ok_or_else(|| schedule::Error::Absent(name.into()))?;
+    let ScheduleView { entry, task, .. } = &view;
+    let about = &entry.schedule;
+    let upcoming = match zone(about.zone()) {
+        Some(zone) if !entry.paused => entry.upcoming(&zone, count),
+        _ => Vec::new(),
+    };
+    if context.json {
+        let mut shown = to_json(&view);
+        shown["upcoming"] = json!(upcoming);
+        output::json(&shown)?;
+        return Ok(0);
+    }
+    let state = match *task {
+        Some(tid) => match broker.task(tid).await? {
+            Some(task) => format!("{tid} ({})", task.state),
+            None => format!("{tid} (its record is gone)"),
+        },
+        None => "-".into(),
+    };
+    let rows = [
+        ("name", about.name.clone()),
+        ("due", when(about)),
+        ("missed", format!("{}; {} left out until now", about.missed.as_str(), entry.missed)),
+        ("lifetime", about.lifetime.map_or_else(|| "-".into(), |lifetime| lifetime.to_string())),
+        ("jitter", about.jitter.map_or_else(|| "-".into(), |jitter| jitter.to_string())),
+        ("paused", if entry.paused { "yes" } else { "no" }.into()),
+        ("last", or_dash(entry.last)),
+        ("fired", entry.fired.to_string()),
+        ("last task", state),
+        ("task", serde_json::to_string(&about.task).expect("a spec has only string keys")),
+    ];
+    for (key, value) in rows {
+        output::line(format!("{:<10} {}", format!("{key}:"), printable(&value)))?;
+    }
+    for (n, at) in upcoming.into_iter().enumerate() {
+        output::line(format!("{:<10} {}", if n == 0 { "next:" } else { "" }, or_dash(Some(at))))?;
+    }
+    if entry.due().is_some() {
+        warn_if_nobody_fires(context, &*broker).await?;
+    }
+    Ok(0)
+}
+
+/// Is a worker that takes no tasks, and fires schedules.
+async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
+    let broker = context.broker_of_worker().await?;
+    let mut interrupts = Interrupts::catch()?;
+    let options = Options { name: args.name.clone(), ..Options::scheduler() };
+    let worker = Worker::register(broker, options).await?;
+    let tid = worker.tid();
+    context.show(&json!({ "tid": tid, "pid": std::process::id() }), || format!("{tid}\n"))?;
+    let shutdown = Shutdown::new();
+    let mut working = Box::pin(worker.run(shutdown.clone()));
+    loop {
+        tokio::select! {
+            ended = &mut working => {
+                ended?;
+                return Ok(0);
+            }
+            () = interrupts.next() => shutdown.request(),
+        }
+    }
 }
 
 /// Says so where nobody fires schedules.

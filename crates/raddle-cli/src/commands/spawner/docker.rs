@@ -23,23 +23,16 @@ use rustix::{
 };
 
 use super::{
+    beside,
     one_shot::{self, TO_STDOUT},
     seccomp::profile,
 };
 use crate::{
     args::{Global, StartArgs},
     commands::start::QUEUE_URL,
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
     project::Project,
 };
-
-/// What it takes to start workers in containers.
-pub(super) struct Plan {
-    engine: Engine,
-    model: Model,
-    /// Where the broker is served to them, unless they reach it themselves.
-    pub(super) hatch: Option<Hatch>,
-}
 
 /// A socket with a folder of its own, which is all that a container sees of this machine. Its name is the same for every spawner of a class, so
 /// that workers of one that was killed find the next.
@@ -55,71 +48,56 @@ const ROOT: u32 = 0;
 /// Where a container sees the socket.
 const INSIDE: &str = "/run/raddle";
 const SOCKET: &str = "agent.sock";
-/// The longest name of a socket.
-const LONGEST_SOCKET: usize = 107;
 const FOLDER_MODE: u32 = 0o700;
 const TAKEN: &str = "something else is there, or it is another user's: move it away";
 
-impl Plan {
-    /// For workers like these on this broker. `base` is where paths in the file count from.
-    pub(super) fn new(
-        global: &Global,
-        project: &Project,
-        config: &Config,
-        start: &StartArgs,
-        base: &Path,
-    ) -> Outcome<Self> {
-        let refused = |error: &dyn std::fmt::Display| Failure::Usage(error.to_string());
-        let engine = Engine::of_environment().map_err(|error| refused(&error))?;
-        let class = Class::new(&project.url.to_string(), &config.caps, &config.queues);
-        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-        let user = if uid == ROOT { (NOBODY, NOBODY) } else { (uid, gid) };
-        let hatch = match project.url.is_on_network() {
-            false => Some(Hatch::new(&project.url, &class, user.0)),
-            true if config.container.networks.is_empty() => {
-                let reason = "at 'spawner.container.networks': the broker is on a network, and containers have none unless \
-                              it is named: name one from which the broker can be reached";
-                return Err(Failure::Usage(reason.into()));
-            }
-            true => None,
-        };
-        let mut mounts: Vec<Mount> = Vec::new();
-        mounts.extend(hatch.iter().map(|hatch| Mount { from: hatch.folder.clone(), to: INSIDE.into() }));
-        mounts.extend(start.handlers.iter().map(|folder| Mount { from: folder.clone(), to: folder.clone() }));
-        let url = match &hatch {
-            Some(_) => Url::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
-            None => project.url.secret().map_or_else(|| project.url.to_string(), str::to_owned),
-        };
-        let labels = [("raddle.caps", config.caps.to_string()), ("raddle.queues", config.queues.join(","))];
-        let model = Model {
-            image: config.worker_image.clone().unwrap_or_default(),
-            class,
-            args: one_shot::args(global, start),
-            env: [(QUEUE_URL.to_owned(), url)].into_iter().chain(one_shot::env(start, config, TO_STDOUT)).collect(),
-            labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>(),
-            user,
-            seccomp: config.container.seccomp.as_ref().map(|path| profile(&base.join(path))).transpose()?,
-            allowance: config.container.clone(),
-            mounts,
-        };
-        Ok(Self { engine, model, hatch })
-    }
-
-    pub(super) fn launcher(self) -> Containers {
-        Containers::new(self.engine, self.model)
-    }
+/// Containers for workers like these on this broker, and where it is served to them, unless they reach it themselves. `base` is where paths in the file
+/// count from.
+pub(super) fn containers(
+    global: &Global,
+    project: &Project,
+    config: &Config,
+    start: &StartArgs,
+    base: &Path,
+) -> Outcome<(Containers, Option<Hatch>)> {
+    let engine = Engine::of_environment().or_usage()?;
+    let class = Class::new(&project.url.to_string(), &config.caps, &config.queues);
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let user = if uid == ROOT { (NOBODY, NOBODY) } else { (uid, gid) };
+    let hatch = match project.url.is_on_network() {
+        false => Some(Hatch::new(&project.url, &class, user.0)),
+        true if config.container.networks.is_empty() => {
+            let reason = "at 'spawner.container.networks': the broker is on a network, and containers have none unless \
+                          it is named: name one from which the broker can be reached";
+            return Err(Failure::Usage(reason.into()));
+        }
+        true => None,
+    };
+    let mut mounts: Vec<Mount> = Vec::new();
+    mounts.extend(hatch.iter().map(|hatch| Mount { from: hatch.folder.clone(), to: INSIDE.into() }));
+    mounts.extend(start.handlers.iter().map(|folder| Mount { from: folder.clone(), to: folder.clone() }));
+    let url = match &hatch {
+        Some(_) => Url::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
+        None => project.url.secret().map_or_else(|| project.url.to_string(), str::to_owned),
+    };
+    let labels = [("raddle.caps", config.caps.to_string()), ("raddle.queues", config.queues.join(","))];
+    let model = Model {
+        image: config.worker_image.clone().unwrap_or_default(),
+        class,
+        args: one_shot::args(global, start),
+        env: [(QUEUE_URL.to_owned(), url)].into_iter().chain(one_shot::env(start, config, TO_STDOUT)).collect(),
+        labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<BTreeMap<_, _>>(),
+        user,
+        seccomp: config.container.seccomp.as_ref().map(|path| profile(&base.join(path))).transpose()?,
+        allowance: config.container.clone(),
+        mounts,
+    };
+    Ok((Containers::new(engine, model), hatch))
 }
 
 impl Hatch {
     fn new(url: &Url, class: &Class, uid: u32) -> Self {
-        let name = format!("raddle-agent-{}", class.as_str());
-        let beside = match url {
-            Url::Sqlite(path) => path.parent().map(Path::to_path_buf).unwrap_or_default(),
-            _ => std::env::temp_dir(),
-        };
-        let folder = beside.join(&name);
-        let fits = folder.join(SOCKET).as_os_str().len() <= LONGEST_SOCKET;
-        Self { folder: if fits { folder } else { std::env::temp_dir().join(name) }, uid }
+        Self { folder: beside(url, &format!("raddle-agent-{}", class.as_str()), SOCKET), uid }
     }
 
     pub(super) fn socket(&self) -> PathBuf {

@@ -1,6 +1,6 @@
 //! How workers in pods are told to be workers, and how they reach the broker.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use raddle_fabric::spawner::{
     Allowance, Class, Config, Gpus,
@@ -10,54 +10,39 @@ use raddle_fabric::spawner::{
 use super::one_shot;
 use crate::{
     args::{Global, SpawnerArgs, StartArgs},
-    error::{Failure, Outcome},
+    error::{Failure, OrFail, Outcome},
     project::Project,
 };
 
-/// What it takes to start workers in pods.
-pub(super) struct Plan {
-    access: Access,
-    model: Model,
-}
-
-/// No template is nearly as long.
-const LONGEST_TEMPLATE: u64 = 1 << 20;
-
-impl Plan {
-    /// For workers like these on this broker. `base` is where paths in the file count from.
-    pub(super) fn new(
-        global: &Global,
-        args: &SpawnerArgs,
-        project: &Project,
-        config: &Config,
-        start: &StartArgs,
-        base: &Path,
-    ) -> Outcome<Self> {
-        refuse_what_a_pod_cannot_have(args, config)?;
-        let queue = queue(project, config)?;
-        let overlay = config.kubernetes.template.as_ref().map(|path| template(&base.join(path))).transpose()?;
-        let model = Model {
-            image: config.worker_image.clone().unwrap_or_default(),
-            class: Class::new(&project.url.to_string(), &config.caps, &config.queues),
-            args: one_shot::args(global, start),
-            env: one_shot::env(start, config, TERMINATION_LOG),
-            queue,
-            annotations: vec![
-                ("raddle.caps".into(), config.caps.to_string()),
-                ("raddle.queues".into(), config.queues.join(",")),
-            ],
-            allowance: config.container.clone(),
-            grace: config.kubernetes.grace,
-            start_within: config.kubernetes.start_within,
-            overlay: overlay.unwrap_or_default(),
-        };
-        let access = Access::find(&config.kubernetes, base).map_err(Failure::Usage)?;
-        Ok(Self { access, model })
-    }
-
-    pub(super) fn launcher(self) -> Pods {
-        Pods::new(self.access, self.model)
-    }
+/// Pods for workers like these on this broker. `base` is where paths in the file count from.
+pub(super) fn pods(
+    global: &Global,
+    args: &SpawnerArgs,
+    project: &Project,
+    config: &Config,
+    start: &StartArgs,
+    base: &Path,
+) -> Outcome<Pods> {
+    refuse_what_a_pod_cannot_have(args, config)?;
+    let queue = queue(project, config)?;
+    let overlay = config.kubernetes.template.as_ref().map(|path| template(&base.join(path))).transpose()?;
+    let model = Model {
+        image: config.worker_image.clone().unwrap_or_default(),
+        class: Class::new(&project.url.to_string(), &config.caps, &config.queues),
+        args: one_shot::args(global, start),
+        env: one_shot::env(start, config, TERMINATION_LOG),
+        queue,
+        annotations: vec![
+            ("raddle.caps".into(), config.caps.to_string()),
+            ("raddle.queues".into(), config.queues.join(",")),
+        ],
+        allowance: config.container.clone(),
+        grace: config.kubernetes.grace.0,
+        start_within: config.kubernetes.start_within.0,
+        overlay: overlay.unwrap_or_default(),
+    };
+    let access = Access::find(&config.kubernetes, base).map_err(Failure::Usage)?;
+    Ok(Pods::new(access, model))
 }
 
 /// What holds for containers of one machine, and not for pods. To pass over it would be to promise what is not kept.
@@ -82,8 +67,8 @@ fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome
 
 /// How a worker finds the queue. A pod's spec is no place for a password: whoever may look at pods reads it.
 fn queue(project: &Project, config: &Config) -> Outcome<Queue> {
-    if let Some((name, key)) = config.kubernetes.queue_secret.clone() {
-        return Ok(Queue::Secret { name, key });
+    if let Some(name) = config.kubernetes.queue_secret.clone() {
+        return Ok(Queue::Secret { name, key: config.kubernetes.queue_secret_key.clone() });
     }
     if !project.url.is_on_network() {
         let reason = format!(
@@ -101,13 +86,7 @@ fn queue(project: &Project, config: &Config) -> Outcome<Queue> {
 }
 
 fn template(path: &Path) -> Outcome<Overlay> {
-    let wrong = |reason: &dyn std::fmt::Display| {
-        Failure::Usage(format!("at 'spawner.kubernetes.template': {}: {reason}", path.display()))
-    };
-    let found = fs::metadata(path).map_err(|error| wrong(&error))?;
-    if !found.is_file() || found.len() > LONGEST_TEMPLATE {
-        return Err(wrong(&"it is not a file, or too long for a template"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    Overlay::read(&text).map_err(|error| wrong(&error))
+    let at = format!("at 'spawner.kubernetes.template': {}", path.display());
+    let text = one_shot::read_short(path, "a template").or_usage_at(&at)?;
+    Overlay::read(&text).or_usage_at(at)
 }

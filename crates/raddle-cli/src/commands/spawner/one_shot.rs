@@ -1,5 +1,7 @@
 //! What a one-shot worker that is started elsewhere is told.
 
+use std::{fs, io, path::Path};
+
 use raddle_fabric::spawner::{Config, WARM_VARIABLE, worker_words};
 
 use crate::args::{Global, StartArgs};
@@ -8,6 +10,8 @@ use crate::args::{Global, StartArgs};
 #[cfg(feature = "docker")]
 pub(super) const TO_STDOUT: &str = "1";
 const LOG: &str = "RADDLE_LOG";
+/// No file that is passed on to an engine or a cluster is nearly as long.
+const LONGEST: u64 = 1 << 20;
 
 /// What the program in the image is told. Nothing in it is secret: everybody on the machine can read it.
 pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
@@ -29,7 +33,7 @@ pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
 pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(String, String)> {
     let mut env = vec![
         ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
-        ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.as_secs_f64().to_string()),
+        ("WORKER_IDLE_EXIT".to_owned(), config.idle_timeout.0.as_secs_f64().to_string()),
         (WARM_VARIABLE.to_owned(), listener.to_owned()),
     ];
     if !config.caps.is_empty() {
@@ -43,4 +47,13 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
     }
     env.extend(std::env::var(LOG).ok().map(|filter| (LOG.to_owned(), filter)));
     env
+}
+
+/// What a file holds that is to be `what`.
+pub(super) fn read_short(path: &Path, what: &str) -> io::Result<String> {
+    let found = fs::metadata(path)?;
+    if !found.is_file() || found.len() > LONGEST {
+        return Err(io::Error::other(format!("it is not a file, or too long for {what}")));
+    }
+    fs::read_to_string(path)
 }

@@ -1,29 +1,22 @@
 //! Seccomp profiles that people name for containers: whether one is a filter at all.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::{Failure, Outcome};
+use super::one_shot::read_short;
+use crate::error::{OrFail, Outcome};
 
-/// No seccomp profile is nearly as long.
-const LONGEST: u64 = 1 << 20;
 /// What keeps a system call from being made.
 const DENIES: [&str; 5] =
     ["SCMP_ACT_ERRNO", "SCMP_ACT_KILL", "SCMP_ACT_KILL_PROCESS", "SCMP_ACT_KILL_THREAD", "SCMP_ACT_TRAP"];
 
 /// The profile in a file, as the engine takes it.
 pub(super) fn profile(path: &Path) -> Outcome<String> {
-    let wrong = |reason: &dyn std::fmt::Display| {
-        Failure::Usage(format!("at 'spawner.container.seccomp': {}: {reason}", path.display()))
-    };
-    let found = fs::metadata(path).map_err(|error| wrong(&error))?;
-    if !found.is_file() || found.len() > LONGEST {
-        return Err(wrong(&"it is not a file, or too long for a seccomp profile"));
-    }
-    let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    let profile: Value = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    check(&profile).map_err(|reason| wrong(&reason))?;
+    let at = format!("at 'spawner.container.seccomp': {}", path.display());
+    let text = read_short(path, "a seccomp profile").or_usage_at(&at)?;
+    let profile: Value = serde_json::from_str(&text).or_usage_at(&at)?;
+    check(&profile).or_usage_at(&at)?;
     Ok(profile.to_string())
 }
 

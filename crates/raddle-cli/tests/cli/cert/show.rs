@@ -23,7 +23,7 @@ fn tame(text: &str) -> String {
 fn certificates_are_shown_for_people() {
     let world = world_with_ca();
     let (certificate, _) = issue(&world, &["worker.internal", "10.0.0.7", "spiffe://prod/render"]);
-    let ca = fs::read_to_string(world.path().join("certs/ca-cert.pem")).unwrap();
+    let ca = world.read("certs/ca-cert.pem");
     world.file("both.pem", fs::read_to_string(certificate).unwrap() + &ca);
     let ran = world.raddle(["cert", "show", "both.pem"]).ok();
     snapshot!("cert_show", tame(ran.text()));

@@ -36,8 +36,7 @@ fn what_does_not_end_in_time_is_cancelled_and_goes_back() {
     // It is stopped before its time is over: after that it would have taken too long.
     manager.signal(libc::SIGTERM);
     until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
-    manager.signal(libc::SIGTERM);
-    manager.finish().ok();
+    manager.stop().ok();
     assert!(world.path().join("cleaned").exists());
     let task = world.task(&tid);
     assert_eq!((&task["state"], &task["failures"]), (&"created".into(), &0.into()), "{task}");
@@ -53,7 +52,8 @@ fn what_ignores_everything_is_killed_with_all_that_it_has_started() {
     until("it drains", || world.processes().iter().any(|(_, line)| line.contains(":group:draining")));
     manager.signal(libc::SIGINT);
     let began = Instant::now();
-    manager.finish().ok();
+    let said = manager.finish().code(137).says("1 process had to be killed (SIGKILL)").stderr;
+    assert!(said.lines().any(|line| line.contains("killed (SIGKILL)") && line.contains(&tid)), "{said}");
     // All of it but for what is left for giving it back.
     assert!(began.elapsed() >= Duration::from_millis(700), "it had its time");
     assert_eq!(world.processes(), []);
@@ -70,8 +70,9 @@ fn a_third_word_kills_at_once() {
     until("it drains", || is(":group:draining"));
     manager.signal(libc::SIGTERM);
     until("it stops", || is(":group:stopping"));
-    manager.signal(libc::SIGTERM);
-    manager.finish().ok();
+    let said = manager.stop().code(137).stderr;
+    assert!(said.contains("a process did not end when it was stopped, and is killed (SIGKILL)"), "{said}");
+    assert!(said.contains("process=\"a\"") && said.contains(&format!("raddle-{}", &tid[9..])), "{said}");
     assert_eq!(world.processes(), []);
     world.raddle(["requeue-orphans"]).ok();
     until("it goes back", || world.task(&tid)["state"] == "created");
@@ -115,7 +116,7 @@ fn a_manager_is_a_task_that_heeds_words() {
     let tid = manager.stdout().trim().to_owned();
     assert_eq!(world.raddle(["task", "ping", &tid]).ok().text(), format!("{tid} listening\n"));
     until("the registry says what it has started", || {
-        let entries = world.raddle(["worker", "list", "--json"]).ok().json();
+        let entries = world.workers();
         let entry = entries.as_array().unwrap().iter().find(|entry| entry["tid"] == tid.as_str()).cloned();
         entry.is_some_and(|entry| entry["type"] == "group" && entry["spawned_count"] == 2)
     });
@@ -126,7 +127,7 @@ fn a_manager_is_a_task_that_heeds_words() {
 
 /// What the registry says that all workers are doing, managers among them.
 fn statuses(world: &World) -> Vec<String> {
-    let entries = world.raddle(["worker", "list", "--json"]).ok().json();
+    let entries = world.workers();
     entries.as_array().unwrap().iter().map(|entry| entry["status"].as_str().unwrap().to_owned()).collect()
 }
 

@@ -75,8 +75,7 @@ fn a_process_gives_up_on_its_server_when_it_was_told_to() {
     manager.signal(libc::SIGTERM);
     manager.signal(libc::SIGTERM);
     std::thread::sleep(Duration::from_millis(200));
-    manager.signal(libc::SIGTERM);
-    manager.finish();
+    manager.stop();
 }
 
 #[test]
@@ -100,8 +99,9 @@ fn a_process_that_is_dead_is_noticed_at_once() {
 #[test]
 fn a_process_with_a_task_that_hangs_is_replaced_soon_after_its_limit() {
     let world = World::new();
-    let limit = Duration::from_secs(3);
-    let file = "[process.keeper]\n[[process.keeper.worker]]\nslug = 'a'\nsources = ['in']\nexecution_timeout = '3s'\n\
+    // Its `execution_timeout`, and the time to clean up.
+    let limit = Duration::from_secs(5);
+    let file = "[process.keeper]\nshutdown_timeout = '2s'\n[[process.keeper.worker]]\nslug = 'a'\nsources = ['in']\nexecution_timeout = '3s'\n\
                 command = ['sh', '-c', 'date +%s.%N > begun; sleep 1000']\n";
     let manager = up(&world, file);
     let mut quickest = Duration::MAX;
@@ -129,8 +129,7 @@ fn ten_idle_processes_are_stopped_at_once() {
     let world = World::new();
     let manager = up(&world, "[process.a]\nreplicas = 10\n[[process.a.worker]]\nslug = 'a'\n");
     let began = Instant::now();
-    manager.signal(libc::SIGTERM);
-    manager.finish().ok();
+    manager.stop().ok();
     // A tenth of it on a machine that has nothing else to do. Whoever waited for a look or a timeout would need seconds.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(world.processes(), []);

@@ -40,8 +40,7 @@ fn each_attempt_is_a_span_at_the_collector() {
     let unrecorded = world.submit(&["--traceparent", &PARENT.replace("-01", "-00"), "--", "true"]);
     let own = world.submit(&["--", "true"]);
     world.raddle(["wait", "--timeout", "30", &tid, &unrecorded, &own]).ok();
-    worker.signal(libc::SIGTERM);
-    worker.finish().ok();
+    worker.stop().ok();
     // The rest is sent at the end: nothing has to be waited for.
     let spans = collector.spans();
     let of =
@@ -101,8 +100,7 @@ fn the_environment_of_opentelemetry_is_honoured_with_and_without_tls() {
             let resource = first.request.resource_spans[0].resource.as_ref().unwrap();
             assert_eq!(attribute(&resource.attributes, "service.name"), "mine");
         });
-        worker.signal(libc::SIGTERM);
-        worker.finish().ok();
+        worker.stop().ok();
     }
 }
 
@@ -125,8 +123,7 @@ fn a_collector_whose_certificate_is_not_trusted_gets_nothing() {
         world.raddle(["wait", "--timeout", "30", &tid]).ok();
         until("it is counted", || scrape(&url).get("raddle_spans_dropped_total") == Some(1.0));
         assert!(collector.spans().is_empty(), "{protocol}");
-        worker.signal(libc::SIGTERM);
-        worker.finish().ok();
+        worker.stop().ok();
     }
 }
 
@@ -144,8 +141,7 @@ fn a_spawner_sends_the_spans_of_its_workers() {
     let tids = world.submit(&["--array", "1-3", "--traceparent", PARENT, "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     until("they are there", || collector.spans().len() >= 3);
-    spawner.signal(libc::SIGTERM);
-    spawner.finish().ok();
+    spawner.stop().ok();
     let spans = collector.spans();
     assert_eq!(spans.len(), 3, "{spans:?}");
     assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE));
@@ -175,8 +171,7 @@ fn a_bad_collector_costs_spans_and_nothing_else() {
         }
         scrape(&url).passes();
         let begun = Instant::now();
-        worker.signal(libc::SIGTERM);
-        worker.finish().ok();
+        worker.stop().ok();
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 }

@@ -6,7 +6,7 @@ mod ping;
 mod serve;
 mod stop;
 
-use std::{fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
+use std::{cell::RefCell, fs, os::unix::fs::DirBuilderExt, path::PathBuf, thread, time::Duration};
 
 use raddle_pool::{
     WorkerMetadata,
@@ -22,6 +22,8 @@ struct Pools {
     world: World,
     runtime: Runtime,
     workers: Vec<LocalWorker>,
+    /// What has published the workers: they are there as long as it is.
+    published: RefCell<Vec<LocalDiscovery>>,
 }
 
 impl Pools {
@@ -29,7 +31,7 @@ impl Pools {
         let world = World::new();
         fs::DirBuilder::new().mode(0o700).create(world.path().join("raddle")).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        Self { world, runtime, workers: Vec::new() }
+        Self { world, runtime, workers: Vec::new(), published: RefCell::default() }
     }
 
     fn folder(&self) -> PathBuf {
@@ -42,15 +44,23 @@ impl Pools {
         let worker = LocalWorker::new(&tags).program(env!("CARGO_BIN_EXE_raddle")).name(pool);
         self.runtime.block_on(worker.start(Some(Duration::from_secs(60)))).unwrap();
         let metadata = worker.metadata().unwrap();
-        self.publish(pool, &metadata);
+        let discovery = self.publish(pool, &metadata);
+        // As a pool does.
+        let (process, ended) = (worker.process().unwrap(), metadata.clone());
+        self.runtime.spawn(async move {
+            process.ended().await;
+            discovery.withdraw(&ended);
+        });
         self.workers.push(worker);
         metadata
     }
 
     /// Says of a worker that it is in a pool.
-    fn publish(&self, pool: &str, worker: &WorkerMetadata) {
+    fn publish(&self, pool: &str, worker: &WorkerMetadata) -> LocalDiscovery {
         let discovery = LocalDiscovery::in_folder(self.folder(), pool).unwrap();
         self.runtime.block_on(discovery.publish(Event::Added(worker.clone()))).unwrap();
+        self.published.borrow_mut().push(discovery.clone());
+        discovery
     }
 
     /// The process of the worker that was started so many before.

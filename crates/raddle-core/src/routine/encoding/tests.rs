@@ -5,7 +5,7 @@ use serde::Serializer;
 use super::*;
 
 /// What a value is in JSON. It comes back from there, and from MessagePack, as it was.
-fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) -> String {
+fn json<T: Serialize + DeserializeOwned + PartialEq + Debug + 'static>(value: &T) -> String {
     for encoding in Encoding::ALL {
         assert_eq!(encoding.read::<T>(&encoding.write(value).unwrap()).as_ref(), Ok(value), "{encoding}");
     }
@@ -13,7 +13,7 @@ fn json<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) -> Strin
 }
 
 /// Why a value is not written in JSON, though it is in MessagePack.
-fn refused<T: Serialize + ?Sized>(value: &T) -> String {
+fn refused<T: Serialize + 'static>(value: &T) -> String {
     Encoding::MessagePack.write(value).unwrap();
     Encoding::Json.write(value).unwrap_err()
 }
@@ -76,6 +76,24 @@ fn types_are_written_as_everybody_does_it() {
 fn bytes_are_numbers() {
     assert_eq!(json(&vec![0_u8, 255]), "[0,255]");
     assert_eq!(Encoding::Json.write(&Bytes(&[0, 255])).unwrap(), b"[0,255]");
+}
+
+#[test]
+fn a_vec_of_bytes_is_copied_and_not_written_number_by_number() {
+    let (bytes, packed) = (vec![255_u8; 300], Encoding::MessagePack);
+    let written = packed.write(&bytes).unwrap();
+    assert_eq!(written, [&b"\xc5\x01\x2c"[..], &bytes].concat(), "a byte string, as `serialize_bytes` writes it");
+    assert_eq!(packed.write(&Bytes(&[255; 300])).unwrap(), written);
+    assert_eq!(packed.read(&written), Ok(bytes.clone()));
+    // Others write it as an array, and read either.
+    let array = packed.write(&bytes.iter().map(|byte| u64::from(*byte)).collect::<Vec<_>>()).unwrap();
+    assert_eq!(packed.read(&array), Ok(bytes.clone()));
+    assert_eq!(packed.read::<Vec<u64>>(&written), packed.read::<Vec<u64>>(&array));
+    assert_eq!(packed.rewrite::<Vec<u8>>(&written, Encoding::Json), packed.rewrite_any(&array, Encoding::Json));
+    assert_eq!(packed.read(&packed.write(&Vec::<u8>::new()).unwrap()), Ok(Vec::<u8>::new()));
+    for other in [packed.write(&"text").unwrap(), packed.write(&[256]).unwrap(), b"\xc5\x01\x2c".to_vec()] {
+        packed.read::<Vec<u8>>(&other).unwrap_err();
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Days and times, where no clock is changed.
 
-use super::*;
+use super::{super::series::Series, *};
 
 fn utc(text: &str, after: &str, count: usize) -> Vec<String> {
     shown(text, "UTC", after, count).into_iter().map(|shown| shown.trim_end_matches(" +00:00").to_owned()).collect()
@@ -76,4 +76,14 @@ fn at_the_end_of_time_nothing_is_due() {
     let entry = Entry::new(cron("@yearly", "UTC"), &zone("UTC"), at("9999-06-01T00:00:00Z"));
     assert_eq!(entry.next, None);
     assert_eq!(Entry::new(every(3600), &zone("UTC"), Timestamp::MAX).next, None);
+}
+
+/// The fifth Monday of February is rarer than the last power of two below the horizon is long.
+#[test]
+fn the_last_due_time_is_found_as_far_back_as_the_horizon() {
+    let zone = zone("UTC");
+    let cron: Cron = "0 0 * 2 1#5".parse().unwrap();
+    let series = Series::Cron(&cron, &zone);
+    assert_eq!(series.up_to(at("2111-12-31T00:00:00Z")), Some(at("2072-02-29T00:00:00Z")));
+    assert_eq!(series.after(at("2072-02-29T00:00:00Z")), Some(at("2112-02-29T00:00:00Z")));
 }

@@ -1,7 +1,7 @@
 //! A filter of system calls. Commands need few of those that are refused here, and holes in the kernel were found in most of them: mounts,
 //! other namespaces, modules, tracing, keys, programs for the kernel.
 
-use std::{io, sync::LazyLock};
+use std::io;
 
 use libc::{
     BPF_ABS, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO,
@@ -138,17 +138,9 @@ const fn argument(n: u32) -> u32 {
     16 + 8 * n
 }
 
-/// The usual one.
-static USUAL: LazyLock<Vec<sock_filter>> = LazyLock::new(|| program(Sockets::Usual));
-
-/// Makes the usual filter, if there is none yet. A runner does so, that its shims need not.
-pub(super) fn prepare() {
-    LazyLock::force(&USUAL);
-}
-
 /// Puts this process, and all that it will start, behind the filter. It must have given up its privileges.
 pub(super) fn install(sockets: Sockets) -> io::Result<()> {
-    let rules: &[sock_filter] = if sockets == Sockets::Usual { &USUAL } else { &program(sockets) };
+    let rules = program(sockets);
     let program = libc::sock_fprog { len: rules.len() as u16, filter: rules.as_ptr().cast_mut() };
     // SAFETY: the program outlives the call, which copies it and changes nothing.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0u32, &raw const program) };

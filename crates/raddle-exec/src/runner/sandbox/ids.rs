@@ -1,10 +1,7 @@
 //! The user that a command in a sandbox is. Inside it is an ordinary one. Outside it is the worker's own, which has no power over anything that
 //! is to be seen inside; or `nobody`, where the worker is root.
 
-use std::{
-    fs, io,
-    os::fd::{BorrowedFd, RawFd},
-};
+use std::{fs, io, os::fd::AsFd};
 
 use rustix::{
     fs::{FileType, fchown, fstat},
@@ -60,14 +57,12 @@ pub(super) fn is_ours(user: u32) -> bool {
 }
 
 /// Gives what root has made for a command to its user, who may want to open it by its name.
-pub(super) fn hand_over(fds: impl Iterator<Item = RawFd>) {
+pub(super) fn hand_over(fds: impl IntoIterator<Item = impl AsFd>) {
     if sys::is_root() {
         for fd in fds {
-            // SAFETY: the caller has it open.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             // A device, as the empty input is, is the host's own: its owner may take it away from all others.
-            if fstat(fd).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice) {
-                let _ = fchown(fd, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY)));
+            if fstat(&fd).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) != FileType::CharacterDevice) {
+                let _ = fchown(&fd, Some(Uid::from_raw(NOBODY)), Some(Gid::from_raw(NOBODY)));
             }
         }
     }

@@ -1,10 +1,6 @@
 //! What a command in a sandbox may use if its task does not say: nobody trusts it, so it does not get the whole machine.
 
-use std::{
-    cell::OnceCell,
-    fs::File,
-    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
-};
+use std::{cell::OnceCell, fs::File, os::unix::fs::OpenOptionsExt};
 
 use raddle_core::Limits;
 
@@ -51,7 +47,7 @@ pub fn capped(limits: &Limits) -> Limits {
 
 /// What each process holds by itself, besides what all attempts do: the size of files, and that nothing is left of one that crashes.
 pub(in super::super) fn rlimits() -> [(Resource, u64); 2] {
-    [(libc::RLIMIT_FSIZE, FILE), (libc::RLIMIT_CORE, 0)]
+    [(Resource::Fsize, FILE), (Resource::Core, 0)]
 }
 
 impl Files {
@@ -80,12 +76,8 @@ fn open(pid: u32) -> Option<Vec<File>> {
 }
 
 fn used(folder: &File) -> u64 {
-    // SAFETY: plain data, for which zeros are a value, and a place for the result.
-    let (done, found) = unsafe {
-        let mut found: libc::statfs = std::mem::zeroed();
-        (libc::fstatfs(folder.as_raw_fd(), &raw mut found), found)
-    };
-    if done == 0 { found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_bsize as u64) } else { 0 }
+    rustix::fs::fstatfs(folder)
+        .map_or(0, |found| found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_bsize as u64))
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ mod spawn;
 
 use std::{ffi::CString, fmt, io};
 
+use serde::{Deserialize, Serialize};
+
 pub use limits::capped;
 pub(super) use limits::{Files, bounded, rlimits};
 pub(super) use root::shows;
@@ -48,10 +50,9 @@ const ENVIRONMENT: [&std::ffi::CStr; 4] =
 const FOLDERS: [&str; 2] = ["HOME", "TMPDIR"];
 
 /// What a sandbox is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Layer {
-    Namespaces = 1,
+    Namespaces,
     Ids,
     Root,
     Privileges,
@@ -103,15 +104,7 @@ impl Lacks {
     }
 }
 
-impl From<Refused> for NotBegun {
-    fn from(refused: Refused) -> Self {
-        Self::Refused(refused)
-    }
-}
-
 impl Layer {
-    const ALL: [Self; 6] = [Self::Namespaces, Self::Ids, Self::Root, Self::Privileges, Self::Landlock, Self::Filter];
-
     fn as_str(self) -> &'static str {
         match self {
             Self::Namespaces => "namespaces of its own",
@@ -123,10 +116,16 @@ impl Layer {
         }
     }
 
-    /// Names what was tried when something of this layer fails.
-    fn refused(self, what: impl Into<String>) -> impl FnOnce(io::Error) -> Refused {
+    /// Names what was tried when something of this layer fails. A shortage is no refusal: a task with `fallback` must not lose a layer because the
+    /// system is out of memory, processes or descriptors for a moment.
+    fn refused(self, what: impl Into<String>) -> impl FnOnce(io::Error) -> NotBegun {
         let what = what.into();
-        move |error| Refused { layer: self, what, error }
+        move |error| match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::EAGAIN | libc::ENOBUFS | libc::EMFILE | libc::ENFILE) => {
+                NotBegun::Step(Step::Clone, error)
+            }
+            _ => NotBegun::Refused(Refused { layer: self, what, error }),
+        }
     }
 }
 
@@ -139,6 +138,21 @@ impl fmt::Display for Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shortage_is_no_refusal_of_a_layer() {
+        let layers = [Layer::Namespaces, Layer::Ids, Layer::Root, Layer::Privileges, Layer::Landlock, Layer::Filter];
+        for layer in layers {
+            let fail = |errno| layer.refused("a step")(io::Error::from_raw_os_error(errno));
+            for errno in [libc::ENOMEM, libc::EAGAIN, libc::ENOBUFS, libc::EMFILE, libc::ENFILE] {
+                assert!(matches!(fail(errno), NotBegun::Step(Step::Clone, _)), "{layer:?} {errno}");
+            }
+            for errno in [libc::EPERM, libc::ENOSPC, libc::ENOSYS] {
+                let NotBegun::Refused(refused) = fail(errno) else { panic!("{layer:?} {errno}") };
+                assert_eq!(refused.layer, layer);
+            }
+        }
+    }
 
     #[test]
     fn what_stands_on_a_layer_goes_with_it_and_privileges_always_go() {

@@ -2,21 +2,20 @@
 //! gone with it; a few devices; and its own processes.
 
 use std::{
-    ffi::{CStr, CString},
+    ffi::CString,
     fs, io,
     os::unix::{ffi::OsStrExt, fs::symlink},
     path::{Path, PathBuf},
-    ptr,
 };
 
 use raddle_core::spec::Network;
 use rustix::{
     fs::Mode,
-    mount::{UnmountFlags, unmount},
+    mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, unmount},
     process::{pivot_root, umask},
 };
 
-use super::{super::child::Step, Layer, NotBegun, Refused, SCRATCH, ids};
+use super::{super::child::Step, Layer, NotBegun, SCRATCH, ids};
 use crate::{HANDLER, message::Sandbox, sys};
 
 /// Where the new root is put together. What the host has there is not to be seen inside anyway.
@@ -74,9 +73,12 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     let at = |path: &str| within(stage, path);
     // What is made here is for another user, whatever the worker keeps to itself.
     umask(Mode::from_raw_mode(0o022));
-    step("keep mounts to itself", mount("none", "/", None, libc::MS_REC | libc::MS_PRIVATE, None))?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    step("a folder in memory", mount("tmpfs", STAGE, Some("tmpfs"), flags, Some(OF_ROOT)))?;
+    let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
+    step("keep mounts to itself", mount_change("/", private).map_err(Into::into))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let in_memory =
+        |at: &Path, options: &str| Ok(mount("tmpfs", at, "tmpfs", flags, CString::new(options)?.as_c_str())?);
+    step("a folder in memory", in_memory(stage, OF_ROOT))?;
     step("folders", folders(stage))?;
     step("the system's folders", system(stage))?;
     step("/etc", settings(stage, sandbox.network == Network::Host))?;
@@ -93,26 +95,27 @@ pub(super) fn enter(sandbox: &Sandbox) -> Result<(), NotBegun> {
     }
     let owner = ids::INSIDE;
     for (path, options) in [(SCRATCH, format!("{OF_SCRATCH},uid={owner},gid={owner}")), ("/tmp", OF_TMP.to_owned())] {
-        step(path, mount("tmpfs", at(path), Some("tmpfs"), flags, Some(&options)))?;
+        step(path, in_memory(&at(path), &options))?;
     }
-    let flags = flags | libc::MS_NOEXEC;
-    step("/proc", mount("proc", at("/proc"), Some("proc"), flags, Some("subset=pid,hidepid=invisible")))?;
+    let flags = flags | MountFlags::NOEXEC;
+    let processes = mount("proc", at("/proc"), "proc", flags, c"subset=pid,hidepid=invisible");
+    step("/proc", processes.map_err(Into::into))?;
     step("change the root", change_root(stage))?;
     let begin = if sandbox.folder.is_some() { HANDLER } else { SCRATCH };
-    Ok(step(begin, std::env::set_current_dir(begin))?)
+    step(begin, std::env::set_current_dir(begin))
 }
 
 fn within(stage: &Path, path: &str) -> PathBuf {
     stage.join(path.trim_start_matches('/'))
 }
 
-fn step(what: &str, outcome: io::Result<()>) -> Result<(), Refused> {
+fn step(what: &str, outcome: io::Result<()>) -> Result<(), NotBegun> {
     outcome.map_err(Layer::Root.refused(what))
 }
 
 /// Makes a folder or file of the host seen inside.
 fn show(path: &str, at: &Path) -> io::Result<()> {
-    mount(path, at, None, libc::MS_BIND | libc::MS_REC, None)
+    Ok(mount_bind_recursive(path, at)?)
 }
 
 /// What is mounted on later, and links.
@@ -169,21 +172,6 @@ fn change_root(stage: &Path) -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-fn mount(
-    source: &str,
-    at: impl AsRef<Path>,
-    kind: Option<&str>,
-    flags: libc::c_ulong,
-    options: Option<&str>,
-) -> io::Result<()> {
-    let (source, at) = (CString::new(source)?, path(at.as_ref())?);
-    let (kind, options) = (kind.map(CString::new).transpose()?, options.map(CString::new).transpose()?);
-    let pointer = |text: &Option<CString>| text.as_deref().map_or(ptr::null(), CStr::as_ptr);
-    // SAFETY: C strings that outlive the call, or nothing.
-    let mounted = unsafe { libc::mount(source.as_ptr(), at.as_ptr(), pointer(&kind), flags, pointer(&options).cast()) };
-    sys::check(mounted).map(drop)
-}
-
 /// Attributes that hold for all that is mounted below, whatever attributes it has already.
 fn set_attributes(at: &Path, flags: u32, set: u64) -> io::Result<()> {
     /// `struct mount_attr` of the kernel.
@@ -194,7 +182,8 @@ fn set_attributes(at: &Path, flags: u32, set: u64) -> io::Result<()> {
         propagation: u64,
         user_namespace: u64,
     }
-    let (at, attributes) = (path(at)?, Attributes { set, clear: 0, propagation: 0, user_namespace: 0 });
+    let attributes = Attributes { set, clear: 0, propagation: 0, user_namespace: 0 };
+    let at = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: a C string and a structure that outlive the call.
     let done = unsafe {
         libc::syscall(
@@ -207,8 +196,4 @@ fn set_attributes(at: &Path, flags: u32, set: u64) -> io::Result<()> {
         )
     };
     sys::check(done as i32).map(drop)
-}
-
-fn path(path: &Path) -> io::Result<CString> {
-    Ok(CString::new(path.as_os_str().as_bytes())?)
 }

@@ -3,10 +3,7 @@
 use std::{
     fs::{self, DirBuilder, File},
     io,
-    os::{
-        fd::AsRawFd,
-        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
-    },
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -41,8 +38,8 @@ impl Scratch {
             }
             let lock = open(&path)?;
             // Somebody who sweeps may have come before the lock: then it is gone, or about to be.
-            if hold(&lock) && lock.metadata()?.nlink() > 0 && path.exists() {
-                ids::hand_over([lock.as_raw_fd()].into_iter());
+            if lock.try_lock().is_ok() && lock.metadata()?.nlink() > 0 && path.exists() {
+                ids::hand_over([&lock]);
                 return Ok(Self { path, _lock: lock });
             }
         }
@@ -71,7 +68,7 @@ fn sweep(folder: &Path) {
         let is_ours = |found: fs::Metadata| found.is_dir() && ids::is_ours(found.uid());
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(is_ours)
-            && open(&entry.path()).is_ok_and(|lock| hold(&lock))
+            && open(&entry.path()).is_ok_and(|lock| lock.try_lock().is_ok())
         {
             remove(&entry.path());
         }
@@ -100,12 +97,6 @@ fn open_up(folder: &Path) {
 
 fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW).open(path)
-}
-
-/// Whether nobody else has it.
-fn hold(folder: &File) -> bool {
-    // SAFETY: plain integers.
-    sys::check(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).is_ok()
 }
 
 #[cfg(test)]

@@ -7,26 +7,22 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::spec::Network;
-use rustix::{
-    pipe::{PipeFlags, pipe_with},
-    process::{self, DumpableBehavior, Signal},
-};
+use raddle_core::{frame, spec::Network};
+use rustix::process::{self, DumpableBehavior, Signal, WaitOptions};
+use serde::{Deserialize, Serialize};
 
 use super::{
     super::{
-        child::{self, Plan, Stack, Step},
+        child::{self, Plan, Step},
         program::Executable,
     },
     Lacks, Layer, NotBegun, Refused, SCRATCH,
     filter::{self, Sockets},
-    ids, landlock,
-    network::Making,
-    proxy, root,
+    ids, landlock, network, proxy, root,
 };
 use crate::{message::Sandbox, sys};
 
-/// Everything of its own, but for the network: the shim makes that when it is there.
+/// Everything of its own, but for the network, which a task may share with the host.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -37,7 +33,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 /// Tells the shim that its user has a name.
 pub(super) const GO: u8 = b'G';
 /// The longest thing that it says.
-pub(super) const LONGEST: usize = 256;
+pub(super) const LONGEST: usize = 4096;
 /// The exit code of every shim. What its command's is, it has said before.
 const SHIM: libc::c_int = 125;
 
@@ -50,8 +46,6 @@ pub(super) struct Design<'a> {
     pub(super) door: Option<BorrowedFd<'a>>,
     /// The folder to write in, where there is no root of its own.
     pub(super) scratch: Option<&'a Path>,
-    /// It is forked in the network that it is to be in.
-    pub(super) is_networked: bool,
 }
 
 /// The shim's ends of its ways.
@@ -65,25 +59,24 @@ pub(super) struct Ends {
 /// How the command ended, as the shim saw it. A shim that was killed has seen nothing.
 pub(in super::super) struct Witness(pub(super) OwnedFd);
 
-/// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused.
+/// What the shim says first, once: that the command has begun, at which step of its start it failed, or which layer was refused. Errors are numbers of the
+/// system.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Word {
     Begun,
-    Step(Step, io::Error),
-    Refused(Layer, io::Error, String),
+    Step(Step, i32),
+    Refused(Layer, i32, String),
 }
-
-const BEGUN: u8 = 0;
-/// Layers have lower numbers, and steps these.
-const STEP: u8 = 64;
 
 impl Design<'_> {
     /// The namespaces that it is to be in.
     pub(super) fn namespaces(&self) -> libc::c_int {
-        if self.lacks.namespaces { 0 } else { NAMESPACES }
+        let network = if self.has_network() { libc::CLONE_NEWNET } else { 0 };
+        if self.lacks.namespaces { 0 } else { NAMESPACES | network }
     }
 
     /// Whether it is to have a network of its own.
-    pub(super) fn has_network(&self) -> bool {
+    fn has_network(&self) -> bool {
         !self.lacks.namespaces && self.sandbox.network != Network::Host
     }
 }
@@ -92,59 +85,32 @@ impl Witness {
     /// The command's wait status.
     pub(in super::super) fn status(&self) -> Option<libc::c_int> {
         let mut buf = Vec::new();
-        sys::read_some(self.0.as_fd(), &mut buf, 4).ok()?;
+        sys::read_some(self.0.as_fd(), &mut buf).ok()?;
         buf.try_into().ok().map(libc::c_int::from_le_bytes)
     }
 }
 
-impl Word {
-    /// A kind, an error's number, and what was tried.
-    fn write(&self) -> Vec<u8> {
-        let (kind, error, what) = match self {
-            Self::Begun => (BEGUN, None, ""),
-            Self::Step(step, error) => (STEP + *step as u8, Some(error), ""),
-            Self::Refused(layer, error, what) => (*layer as u8, Some(error), what.as_str()),
-        };
-        let errno = error.and_then(io::Error::raw_os_error).unwrap_or(0);
-        [kind].into_iter().chain(errno.to_le_bytes()).chain(what.bytes()).take(LONGEST).collect()
-    }
-
-    /// Nothing, if it is none.
-    pub(super) fn read(said: &[u8]) -> Option<Self> {
-        let (&kind, rest) = said.split_first()?;
-        let (errno, what) = rest.split_first_chunk()?;
-        let error = io::Error::from_raw_os_error(i32::from_le_bytes(*errno));
-        if kind == BEGUN {
-            return Some(Self::Begun);
-        }
-        if let Some(layer) = Layer::ALL.into_iter().find(|layer| *layer as u8 == kind) {
-            return Some(Self::Refused(layer, error, String::from_utf8_lossy(what).into_owned()));
-        }
-        let steps = [Step::Clone, Step::Setup, Step::Chdir, Step::Exec];
-        steps.into_iter().find(|step| STEP + *step as u8 == kind).map(|step| Self::Step(step, error))
-    }
-}
-
 /// The shim's part.
-pub(super) fn live(stack: &mut Stack, plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> ! {
-    let says = ends.says.as_fd();
+pub(super) fn live(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<'_>) -> ! {
+    let say = |bytes: &[u8]| _ = sys::write_some(ends.says.as_fd(), bytes);
     let fail = |word: Word| -> ! {
-        let _ = sys::write_some(says, &word.write());
+        say(&frame::encode(&word));
         leave()
     };
+    let number = |error: io::Error| error.raw_os_error().unwrap_or(0);
     match build(plan, executable, ends, design) {
         Ok(()) => {}
-        Err(NotBegun::Refused(Refused { layer, what, error })) => fail(Word::Refused(layer, error, what)),
-        Err(NotBegun::Step(step, error)) => fail(Word::Step(step, error)),
+        Err(NotBegun::Refused(Refused { layer, what, error })) => fail(Word::Refused(layer, number(error), what)),
+        Err(NotBegun::Step(step, error)) => fail(Word::Step(step, number(error))),
     }
     // The shim has seen to the rest: the group, the control group, and the folder.
     let plan = Plan { leads: false, cgroup: None, cwd: None, ..*plan };
-    let command = match child::spawn(stack, &plan, executable) {
+    let command = match child::spawn(&plan, executable) {
         Ok(command) => command,
-        Err((step, error)) => fail(Word::Step(step, error)),
+        Err((step, error)) => fail(Word::Step(step, number(error))),
     };
-    let _ = sys::write_some(says, &Word::Begun.write());
-    let _ = sys::write_some(says, &wait_for(command).to_le_bytes());
+    say(&frame::encode(&Word::Begun));
+    say(&wait_for(command).to_le_bytes());
     leave()
 }
 
@@ -157,21 +123,18 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
     // The runner names its user meanwhile. What takes no name is done before that is waited for.
     ids::bound_capabilities();
     if let Some(procs) = plan.cgroup {
-        // SAFETY: an open descriptor, and one byte.
-        let joined = unsafe { libc::write(procs, c"0".as_ptr().cast(), 1) };
-        sys::check(joined as i32).map_err(setup.refused("join its control group"))?;
+        sys::write_some(procs, b"0").map_err(setup.refused("join its control group"))?;
     }
     let own = [
-        Some(plan.stdin),
+        Some(plan.stdin.as_raw_fd()),
         Some(ends.says.as_raw_fd()),
         Some(ends.leash.as_raw_fd()),
         executable.opened().map(|fd| fd.as_raw_fd()),
     ];
     let own = own.into_iter().flatten().chain(design.door.map(|door| door.as_raw_fd()));
-    close_all_but(&mut plan.outputs.iter().copied().chain(own).collect::<Vec<_>>());
-    let network = (design.has_network() && !design.is_networked).then(Making::begin);
+    close_all_but(&mut plan.outputs.iter().map(AsRawFd::as_raw_fd).chain(own).collect::<Vec<_>>());
     let mut go = Vec::new();
-    if !matches!(sys::read_some(ends.leash.as_fd(), &mut go, 1), Ok(1)) {
+    if !matches!(sys::read_some(ends.leash.as_fd(), &mut go), Ok(1)) {
         leave();
     }
     // What the shim has open or in memory is nothing for the command, which is the same user.
@@ -189,7 +152,7 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
         leave();
     }
     match design.scratch {
-        None => enter(design, network)?,
+        None => enter(design)?,
         Some(scratch) => {
             let folder = design.sandbox.folder.as_ref().map_or(scratch, Path::new);
             std::env::set_current_dir(folder).map_err(|error| NotBegun::Step(Step::Chdir, error))?;
@@ -208,9 +171,11 @@ fn build(plan: &Plan<'_>, executable: &Executable, ends: &Ends, design: &Design<
 }
 
 /// Makes what namespaces have in them.
-fn enter(design: &Design<'_>, network: Option<Making>) -> Result<(), NotBegun> {
+fn enter(design: &Design<'_>) -> Result<(), NotBegun> {
     root::enter(design.sandbox)?;
-    network.map_or(Ok(()), Making::enter)?;
+    if design.has_network() {
+        network::set_up().map_err(Layer::Namespaces.refused("its network"))?;
+    }
     if let Some(door) = design.door {
         proxy::open(door).map_err(|error| NotBegun::Step(Step::Setup, error))?;
     }
@@ -240,8 +205,7 @@ pub(super) fn close_all_but(kept: &mut [RawFd]) {
     let mut from = 0;
     for fd in kept.iter().copied().chain([RawFd::MAX]) {
         if fd > from {
-            // SAFETY: nothing of this process uses them any more.
-            unsafe { libc::syscall(libc::SYS_close_range, from, fd - 1, 0) };
+            sys::close_range(from as u32, fd as u32 - 1, 0);
         }
         from = fd.saturating_add(1);
     }
@@ -250,47 +214,15 @@ pub(super) fn close_all_but(kept: &mut [RawFd]) {
 /// Waits for all that ends in the sandbox, until the command does.
 fn wait_for(command: u32) -> libc::c_int {
     loop {
-        let mut status = 0;
-        // SAFETY: the pointer is to a local.
-        let ended = unsafe { libc::wait(&raw mut status) };
-        if ended == command as i32 {
-            return status;
-        }
-        if ended < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            leave();
+        match process::wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == sys::pid_of(command) => return status.as_raw(),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => leave(),
         }
     }
 }
 
 /// Ends, and with it all that is in the sandbox.
 fn leave() -> ! {
-    // SAFETY: ends the process without running what the runner has registered for its own end.
-    unsafe { libc::_exit(SHIM) }
-}
-
-pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(pipe_with(PipeFlags::CLOEXEC)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_shim_says_is_understood() {
-        let again = |word: Word| Word::read(&word.write());
-        assert!(matches!(again(Word::Begun), Some(Word::Begun)));
-        let no = || io::Error::from_raw_os_error(libc::EPERM);
-        for layer in Layer::ALL {
-            let heard = again(Word::Refused(layer, no(), "x".repeat(300)));
-            let Some(Word::Refused(again, error, what)) = heard else { panic!("{layer:?}") };
-            assert_eq!((again, error.raw_os_error(), what.len()), (layer, Some(libc::EPERM), LONGEST - 5));
-        }
-        for step in [Step::Clone, Step::Setup, Step::Chdir, Step::Exec] {
-            assert!(matches!(again(Word::Step(step, no())), Some(Word::Step(again, _)) if again == step));
-        }
-        for nonsense in [&b""[..], b"\0", b"\xff\0\0\0\0", b"\x40"] {
-            assert!(Word::read(nonsense).is_none());
-        }
-    }
+    sys::exit_at_once(SHIM)
 }

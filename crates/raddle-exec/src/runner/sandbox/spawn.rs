@@ -5,19 +5,18 @@ use std::{
     ffi::{CStr, CString, c_char},
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
-    ptr,
     time::Duration,
 };
 
-use raddle_core::spec::Network;
+use raddle_core::{frame::Decoder, spec::Network};
+use rustix::process::Signal;
 
 use super::{
     super::{
-        child::{Plan, Resource, Stack, Step},
+        child::{Plan, Resource, Step},
         program::Executable,
     },
-    FOLDERS, Files, Lacks, Layer, NotBegun, Refused, filter, ids,
-    network::Visit,
+    FOLDERS, Files, Lacks, Layer, NotBegun, Refused, ids,
     proxy::Proxy,
     scratch::Scratch,
     shim::{self, Design, Ends, GO, Witness, Word},
@@ -44,15 +43,13 @@ pub(in super::super) struct Spawned {
 
 /// Starts a command in a sandbox.
 pub(in super::super) fn spawn(
-    stack: &mut Stack,
     plan: &Plan<'_>,
     executable: &Executable,
     sandbox: &Sandbox,
 ) -> Result<Spawned, NotBegun> {
-    filter::prepare();
     let (mut lacks, mut refusals) = (Lacks::default(), Vec::new());
     loop {
-        match spawn_without(lacks, stack, plan, executable, sandbox) {
+        match spawn_without(lacks, plan, executable, sandbox) {
             Err(NotBegun::Refused(refused)) if sandbox.fallback && lacks.add(refused.layer) => refusals.push(refused),
             Err(not_begun) => return Err(not_begun),
             Ok(spawned) => return Ok(Spawned { lacks: refusals, ..spawned }),
@@ -62,7 +59,6 @@ pub(in super::super) fn spawn(
 
 fn spawn_without(
     lacks: Lacks,
-    stack: &mut Stack,
     plan: &Plan<'_>,
     executable: &Executable,
     sandbox: &Sandbox,
@@ -75,20 +71,19 @@ fn spawn_without(
     let proxy = proxied.then(|| Proxy::fork(&sandbox.network)).transpose().map_err(starved)?;
     let moved = scratch.as_ref().map(|scratch| moved(plan.envp, scratch));
     // Without a user of its own all processes of the worker's user would count.
-    let counted = |limit: &&(Resource, u64)| !lacks.namespaces || limit.0 != libc::RLIMIT_NPROC;
+    let counted = |limit: &&(Resource, u64)| !lacks.namespaces || limit.0 != Resource::Nproc;
     let rlimits: Vec<_> = plan.rlimits.iter().filter(counted).copied().collect();
     let envp = moved.as_ref().map_or(plan.envp, |(pointers, _)| pointers);
     let plan = Plan { envp, rlimits: &rlimits, ..*plan };
-    let mut design = Design {
+    let design = Design {
         sandbox,
         lacks,
         // Asked before: in a user namespace nobody is root.
         is_root: sys::is_root(),
         door: proxy.as_ref().map(Proxy::door),
         scratch: scratch.as_ref().map(Scratch::path),
-        is_networked: false,
     };
-    match start(stack, &plan, executable, &mut design) {
+    match start(&plan, executable, &design) {
         Ok((pid, witness)) => {
             let files = Files::new(!lacks.namespaces);
             let proxy = proxy.map(|proxy| proxy.pid);
@@ -119,35 +114,19 @@ fn moved(envp: &[*const c_char], scratch: &Scratch) -> (Vec<*const c_char>, Vec<
 }
 
 /// Forks the shim, and listens to it.
-fn start(
-    stack: &mut Stack,
-    plan: &Plan<'_>,
-    executable: &Executable,
-    design: &mut Design<'_>,
-) -> Result<(u32, Witness), NotBegun> {
+fn start(plan: &Plan<'_>, executable: &Executable, design: &Design<'_>) -> Result<(u32, Witness), NotBegun> {
     let starved = |error| NotBegun::Step(Step::Clone, error);
     let (ours, theirs) = sys::seqpacket_pair().map_err(starved)?;
-    let (leash, held) = shim::pipe().map_err(starved)?;
-    ids::hand_over(plan.outputs.iter().copied().chain([plan.stdin]));
+    let (leash, held) = io::pipe().map_err(starved)?;
+    ids::hand_over(plan.outputs.iter().chain([&plan.stdin]));
+    let ends = Ends { says: theirs, leash: leash.into() };
     let flags = design.namespaces() | libc::SIGCHLD;
-    let visit = (design.is_root && design.has_network()).then(Visit::begin).flatten();
-    design.is_networked = visit.is_some();
-    // SAFETY: a plain fork but for the namespaces: a runner has one thread, so the child is a whole process. It never returns from here.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
-    let cloned = sys::check(pid as i32);
-    if !matches!(cloned, Ok(0)) {
-        drop(visit);
-    }
-    match cloned {
-        Ok(0) => {
-            drop(held);
-            shim::live(stack, plan, executable, &Ends { says: theirs, leash }, design)
-        }
+    // SAFETY: a runner has one thread.
+    match unsafe { sys::fork(flags, || shim::live(plan, executable, &ends, design)) } {
         Ok(pid) => {
-            drop(theirs);
-            let pid = pid as u32;
+            drop(ends);
             let named = if design.lacks.namespaces { Ok(()) } else { ids::name(pid) };
-            let named = named.map_err(Layer::Ids.refused("its names")).map_err(NotBegun::Refused);
+            let named = named.map_err(Layer::Ids.refused("its names"));
             let begun = named.and_then(|()| {
                 let _ = sys::write_some(held.as_fd(), &[GO]);
                 listen(&ours)
@@ -158,16 +137,13 @@ fn start(
                     Ok((pid, Witness(ours)))
                 }
                 Err(not_begun) => {
-                    sys::kill(pid, libc::SIGKILL);
-                    // SAFETY: a child that is dead, or about to be: its parent may wait for it.
-                    unsafe { libc::waitpid(pid as i32, ptr::null_mut(), 0) };
+                    sys::kill(pid, Signal::KILL);
+                    sys::wait_for_end(pid);
                     Err(not_begun)
                 }
             }
         }
-        Err(error) if is_refusal(&error) && !design.lacks.namespaces => {
-            Err(NotBegun::Refused(Layer::Namespaces.refused("clone")(error)))
-        }
+        Err(error) if is_refusal(&error) && !design.lacks.namespaces => Err(Layer::Namespaces.refused("clone")(error)),
         Err(error) => Err(starved(error)),
     }
 }
@@ -180,15 +156,18 @@ fn is_refusal(error: &io::Error) -> bool {
 /// What the shim says first.
 fn listen(socket: &OwnedFd) -> Result<(), NotBegun> {
     let mut fds = [libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-    let mut said = Vec::new();
+    let mut said = Decoder::new(shim::LONGEST);
     sys::poll(&mut fds, Some(PATIENCE))
         .and_then(|()| if fds[0].revents == 0 { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) })
-        .and_then(|()| sys::read_some(socket.as_fd(), &mut said, shim::LONGEST))
+        .and_then(|()| sys::read_some(socket.as_fd(), said.buffer()))
         .map_err(|error| NotBegun::Step(Step::Setup, error))?;
-    match Word::read(&said) {
-        Some(Word::Begun) => Ok(()),
-        Some(Word::Refused(layer, error, what)) => Err(NotBegun::Refused(Refused { layer, what, error })),
-        Some(Word::Step(step, error)) => Err(NotBegun::Step(step, error)),
-        None => Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun"))),
+    let error = io::Error::from_raw_os_error;
+    match said.next() {
+        Ok(Some(Word::Begun)) => Ok(()),
+        Ok(Some(Word::Refused(layer, errno, what))) => {
+            Err(NotBegun::Refused(Refused { layer, what, error: error(errno) }))
+        }
+        Ok(Some(Word::Step(step, errno))) => Err(NotBegun::Step(step, error(errno))),
+        Ok(None) | Err(_) => Err(NotBegun::Step(Step::Setup, io::Error::other("the shim ended before it had begun"))),
     }
 }

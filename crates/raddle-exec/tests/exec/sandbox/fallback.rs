@@ -22,7 +22,6 @@ fn scratches() -> Vec<String> {
 async fn what_the_system_refuses_is_named_and_done_without_if_the_task_says_so() {
     for (refused, layer) in [
         ("namespaces", "namespaces of its own (clone)"),
-        ("network", "namespaces of its own (its network)"),
         ("mount", "a root of its own"),
         ("landlock", "landlock"),
         ("filter", "a filter of system calls"),

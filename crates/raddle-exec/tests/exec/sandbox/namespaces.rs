@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use raddle_exec::{Notice, Order, Request, Sandbox};
 
-use super::{boxed, rigs, rigs_under, status, stdout};
+use super::{boxed, rigs, status, stdout};
 use crate::support::Rig;
 
 /// Says whether the interface of its network is up.
@@ -72,29 +72,6 @@ async fn attempts_after_each_other_find_it_new_and_its_interface_up() {
     }
 }
 
-/// To make one takes longest of all, so root keeps one that is as good as new.
-#[tokio::test]
-async fn root_keeps_a_network_until_somebody_has_used_it() {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    let Some(mut rig) = rigs().await.into_iter().next() else { panic!("there is one for this user") };
-    let mut seen = Vec::new();
-    for script in ["", "", COUNT, "", ""] {
-        let request =
-            rig.command(&["python3", "-c", &format!("import os\nprint(os.readlink('/proc/self/ns/net'))\n{script}")]);
-        seen.push(stdout(&rig.run(&boxed(request)).await).lines().next().unwrap().to_owned());
-    }
-    assert_eq!((&seen[0], &seen[1]), (&seen[1], &seen[2]), "{seen:?}");
-    assert_ne!(seen[2], seen[3], "{seen:?}");
-    assert_eq!(seen[3], seen[4], "{seen:?}");
-    assert!(!seen.contains(&host()), "{seen:?}");
-    // The runner itself has not stayed there.
-    let request = rig.command(&["readlink", "/proc/self/ns/net"]);
-    assert_eq!(stdout(&rig.run(&request).await).trim(), host());
-    rig.finish().await;
-}
-
 /// Marks flows with words of its own, which stay for a while when it is gone.
 const LABELS: &str = "import socket, struct\n\
     s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)\n\
@@ -151,22 +128,5 @@ async fn a_shim_has_one_thread_and_no_descriptor_of_a_network() {
             kill(&mut rig).await;
         }
         rig.finish().await;
-    }
-}
-
-/// Then it takes longer, and is no less.
-#[tokio::test]
-async fn a_system_without_threads_or_ways_into_networks_gives_one_all_the_same() {
-    for refused in ["threads", "setns", "threads,setns"] {
-        for mut rig in rigs_under(&format!("refusing {refused}")).await {
-            let request = boxed(rig.command(&["python3", "-c", IS_UP]));
-            let ran = rig.run(&request).await;
-            assert_eq!((stdout(&ran).as_str(), ran.stderr.as_slice()), ("up\n", &b""[..]), "without {refused}");
-            let (shim, network) = start(&mut rig, "example.org:443").await;
-            assert_ne!(network, host(), "without {refused}");
-            assert_eq!(status(shim, "Threads"), "1");
-            kill(&mut rig).await;
-            rig.finish().await;
-        }
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use raddle_broker::{Call, Proxy, Reply, TaskFilter, Tasks, sqlite::Sqlite};
+use raddle_broker::{Call, Detail, Proxy, Reply, TaskFilter, Tasks, sqlite::Sqlite};
 use raddle_core::spec::MAX_SPEC_BYTES;
 use serde_json::json;
+use tokio::task::JoinSet;
 
 use super::{super::standing::declare, *};
 use crate::group::{Process, Work};
@@ -67,7 +68,7 @@ fn server_error() -> Error {
 #[tokio::test]
 async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[work("mail")]).await.unwrap();
+    declare(&broker, &[work("mail")], None, None).await.unwrap();
     let standing = json!({
         "slug": "odd", "process": "odd", "sources": ["orders"], "on": true, "replicas": 1, "scales": true,
         "event": { "target": { "command": [""] }, "queue": "odd" },
@@ -83,7 +84,7 @@ async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
 #[tokio::test]
 async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[work("mail")]).await.unwrap();
+    declare(&broker, &[work("mail")], None, None).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
     broker.put(queue("orders"), vec!["a".into(), large.clone(), "b".into()]).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
@@ -91,7 +92,9 @@ async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
     assert_eq!(tasks_of(&broker, "mail").await, ["a", "b"]);
     assert_eq!((held(&broker, "mail.dead").await, held(&broker, "orders").await.len()), (vec![large], 0));
     // Whoever has that queue as a source has it stay there, and nothing goes round.
-    declare(&broker, &[Process::new("mail").worker(Work::command("mail", ["cat"]).source("mail.dead"))]).await.unwrap();
+    declare(&broker, &[Process::new("mail").worker(Work::command("mail", ["cat"]).source("mail.dead"))], None, None)
+        .await
+        .unwrap();
     Pump::new(&broker, queue("mail.dead"), "mail.dead".into()).turn().await.unwrap();
     assert_eq!(held(&broker, "mail.dead").await.len(), 1);
 }
@@ -106,7 +109,7 @@ async fn a_dead_letter_is_written_once() {
         if calls == 3 { Err(Error::AgentGone { path: "a".into(), reason: "cut".into() }) } else { Ok(()) }
     };
     let broker = Frail { memory: Sqlite::in_memory().await.unwrap(), fate: Mutex::new(Box::new(fate)) };
-    declare(&broker.memory, &[work("mail")]).await.unwrap();
+    declare(&broker.memory, &[work("mail")], None, None).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
     broker.put(queue("orders"), vec![large.clone()]).await.unwrap();
     let _ = Pump::new(&broker, queue("orders"), "orders".into()).turn().await;
@@ -127,7 +130,7 @@ async fn an_error_that_passes_passes_over_nothing() {
     .into_iter();
     let fate = Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Fate);
     let broker = Frail { memory: Sqlite::in_memory().await.unwrap(), fate };
-    declare(&broker.memory, &[work("mail")]).await.unwrap();
+    declare(&broker.memory, &[work("mail")], None, None).await.unwrap();
     broker.put(queue("orders"), vec!["a".into(), "b".into()]).await.unwrap();
     let mut pump = Pump::new(&broker, queue("orders"), "orders".into());
     turn_until(&mut pump, async || tasks_of(&broker.memory, "mail").await.len() == 2).await;
@@ -142,7 +145,7 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
         if messages.iter().any(|message| message.body == "stuck") { Err(server_error()) } else { Ok(()) }
     };
     let broker = Frail { memory: Sqlite::in_memory().await.unwrap(), fate: Mutex::new(Box::new(stuck)) };
-    declare(&broker.memory, &[work("mail")]).await.unwrap();
+    declare(&broker.memory, &[work("mail")], None, None).await.unwrap();
     let many = 3 * PORTION as usize;
     let mut words = vec!["stuck".to_owned(); PORTION as usize + 1];
     words.extend(vec!["free".to_owned(); many]);
@@ -161,11 +164,11 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
 async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
     let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
     let of = |slug: &str| Process::new(slug).worker(Work::command(slug, ["cat"]).source("orders"));
-    declare(&*broker, &[of("mail"), of("stock")]).await.unwrap();
+    declare(&*broker, &[of("mail"), of("stock")], None, None).await.unwrap();
     let source: QueueName = "orders".parse().unwrap();
-    let mut pumps: Vec<Pumps> = (0..5).map(|_| Pumps::default()).collect();
-    for pump in &mut pumps {
-        pump.keep(&broker, ["orders".to_owned()].into_iter());
+    let mut pumps = JoinSet::new();
+    for _ in 0..5 {
+        pumps.spawn(pump(Arc::clone(&broker), "orders".to_owned()));
     }
     for number in 0..300 {
         broker.put(source.clone(), vec![number.to_string()]).await.unwrap();
@@ -180,5 +183,6 @@ async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
     let distinct: BTreeSet<(String, String)> =
         tasks.iter().map(|task| (task.spec.queue.clone(), task.spec.stdin.clone().unwrap())).collect();
     assert_eq!((tasks.len(), distinct.len()), (600, 600));
-    assert!(broker.depths().await.unwrap().iter().all(|depth| depth.queue != source));
+    let summary = broker.summarize(Detail { messages: true, ..Detail::default() }).await.unwrap();
+    assert!(!summary.messages.contains_key(&source));
 }

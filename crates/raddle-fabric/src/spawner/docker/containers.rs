@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    hash::{BuildHasher, RandomState},
     sync::Arc,
     thread,
 };
@@ -15,12 +14,10 @@ use bollard::{
 use raddle_core::{Tid, worker::WorkerInfo};
 use tokio::sync::{OnceCell, Semaphore, mpsc};
 
-use super::{
-    Class, Engine, Mount, hardened,
-    watch::{self, Order},
-};
+use super::{Class, Engine, Mount, hardened, watch};
 use crate::spawner::{
     Allowance,
+    class::{CLASS, SPAWNER},
     launcher::{Id, LaunchError, Launcher, News, SPAWNER_VARIABLE, Tell},
 };
 
@@ -52,10 +49,8 @@ pub struct Model {
 pub struct Containers {
     yard: Arc<Yard>,
     /// Those that are there, and the way to the task that looks after each.
-    orders: HashMap<Id, mpsc::UnboundedSender<Order>>,
+    orders: HashMap<Id, mpsc::UnboundedSender<Tell>>,
     news: mpsc::UnboundedReceiver<(Id, News)>,
-    names: RandomState,
-    number: u64,
 }
 
 /// What all that look after containers share.
@@ -69,8 +64,6 @@ pub(super) struct Yard {
     pub(super) tell: mpsc::UnboundedSender<(Id, News)>,
 }
 
-pub(super) const CLASS: &str = "raddle.class";
-pub(super) const SPAWNER: &str = "raddle.spawner";
 /// Where a worker is when it starts, and what it may write to.
 const FOLDER: &str = "/tmp";
 /// How long, in seconds, a container may be there before it is started.
@@ -107,13 +100,7 @@ impl Containers {
         let (tell, news) = mpsc::unbounded_channel();
         let turns = Semaphore::new(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
         let yard = Yard { engine, model, turns, checked: OnceCell::new(), tell };
-        Self { yard: Arc::new(yard), orders: HashMap::new(), news, names: RandomState::new(), number: 0 }
-    }
-
-    /// A name that nobody has: chance decides, for other spawners name theirs too.
-    fn name(&mut self) -> Id {
-        self.number += 1;
-        Id::named(&self.yard.model.class.container(self.names.hash_one(self.number) as u32))
+        Self { yard: Arc::new(yard), orders: HashMap::new(), news }
     }
 
     /// Has a container looked after, until it is gone.
@@ -128,7 +115,7 @@ impl Containers {
 #[async_trait]
 impl Launcher for Containers {
     async fn launch(&mut self, spawner: Tid) -> Result<Id, LaunchError> {
-        let id = self.name();
+        let id = self.yard.model.class.new_id();
         self.look_after(&id, watch::Origin::New(spawner));
         Ok(id)
     }
@@ -177,20 +164,15 @@ impl Launcher for Containers {
     }
 
     fn tell(&mut self, what: Tell) {
-        let order = match what {
-            // One that is to give back what it runs is told so by the broker.
-            Tell::Stop | Tell::GiveBack => Order::Stop,
-            Tell::Kill => Order::Remove,
-        };
         for orders in self.orders.values() {
             // Refused only by one that is gone.
-            let _ = orders.send(order);
+            let _ = orders.send(what);
         }
     }
 
     fn discard(&mut self, id: &Id) {
         if let Some(orders) = self.orders.get(id) {
-            let _ = orders.send(Order::Remove);
+            let _ = orders.send(Tell::Kill);
         }
     }
 }
@@ -271,10 +253,11 @@ mod tests {
             state: Some(state),
             ..ContainerSummary::default()
         };
-        let name = class.container(7);
-        let running = Left::of(&found(&name, ContainerSummaryStateEnum::RUNNING), &class).unwrap();
+        let id = class.new_id();
+        let name = id.as_str();
+        let running = Left::of(&found(name, ContainerSummaryStateEnum::RUNNING), &class).unwrap();
         assert!(running.runs && running.is_of(&[tid.parse().unwrap()]) && !running.is_of(&[]));
-        assert!(!Left::of(&found(&name, ContainerSummaryStateEnum::CREATED), &class).unwrap().runs);
+        assert!(!Left::of(&found(name, ContainerSummaryStateEnum::CREATED), &class).unwrap().runs);
         assert!(Left::of(&found("postgres", ContainerSummaryStateEnum::RUNNING), &class).is_none());
     }
 
@@ -289,14 +272,15 @@ mod tests {
             created: Some(now - age),
             ..ContainerSummary::default()
         };
-        let name = other.container(7);
-        let old = found(&other, &name, 61);
-        assert_eq!(stranded(&old, &own, &[], now), Some(name.as_str()));
+        let id = other.new_id();
+        let name = id.as_str();
+        let old = found(&other, name, 61);
+        assert_eq!(stranded(&old, &own, &[], now), Some(name));
         assert_eq!(stranded(&old, &own, &[tid.parse().unwrap()], now), None, "its spawner may start it");
         assert_eq!(stranded(&old, &other, &[], now), None, "those of our own are looked after elsewhere");
         let running = ContainerSummary { state: Some(ContainerSummaryStateEnum::RUNNING), ..old.clone() };
         let foreign = ContainerSummary { labels: None, ..old };
-        for left in [running, foreign, found(&other, &name, 60), found(&other, &name, -9), found(&other, "db", 61)] {
+        for left in [running, foreign, found(&other, name, 60), found(&other, name, -9), found(&other, "db", 61)] {
             assert_eq!(stranded(&left, &own, &[], now), None, "{left:?}");
         }
     }

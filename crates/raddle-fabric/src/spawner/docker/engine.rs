@@ -11,7 +11,7 @@ use bollard::{
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::super::launcher::{Gone, LaunchError, Obstacle};
+use super::super::launcher::{Gone, LaunchError, Obstacle, one_line};
 
 /// An engine of this machine. Each call has a connection of its own, so one that is restarted need not be found anew.
 #[derive(Clone, Debug)]
@@ -50,8 +50,6 @@ const HOST: &str = "DOCKER_HOST";
 const PATIENCE: u64 = 30;
 /// How long after its last word the end of a container may be told.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
-/// Above this an exit code is that of a signal.
-const SIGNALS: i64 = 128;
 const SIGKILL: i32 = 9;
 
 impl Engine {
@@ -188,7 +186,8 @@ impl Engine {
 fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
     let said = message.trim().to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
-    let message = tame(message);
+    let message = one_line(message);
+    let message = message.trim_end_matches(": unknown");
     if has(&["no space left on device", "disk quota exceeded"]) {
         let reason =
             format!("the Docker engine has no room on its disk ({message}): 'docker system df' shows what takes it");
@@ -213,19 +212,13 @@ fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
     LaunchError::new(Obstacle::Refused, format!("the Docker engine refuses: {message}"))
 }
 
-/// What an engine says goes into logs: on one line, and not without end.
-fn tame(message: &str) -> String {
-    const LONGEST: usize = 300;
-    let text: String = message.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect();
-    text.trim_end_matches(": unknown").to_owned()
-}
-
 fn ended(code: Option<i64>, starved: bool) -> Gone {
     match code {
         None => Gone::Untold,
-        Some(code) if code == SIGNALS + i64::from(SIGKILL) && starved => Gone::OutOfMemory,
-        Some(code) if (SIGNALS + 1..=SIGNALS + 64).contains(&code) => Gone::Signal((code - SIGNALS) as i32),
-        Some(code) => Gone::Code(code as i32),
+        Some(code) => match Gone::of_exit_code(code as i32) {
+            Gone::Signal(SIGKILL) if starved => Gone::OutOfMemory,
+            gone => gone,
+        },
     }
 }
 
@@ -260,7 +253,7 @@ fn root_of(error: &Error) -> String {
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    tame(&cause.to_string())
+    one_line(&cause.to_string())
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use super::{
     heard::{Heard, Line},
 };
 use crate::spawner::{
-    launcher::{Id, LaunchError, News, Obstacle},
+    launcher::{Id, LaunchError, News, Obstacle, Tell},
     said::Said,
 };
 
@@ -42,15 +42,6 @@ pub(super) enum Origin {
     Left,
 }
 
-/// What is to be done with a container.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
-    /// Its worker is told to stop: SIGTERM.
-    Stop,
-    /// It is removed, whatever it does.
-    Remove,
-}
-
 /// What a container says.
 type Words = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
@@ -61,7 +52,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Looks after a container until it is gone, and tells of it.
-pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orders: mpsc::UnboundedReceiver<Order>) {
+pub(super) async fn look_after(yard: Arc<Yard>, id: Id, origin: Origin, mut orders: mpsc::UnboundedReceiver<Tell>) {
     let since = moment_before();
     let begun = match origin {
         Origin::New(spawner) => begin(&yard, &id, spawner).await,
@@ -163,7 +154,7 @@ impl Watch<'_> {
         &mut self,
         mut words: Words,
         ready_by: Option<Instant>,
-        orders: &mut mpsc::UnboundedReceiver<Order>,
+        orders: &mut mpsc::UnboundedReceiver<Tell>,
     ) -> News {
         let mut late = std::pin::pin!(sleep_until(ready_by.unwrap_or_else(Instant::now)));
         loop {
@@ -171,11 +162,11 @@ impl Watch<'_> {
                 // What it says comes last: one that does not stop to speak is told to stop all the same.
                 biased;
                 Some(order) = orders.recv() => match order {
-                    Order::Stop if !self.is_ready => self.stops = true,
+                    Tell::Stop | Tell::GiveBack if !self.is_ready => self.stops = true,
                     order => self.obey(order).await,
                 },
                 () = &mut late, if ready_by.is_some() && !self.is_ready => {
-                    self.obey(Order::Remove).await;
+                    self.obey(Tell::Kill).await;
                     let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
                     let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
                     return News::Failed(LaunchError::new(Obstacle::Image, reason));
@@ -185,7 +176,7 @@ impl Watch<'_> {
                         self.hear(&word);
                         if self.stops && self.is_ready {
                             self.stops = false;
-                            self.obey(Order::Stop).await;
+                            self.obey(Tell::Stop).await;
                         }
                     }
                     // It is over, or the engine is.
@@ -242,10 +233,11 @@ impl Watch<'_> {
         }
     }
 
-    async fn obey(&self, order: Order) {
+    async fn obey(&self, order: Tell) {
         let done = match order {
-            Order::Stop => self.signal("SIGTERM").await,
-            Order::Remove => self.yard.engine.remove(self.id.as_str()).await,
+            // One that is to give back what it runs is told so by the broker.
+            Tell::Stop | Tell::GiveBack => self.signal("SIGTERM").await,
+            Tell::Kill => self.yard.engine.remove(self.id.as_str()).await,
         };
         match done {
             Ok(()) => {}

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use hyper::{Uri, http::uri::Authority};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
@@ -25,7 +26,7 @@ pub struct Access {
 
 #[derive(Clone)]
 pub(super) struct Server {
-    pub(super) host: String,
+    pub(super) authority: Authority,
     pub(super) port: u16,
     /// Whom to trust, and the name that it must have, unless it is spoken to in plain.
     pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
@@ -53,7 +54,7 @@ impl Access {
             ),
         };
         let own = || fs::read_to_string(account.join("namespace")).ok().filter(|_| cluster.server.is_none());
-        let own = || own().map(|name| name.trim().to_owned()).filter(|name| is_label(name));
+        let own = || own().map(|name| name.trim().to_owned());
         let namespace = cluster.namespace.clone().or_else(own).unwrap_or_else(|| DEFAULT_NAMESPACE.into());
         Ok(Self { server: Server::parse(&url, ca.as_deref(), token.is_some())?, token, namespace })
     }
@@ -84,47 +85,29 @@ fn in_cluster() -> Result<String, String> {
     }
 }
 
-fn is_label(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 63 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-}
-
 impl Server {
     fn parse(url: &str, ca: Option<&Path>, has_token: bool) -> Result<Self, String> {
         let wrong = |reason: &str| format!("at 'spawner.kubernetes.server': {reason}");
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it is no URL: give https://HOST:PORT"))?;
-        let authority = rest.strip_suffix('/').unwrap_or(rest);
-        if authority.contains(['/', '?', '#', '@']) {
+        let no_url = || wrong("it is no URL: give https://HOST:PORT");
+        let uri: Uri = url.parse().map_err(|_| no_url())?;
+        let (scheme, authority) = uri.scheme_str().zip(uri.authority()).ok_or_else(no_url)?;
+        if authority.as_str().contains('@') || uri.path_and_query().is_some_and(|path| path != "/") {
             return Err(wrong("give https://HOST:PORT and nothing else; what we are known by is in token_file"));
         }
-        let (host, port) = split(authority).ok_or_else(|| wrong("it names no host and port"))?;
+        let (host, port) = (authority.host().trim_matches(['[', ']']), authority.port_u16());
+        if port.is_none() && authority.as_str() != authority.host() {
+            return Err(wrong("it names no host and port"));
+        }
         let tls = match scheme {
-            "https" => Some(trust(&host, ca)?),
+            "https" => Some(trust(host, ca)?),
             "http" if has_token => return Err(wrong("a token is not sent in plain: use https")),
-            "http" if is_loopback(&host) => None,
+            "http" if is_loopback(host) => None,
             "http" => return Err(wrong("http is for a server on this machine, as 'kubectl proxy' is: use https")),
             _ => return Err(wrong("it is no URL: give https://HOST:PORT")),
         };
         let port = port.unwrap_or(if tls.is_some() { 443 } else { 80 });
-        Ok(Self { host, port, tls })
+        Ok(Self { authority: authority.clone(), port, tls })
     }
-
-    /// As the header `Host` has it.
-    pub(super) fn authority(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-    }
-}
-
-fn split(authority: &str) -> Option<(String, Option<u16>)> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
-        }
-        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-    };
-    let port = port.map(str::parse).transpose().ok()?;
-    (!host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic())).then(|| (host.to_owned(), port))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -157,17 +140,17 @@ mod tests {
 
     #[test]
     fn a_server_is_spoken_to_in_plain_on_this_machine_alone() {
-        let parse =
-            |url| Server::parse(url, None, false).map(|server| server.authority()).map_err(|error| error.to_string());
-        assert_eq!(parse("http://127.0.0.1:8001").unwrap(), "127.0.0.1:8001");
-        assert_eq!(parse("http://[::1]:8001/").unwrap(), "[::1]:8001");
-        assert_eq!(parse("http://localhost").unwrap(), "localhost:80");
+        let parse = |url| Server::parse(url, None, false).map(|server| (server.authority.to_string(), server.port));
+        assert_eq!(parse("http://127.0.0.1:8001").unwrap(), ("127.0.0.1:8001".into(), 8001));
+        assert_eq!(parse("http://[::1]:8001/").unwrap(), ("[::1]:8001".into(), 8001));
+        assert_eq!(parse("http://localhost").unwrap(), ("localhost".into(), 80));
         for (url, words) in [
             ("http://10.0.0.1:6443", "use https"),
             ("https://10.0.0.1:6443", "ca_file"),
             ("https://me:secret@host", "token_file"),
             ("http://localhost:port", "host and port"),
-            ("http://", "host and port"),
+            ("http://", "https://HOST:PORT"),
+            ("http://localhost:8001/api", "nothing else"),
             ("ftp://localhost", "https://HOST:PORT"),
             ("localhost:8001", "https://HOST:PORT"),
         ] {

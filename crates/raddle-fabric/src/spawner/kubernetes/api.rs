@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use super::{
     access::Access,
-    fault::{Fault, tame},
-    http::{self, Answer, Status},
+    fault::{Fault, Status},
+    http::{self, Answer},
     pod::Pod,
 };
 
@@ -37,22 +37,17 @@ pub(super) struct Following {
     rest: Vec<u8>,
 }
 
-/// One thing that happens.
-#[derive(Debug)]
+/// One thing that happens: a line of a watch.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub(super) enum Change {
-    /// A pod is there, or is not as it was.
-    Seen(Pod),
-    /// A pod was removed; this is the last that was known of it.
-    Removed(Pod),
-    /// Nothing, up to this moment.
-    Nothing(String),
-}
-
-#[derive(Deserialize)]
-struct Line {
-    #[serde(rename = "type")]
-    kind: String,
-    object: Value,
+    Added(Pod),
+    Modified(Pod),
+    /// With the last that was known of it.
+    Deleted(Pod),
+    /// Nothing happened up to the version of this.
+    Bookmark(Pod),
+    Error(Status),
 }
 
 #[derive(Deserialize)]
@@ -129,8 +124,8 @@ impl Following {
         loop {
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=end).collect();
-                if let Some(change) = self.read(&line)? {
-                    return Ok(Some(change));
+                if !line.trim_ascii().is_empty() {
+                    return read(&self.access, &line).map(Some);
                 }
             }
             if self.rest.len() > LONGEST_LINE {
@@ -150,38 +145,12 @@ impl Following {
             }
         }
     }
-
-    /// `None` for what is of no concern.
-    fn read(&self, line: &[u8]) -> Result<Option<Change>, Fault> {
-        if line.trim_ascii().is_empty() {
-            return Ok(None);
-        }
-        let Line { kind, object } = read(&self.access, line)?;
-        Ok(match kind.as_str() {
-            "ADDED" | "MODIFIED" => Some(Change::Seen(pod(&self.access, object)?)),
-            "DELETED" => Some(Change::Removed(pod(&self.access, object)?)),
-            "BOOKMARK" => Some(Change::Nothing(pod(&self.access, object)?.metadata.resource_version)),
-            "ERROR" => {
-                let Status { code, reason, message } = serde_json::from_value(object).unwrap_or_default();
-                let (reason, message) = (tame(&reason), tame(&message));
-                return Err(Fault::Refused { status: code, reason, message, retry_after: None });
-            }
-            _ => None,
-        })
-    }
-}
-
-fn pod(access: &Access, object: Value) -> Result<Pod, Fault> {
-    serde_json::from_value(object).map_err(|error| garbled(access, &error))
 }
 
 fn read<T: DeserializeOwned>(access: &Access, body: &[u8]) -> Result<T, Fault> {
-    serde_json::from_slice(body).map_err(|error| garbled(access, &error))
-}
-
-/// What is not understood is as good as no answer.
-fn garbled(access: &Access, error: &serde_json::Error) -> Fault {
-    http::unreachable(access, &format_args!("its answer is not understood ({error})"))
+    // What is not understood is as good as no answer.
+    let garbled = |error| http::unreachable(access, &format_args!("its answer is not understood ({error})"));
+    serde_json::from_slice(body).map_err(garbled)
 }
 
 /// A moment is whatever the server says it is.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use raddle_core::ExponentialBackoff;
+use serde::Deserialize;
 
-use super::super::launcher::{LaunchError, Obstacle};
+use super::super::launcher::{LaunchError, Obstacle, one_line};
 
 /// What went wrong with a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +21,23 @@ pub(super) enum Fault {
     Unknown(String),
 }
 
-/// What the API says of a name that somebody has already.
+/// What the API says of a failure.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    pub(super) code: u16,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// What the API says of a name that another pod has.
 const TAKEN: &str = "AlreadyExists";
 
 impl Fault {
+    pub(super) fn refused(Status { code, reason, message }: Status, retry_after: Option<Duration>) -> Self {
+        Self::Refused { status: code, reason: one_line(&reason), message: one_line(&message), retry_after }
+    }
+
     /// Whether it may go better if tried again.
     pub(super) fn is_passing(&self) -> bool {
         match self {
@@ -106,12 +120,6 @@ impl Backoff {
     }
 }
 
-/// What a server says goes into logs: on one line, and not without end.
-pub(super) fn tame(text: &str) -> String {
-    const LONGEST: usize = 400;
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,11 +172,5 @@ mod tests {
             backoff.after(None);
         }
         assert_eq!(backoff.after(None), LONGEST_PAUSE);
-    }
-
-    #[test]
-    fn a_hostile_answer_stays_on_its_line() {
-        let text = tame(&format!("a\nb\x1b[2J{}", "x".repeat(9999)));
-        assert!(text.len() < 500 && !text.contains(['\n', '\x1b']));
     }
 }

@@ -10,7 +10,6 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -20,8 +19,9 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
+    super::launcher::one_line,
     access::Access,
-    fault::{Fault, tame},
+    fault::{Fault, Status},
 };
 
 /// An answer that has begun.
@@ -39,15 +39,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// What the API says of a failure.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Status {
-    pub(super) code: u16,
-    pub(super) reason: String,
-    pub(super) message: String,
 }
 
 /// How long a server may take to be found at all.
@@ -81,9 +72,9 @@ pub(super) async fn open(access: &Access, method: Method, path: &str, body: Opti
     let said = timeout(PATIENCE, Limited::new(body, LONGEST).collect()).await;
     let said = said.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
     // A proxy in between answers in its own words.
-    let Status { reason, message, .. } = serde_json::from_slice(&said)
+    let said: Status = serde_json::from_slice(&said)
         .unwrap_or_else(|_| Status { message: String::from_utf8_lossy(&said).into_owned(), ..Status::default() });
-    Err(Fault::Refused { status, reason: tame(&reason), message: tame(&message), retry_after })
+    Err(Fault::refused(Status { code: status, ..said }, retry_after))
 }
 
 async fn send(access: &Access, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Fault> {
@@ -103,7 +94,7 @@ fn request(access: &Access, method: Method, path: &str, body: Option<&Value>) ->
     let mut request = Request::builder()
         .method(method)
         .uri(path)
-        .header(HOST, access.server.authority())
+        .header(HOST, access.server.authority.as_str())
         .header(USER_AGENT, AGENT)
         .header(ACCEPT, "application/json");
     if let Some(token) = access.token().map_err(|error| Fault::Unknown(error.to_string()))? {
@@ -118,7 +109,7 @@ fn request(access: &Access, method: Method, path: &str, body: Option<&Value>) ->
 
 async fn connect(access: &Access) -> io::Result<Box<dyn Wire>> {
     let server = &access.server;
-    let stream = timeout(CONNECT_WITHIN, raddle_dns::connect(&server.host, server.port)).await??;
+    let stream = timeout(CONNECT_WITHIN, raddle_dns::connect(server.authority.host(), server.port)).await??;
     stream.set_nodelay(true)?;
     Ok(match &server.tls {
         Some((config, name)) => Box::new(TlsConnector::from(config.clone()).connect(name.clone(), stream).await?),
@@ -133,7 +124,7 @@ fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
 }
 
 pub(super) fn unreachable(access: &Access, error: &dyn std::fmt::Display) -> Fault {
-    Fault::Unreachable { server: access.server.authority(), reason: tame(&error.to_string()) }
+    Fault::Unreachable { server: access.server.authority.to_string(), reason: one_line(&error.to_string()) }
 }
 
 fn silent(access: &Access) -> Fault {
@@ -158,10 +149,7 @@ mod tests {
     };
     use tokio_rustls::TlsAcceptor;
 
-    use super::{
-        super::super::{Cluster, ClusterLayer},
-        *,
-    };
+    use super::{super::super::Cluster, *};
 
     /// A certificate for 127.0.0.1, and that of who vouches for it.
     fn certify(folder: &Path) {
@@ -204,13 +192,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let access = |ca: &str| {
-            let layer = ClusterLayer {
+            let cluster = Cluster {
                 server: Some(format!("https://127.0.0.1:{port}")),
                 ca_file: Some(ca.into()),
                 token_file: Some("token".into()),
-                ..ClusterLayer::default()
+                ..Cluster::default()
             };
-            let cluster: Cluster = layer.settle().unwrap();
             Access::find(&cluster, folder.path()).unwrap()
         };
         let ours = access("ca.crt");

@@ -6,9 +6,11 @@ use raddle_core::Tid;
 use serde::Deserialize;
 
 use super::{
-    super::launcher::{Gone, LaunchError, Obstacle},
-    fault::tame,
-    template::{SPAWNER, WORKER},
+    super::{
+        class::SPAWNER,
+        launcher::{Gone, LaunchError, Obstacle, one_line},
+    },
+    template::WORKER,
 };
 
 /// A pod, as far as it matters here. Everything may be missing.
@@ -106,9 +108,6 @@ pub(super) enum Word {
     Else(String),
 }
 
-/// Above this an exit code is that of a signal.
-const SIGNALS: i32 = 128;
-
 impl Pod {
     /// The spawner that has made it.
     pub(super) fn spawner(&self) -> Option<Tid> {
@@ -134,14 +133,14 @@ impl Pod {
         }
         match phase.as_str() {
             "Succeeded" | "Failed" if is_put_out => {
-                Fate::Over(Over { gone: Gone::Evicted, word: Word::Else(tame(message)) })
+                Fate::Over(Over { gone: Gone::Evicted, word: Word::Else(one_line(message)) })
             }
             // A node that was given a pod, and would not have it.
             "Failed" if !reason.is_empty() => {
-                let reason = format!("a node refused a pod: {}: {}", tame(reason), tame(message));
+                let reason = format!("a node refused a pod: {}: {}", one_line(reason), one_line(message));
                 Fate::Stuck(LaunchError::new(Obstacle::Starved, reason))
             }
-            "Succeeded" | "Failed" => Fate::Over(Over { gone: Gone::Untold, word: Word::Else(tame(message)) }),
+            "Succeeded" | "Failed" => Fate::Over(Over { gone: Gone::Untold, word: Word::Else(one_line(message)) }),
             _ => match worker {
                 Some(ContainerStatus { state: State { running: Some(_), .. }, .. }) => Fate::Runs,
                 Some(worker) => worker.waits(),
@@ -154,7 +153,7 @@ impl Pod {
     fn unscheduled(&self) -> Option<String> {
         let refused = |condition: &&Condition| condition.kind == "PodScheduled" && condition.status == "False";
         let condition = self.status.conditions.iter().find(refused)?;
-        Some(format!("no node takes it: {}", tame(&condition.message)))
+        Some(format!("no node takes it: {}", one_line(&condition.message)))
     }
 }
 
@@ -164,15 +163,16 @@ impl ContainerStatus {
         let message = if message.is_empty() { reason } else { message };
         match reason.as_str() {
             "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
-                let image = tame(&self.image);
-                let reason = format!("the image '{image}' cannot be had ({}): {}", tame(reason), tame(message));
+                let image = one_line(&self.image);
+                let reason = format!("the image '{image}' cannot be had ({}): {}", one_line(reason), one_line(message));
                 Fate::Stuck(LaunchError::new(Obstacle::Image, reason))
             }
             // The first try of several.
-            "ErrImagePull" => Fate::Waits(Some(tame(message))),
+            "ErrImagePull" => Fate::Waits(Some(one_line(message))),
             "RunContainerError" => Fate::Stuck(no_worker(Some(self), message)),
             "CreateContainerConfigError" | "CreateContainerError" => {
-                let reason = format!("a pod cannot be made as it should be ({}): {}", tame(reason), tame(message));
+                let reason =
+                    format!("a pod cannot be made as it should be ({}): {}", one_line(reason), one_line(message));
                 Fate::Stuck(LaunchError::new(Obstacle::Refused, reason))
             }
             _ => Fate::Waits(None),
@@ -186,14 +186,14 @@ impl Word {
         let mut lines = message.lines().map(str::trim).filter(|line| !line.is_empty());
         match lines.next().and_then(|first| first.parse().ok()) {
             Some(tid) => Self::Worked { tid, begun: lines.next().is_some() },
-            None => Self::Else(tame(message)),
+            None => Self::Else(one_line(message)),
         }
     }
 }
 
 fn no_worker(worker: Option<&ContainerStatus>, message: &str) -> LaunchError {
-    let image = tame(worker.map(|worker| worker.image.as_str()).unwrap_or_default());
-    let reason = format!("the image '{image}' does not hold this program as its entrypoint ({})", tame(message));
+    let image = one_line(worker.map(|worker| worker.image.as_str()).unwrap_or_default());
+    let reason = format!("the image '{image}' does not hold this program as its entrypoint ({})", one_line(message));
     LaunchError::new(Obstacle::Image, reason)
 }
 
@@ -202,8 +202,7 @@ fn ended(code: i32, reason: &str, is_put_out: bool) -> Gone {
         _ if reason == "OOMKilled" => Gone::OutOfMemory,
         0 => Gone::Code(0),
         _ if is_put_out => Gone::Evicted,
-        code if (SIGNALS + 1..=SIGNALS + 64).contains(&code) => Gone::Signal(code - SIGNALS),
-        code => Gone::Code(code),
+        code => Gone::of_exit_code(code),
     }
 }
 

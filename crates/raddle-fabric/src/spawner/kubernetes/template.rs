@@ -6,7 +6,10 @@ use raddle_core::Tid;
 use serde_json::{Value, json};
 
 use super::{
-    super::{Allowance, Class, Gpus, SPAWNER_VARIABLE},
+    super::{
+        Allowance, Class, Gpus, SPAWNER_VARIABLE,
+        class::{CLASS, SPAWNER},
+    },
     overlay::Overlay,
 };
 
@@ -49,9 +52,6 @@ pub enum Queue {
     },
 }
 
-/// The labels by which pods are known: the class, and the spawner that has made one.
-pub(super) const CLASS: &str = "raddle.class";
-pub(super) const SPAWNER: &str = "raddle.spawner";
 /// The container that matters.
 pub(super) const WORKER: &str = "worker";
 /// Where a worker leaves word of what it did. The cluster has it after its end.

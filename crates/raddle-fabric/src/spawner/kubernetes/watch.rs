@@ -45,23 +45,14 @@ async fn changes(yard: &Yard, mut version: String, backoff: &mut Backoff) {
 async fn one_after_another(yard: &Yard, version: &mut String) -> Result<(), Fault> {
     let mut following = yard.api.follow(version).await?;
     while let Some(change) = following.next().await? {
-        let (event, at) = match change {
-            Change::Seen(pod) => {
-                let at = pod.metadata.resource_version.clone();
-                (Some(Event::Seen(pod)), at)
-            }
-            Change::Removed(pod) => {
-                let at = pod.metadata.resource_version.clone();
-                (Some(Event::Removed(pod)), at)
-            }
-            Change::Nothing(at) => (None, at),
+        let pod = match &change {
+            Change::Added(pod) | Change::Modified(pod) | Change::Deleted(pod) | Change::Bookmark(pod) => pod,
+            Change::Error(status) => return Err(Fault::refused(status.clone(), None)),
         };
-        if !at.is_empty() {
-            *version = at;
+        if !pod.metadata.resource_version.is_empty() {
+            version.clone_from(&pod.metadata.resource_version);
         }
-        if let Some(event) = event {
-            yard.tell(event);
-        }
+        yard.tell(Event::Changed(change));
     }
     Ok(())
 }

@@ -41,14 +41,14 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
     proptest::collection::vec(turn, 0..120)
 }
 
-fn policies() -> impl Strategy<Value = Policy> {
+fn policies() -> impl Strategy<Value = Options> {
     let idle_exit = prop_oneof![3 => Just(None), 1 => Just(Some(Duration::ZERO)), 1 => Just(Some(at(700)))];
     let max_tasks = prop_oneof![3 => Just(None), 1 => (1..6u64).prop_map(Some)];
     let retire_at = prop_oneof![3 => Just(None), 1 => (0..3000u64).prop_map(|millis| Some(at(millis)))];
     (1..4u32, any::<bool>(), idle_exit, max_tasks, retire_at).prop_map(
-        |(slots, only, idle_exit, max_tasks, retire_at)| match only {
-            true => Policy { slots: 1, only: Some(tid(10)), idle_exit: None, ..policy() },
-            false => Policy { slots, idle_exit, max_tasks, retire_at, ..policy() },
+        |(slots, only, idle_exit, max_tasks, max_uptime)| match only {
+            true => Options { concurrency: 1, only: Some(tid(10)), idle_exit: None, ..options() },
+            false => Options { concurrency: slots, idle_exit, max_tasks, max_uptime, ..options() },
         },
     )
 }
@@ -72,10 +72,10 @@ struct Around {
 }
 
 impl Around {
-    fn new(policy: Policy) -> Self {
-        let slots = policy.slots as usize;
+    fn new(options: Options) -> Self {
+        let slots = options.slots();
         let mut around = Self {
-            core: Core::new(policy, Vec::new()),
+            core: idle(options),
             now: Duration::ZERO,
             asked: 0,
             claiming: None,
@@ -106,7 +106,7 @@ impl Around {
                     assert_eq!(self.slots[slot].replace(claim.fence), None, "the slot is in use");
                     self.ordered[slot] = false;
                     self.begun += 1;
-                    let Policy { max_tasks, retire_at, .. } = &self.core.policy;
+                    let (max_tasks, retire_at) = (self.core.options.max_tasks, self.core.retire_at);
                     assert!(max_tasks.is_none_or(|max| self.begun <= max), "it takes no more");
                     assert!(retire_at.is_none_or(|at| self.now <= at), "it is too old");
                 }
@@ -154,7 +154,7 @@ impl Around {
                 if count == 0 {
                     return self.happens(Event::Claimed(Ok(Found::Nothing)));
                 }
-                let only = self.core.policy.only;
+                let only = self.core.options.only;
                 let numbers =
                     (0..u64::from(count)).map(|n| if only.is_some() { 10 } else { 10 + (n + u64::from(number)) % 200 });
                 let claims: Vec<Claim> = numbers
@@ -169,7 +169,7 @@ impl Around {
             }
             Turn::Fails(number) => {
                 if self.claiming.take().is_some() {
-                    let own = Error::NotFound(self.core.policy.tid);
+                    let own = Error::NotFound(self.core.tid);
                     let errors = [gone(), full(), unreachable(), own, Error::Closed];
                     self.happens(Event::Claimed(Err(errors[usize::from(number) % errors.len()].clone())));
                 }
@@ -184,7 +184,7 @@ impl Around {
                     3 => Exit::Starved { message: "no more".into() },
                     _ => OK,
                 };
-                self.happens(Event::Ended { slot, finish: finish(fence, exit) });
+                self.happens(Event::Ended { slot, finish: finish(fence, exit), killed: false });
             }
             Turn::Refused(which) => {
                 let Some(at) = pick(which, self.unsettled.len()) else { return };

@@ -42,23 +42,17 @@ pub(super) fn at(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-pub(super) fn policy() -> Policy {
-    Policy {
-        tid: tid(1),
-        slots: 2,
-        only: None,
-        idle_exit: None,
-        max_tasks: None,
-        retire_at: None,
-        grace: GRACE,
-        paused: false,
-        give_up_after: GIVE_UP_AFTER,
-    }
+pub(super) fn options() -> Options {
+    Options { concurrency: 2, grace: GRACE, give_up_after: GIVE_UP_AFTER, ..Options::resident() }
+}
+
+pub(super) fn idle(options: Options) -> Core {
+    Core::new(tid(1), options, Duration::ZERO, 0, None)
 }
 
 /// A worker with tasks 10, 11, … claimed, and as many of them begun as it has slots.
-fn busy(policy: Policy, tasks: u64) -> Core {
-    let mut core = Core::new(policy, Vec::new());
+fn busy(options: Options, tasks: u64) -> Core {
+    let mut core = idle(options);
     core.on(Event::Asked(0), at(0));
     core.on(Event::Claimed(Ok(Found::Tasks((10..10 + tasks).map(claim).collect()))), at(1));
     core
@@ -86,7 +80,7 @@ fn brief(effect: &Effect) -> String {
         Effect::Forsake(fence) => format!("forsake {}", number(fence)),
         Effect::Haste => "haste".into(),
         Effect::Purge | Effect::Errand(Errand::Purge) => "purge".into(),
-        Effect::End(Ok(End::Left(reason, _))) => format!("left: {reason:?}"),
+        Effect::End(Ok(End::Left(reason))) => format!("left: {reason:?}"),
         Effect::End(Ok(End::LeaseLost)) => "lease lost".into(),
         Effect::End(Err(error)) => format!("failed: {error}"),
     }
@@ -98,7 +92,7 @@ fn does(core: &mut Core, event: Event, now: Duration) -> String {
 }
 
 fn ends(core: &mut Core, slot: usize, task: u64, exit: Exit, now: Duration) -> String {
-    does(core, Event::Ended { slot, finish: finish(fence(task), exit) }, now)
+    does(core, Event::Ended { slot, finish: finish(fence(task), exit), killed: false }, now)
 }
 
 fn settles(core: &mut Core, task: u64, verdict: Option<Verdict>, now: Duration) -> String {
@@ -111,7 +105,7 @@ pub(super) const AGAIN: Option<Verdict> = Some(Verdict::Again(jiff::Timestamp::U
 
 #[test]
 fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
-    let mut core = Core::new(policy(), Vec::new());
+    let mut core = idle(options());
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 2");
     assert_eq!(core.status(), "listening");
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(1)), "run 10 in 0, claim 1");
@@ -126,7 +120,7 @@ fn a_task_goes_from_the_queue_to_a_slot_to_the_ledger() {
 
 #[test]
 fn a_drained_worker_leaves_when_the_last_result_is_written() {
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     assert_eq!(does(&mut core, Event::Asked(1), at(10)), "unclaim");
     assert_eq!(core.status(), "draining");
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
@@ -135,7 +129,7 @@ fn a_drained_worker_leaves_when_the_last_result_is_written() {
 
 #[test]
 fn the_second_request_gives_back_and_the_third_kills() {
-    let mut core = busy(policy(), 2);
+    let mut core = busy(options(), 2);
     does(&mut core, Event::Asked(1), at(10));
     assert_eq!(does(&mut core, Event::Asked(2), at(20)), "Stop 0, Stop 1");
     assert_eq!(ends(&mut core, 0, 10, Exit::Cancelled, at(30)), "release 10");
@@ -148,7 +142,7 @@ fn the_second_request_gives_back_and_the_third_kills() {
 
 #[test]
 fn grace_over_is_a_kill() {
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     does(&mut core, Event::Asked(2), at(10));
     assert_eq!(core.wake_at(), Some(at(10) + GRACE));
     assert_eq!(does(&mut core, Event::Time, at(10) + GRACE), "haste, Kill 0");
@@ -156,7 +150,7 @@ fn grace_over_is_a_kill() {
 
 #[test]
 fn a_kill_does_not_wait_for_a_result_that_is_given_up() {
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(does(&mut core, Event::Unwritten(full()), at(30)), "", "a full disk may be emptied");
     assert_eq!(does(&mut core, Event::Asked(3), at(40)), "haste, unclaim");
@@ -165,7 +159,7 @@ fn a_kill_does_not_wait_for_a_result_that_is_given_up() {
 
 #[test]
 fn a_kill_ends_though_nobody_answers() {
-    let mut core = busy(policy(), 2);
+    let mut core = busy(options(), 2);
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(does(&mut core, told(tid(1), Word::Kill), at(30)), "haste, Kill 1, reply stopping, unclaim");
     assert_eq!(core.wake_at(), Some(at(30) + KILL_WITHIN));
@@ -176,12 +170,12 @@ fn a_kill_ends_though_nobody_answers() {
 
 #[test]
 fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     assert_eq!(does(&mut core, Event::Claimed(Err(unreachable())), at(10)), "haste, Kill 0");
     assert_eq!(ends(&mut core, 0, 10, Exit::Killed, at(20)), "release 10");
     assert!(settles(&mut core, 10, None, at(30)).starts_with("failed: cannot reach redis"));
     // One that drains claims nothing, and has a result.
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     does(&mut core, Event::Asked(1), at(10));
     ends(&mut core, 0, 10, OK, at(20));
     assert_eq!(does(&mut core, Event::Unwritten(unreachable()), at(30)), "haste");
@@ -190,7 +184,7 @@ fn an_unreachable_server_ends_the_worker_wherever_it_is_noticed() {
 
 #[test]
 fn an_agent_may_be_away_for_a_while() {
-    let mut core = Core::new(policy(), Vec::new());
+    let mut core = idle(options());
     does(&mut core, Event::Asked(0), at(0));
     assert_eq!(does(&mut core, Event::Claimed(Err(gone())), at(1000)), "");
     assert_eq!(core.wake_at(), Some(at(1000) + ERROR_PAUSE));
@@ -207,10 +201,10 @@ fn an_agent_may_be_away_for_a_while() {
 
 #[test]
 fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses() {
-    let mut core = busy(policy(), 4);
+    let mut core = busy(options(), 4);
     assert_eq!(core.wake_at(), Some(at(1) + PATIENCE));
     assert_eq!(does(&mut core, Event::Time, at(1) + PATIENCE), "release 12, release 13");
-    let mut core = busy(policy(), 4);
+    let mut core = busy(options(), 4);
     assert_eq!(does(&mut core, told(tid(1), Word::Pause), at(10)), "release 12, release 13, reply paused");
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10", "nothing is begun");
     assert_eq!(does(&mut core, told(tid(1), Word::Status), at(30)), "reply paused");
@@ -219,7 +213,7 @@ fn what_is_claimed_ahead_goes_back_when_it_waits_too_long_or_the_worker_pauses()
 
 #[test]
 fn who_begins_paused_takes_nothing_before_it_is_told_to() {
-    let mut core = Core::new(Policy { paused: true, ..policy() }, Vec::new());
+    let mut core = idle(Options { paused: true, ..options() });
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "");
     assert_eq!((core.status(), core.registered_status()), ("paused", WorkerStatus::Paused));
     let claims = does(&mut core, told(tid(1), Word::Resume), at(10));
@@ -228,7 +222,7 @@ fn who_begins_paused_takes_nothing_before_it_is_told_to() {
 
 #[test]
 fn words_reach_what_they_are_for() {
-    let mut core = busy(policy(), 5);
+    let mut core = busy(options(), 5);
     assert_eq!(does(&mut core, told(tid(10), Word::Ping), at(10)), "reply running");
     assert_eq!(does(&mut core, told(tid(10), Word::Pause), at(10)), "Pause 0, paused 10 true, reply paused");
     assert_eq!(does(&mut core, told(tid(10), Word::Ping), at(10)), "reply paused");
@@ -252,7 +246,7 @@ fn words_reach_what_they_are_for() {
 
 #[test]
 fn a_stop_that_asks_for_it_gives_the_task_back() {
-    let mut core = busy(policy(), 2);
+    let mut core = busy(options(), 2);
     let message = Control { requeue: true, ..Control::new(Word::Stop) };
     does(&mut core, Event::Told { tid: tid(10), message }, at(10));
     does(&mut core, told(tid(11), Word::Stop), at(10));
@@ -264,21 +258,21 @@ fn a_stop_that_asks_for_it_gives_the_task_back() {
 
 #[test]
 fn a_second_stop_does_not_hurry_a_worker() {
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     assert_eq!(does(&mut core, told(tid(1), Word::Stop), at(10)), "reply draining, unclaim");
     assert_eq!(does(&mut core, told(tid(1), Word::Stop), at(20)), "reply draining");
 }
 
 #[test]
 fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
-    let mut core = busy(policy(), 3);
+    let mut core = busy(options(), 3);
     assert_eq!(does(&mut core, Event::LeaseLost, at(10)), "forsake 12, Kill 0, Kill 1");
     assert_eq!(ends(&mut core, 0, 10, Exit::Killed, at(20)), "release 10");
     assert_eq!(ends(&mut core, 1, 11, OK, at(20)), "finish 11");
     assert_eq!(settles(&mut core, 10, Some(Verdict::Stale), at(30)), "");
     assert_eq!(settles(&mut core, 11, Some(Verdict::Stale), at(30)), "lease lost");
     // The same, learnt from a claim; told to stop meanwhile, it does not come back under another id.
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     assert_eq!(does(&mut core, Event::Claimed(Err(Error::NotFound(tid(1)))), at(10)), "Kill 0");
     does(&mut core, told(tid(1), Word::Stop), at(15));
     ends(&mut core, 0, 10, Exit::Killed, at(20));
@@ -287,21 +281,21 @@ fn a_lost_lease_kills_what_runs_and_writes_nothing_of_what_has_not_begun() {
 
 #[test]
 fn an_idle_worker_leaves() {
-    let mut core = busy(Policy { idle_exit: Some(at(1000)), ..policy() }, 1);
+    let mut core = busy(Options { idle_exit: Some(at(1000)), ..options() }, 1);
     ends(&mut core, 0, 10, OK, at(500));
     settles(&mut core, 10, DONE, at(600));
     assert_eq!(core.wake_at(), Some(at(1500)));
     assert_eq!(does(&mut core, Event::Time, at(1499)), "");
     assert_eq!(does(&mut core, Event::Time, at(1500)), "left: Idle");
     // Not while it is paused: somebody wants it to be there.
-    let mut core = Core::new(Policy { idle_exit: Some(at(1000)), ..policy() }, Vec::new());
+    let mut core = idle(Options { idle_exit: Some(at(1000)), ..options() });
     does(&mut core, told(tid(1), Word::Pause), at(0));
     assert_eq!(does(&mut core, Event::Time, at(5000)), "");
 }
 
 #[test]
 fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
-    let mut core = busy(Policy { idle_exit: Some(Duration::ZERO), ..policy() }, 1);
+    let mut core = busy(Options { idle_exit: Some(Duration::ZERO), ..options() }, 1);
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Nothing)), at(2)), "claim 1");
     ends(&mut core, 0, 10, OK, at(500));
     settles(&mut core, 10, AGAIN, at(600));
@@ -310,15 +304,13 @@ fn one_that_leaves_when_nothing_waits_looks_again_after_each_task() {
 
 #[test]
 fn a_worker_for_one_task_leaves_with_it() {
-    let only = || Policy { slots: 1, only: Some(tid(10)), ..policy() };
-    let mut core = Core::new(only(), vec![claim(10)]);
+    let only = || Options { concurrency: 1, only: Some(tid(10)), ..options() };
+    let mut core = Core::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "run 10 in 0");
     assert_eq!(ends(&mut core, 0, 10, OK, at(10)), "finish 10", "it does not claim while it does not know");
-    let effects = core.on(Event::Settled { fence: fence(10), verdict: DONE }, at(20));
-    let [Effect::End(Ok(End::Left(EndReason::Done, Some(outcome))))] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!(outcome.state, State::Completed);
+    assert_eq!(settles(&mut core, 10, DONE, at(20)), "left: Done");
     // One that is tried again, and ends elsewhere.
-    let mut core = Core::new(only(), vec![claim(10)]);
+    let mut core = Core::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
     does(&mut core, Event::Asked(0), at(0));
     ends(&mut core, 0, 10, OK, at(10));
     assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "claim 1");
@@ -328,8 +320,8 @@ fn a_worker_for_one_task_leaves_with_it() {
 
 #[test]
 fn a_worker_that_takes_one_task_takes_one() {
-    let once = Policy { slots: 1, max_tasks: Some(1), ..policy() };
-    let mut core = Core::new(once.clone(), Vec::new());
+    let once = Options { concurrency: 1, max_tasks: Some(1), ..options() };
+    let mut core = idle(once.clone());
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 1");
     assert_eq!(core.status(), "listening");
     assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(1)), "run 10 in 0");
@@ -337,7 +329,7 @@ fn a_worker_that_takes_one_task_takes_one() {
     assert_eq!(ends(&mut core, 0, 10, OK, at(10)), "finish 10");
     assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "left: Done", "another attempt is for another worker");
     // One that was taken back before it began was not its task.
-    let mut core = Core::new(once, Vec::new());
+    let mut core = idle(once);
     does(&mut core, Event::Asked(0), at(0));
     does(&mut core, told(tid(1), Word::Pause), at(1));
     assert_eq!(does(&mut core, told(tid(1), Word::Resume), at(2)), "reply listening, claim 1");
@@ -345,21 +337,21 @@ fn a_worker_that_takes_one_task_takes_one() {
 
 #[test]
 fn an_old_worker_finishes_what_it_runs_and_leaves() {
-    let mut core = busy(Policy { slots: 1, retire_at: Some(at(100)), ..policy() }, 1);
+    let mut core = busy(Options { concurrency: 1, max_uptime: Some(at(100)), ..options() }, 1);
     assert_eq!(core.wake_at(), Some(at(100)));
     assert_eq!(does(&mut core, Event::Time, at(100)), "");
     assert_eq!((core.status(), core.registered_status()), ("draining", WorkerStatus::Draining));
     assert_eq!(ends(&mut core, 0, 10, OK, at(200)), "finish 10");
     assert_eq!(settles(&mut core, 10, DONE, at(210)), "left: Aged");
     // With nothing to do it leaves at once.
-    let mut core = Core::new(Policy { retire_at: Some(at(100)), ..policy() }, Vec::new());
+    let mut core = idle(Options { max_uptime: Some(at(100)), ..options() });
     does(&mut core, Event::Asked(0), at(0));
     assert_eq!(does(&mut core, Event::Time, at(100)), "left: Aged");
 }
 
 #[test]
 fn a_resident_worker_purges_now_and_then() {
-    let mut core = Core::new(policy(), Vec::new());
+    let mut core = idle(options());
     assert_eq!(does(&mut core, Event::Asked(0), at(0)), "claim 2");
     assert_eq!(core.wake_at(), Some(PURGE_EVERY));
     assert_eq!(does(&mut core, Event::Time, PURGE_EVERY), "purge");
@@ -372,7 +364,7 @@ fn starved() -> Exit {
 
 #[test]
 fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
-    let mut core = busy(policy(), 3);
+    let mut core = busy(options(), 3);
     assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "release 12, finish 10");
     assert_eq!(core.wake_at(), Some(at(1010)), "and not before");
     assert_eq!(ends(&mut core, 1, 11, starved(), at(20)), "finish 11");
@@ -385,7 +377,13 @@ fn a_worker_that_can_start_nothing_takes_nothing_for_a_while() {
 
 #[test]
 fn a_worker_for_one_task_that_cannot_start_it_fails() {
-    let mut core = Core::new(Policy { slots: 1, only: Some(tid(10)), ..policy() }, vec![claim(10)]);
+    let mut core = Core::new(
+        tid(1),
+        Options { concurrency: 1, only: Some(tid(10)), ..options() },
+        Duration::ZERO,
+        0,
+        Some(claim(10)),
+    );
     does(&mut core, Event::Asked(0), at(0));
     assert_eq!(ends(&mut core, 0, 10, starved(), at(10)), "finish 10");
     let end = settles(&mut core, 10, AGAIN, at(11));
@@ -394,7 +392,7 @@ fn a_worker_for_one_task_that_cannot_start_it_fails() {
 
 #[test]
 fn a_worker_whose_words_the_broker_does_not_take_fails() {
-    let mut core = busy(policy(), 1);
+    let mut core = busy(options(), 1);
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
     let refused = Event::Refused { fence: fence(10), error: Error::Closed };
     assert_eq!(does(&mut core, refused, at(30)), "haste, failed: the broker was closed");

@@ -109,3 +109,42 @@ async fn a_balancer_that_names_nobody_calls_nobody() {
     assert_eq!(call(&Nonsense, &context, None).await, Err(NoWorkersAvailable(None).into()));
     assert_eq!(fakes[0].asked(), 0);
 }
+
+#[tokio::test]
+async fn a_factory_makes_a_balancer_when_its_proxy_starts() {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use crate::{On, WorkerProxy};
+
+    let (_, fakes) = pool([Does::Take, Does::Take]);
+    let (made, workers) = (Arc::new(AtomicUsize::new(0)), || fakes.each_ref().map(|fake| fake.metadata.clone()));
+    let make = || {
+        let made = Arc::clone(&made);
+        move || {
+            made.fetch_add(1, Ordering::Relaxed);
+            Last
+        }
+    };
+    let by_value = WorkerProxy::of_workers(workers()).balancer(Last);
+    let shared: Arc<dyn Balancer> = Arc::new(Last);
+    let by_reference = WorkerProxy::of_workers(workers()).balancer(shared);
+    let by_factory = WorkerProxy::of_workers(workers()).balancer(make());
+    let make_last = make();
+    let by_async_factory = WorkerProxy::of_workers(workers()).balancer(async move || {
+        tokio::task::yield_now().await;
+        make_last()
+    });
+    assert_eq!(made.load(Ordering::Relaxed), 0);
+    for builder in [by_value, by_reference, by_factory, by_async_factory] {
+        let proxy = builder.start().await.unwrap();
+        for _ in 0..2 {
+            super::end(proxy.proxy().dispatch(super::fake::call(None), None).await.unwrap()).await;
+        }
+    }
+    assert_eq!(made.load(Ordering::Relaxed), 2);
+    let asked = fakes.each_ref().map(|fake| fake.asked());
+    assert!(asked == [0, 8] || asked == [8, 0], "{asked:?}");
+}

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     CallError, NoWorkersAvailable,
-    balancer::{Balancer, Candidates, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky, attempt},
+    balancer::{Balancer, Context, LeastLoaded, PowerOfTwo, RoundRobin, Sticky},
 };
 
 fn all() -> [Arc<dyn Balancer>; 4] {
@@ -46,7 +46,17 @@ async fn what_passes_keeps_the_worker_and_the_next_is_asked() {
 #[tokio::test]
 async fn a_worker_that_is_no_use_is_removed_and_the_next_is_asked() {
     for balancer in all() {
-        for code in [Code::Unauthenticated, Code::Unimplemented] {
+        for code in [
+            Code::Aborted,
+            Code::AlreadyExists,
+            Code::Cancelled,
+            Code::DataLoss,
+            Code::Internal,
+            Code::OutOfRange,
+            Code::Unauthenticated,
+            Code::Unimplemented,
+            Code::Unknown,
+        ] {
             let (context, fakes) = pool([Does::Refuse(code), Does::Take, Does::Refuse(code)]);
             for _ in 0..20 {
                 call(&balancer, &context, Some(1)).await.unwrap();
@@ -171,28 +181,6 @@ async fn after_the_backoff_one_call_tries() {
         call(&RoundRobin, context, None).await.unwrap();
     }
     assert_eq!((fakes[0].asked(), fakes[1].asked()), (2, 2));
-}
-
-#[tokio::test]
-async fn who_is_not_the_first_to_try_asks_another() {
-    let clock = StoppedClock::new();
-    let (context, fakes) = pool([Does::Refuse(Code::Unavailable), Does::Take]);
-    for _ in 0..6 {
-        call(&RoundRobin, &context, None).await.unwrap();
-    }
-    fakes[0].now_does(Does::Take);
-    clock.advance(Duration::from_millis(1_100)).await;
-    fakes.iter().for_each(|fake| _ = fake.asked());
-    // Between the choice and the attempt, somebody else is quicker.
-    let mut quicker = None;
-    let choose = |candidates: &Candidates<'_>| {
-        let (place, worker) = candidates.iter().next()?;
-        quicker.get_or_insert_with(|| worker.standing.ask(tokio::time::Instant::now(), None));
-        Some(place)
-    };
-    let replies = soon(attempt(fake::call(None), &context, None, choose)).await.unwrap();
-    assert_eq!((fakes[0].asked(), fakes[1].asked()), (0, 1));
-    drop((replies, quicker));
 }
 
 #[tokio::test]

@@ -43,22 +43,18 @@ pub fn write_pair(folder: &Path, stem: &str, pair: &Issued, replace: bool) -> Re
         return Err(FilesError::Exists(there.clone()));
     }
     // Both are written before either has its name: what has no room, or may not be written, leaves what was there.
-    let drafts = [(&key, &pair.key, 0o600), (&certificate, &pair.certificate, 0o644)];
+    let drafts = [(&certificate, &pair.certificate, 0o644), (&key, &pair.key, 0o600)];
     let drafts = drafts.map(|(path, content, mode)| Draft::write(path, content.as_bytes(), mode).map_err(failed(path)));
-    let [key_draft, certificate_draft] = drafts;
-    let (key_draft, certificate_draft) = (key_draft?, certificate_draft?);
-    let before = if replace { fs::read(&key).ok() } else { None };
-    key_draft.place(&key, replace).map_err(failed(&key))?;
-    if let Err(reason) = certificate_draft.place(&certificate, replace) {
-        // A key without its certificate is of no use, and would be in the way the next time; and the one before is of the certificate that is there.
-        let undone = match before {
-            Some(before) => Draft::write(&key, &before, 0o600).and_then(|draft| draft.place(&key, true)),
-            None => fs::remove_file(&key),
-        };
-        // What was wrong with the one is to be said.
-        drop(undone);
-        return Err(failed(&certificate)(reason));
-    }
+    let [certificate_draft, key_draft] = drafts;
+    let (certificate_draft, key_draft) = (certificate_draft?, key_draft?);
+    certificate_draft.place(&certificate, replace).map_err(failed(&certificate))?;
+    key_draft.place(&key, replace).map_err(|reason| {
+        if !replace {
+            // Alone it would be in the way of the next try.
+            let _ = fs::remove_file(&certificate);
+        }
+        failed(&key)(reason)
+    })?;
     Ok((certificate, key))
 }
 

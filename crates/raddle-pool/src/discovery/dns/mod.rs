@@ -25,10 +25,10 @@ use tokio::sync::watch;
 use self::{
     places::{Prefer, Service},
     state::Bounds,
-    subscription::Names,
+    subscription::subscribe,
 };
 use super::{Discovery, DiscoveryError, Filter, Subscription};
-use crate::{Uid, WorkerMetadata};
+use crate::WorkerMetadata;
 
 /// Nobody is asked more often, whatever is said.
 const LEAST: Duration = Duration::from_secs(1);
@@ -141,25 +141,15 @@ impl DnsDiscovery {
 impl Settings {
     /// What is known of the worker at an address.
     fn worker(&self, place: SocketAddr) -> WorkerMetadata {
-        let address = place.to_string();
-        WorkerMetadata {
-            uid: Uid::of_address(&address),
-            address,
-            pid: 0,
-            version: String::new(),
-            tags: self.tags.clone(),
-            extra: self.extra.clone(),
-            secure: self.secure,
-            // Nothing is said of it: whoever is called says so itself.
-            encodings: [].into(),
-        }
+        let (tags, extra) = (self.tags.clone(), self.extra.clone());
+        WorkerMetadata { tags, extra, secure: self.secure, ..WorkerMetadata::at(place.to_string()) }
     }
 }
 
 #[async_trait]
 impl Discovery for DnsDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
-        Ok(Box::new(Names::start(Arc::clone(&self.0), filter).await))
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+        Ok(subscribe(Arc::clone(&self.0), filter).await)
     }
 
     /// The name may stand for others by now, whatever was said of how long that holds.

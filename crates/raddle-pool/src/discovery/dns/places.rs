@@ -62,7 +62,7 @@ pub(super) async fn look(resolver: &TokioResolver, service: &Service, prefer: Pr
         let places = found.map(|found| ((name.clone(), *port), Some(found.addresses)));
         return Ok(Look { places: places.into_iter().collect(), ttl, doubt: None });
     }
-    let Some(Found { records, besides, ttl }) = lookup(resolver, name, RecordType::SRV).await? else {
+    let Some(Found { records, ttl }) = lookup(resolver, name, RecordType::SRV).await? else {
         return Ok(Look::default());
     };
     // RFC 2782: the root as the target says that the service is not available.
@@ -71,13 +71,9 @@ pub(super) async fn look(resolver: &TokioResolver, service: &Service, prefer: Pr
         _ => None,
     });
     let targets: BTreeSet<Target> = targets.take(MOST_TARGETS).collect();
-    let besides = &besides;
     let asking = targets.into_iter().map(|mut target| async move {
         target.0.set_fqdn(true);
-        let found = match told(besides, &target.0, prefer) {
-            Some(told) => Ok(Some(told)),
-            None => addresses(resolver, &target.0, prefer).await,
-        };
+        let found = addresses(resolver, &target.0, prefer).await;
         (target, found)
     });
     let mut asking = stream::iter(asking).buffer_unordered(AT_ONCE);
@@ -102,8 +98,6 @@ pub(super) async fn look(resolver: &TokioResolver, service: &Service, prefer: Pr
 /// Records of the kind that was asked for, of which there is one at least.
 struct Found {
     records: Vec<Record>,
-    /// What the server has added for the next question.
-    besides: Vec<Record>,
     ttl: u32,
 }
 
@@ -117,7 +111,7 @@ async fn lookup(resolver: &TokioResolver, name: &Name, kind: RecordType) -> Resu
     // With the aliases that lead there.
     let ttl = found.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
     let records: Vec<_> = found.answers().iter().filter(|record| record.record_type() == kind).cloned().collect();
-    Ok((!records.is_empty()).then(|| Found { records, besides: found.additionals().to_vec(), ttl }))
+    Ok((!records.is_empty()).then_some(Found { records, ttl }))
 }
 
 struct Addresses {
@@ -127,27 +121,12 @@ struct Addresses {
 
 async fn addresses(resolver: &TokioResolver, name: &Name, prefer: Prefer) -> Result<Option<Addresses>, String> {
     for kind in prefer.kinds() {
-        if let Some(found) = lookup(resolver, name, kind).await? {
-            return Ok(Some(Addresses::new(&found.records, found.ttl)));
+        if let Some(Found { records, ttl }) = lookup(resolver, name, kind).await? {
+            let addresses = records.iter().filter_map(|record| record.data.ip_addr());
+            return Ok(Some(Addresses { addresses: addresses.filter(|address| is_one_host(*address)).collect(), ttl }));
         }
     }
     Ok(None)
-}
-
-/// What a server has said of the addresses of a target beside its SRV record.
-fn told(besides: &[Record], name: &Name, prefer: Prefer) -> Option<Addresses> {
-    let [kind, _] = prefer.kinds();
-    let is_meant = |record: &&Record| record.name == *name && record.record_type() == kind;
-    let records: Vec<_> = besides.iter().filter(is_meant).cloned().collect();
-    let ttl = records.iter().map(|record| record.ttl).min()?;
-    Some(Addresses::new(&records, ttl))
-}
-
-impl Addresses {
-    fn new(records: &[Record], ttl: u32) -> Self {
-        let addresses = records.iter().filter_map(|record| record.data.ip_addr());
-        Self { addresses: addresses.filter(|address| is_one_host(*address)).collect(), ttl }
-    }
 }
 
 /// Whether a worker can serve there.

@@ -1,95 +1,57 @@
-//! Somebody who hears of the workers that a name stands for.
+//! Looking a name up again and again.
 
 use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::{StreamExt, stream};
 use raddle_dns::resolver::{self, HostsFile};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::time::timeout;
 
 use super::{
     Settings,
     places::{Look, look},
     state::{Remark, State},
 };
-use crate::discovery::{Event, Filter, Subscription, changes::Told};
+use crate::{
+    WorkerMetadata,
+    discovery::{Filter, Subscription, wait_for_doubt},
+};
 
-/// How long anybody waits for the first answer. Later ones are told when they come.
+/// How long a subscription waits for the first answer. Later ones are told when they come.
 const FIRST: Duration = Duration::from_secs(5);
-/// How long it may take to find out all that there is to know.
+/// How long a look may take.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Somebody who hears of the workers that a name stands for.
-pub(super) struct Names {
-    settings: Arc<Settings>,
-    /// Rings when somebody wants to know sooner.
-    asked: watch::Receiver<()>,
-    phase: Phase,
-    last: Instant,
-    state: State,
-    told: Told,
-}
-
-enum Phase {
-    /// Until then.
-    Waiting(Instant),
-    /// Goes on when somebody waits again.
-    Looking(BoxFuture<'static, Result<Look, String>>),
-}
-
-impl Names {
-    /// Begins to listen. What is there is ready to be told, unless it takes too long to find out.
-    pub(super) async fn start(settings: Arc<Settings>, filter: Option<Filter>) -> Self {
-        let (mut asked, now) = (settings.again.subscribe(), Instant::now());
-        asked.mark_unchanged();
-        let phase = Phase::Waiting(now);
-        let mut names = Self { settings, asked, phase, last: now, state: State::default(), told: Told::new(filter) };
-        names.begin();
-        // It is kept if it is not done by then.
-        let _ = timeout(FIRST, names.step()).await;
-        names
-    }
-
-    fn begin(&mut self) {
-        let settings = Arc::clone(&self.settings);
-        self.last = Instant::now();
-        self.phase = Phase::Looking(Box::pin(async move {
-            let looking = async {
-                // Made for each look: the system's configuration may have changed, and no answer is to come from a cache.
-                let resolver = match &settings.servers {
-                    Some(servers) => resolver::from_servers(servers.iter().copied()),
-                    None => resolver::from_system(HostsFile::Ignore),
-                };
-                look(&resolver.map_err(|error| error.to_string())?, &settings.service, settings.prefer).await
-            };
-            timeout(LONGEST, looking).await.unwrap_or_else(|_| Err("it takes too long to find out".into()))
-        }));
-    }
-
-    /// Waits for what comes next, and does it. Can be dropped at any time.
-    async fn step(&mut self) {
-        match &mut self.phase {
-            Phase::Waiting(until) => {
-                tokio::select! {
-                    () = sleep_until(*until) => self.begin(),
-                    // Who can ask is part of the settings, so that there is always somebody.
-                    _ = self.asked.changed() => {
-                        *until = (*until).min(self.last + self.settings.bounds.least);
-                    }
-                }
-            }
-            Phase::Looking(looking) => {
-                let found = looking.await;
-                self.hear(found);
-            }
+/// Begins to look. What is there is ready to be told, unless it takes too long to find out.
+pub(super) async fn subscribe(settings: Arc<Settings>, filter: Option<Filter>) -> Subscription {
+    let doubts = settings.again.subscribe();
+    let begin = (settings, doubts, State::default(), None);
+    let mut snapshots = Box::pin(stream::unfold(begin, |(settings, mut doubts, mut state, pause)| async move {
+        if let Some(pause) = pause {
+            wait_for_doubt(&mut doubts, settings.bounds.least, pause).await;
         }
+        let looking = timeout(LONGEST, settings.look()).await;
+        let found = looking.unwrap_or_else(|_| Err("it takes too long to find out".into()));
+        let (workers, pause) = settings.take_in(&mut state, found);
+        Some((workers, (settings, doubts, state, Some(pause))))
+    }));
+    // A look that is not done by then goes on.
+    let first = timeout(FIRST, snapshots.next()).await.ok().flatten();
+    Subscription::from_snapshots(filter, first.unwrap_or_default(), snapshots)
+}
+
+impl Settings {
+    async fn look(&self) -> Result<Look, String> {
+        // Made for each look: the system's configuration may have changed, and no answer is to come from a cache.
+        let resolver = match &self.servers {
+            Some(servers) => resolver::from_servers(servers.iter().copied()),
+            None => resolver::from_system(HostsFile::Ignore),
+        };
+        look(&resolver.map_err(|error| error.to_string())?, &self.service, self.prefer).await
     }
 
-    fn hear(&mut self, found: Result<Look, String>) {
-        let name = &self.settings.name;
+    /// Returns the workers that are known after this answer, and how long to wait before the next look.
+    fn take_in(&self, state: &mut State, found: Result<Look, String>) -> (Vec<WorkerMetadata>, Duration) {
+        let name = &self.name;
         let (look, fault) = match found {
             Ok(mut look) => {
                 let doubt = look.doubt.take();
@@ -97,7 +59,7 @@ impl Names {
             }
             Err(fault) => (None, Some(fault)),
         };
-        let (pause, remark) = self.state.hear(look, self.settings.bounds);
+        let (pause, remark) = state.hear(look, self.bounds);
         let fault = fault.unwrap_or_default();
         match remark {
             Some(Remark::Fault) => {
@@ -108,20 +70,6 @@ impl Names {
             Some(Remark::Gone) => tracing::warn!(name, "has no workers any more"),
             None => tracing::trace!(name, fault, ?pause, "looked for workers"),
         }
-        let workers = self.state.places().into_iter().map(|place| self.settings.worker(place));
-        self.told.see(workers.collect::<Vec<_>>());
-        self.phase = Phase::Waiting(Instant::now() + pause);
-    }
-}
-
-#[async_trait]
-impl Subscription for Names {
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.told.next() {
-                return Some(event);
-            }
-            self.step().await;
-        }
+        (state.places().into_iter().map(|place| self.worker(place)).collect(), pause)
     }
 }

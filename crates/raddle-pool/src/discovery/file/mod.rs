@@ -5,35 +5,33 @@
 //! removed.** A worker that is gone and whose entry is not costs callers a refused connection now and then: balancers leave it alone for longer
 //! and longer.
 //!
-//! Readers look when the kernel says that there is something to see, and every few seconds besides, because it says nothing of what other machines
-//! do to a shared disk. A file is taken whole or not at all: one that is torn, or wrong in one place, counts for what it was before.
-//! The form of an entry is in [`entry`].
+//! A file is taken whole or not at all: one that is torn, or wrong in one place, counts for what it was before. The form of an entry is in [`entry`].
 
-mod entry;
-mod look;
 mod reader;
-mod subscription;
 #[cfg(test)]
 mod tests;
-mod trail;
-mod write;
 
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use tokio::task::spawn_blocking;
 
-use self::subscription::Files;
-use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription};
-use crate::WorkerMetadata;
+use self::reader::Reader;
+use super::{
+    Discovery, DiscoveryError, Event, Filter, Publisher, Subscription,
+    entry::{self, ENDING},
+    watch::Watch,
+};
+use crate::{WorkerMetadata, connection::Address};
 
-/// How long it takes at most until something is noticed that the kernel does not tell of: what another machine has written, or what is behind a
-/// symbolic link in the folder.
-const EVERY: Duration = Duration::from_secs(5);
-/// Nobody looks more often than that.
+/// How long it takes at most until something is noticed that the kernel does not report: what another machine has written, or what is behind a
+/// symbolic link.
+const EVERY: Duration = Duration::from_secs(1);
+/// The shortest interval that can be asked for.
 const MOST_OFTEN: Duration = Duration::from_millis(100);
 
 /// Workers that are written down: in a file that lists them, or in a folder that has a file `*.json` for each.
@@ -59,11 +57,11 @@ impl FileDiscovery {
     pub fn new(path: impl AsRef<Path>) -> Result<Self, DiscoveryError> {
         let path = path.as_ref();
         // The folder that this process is in may change.
-        let absolute = std::path::absolute(path).map_err(failed("no place for workers", path))?;
+        let absolute = std::path::absolute(path).map_err(DiscoveryError::at("no place for workers", path))?;
         Ok(Self { path: absolute, every: EVERY })
     }
 
-    /// How often to look where the kernel says nothing. Every 5 s, if nothing is said.
+    /// How often to look where the kernel says nothing. Every second, if nothing is said.
     pub fn every(mut self, pause: Duration) -> Self {
         self.every = pause.max(MOST_OFTEN);
         self
@@ -79,18 +77,18 @@ impl FileDiscovery {
 #[async_trait]
 impl Publisher for FileDiscovery {
     async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
-        let path = self.path.clone();
+        let this = self.clone();
         // It may be a disk on another machine.
-        let writing = tokio::task::spawn_blocking(move || match event {
-            Event::Added(worker) | Event::Updated(worker) => write::put(&path, &worker),
-            Event::Dropped(worker) => write::remove(&path, worker.uid),
+        let writing = spawn_blocking(move || match event {
+            Event::Added(worker) | Event::Updated(worker) => this.put(&worker),
+            Event::Dropped(worker) => entry::remove(&this.entry_of(&worker)),
         });
         let written = writing.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        written.map_err(failed("cannot publish a worker", &self.path))
+        written.map_err(DiscoveryError::at("cannot publish a worker", &self.path))
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        if let Err(error) = write::remove(&self.path, worker.uid) {
+        if let Err(error) = entry::remove(&self.entry_of(worker)) {
             tracing::warn!(folder = %self.path.display(), worker = %worker.uid, %error, "the entry of a worker stays behind");
         }
     }
@@ -98,9 +96,14 @@ impl Publisher for FileDiscovery {
 
 #[async_trait]
 impl Discovery for FileDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
-        let files = Files::start(&self.path, self.every, filter).await;
-        Ok(Box::new(files.map_err(failed("cannot read who the workers are", &self.path))?))
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+        let watch = Watch::new([self.path.as_path(), self.path.parent().unwrap_or(&self.path)].map(Path::to_owned));
+        let mut reader = Reader::new(self.path.clone());
+        let first = spawn_blocking(move || reader.look().map(|workers| (workers, reader)));
+        let first = first.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        let (first, mut reader) = first.map_err(DiscoveryError::at("cannot read who the workers are", &self.path))?;
+        let later = watch.snapshots(self.every, move || reader.look_again());
+        Ok(Subscription::from_snapshots(filter, first, later))
     }
 
     fn is_hearsay(&self) -> bool {
@@ -108,6 +111,34 @@ impl Discovery for FileDiscovery {
     }
 }
 
-fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> DiscoveryError {
-    DiscoveryError::of(format!("{what} ({})", path.display()))
+impl FileDiscovery {
+    fn entry_of(&self, worker: &WorkerMetadata) -> PathBuf {
+        self.path.join(format!("{}{ENDING}", worker.uid))
+    }
+
+    /// Writes the entry of a worker, in place of any that there is, and of those that were left by workers that were killed where this one serves now.
+    fn put(&self, worker: &WorkerMetadata) -> io::Result<()> {
+        worker.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        match fs::create_dir(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ if !self.path.is_dir() => {
+                let message = "it is a file: name a folder to publish workers in";
+                return Err(io::Error::new(io::ErrorKind::NotADirectory, message));
+            }
+            _ => {}
+        }
+        // Others are to read it.
+        entry::write(&self.path, &format!("{}{ENDING}", worker.uid), worker, 0o644, false)?;
+        if !worker.address.parse::<Address>().is_ok_and(|address| address.is_the_same_everywhere()) {
+            return Ok(());
+        }
+        for path in entry::list(&self.path)?.into_iter().filter(|path| *path != self.entry_of(worker)) {
+            let there = entry::open(&path).and_then(entry::read);
+            if there.is_ok_and(|there| matches!(there.as_slice(), [other] if other.address == worker.address)) {
+                tracing::info!(entry = %path.display(), worker = %worker.uid, "replaced: another worker serves there now");
+                entry::remove(&path)?;
+            }
+        }
+        Ok(())
+    }
 }

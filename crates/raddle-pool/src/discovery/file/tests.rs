@@ -17,7 +17,7 @@ use crate::{
     discovery::testing::{at, next, ready, soon, tagged},
 };
 
-/// Nobody waits that long: what is heard was told by the kernel.
+/// No test waits that long: what is heard was reported by the kernel.
 const NEVER: Duration = Duration::from_secs(3600);
 
 fn place(name: &str) -> (TempDir, FileDiscovery) {
@@ -26,7 +26,7 @@ fn place(name: &str) -> (TempDir, FileDiscovery) {
     (folder, discovery)
 }
 
-async fn subscribe(discovery: &FileDiscovery) -> Box<dyn Subscription> {
+async fn subscribe(discovery: &FileDiscovery) -> Subscription {
     soon(discovery.subscribe(None)).await.unwrap()
 }
 
@@ -35,8 +35,7 @@ async fn publish(discovery: &FileDiscovery, event: Event) {
 }
 
 fn list(workers: &[&WorkerMetadata]) -> String {
-    let entries = workers.iter().map(|worker| String::from_utf8(entry::write(worker).unwrap()).unwrap());
-    format!("[{}]", entries.collect::<Vec<_>>().join(","))
+    serde_json::to_string(workers).unwrap()
 }
 
 /// Puts a file in the place of another, in one step.
@@ -69,7 +68,7 @@ async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
     assert_eq!(next(&mut subscription).await, Event::Dropped(two));
     fs::remove_file(path).unwrap();
     assert_eq!(next(&mut subscription).await, Event::Dropped(changed));
-    fs::write(path, String::from_utf8(entry::write(&one).unwrap()).unwrap()).unwrap();
+    fs::write(path, serde_json::to_string(&one).unwrap()).unwrap();
     assert_eq!(next(&mut subscription).await, Event::Added(one));
 }
 
@@ -125,6 +124,7 @@ async fn one_file_that_anybody_writes_is_a_worker() {
 #[tokio::test]
 async fn what_comes_later_is_heard_of_and_so_is_the_folder_it_is_in() {
     let (folder, discovery) = place("later/still/workers.json");
+    let discovery = discovery.every(EVERY);
     let mut subscription = subscribe(&discovery).await;
     let worker = at("h:1");
     for step in ["later", "later/still"] {
@@ -222,7 +222,7 @@ async fn a_bad_entry_costs_nobody_else_his() {
     let folder = discovery.path();
     let [good, torn] = ["h:1", "h:2"].map(at);
     publish(&discovery, Event::Added(good.clone())).await;
-    let text = entry::write(&torn).unwrap();
+    let text = serde_json::to_vec(&torn).unwrap();
     fs::write(folder.join("torn.json"), &text[..text.len() / 2]).unwrap();
     fs::write(folder.join("wrong.json"), "{\"address\": 7}").unwrap();
     fs::write(folder.join("huge.json"), vec![b' '; entry::LONGEST + 1]).unwrap();
@@ -310,7 +310,7 @@ async fn nobody_sees_a_part_of_an_entry() {
     let reading = tokio::task::spawn_blocking(move || {
         let mut read = 0;
         while !done.load(Ordering::Relaxed) {
-            assert_eq!(entry::read(&fs::read(&reader).unwrap()).unwrap().len(), 1);
+            assert_eq!(entry::read(entry::open(&reader).unwrap()).unwrap().len(), 1);
             read += 1;
         }
         read
@@ -363,12 +363,26 @@ async fn who_stops_waiting_loses_nothing() {
 }
 
 #[test]
+fn no_more_workers_are_kept_than_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |file: usize| folder.path().join(format!("{file}.json"));
+    for file in 0..3 {
+        let entries: Vec<_> = (0..2000).map(|n| format!("{{\"address\": \"10.0.{file}.1:{}\"}}", n + 1)).collect();
+        fs::write(path(file), format!("[{}]", entries.join(","))).unwrap();
+    }
+    let mut reader = Reader::new(folder.path().to_owned());
+    assert_eq!(reader.look().unwrap().len(), entry::MOST);
+    fs::remove_file(path(0)).unwrap();
+    assert_eq!(reader.look().unwrap().len(), 4000, "there is room for all");
+}
+
+#[test]
 fn what_is_wrong_is_said_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("workers.json");
     fs::write(&path, "[").unwrap();
     let mut reader = reader::Reader::new(path.clone());
-    let mut look = || crate::testing::logged(|| reader.look_again());
+    let mut look = || crate::testing::logged(|| drop(reader.look_again()));
     let said = look();
     assert!(said.contains("WARN") && said.contains("workers.json") && said.contains("half-written"), "{said}");
     assert_eq!(look(), "", "it is as it was");

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use mdns_sd::{IfKind, IfPredicate, Receiver, ServiceDaemon, ServiceInfo};
+use mdns_sd::{IfKind, IfPredicate, Receiver, ServiceDaemon, ServiceEvent, ServiceInfo};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
@@ -22,7 +22,7 @@ use super::{
     interfaces::Choice,
     listen::Listener,
     place::Place,
-    record::{self, Beat, Unfit},
+    record::{self, Beat, SERVICE},
     seen::Seen,
 };
 use crate::{Uid, WorkerMetadata};
@@ -58,17 +58,15 @@ pub(super) struct State {
     pub(super) daemon: ServiceDaemon,
     pub(super) seen: Seen,
     published: BTreeMap<Uid, Published>,
-    /// Since when it is asked who is there, if anybody wants to know.
-    pub(super) listens: Listens,
+    /// None until the first subscription.
+    listening: Option<Listening>,
     thread: Option<Thread>,
 }
 
-/// Whether anybody wants to know who is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listens {
-    No,
-    Wanted,
-    Since(Instant),
+/// The question who is there.
+struct Listening {
+    since: Instant,
+    answers: Receiver<ServiceEvent>,
 }
 
 struct Published {
@@ -82,8 +80,7 @@ impl Hub {
     /// Begins to speak at the chosen interfaces, and nowhere else.
     pub(super) fn new(namespace: &str, choice: Choice) -> io::Result<Self> {
         let daemon = speak(&choice)?;
-        let state =
-            State { daemon, seen: Seen::default(), published: BTreeMap::new(), listens: Listens::No, thread: None };
+        let state = State { daemon, seen: Seen::default(), published: BTreeMap::new(), listening: None, thread: None };
         let shared = Arc::new(Shared {
             namespace: namespace.to_owned(),
             choice,
@@ -99,7 +96,7 @@ impl Hub {
     }
 
     /// Says that a worker is there, or something else of one.
-    pub(super) fn publish(&self, worker: WorkerMetadata, place: Place) -> Result<(), Unfit> {
+    pub(super) fn publish(&self, worker: WorkerMetadata, place: Place) -> Result<(), String> {
         // Each is another, also than those of a process before this one.
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (uid, beat) = (worker.uid, since.as_millis() as u64);
@@ -130,18 +127,16 @@ impl Hub {
         }
     }
 
-    /// Wants to know who is there. Returns since when that is asked, if it is.
-    pub(super) fn listen(&self) -> Option<Instant> {
+    /// Begins to ask who is there, unless that was done. Returns since when it is asked.
+    pub(super) fn listen(&self) -> io::Result<Instant> {
         let mut state = self.0.state();
-        match state.listens {
-            Listens::Since(since) => return Some(since),
-            Listens::Wanted => {}
-            Listens::No => {
-                state.listens = Listens::Wanted;
-                state.thread.iter().for_each(Thread::unpark);
-            }
+        if let Some(listening) = &state.listening {
+            return Ok(listening.since);
         }
-        None
+        let (since, answers) = (Instant::now(), state.daemon.browse(SERVICE).map_err(io::Error::other)?);
+        state.listening = Some(Listening { since, answers });
+        state.thread.iter().for_each(Thread::unpark);
+        Ok(since)
     }
 
     /// Who is there, as far as is known.
@@ -158,6 +153,11 @@ impl Hub {
 impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answers to the question who is there, if it is asked.
+    pub(super) fn answers(&self) -> Option<Receiver<ServiceEvent>> {
+        self.state().listening.as_ref().map(|listening| listening.answers.clone())
     }
 
     /// Something was heard.
@@ -215,10 +215,14 @@ impl Shared {
             let _ = old.shutdown();
         }
         state.seen.confirm(now + TTL);
-        if matches!(state.listens, Listens::Since(_)) {
-            state.listens = Listens::Wanted;
+        let State { daemon, published, listening, .. } = &mut *state;
+        if let Some(listening) = listening {
+            match daemon.browse(SERVICE) {
+                Ok(answers) => listening.answers = answers,
+                // The answers before have come to an end, which is a reason to begin anew.
+                Err(error) => debug!(%error, "cannot ask who is on the network"),
+            }
         }
-        let State { daemon, published, .. } = &mut *state;
         published.values_mut().for_each(|published| self.announce(daemon, published));
     }
 }
@@ -241,17 +245,16 @@ fn not_sent(uid: Uid, error: &mdns_sd::Error) {
 }
 
 impl Published {
-    fn texts(&self, namespace: &str) -> Result<Vec<(String, String)>, Unfit> {
+    fn texts(&self, namespace: &str) -> Result<Vec<(String, String)>, String> {
         record::write(&self.worker, namespace, self.place.beyond(), &Beat { count: self.beat, ttl: TTL })
     }
 
     /// The same as a service, with a host of its own. Nobody else can have its name, so that nobody is asked who does.
     fn service(&self, namespace: &str, choice: &Choice) -> mdns_sd::Result<ServiceInfo> {
-        let texts = self.texts(namespace).map_err(|unfit| mdns_sd::Error::Msg(unfit.to_string()))?;
+        let texts = self.texts(namespace).map_err(mdns_sd::Error::Msg)?;
         let name = self.worker.uid.to_string();
         let host = format!("{name}.local.");
-        let mut service =
-            ServiceInfo::new(record::SERVICE, &name, &host, (), self.place.port, &texts[..])?.enable_addr_auto();
+        let mut service = ServiceInfo::new(SERVICE, &name, &host, (), self.place.port, &texts[..])?.enable_addr_auto();
         service.set_requires_probe(false);
         let (choice, place) = (choice.clone(), self.place);
         let is_said = move |name: &str, ip| choice.takes(name, ip) && place.has(ip);

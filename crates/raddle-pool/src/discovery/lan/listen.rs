@@ -6,15 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mdns_sd::{Receiver, RecvTimeoutError, ResolvedService, ScopedIp, ServiceEvent};
+use mdns_sd::{RecvTimeoutError, ResolvedService, ScopedIp, ServiceEvent};
 use tracing::{debug, warn};
 
-use super::{
-    hub::{Listens, Shared},
-    interfaces,
-    place::believed,
-    record::{self, SERVICE, Unbelievable},
-};
+use super::{hub::Shared, interfaces, place::believed, record};
 
 /// So many records are kept of the network, of whatever kind: `mdns-sd` itself has no bound, and keeps some for ever. All workers that are kept have not
 /// a quarter of that.
@@ -24,10 +19,9 @@ const COUNT: Duration = Duration::from_secs(1);
 /// How often it is begun anew, at most.
 const ANEW: Duration = Duration::from_secs(2);
 
-/// Hears what is said on the network, when somebody wants to know.
+/// Hears what is said on the network, if it is asked who is there.
 #[derive(Default)]
 pub(super) struct Listener {
-    events: Option<Receiver<ServiceEvent>>,
     /// More was said than could be heard.
     has_missed: bool,
     counted: Option<Instant>,
@@ -37,40 +31,16 @@ pub(super) struct Listener {
 impl Listener {
     /// Hears what is said until then, or until there is something else to do.
     pub(super) fn hear(&mut self, hub: &Shared, until: Instant) {
-        if self.events.is_none() && !self.begin(hub) {
-            return thread::park_timeout(until.saturating_duration_since(Instant::now()));
-        }
-        while let Some(events) = &self.events {
-            match events.recv_deadline(until) {
-                Ok(event) => note(hub, event),
-                Err(RecvTimeoutError::Timeout) => return,
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.events = None;
-                    self.has_missed = true;
+        if let Some(answers) = hub.answers() {
+            loop {
+                match answers.recv_deadline(until) {
+                    Ok(event) => note(hub, event),
+                    Err(RecvTimeoutError::Timeout) => return,
+                    Err(RecvTimeoutError::Disconnected) => break self.has_missed = true,
                 }
             }
         }
-    }
-
-    /// Begins to ask who is there, if somebody wants to know.
-    fn begin(&mut self, hub: &Shared) -> bool {
-        let mut state = hub.state();
-        if state.listens != Listens::Wanted {
-            return false;
-        }
-        match state.daemon.browse(SERVICE) {
-            Ok(events) => {
-                self.events = Some(events);
-                state.listens = Listens::Since(Instant::now());
-                drop(state);
-                hub.tell();
-                true
-            }
-            Err(error) => {
-                debug!(%error, "cannot ask who is on the network");
-                false
-            }
-        }
+        thread::park_timeout(until.saturating_duration_since(Instant::now()));
     }
 
     /// Whether so much is said on the network that it has to be forgotten.
@@ -89,7 +59,7 @@ impl Listener {
         if !self.has_missed {
             return false;
         }
-        (self.has_missed, self.events, self.began_anew) = (false, None, Some(now));
+        (self.has_missed, self.began_anew) = (false, Some(now));
         true
     }
 }
@@ -103,17 +73,16 @@ fn records(hub: &Shared) -> i64 {
 
 fn note(hub: &Shared, event: ServiceEvent) {
     let is_news = match event {
-        ServiceEvent::ServiceResolved(service) => match read(hub, &service) {
-            Ok(is_news) => is_news,
-            Err(Unbelievable::Elsewhere) => {
-                record::uid(&service.fullname).is_some_and(|uid| hub.state().seen.lose(uid))
-            }
-            Err(error) => {
-                debug!(name = shown(&service.fullname), %error, "a record on the network is not believed");
+        ServiceEvent::ServiceResolved(service) => {
+            let said = read(hub, &service).inspect_err(|error| {
+                debug!(name = shown(&service.fullname), error, "a record on the network is not believed");
+            });
+            match said {
+                Ok(Some(is_news)) => is_news,
                 // What was believed before is not what it says now.
-                record::uid(&service.fullname).is_some_and(|uid| hub.state().seen.lose(uid))
+                _ => record::uid(&service.fullname).is_some_and(|uid| hub.state().seen.lose(uid)),
             }
-        },
+        }
         ServiceEvent::ServiceRemoved(_, name) => record::uid(&name).is_some_and(|uid| hub.state().seen.lose(uid)),
         ServiceEvent::SearchStarted(where_to) if where_to.contains(" on 0 interfaces") => {
             debug!("there is no interface to find workers at, or another program has the port of mDNS for itself");
@@ -126,22 +95,24 @@ fn note(hub: &Shared, event: ServiceEvent) {
     }
 }
 
-/// Reads what is said of a worker. Returns whether that is news.
-fn read(hub: &Shared, service: &ResolvedService) -> Result<bool, Unbelievable> {
+/// Reads what is said of a worker. Returns whether that is news; `None` if it is of another namespace.
+fn read(hub: &Shared, service: &ResolvedService) -> Result<Option<bool>, String> {
     let texts = service.txt_properties.iter().map(|text| (text.key(), text.val()));
-    let said = record::read(&service.fullname, &hub.namespace, texts)?;
-    // The system is asked once at most, and nobody waits for that.
+    let Some(mut said) = record::read(&service.fullname, &hub.namespace, texts)? else { return Ok(None) };
+    // The system is asked once at most, and nothing waits for that.
     let loopbacks: LazyCell<Vec<String>> = LazyCell::new(interfaces::loopbacks);
     let addresses = service.addresses.iter().map(|address| (address.to_ip_addr(), is_from_here(address, &loopbacks)));
     let addresses: Vec<_> = addresses.collect();
     let mut state = hub.state();
-    let place = believed(addresses, service.port, said.address, state.seen.place(said.uid));
-    let place = place.ok_or_else(|| Unbelievable::Wrong("its place".into()))?;
+    let place = believed(addresses, service.port, said.address, state.seen.place(said.worker.uid));
+    let place = place.ok_or("its place is not what it should be")?;
+    said.worker.address = place.to_string();
+    said.worker.check().map_err(|error| error.to_string())?;
     let (was_full, is_news) = (state.seen.is_full, state.seen.hear(said, place, Instant::now()));
     if state.seen.is_full && !was_full {
         warn!("there are more workers on the network than are kept: some are not heard of");
     }
-    Ok(is_news)
+    Ok(Some(is_news))
 }
 
 /// Whether a loopback address was heard on the loopback, and not from another machine.

@@ -13,7 +13,6 @@ mod listen;
 mod place;
 mod record;
 mod seen;
-mod subscription;
 
 use std::{
     fmt, io,
@@ -22,12 +21,12 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::stream;
 
 use self::{
     hub::Hub,
     interfaces::Choice,
     place::{Literal, Place},
-    subscription::Lan,
 };
 use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, namespace};
 use crate::WorkerMetadata;
@@ -144,22 +143,21 @@ impl Publisher for LanDiscovery {
 #[async_trait]
 impl Discovery for LanDiscovery {
     /// The first time, it takes a third of a second until those who are there have answered; if nobody is, one and a half.
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
         let hub = self.hub()?;
         let mut news = hub.news();
-        let since = loop {
-            match hub.listen() {
-                Some(since) => break since,
-                // Who tells is part of the hub.
-                None => _ = news.changed().await,
-            }
-        };
+        let since = hub.listen().map_err(DiscoveryError::of("cannot ask who is on the network"))?;
         tokio::time::sleep_until((since + SETTLE).into()).await;
         let settled =
             async { while tokio::time::timeout(QUIET, news.changed()).await.is_ok() || hub.workers().is_empty() {} };
         // Whoever comes later is heard of as well.
         let _ = tokio::time::timeout_at((since + SETTLED).into(), settled).await;
-        Ok(Box::new(Lan::new(hub, filter)))
+        let first = hub.workers();
+        let later = stream::unfold((hub, news), |(hub, mut news)| async move {
+            news.changed().await.ok()?;
+            Some((hub.workers(), (hub, news)))
+        });
+        Ok(Subscription::from_snapshots(filter, first, later))
     }
 
     fn doubt(&self, worker: &WorkerMetadata) {
@@ -173,7 +171,9 @@ impl Discovery for LanDiscovery {
     }
 }
 
-fn invalid<E: std::error::Error + Send + Sync + 'static>(what: impl Into<String>) -> impl FnOnce(E) -> DiscoveryError {
+fn invalid<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    what: impl Into<String>,
+) -> impl FnOnce(E) -> DiscoveryError {
     let what = what.into();
     move |error| DiscoveryError { what, source: io::Error::new(io::ErrorKind::InvalidInput, error) }
 }

@@ -43,8 +43,8 @@ impl Seen {
 
     /// This is said of a worker, who is there. Returns whether that is news.
     pub(super) fn hear(&mut self, said: Said, place: SocketAddr, now: Instant) -> bool {
-        let Said { uid, pid, version, tags, extra, secure, encodings, address: _, beat } = said;
-        let worker = WorkerMetadata { uid, address: place.to_string(), pid, version, tags, extra, secure, encodings };
+        let Said { worker, address: _, beat } = said;
+        let uid = worker.uid;
         let until = beat.as_ref().map(|beat| now + beat.ttl);
         if let Some(one) = self.workers.get_mut(&uid) {
             // What is heard again is no sign of life.
@@ -120,8 +120,8 @@ mod tests {
 
     fn said(uid: Uid, count: Option<u64>) -> Said {
         let beat = count.map(|count| Beat { count, ttl: TTL });
-        let (version, tags, extra) = ("1".into(), [].into(), [].into());
-        Said { uid, pid: 1, version, tags, extra, secure: false, encodings: [].into(), address: None, beat }
+        let worker = WorkerMetadata { uid, ..WorkerMetadata::at(place().to_string()) };
+        Said { worker, address: None, beat }
     }
 
     fn place() -> SocketAddr {
@@ -140,7 +140,8 @@ mod tests {
         assert!(!seen.hear(said(uid, Some(2)), place(), now + TTL * 2), "nor does that bring it back");
         assert_eq!(seen.workers().count(), 0);
         assert!(seen.hear(said(uid, Some(3)), place(), now + TTL * 2) && seen.workers().count() == 1);
-        let changed = Said { secure: true, ..said(uid, Some(3)) };
+        let mut changed = said(uid, Some(3));
+        changed.worker.secure = true;
         assert!(seen.hear(changed, place(), now + TTL * 2));
         assert!(seen.lose(uid) && !seen.lose(uid));
         assert_eq!(seen.workers().count(), 0);

@@ -1,92 +1,102 @@
 //! The workers of this user on this machine, in whatever process they were started.
 //!
-//! Each worker is a file in the folder of its namespace: `<runtime dir>/raddle/pools/<namespace>/<entry>`. The name of the file says whose it is: the
-//! worker, and the very process that it is, which no other process will ever be again. So whoever finds out that the process is gone can
-//! remove the file without asking anybody, and cannot hit the file of a worker that was started anew. Files are written under another name
-//! and then renamed, so that nobody sees a part of one; what cannot be read all the same is skipped.
+//! Each worker is a file `<runtime dir>/raddle/pools/<namespace>.<uid>.json`, in the form of [`entry`]. Its publisher keeps it open and locked (`flock`): the kernel
+//! releases the lock when the publisher ends, however that comes, and a file that is not locked has no publisher and is removed by the first process that finds it. The lock is
+//! that of the open file, which a child has as well that was forked and has not called `exec`.
 //!
-//! Nobody serves this: publishers write, subscribers look. They look when the kernel says that there is something to see, in the folder or of one
-//! of the processes, and compare what is there with what they knew. So nothing is missed that happens between two looks, or that the kernel
-//! had no room to tell of.
+//! Subscribers look when the kernel reports a change in the directory. That a publisher has died is one: a file that was open for writing is closed.
 
-mod entry;
-mod folder;
-mod pools;
-mod process;
-mod subscription;
+mod directory;
 #[cfg(test)]
 mod tests;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
-use tokio::sync::OnceCell;
 
-use self::{folder::Folder, pools::Pools, process::Process, subscription::Local};
-use super::{Discovery, DiscoveryError, Event, Filter, Publisher, Subscription, namespace};
-use crate::WorkerMetadata;
+use self::directory::Directory;
+use super::{
+    Discovery, DiscoveryError, Event, Filter, Publisher, Subscription,
+    entry::{self, ENDING},
+    namespace,
+    watch::Watch,
+};
+use crate::{Uid, WorkerMetadata};
+
+/// How long it takes at most until something is noticed that the kernel has not reported.
+const EVERY: Duration = Duration::from_secs(1);
+/// How often an entry is opened again that its publisher replaces meanwhile.
+const REPLACED_AT_MOST: usize = 3;
 
 /// The workers of this user on this machine that were published under one name.
 ///
-/// A worker is heard of by all subscribers at once, in all processes, and so is its end, however it comes. Nothing is left of it then.
+/// A worker is heard of by all subscribers at once, in all processes, and so is its end. It is there until it is dropped, or until all clones of the discovery that has
+/// published it are gone, as with the end of their process, however that comes. Nothing is left of it then.
 #[derive(Clone, Debug)]
 pub struct LocalDiscovery {
-    folder: Folder,
-    /// What others have left behind is removed once.
-    swept: Arc<OnceCell<()>>,
+    directory: Directory,
+    namespace: String,
+    /// The locked files of the workers that were published here.
+    published: Arc<Mutex<BTreeMap<Uid, File>>>,
 }
 
 impl LocalDiscovery {
     /// One for workers that are published under this name, in the user's own runtime folder. A name has up to 64 letters, digits, dots, dashes
     /// and underscores, and does not begin with a dot.
     pub fn new(namespace: &str) -> Result<Self, DiscoveryError> {
-        Self::of_pools(Pools::of_user(), namespace)
+        Self::in_directory(Directory::of_user(), namespace)
     }
 
     /// The same, in another folder. It is made if it is not there; if it is, it must belong to this user alone.
     pub fn in_folder(pools: impl Into<PathBuf>, namespace: &str) -> Result<Self, DiscoveryError> {
-        Self::of_pools(Pools::at(pools.into()), namespace)
+        Self::in_directory(Directory::at(pools.into()), namespace)
     }
 
-    fn of_pools(pools: Pools, name: &str) -> Result<Self, DiscoveryError> {
+    fn in_directory(directory: Directory, name: &str) -> Result<Self, DiscoveryError> {
         namespace::check(name)?;
-        Ok(Self { folder: Folder::new(&Arc::new(pools), name), swept: Arc::default() })
+        Ok(Self { directory, namespace: name.to_owned(), published: Arc::default() })
     }
 
     /// The name that its workers are published under.
     pub fn namespace(&self) -> &str {
-        self.folder.namespace()
+        &self.namespace
     }
 
     /// The names that there are workers under.
     pub fn namespaces() -> Result<Vec<String>, DiscoveryError> {
-        namespaces_of(Pools::of_user())
+        namespaces_of(&Directory::of_user())
     }
 
     /// The same, in another folder.
     pub fn namespaces_in(pools: impl Into<PathBuf>) -> Result<Vec<String>, DiscoveryError> {
-        namespaces_of(Pools::at(pools.into()))
+        namespaces_of(&Directory::at(pools.into()))
     }
 
     /// The workers that are there now.
     pub fn snapshot(&self) -> Vec<WorkerMetadata> {
-        self.folder.workers()
+        self.look().unwrap_or_default()
     }
 
-    async fn sweep(&self) {
-        // Pools have names of their own, so that nobody may ever look again for those of a program that was killed.
-        let sweep = || async {
-            let pools = self.folder.pools();
-            for namespace in pools.namespaces().unwrap_or_default() {
-                Folder::new(pools, &namespace).sweep();
-                tokio::task::yield_now().await;
-            }
-        };
-        self.swept.get_or_init(sweep).await;
+    /// The workers that are there now. An error says nothing of them: a process that is out of descriptors, for example, sees none.
+    fn look(&self) -> io::Result<Vec<WorkerMetadata>> {
+        let files = self.directory.list()?.into_iter();
+        let own = files.filter(|path| namespace_of(path) == Some(&self.namespace));
+        own.filter_map(|path| read(&path).transpose()).collect()
+    }
+
+    fn entry_of(&self, uid: Uid) -> String {
+        format!("{}.{uid}{ENDING}", self.namespace)
+    }
+
+    fn published(&self) -> MutexGuard<'_, BTreeMap<Uid, File>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,18 +105,19 @@ impl LocalDiscovery {
 #[async_trait]
 impl Publisher for LocalDiscovery {
     async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
-        self.sweep().await;
-        let path = self.folder.path();
         match event {
             Event::Added(worker) | Event::Updated(worker) => {
-                let process = Process::find(worker.pid).map_err(failed("cannot look at the worker's process", path))?;
-                match process {
-                    Some(process) => {
-                        self.folder.write(&worker, process).map_err(failed("cannot publish a worker", path))?;
+                let path = self.directory.path();
+                let mut published = self.published();
+                let written = self.directory.make().and_then(|()| {
+                    // Pools have names of their own, so that no other process may ever look for those of a program that was killed.
+                    if published.is_empty() {
+                        self.directory.list()?.iter().for_each(|path| drop(read(path)));
+                        entry::remove_old_drafts(path);
                     }
-                    // It has come too late: all that is left to do is what its end would have done.
-                    None => self.withdraw(&worker),
-                }
+                    entry::write(path, &self.entry_of(worker.uid), &worker, 0o600, true)
+                });
+                published.insert(worker.uid, written.map_err(DiscoveryError::at("cannot publish a worker", path))?);
             }
             Event::Dropped(worker) => self.withdraw(&worker),
         }
@@ -114,25 +125,59 @@ impl Publisher for LocalDiscovery {
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        self.folder.remove(worker.uid, None);
+        let _ = entry::remove(&self.directory.path().join(self.entry_of(worker.uid)));
+        self.published().remove(&worker.uid);
     }
 }
 
 #[async_trait]
 impl Discovery for LocalDiscovery {
-    async fn subscribe(&self, filter: Option<Filter>) -> Result<Box<dyn Subscription>, DiscoveryError> {
-        let local = Local::start(self.folder.clone(), filter);
-        Ok(Box::new(local.map_err(failed("cannot watch for workers", self.folder.path()))?))
+    async fn subscribe(&self, filter: Option<Filter>) -> Result<Subscription, DiscoveryError> {
+        let path = self.directory.path();
+        self.directory.make().map_err(DiscoveryError::at("cannot watch for workers", path))?;
+        let (watch, this) = (Watch::new([path.to_owned()]), self.clone());
+        let first = self.snapshot();
+        let later = watch.snapshots(EVERY, move || {
+            let _ = this.directory.make();
+            this.look().inspect_err(|error| tracing::debug!(%error, "the known workers stay")).ok()
+        });
+        Ok(Subscription::from_snapshots(filter, first, later))
     }
 }
 
-fn namespaces_of(pools: Pools) -> Result<Vec<String>, DiscoveryError> {
-    let pools = Arc::new(pools);
-    let mut found = pools.namespaces().map_err(failed("cannot look for pools", pools.path()))?;
-    found.retain(|namespace| !Folder::new(&pools, namespace).workers().is_empty());
-    Ok(found)
+fn namespaces_of(directory: &Directory) -> Result<Vec<String>, DiscoveryError> {
+    let files = directory.list().map_err(DiscoveryError::at("cannot look for pools", directory.path()))?;
+    let held = files.iter().filter(|path| matches!(read(path), Ok(Some(_))));
+    let names: BTreeSet<_> = held.filter_map(|path| namespace_of(path)).map(str::to_owned).collect();
+    Ok(names.into_iter().collect())
 }
 
-fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> DiscoveryError {
-    DiscoveryError::of(format!("{what} ({})", path.display()))
+/// The namespace that a file is of, by its name.
+fn namespace_of(path: &Path) -> Option<&str> {
+    let (namespace, uid) = path.file_stem()?.to_str()?.rsplit_once('.')?;
+    uid.parse::<Uid>().ok().map(|_| namespace)
+}
+
+/// The worker of an entry that its publisher holds, or `None`. Removes an entry that is not held. Other files are left alone: the directory may be a user's own.
+fn read(path: &Path) -> io::Result<Option<WorkerMetadata>> {
+    if namespace_of(path).is_none() {
+        return Ok(None);
+    }
+    for _ in 0..REPLACED_AT_MOST {
+        let file = match entry::open(path) {
+            Err(error) if entry::is_absence(&error) => return Ok(None),
+            opened => opened?,
+        };
+        if file.try_lock_shared().is_err() {
+            let read = entry::read(file);
+            let read = read.inspect_err(|error| tracing::debug!(entry = %path.display(), %error, "skipped"));
+            return Ok(read.ok().and_then(|workers| workers.into_iter().next()));
+        }
+        if directory::is_still_at(&file, path) {
+            let _ = entry::remove(path);
+            return Ok(None);
+        }
+        // The publisher has put another file in its place, and released the old one after that.
+    }
+    Ok(None)
 }

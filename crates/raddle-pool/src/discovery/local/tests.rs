@@ -1,9 +1,8 @@
 //! Workers that are published, heard of, and killed.
 
 use std::{
+    io,
     os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
-    process::{Child, Command},
     sync::Arc,
     time::Duration,
 };
@@ -13,37 +12,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::discovery::testing::{at, next, ready, soon, tagged};
 
-/// A process that does nothing, and is gone with this.
-struct Idle(Child);
-
-impl Idle {
-    fn start() -> Self {
-        Self(Command::new("sleep").arg("300").spawn().unwrap())
-    }
-
-    fn worker(&self) -> WorkerMetadata {
-        worker(self.0.id())
-    }
-
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-    }
-}
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn worker(pid: u32) -> WorkerMetadata {
-    WorkerMetadata { pid, ..at("unix-abstract:x") }
-}
-
-/// One that this process is.
 fn own() -> WorkerMetadata {
-    worker(std::process::id())
+    at("unix-abstract:x")
 }
 
 fn pools() -> (TempDir, LocalDiscovery) {
@@ -54,52 +24,23 @@ fn pools() -> (TempDir, LocalDiscovery) {
 
 /// The same, as another process would have it.
 fn again(discovery: &LocalDiscovery) -> LocalDiscovery {
-    LocalDiscovery::in_folder(discovery.folder.pools().path(), discovery.namespace()).unwrap()
+    LocalDiscovery::in_folder(discovery.directory.path(), discovery.namespace()).unwrap()
 }
 
 async fn publish(discovery: &LocalDiscovery, event: Event) {
     soon(discovery.publish(event)).await.unwrap();
 }
 
-async fn subscribe(discovery: &LocalDiscovery) -> Box<dyn Subscription> {
+async fn subscribe(discovery: &LocalDiscovery) -> Subscription {
     soon(discovery.subscribe(None)).await.unwrap()
 }
 
-/// All files and folders below the folder of pools.
+/// The names of all files in the directory.
 fn left(discovery: &LocalDiscovery) -> Vec<String> {
-    fn walk(path: &Path, found: &mut Vec<String>) {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            found.push(entry.file_name().to_string_lossy().into_owned());
-            walk(&entry.path(), found);
-        }
-    }
-    let mut found = Vec::new();
-    walk(discovery.folder.pools().path(), &mut found);
+    let found = std::fs::read_dir(discovery.directory.path()).into_iter().flatten().flatten();
+    let mut found: Vec<_> = found.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     found.sort();
     found
-}
-
-/// Waits until nothing is.
-async fn nothing_left(discovery: &LocalDiscovery) {
-    soon(async {
-        while !left(discovery).is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-}
-
-fn entry_of(worker: &WorkerMetadata) -> entry::Name {
-    entry::Name { uid: worker.uid, process: Process::find(worker.pid).unwrap().unwrap() }
-}
-
-/// Writes a file as nobody of us would.
-fn scribble(discovery: &LocalDiscovery, worker: &WorkerMetadata, text: &[u8]) -> PathBuf {
-    std::fs::create_dir_all(discovery.folder.path()).unwrap();
-    let path = discovery.folder.path().join(entry_of(worker).to_string());
-    std::fs::write(&path, text).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    path
 }
 
 #[tokio::test]
@@ -127,7 +68,6 @@ async fn what_happens_is_told_as_it_happens() {
     let worker = own();
     let changed = tagged(&worker, "gpu");
     for _ in 0..3 {
-        // The folder comes and goes each time.
         publish(&discovery, Event::Added(worker.clone())).await;
         assert_eq!(next(&mut subscription).await, Event::Added(worker.clone()));
         publish(&discovery, Event::Updated(changed.clone())).await;
@@ -140,13 +80,14 @@ async fn what_happens_is_told_as_it_happens() {
     publish(&discovery, Event::Dropped(worker)).await;
 }
 
+/// The lock of a process that is killed is released like that of a discovery that is dropped.
 #[tokio::test]
-async fn a_process_that_is_killed_is_gone_at_once_and_leaves_nothing() {
+async fn what_a_publisher_leaves_behind_is_dropped_at_once_and_removed() {
     let (_pools, discovery) = pools();
-    let (mut idle, stays) = (Idle::start(), Idle::start());
-    let (goes, stays) = (idle.worker(), stays.worker());
+    let (goes, stays) = (own(), own());
     let mut subscriptions = [subscribe(&again(&discovery)).await, subscribe(&again(&discovery)).await];
-    publish(&discovery, Event::Added(goes.clone())).await;
+    let killed = again(&discovery);
+    publish(&killed, Event::Added(goes.clone())).await;
     publish(&discovery, Event::Added(stays.clone())).await;
     for subscription in &mut subscriptions {
         let mut heard = [next(subscription).await, next(subscription).await].map(|event| match event {
@@ -156,126 +97,30 @@ async fn a_process_that_is_killed_is_gone_at_once_and_leaves_nothing() {
         heard.sort();
         assert_eq!(heard, [goes.uid, stays.uid]);
     }
-    // Nobody has waited for it: it is a zombie from now on.
-    idle.kill();
+    drop(killed);
     for subscription in &mut subscriptions {
         assert_eq!(next(subscription).await, Event::Dropped(goes.clone()));
     }
-    assert_eq!(left(&discovery), vec![entry_of(&stays).to_string(), "test".into()]);
-    assert_eq!(discovery.snapshot(), [stays]);
+    assert_eq!(left(&discovery), [discovery.entry_of(stays.uid)]);
+    assert_eq!(again(&discovery).snapshot(), [stays]);
 }
 
 #[tokio::test]
-async fn the_last_one_takes_the_folder_with_it() {
+async fn the_entries_of_dead_publishers_are_removed_in_all_namespaces() {
     let (_pools, discovery) = pools();
-    let mut idle = Idle::start();
-    let mut subscription = subscribe(&discovery).await;
-    publish(&discovery, Event::Added(idle.worker())).await;
-    next(&mut subscription).await;
-    idle.kill();
-    assert!(matches!(next(&mut subscription).await, Event::Dropped(_)));
-    nothing_left(&discovery).await;
-}
-
-#[tokio::test]
-async fn what_the_dead_have_left_is_swept_in_all_namespaces() {
-    let (_pools, discovery) = pools();
-    let other = LocalDiscovery::in_folder(discovery.folder.pools().path(), "other").unwrap();
-    let mut idle = Idle::start();
-    let draft = entry::draft_name(Process::find(idle.0.id()).unwrap().unwrap(), 1);
-    for namespace in [&discovery, &other] {
-        publish(namespace, Event::Added(idle.worker())).await;
-        std::fs::write(namespace.folder.path().join(&draft), "{").unwrap();
+    let [other, third] =
+        ["other", "a.third"].map(|name| LocalDiscovery::in_folder(discovery.directory.path(), name).unwrap());
+    let killed = [again(&discovery), again(&other)];
+    for publisher in &killed {
+        publish(publisher, Event::Added(own())).await;
     }
-    idle.kill();
-    idle.0.wait().unwrap();
-    assert_eq!(left(&discovery).len(), 6);
-    // A subscriber of one: only of what it was asked for.
-    let mut subscription = subscribe(&again(&other)).await;
-    assert_eq!(ready(&mut subscription), []);
-    assert_eq!(left(&discovery).len(), 3);
-    // A new publisher, somewhere else.
-    let third = LocalDiscovery::in_folder(discovery.folder.pools().path(), "third").unwrap();
+    drop(killed);
     let worker = own();
+    assert_eq!(left(&discovery).len(), 2);
     publish(&third, Event::Added(worker.clone())).await;
-    assert_eq!(left(&discovery), vec![entry_of(&worker).to_string(), "third".into()]);
-    assert_eq!(LocalDiscovery::namespaces_in(discovery.folder.pools().path()).unwrap(), ["third"]);
-}
-
-#[tokio::test]
-async fn a_worker_whose_process_is_gone_is_not_published() {
-    let (_pools, discovery) = pools();
-    let mut idle = Idle::start();
-    let worker = idle.worker();
-    publish(&discovery, Event::Added(worker.clone())).await;
-    idle.kill();
-    idle.0.wait().unwrap();
-    publish(&discovery, Event::Updated(tagged(&worker, "late"))).await;
-    assert_eq!(left(&discovery), [""; 0]);
-}
-
-#[tokio::test]
-async fn a_number_that_is_used_again_is_another_process() {
-    let (_pools, discovery) = pools();
-    let worker = own();
-    let real = entry_of(&worker).to_string();
-    let path = scribble(&discovery, &worker, &entry::write(&worker).unwrap());
-    let (before, space) = real.strip_suffix(".json").unwrap().rsplit_once('-').unwrap();
-    let (start, _) = before.rsplit_once('-').unwrap();
-    std::fs::rename(&path, discovery.folder.path().join(format!("{start}-1-{space}.json"))).unwrap();
-    let mut subscription = subscribe(&discovery).await;
-    assert_eq!(ready(&mut subscription), []);
-    assert_eq!(left(&discovery), [""; 0]);
-}
-
-#[tokio::test]
-async fn an_entry_of_another_pid_namespace_is_left_alone() {
-    let (_pools, discovery) = pools();
-    let worker = own();
-    let path = scribble(&discovery, &worker, &entry::write(&worker).unwrap());
-    let (before, _) = path.to_str().unwrap().rsplit_once('-').unwrap();
-    let moved = format!("{before}-1.json");
-    std::fs::rename(&path, &moved).unwrap();
-    let mut subscription = subscribe(&discovery).await;
-    assert_eq!((ready(&mut subscription), discovery.snapshot()), (vec![], vec![]));
-    assert!(Path::new(&moved).exists());
-}
-
-#[tokio::test]
-async fn a_worker_that_is_started_anew_is_updated() {
-    let (_pools, discovery) = pools();
-    let (mut first, second) = (Idle::start(), Idle::start());
-    let before = first.worker();
-    let after = WorkerMetadata { pid: second.0.id(), ..before.clone() };
-    let mut subscription = subscribe(&discovery).await;
-    publish(&discovery, Event::Added(before.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Added(before));
-    publish(&discovery, Event::Updated(after.clone())).await;
-    assert_eq!(next(&mut subscription).await, Event::Updated(after.clone()));
-    assert_eq!(left(&discovery), vec![entry_of(&after).to_string(), "test".into()]);
-    // What becomes of the process that it was does not matter any more.
-    first.kill();
-    first.0.wait().unwrap();
-    assert_eq!(ready(&mut subscription), []);
-    assert_eq!(left(&discovery), vec![entry_of(&after).to_string(), "test".into()]);
-    assert_eq!(discovery.snapshot(), [after]);
-}
-
-#[tokio::test]
-async fn of_two_entries_of_a_worker_the_later_one_counts() {
-    let (pools, discovery) = pools();
-    let (first, second) = (Idle::start(), Idle::start());
-    let before = first.worker();
-    let after = WorkerMetadata { pid: second.0.id(), ..before.clone() };
-    publish(&discovery, Event::Added(before.clone())).await;
-    let (entry, aside) = (discovery.folder.path().join(entry_of(&before).to_string()), pools.path().join("aside"));
-    std::fs::hard_link(&entry, &aside).unwrap();
-    // Times of files are not that exact.
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    publish(&discovery, Event::Updated(after.clone())).await;
-    std::fs::rename(&aside, &entry).unwrap();
-    assert_eq!(ready(&mut subscribe(&discovery).await), [Event::Added(after.clone())]);
-    assert_eq!(discovery.snapshot(), [after]);
+    assert_eq!(left(&discovery), [format!("a.third.{}.json", worker.uid)]);
+    assert_eq!(LocalDiscovery::namespaces_in(discovery.directory.path()).unwrap(), ["a.third"]);
+    assert_eq!((discovery.snapshot(), third.snapshot()), (vec![], vec![worker]));
 }
 
 #[tokio::test]
@@ -283,57 +128,16 @@ async fn what_is_no_entry_is_skipped() {
     let (_pools, discovery) = pools();
     let good = own();
     publish(&discovery, Event::Added(good.clone())).await;
-    let mut subscription = subscribe(&discovery).await;
-    assert_eq!(ready(&mut subscription).len(), 1);
-    let torn = own();
-    let text = entry::write(&torn).unwrap();
-    scribble(&discovery, &torn, &text[..text.len() / 2]);
-    let mut huge = text.clone();
-    huge.resize(entry::LONGEST + 1, b' ');
-    scribble(&discovery, &own(), &huge);
-    scribble(&discovery, &own(), b"");
-    scribble(&discovery, &own(), &text);
-    let open = own();
-    let path = scribble(&discovery, &open, &entry::write(&open).unwrap());
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let linked = own();
-    let aside = discovery.folder.pools().path().join("aside");
-    std::fs::write(&aside, entry::write(&linked).unwrap()).unwrap();
-    symlink(&aside, discovery.folder.path().join(entry_of(&linked).to_string())).unwrap();
-    let pipe = discovery.folder.path().join(entry_of(&own()).to_string());
+    let path = |name: &str| discovery.directory.path().join(name);
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    std::fs::create_dir(discovery.folder.path().join(entry_of(&own()).to_string())).unwrap();
-    std::fs::write(discovery.folder.path().join("README"), "?").unwrap();
-    std::fs::write(discovery.folder.path().join("x.json"), "{}").unwrap();
-    let mut late = subscribe(&again(&discovery)).await;
-    assert_eq!(ready(&mut late), [Event::Added(good.clone())]);
+    rustix::fs::mknodat(rustix::fs::CWD, path("pipe.json"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    std::fs::create_dir(path(&discovery.entry_of(Uid::new()))).unwrap();
+    std::fs::write(path("README"), "?").unwrap();
+    std::fs::write(path("x.json"), "{}").unwrap();
+    let torn = std::fs::File::create(path(&discovery.entry_of(Uid::new()))).unwrap();
+    torn.lock().unwrap();
+    assert_eq!(ready(&mut subscribe(&again(&discovery)).await), [Event::Added(good.clone())]);
     assert_eq!(discovery.snapshot(), [good]);
-    // What is torn may yet become whole.
-    scribble(&discovery, &torn, &text);
-    for subscription in [&mut subscription, &mut late] {
-        assert_eq!(next(subscription).await, Event::Added(torn.clone()));
-        assert_eq!(ready(subscription), []);
-    }
-}
-
-#[tokio::test]
-async fn what_belongs_to_others_is_not_looked_at() {
-    if !rustix::process::geteuid().is_root() {
-        // Nobody else can give files away.
-        return;
-    }
-    let (_pools, discovery) = pools();
-    let (good, foreign) = (own(), own());
-    publish(&discovery, Event::Added(good.clone())).await;
-    let path = scribble(&discovery, &foreign, &entry::write(&foreign).unwrap());
-    std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
-    assert_eq!(discovery.snapshot(), [good]);
-    std::os::unix::fs::chown(discovery.folder.path(), Some(65_534), None).unwrap();
-    assert_eq!(discovery.snapshot(), []);
-    assert_eq!(ready(&mut subscribe(&discovery).await), []);
-    let refused = discovery.publish(Event::Added(own())).await.unwrap_err();
-    assert_eq!(refused.source.kind(), io::ErrorKind::PermissionDenied);
 }
 
 #[tokio::test]
@@ -357,9 +161,7 @@ async fn folders_that_others_can_write_to_are_refused() {
     }
     let discovery = LocalDiscovery::in_folder(folder.path().join("new"), "test").unwrap();
     publish(&discovery, Event::Added(own())).await;
-    for path in [discovery.folder.pools().path(), discovery.folder.path()] {
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    }
+    assert_eq!(discovery.directory.path().metadata().unwrap().permissions().mode() & 0o777, 0o700);
 }
 
 #[tokio::test]
@@ -402,25 +204,6 @@ async fn a_hundred_at_once_are_all_heard_of() {
     assert_eq!(left(&discovery), [""; 0]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn publishers_that_remove_each_others_folder_do_not_fail() {
-    let (_pools, discovery) = pools();
-    let publishers = (0..4).map(|_| {
-        let discovery = again(&discovery);
-        tokio::spawn(async move {
-            for _ in 0..50 {
-                let worker = own();
-                discovery.publish(Event::Added(worker.clone())).await.unwrap();
-                discovery.publish(Event::Dropped(worker)).await.unwrap();
-            }
-        })
-    });
-    for outcome in soon(futures_util::future::join_all(publishers)).await {
-        outcome.unwrap();
-    }
-    assert_eq!(left(&discovery), [""; 0]);
-}
-
 #[tokio::test]
 async fn who_stops_waiting_loses_nothing() {
     let (_pools, discovery) = pools();
@@ -434,37 +217,13 @@ async fn who_stops_waiting_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_is_dropped_leaves_nothing() {
-    let (_pools, discovery) = pools();
-    let idles: Vec<_> = (0..10).map(|_| Idle::start()).collect();
-    // Descriptors of these processes. Other tests may have others at the same time.
-    let descriptors = || {
-        let found = std::fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
-        let pids = found.filter_map(|fd| {
-            let info = std::fs::read_to_string(fd.path()).ok()?;
-            info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<u32>().ok())
-        });
-        pids.filter(|pid| idles.iter().any(|idle| idle.0.id() == *pid)).count()
-    };
-    for idle in &idles {
-        publish(&discovery, Event::Added(idle.worker())).await;
-    }
-    let before = (descriptors(), left(&discovery));
-    let mut subscription = subscribe(&discovery).await;
-    assert_eq!(ready(&mut subscription).len(), 10);
-    assert_eq!((before.0, descriptors()), (0, 10));
-    drop(subscription);
-    assert_eq!((descriptors(), left(&discovery)), before);
-}
-
-#[tokio::test]
 async fn a_folder_that_somebody_removes_is_made_again() {
     let (_pools, discovery) = pools();
     let (first, second) = (own(), own());
     let mut subscription = subscribe(&discovery).await;
     publish(&discovery, Event::Added(first.clone())).await;
     assert_eq!(next(&mut subscription).await, Event::Added(first.clone()));
-    std::fs::remove_dir_all(discovery.folder.pools().path()).unwrap();
+    std::fs::remove_dir_all(discovery.directory.path()).unwrap();
     assert_eq!(next(&mut subscription).await, Event::Dropped(first));
     publish(&discovery, Event::Added(second.clone())).await;
     assert_eq!(next(&mut subscription).await, Event::Added(second));
@@ -488,10 +247,28 @@ fn names_are_checked() {
 async fn what_cannot_be_published_is_said() {
     let (_pools, discovery) = pools();
     let mut worker = own();
-    worker.extra.insert("long".into(), "x".repeat(entry::LONGEST));
+    worker.extra.insert("long".into(), "x".repeat(10_000));
     let error = discovery.publish(Event::Added(worker)).await.unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(left(&discovery), [""; 0]);
     let nowhere = LocalDiscovery::in_folder("/nowhere/at/all", "test").unwrap();
     assert_eq!(nowhere.publish(Event::Added(own())).await.unwrap_err().source.kind(), io::ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn removes_old_drafts_and_leaves_other_files_alone() {
+    let (_pools, discovery) = pools();
+    let directory = discovery.directory.path().to_owned();
+    discovery.directory.make().unwrap();
+    let (old, fresh) = (format!(".test.{}.json.draft", Uid::new()), format!(".test.{}.json.draft", Uid::new()));
+    for name in ["package.json", &old, &fresh] {
+        std::fs::write(directory.join(name), "{}").unwrap();
+    }
+    let killed = std::time::SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(directory.join(&old)).unwrap().set_modified(killed).unwrap();
+    let worker = own();
+    publish(&discovery, Event::Added(worker.clone())).await;
+    assert_eq!(LocalDiscovery::namespaces_in(&directory).unwrap(), ["test"]);
+    publish(&discovery, Event::Dropped(worker)).await;
+    assert_eq!(left(&discovery), [fresh, "package.json".into()]);
 }

@@ -1,17 +1,14 @@
 //! What standalone workers are to be.
 
-use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc, thread, time::Duration};
-
-use raddle_process::log::Log;
+use std::{fmt, sync::Arc, thread, time::Duration};
 
 use super::place::{self, Advertise};
 use crate::{
-    PoolError,
+    PoolError, Uid,
     connection::Address,
-    credentials::{Allow, WorkerCredentials},
     discovery::Publisher,
     serve::ListenError,
-    worker::{LocalWorker, Worker},
+    worker::{LocalWorker, ProcessSettings, Worker},
 };
 
 /// What standalone workers are to be.
@@ -27,28 +24,14 @@ pub struct Options {
     pub bind: Option<Address>,
     /// Where others find them, if that is not where they serve.
     pub advertise: Option<Advertise>,
-    /// What they can do, for those who choose.
-    pub tags: BTreeSet<String>,
     /// How others find them, besides this user on this machine.
     pub publishers: Vec<Arc<dyn Publisher>>,
-    /// Who they are, and whom they trust.
-    pub credentials: Option<WorkerCredentials>,
-    /// Who may do what. If nothing is said, everybody who is let in.
-    pub allow: Option<Allow>,
-    /// They may be reached from other machines by anybody.
-    pub insecure: bool,
-    /// Calls that each takes at a time, if that is bounded.
-    pub max_in_flight: Option<usize>,
-    /// Plain functions (`fn`) that each runs at a time. As many as there are cores, if nothing is said.
-    pub max_blocking: Option<usize>,
+    /// What the process of each is to be. Which worker it is and where it serves is decided for each, and its title is the name above.
+    pub process: ProcessSettings,
     /// How long they serve. Then they take no more calls, and end when those in flight have.
     pub max_uptime: Option<Duration>,
     /// How long each may take to serve.
     pub start_timeout: Option<Duration>,
-    /// Another program than this one.
-    pub program: Option<PathBuf>,
-    /// What each logs, and how. If nothing is said, what the environment asks for.
-    pub log: Option<Log>,
 }
 
 impl Options {
@@ -59,17 +42,10 @@ impl Options {
             workers: thread::available_parallelism().map_or(1, usize::from),
             bind: None,
             advertise: None,
-            tags: BTreeSet::new(),
             publishers: Vec::new(),
-            credentials: None,
-            allow: None,
-            insecure: false,
-            max_in_flight: None,
-            max_blocking: None,
+            process: ProcessSettings::default(),
             max_uptime: None,
             start_timeout: None,
-            program: None,
-            log: None,
         }
     }
 
@@ -80,7 +56,7 @@ impl Options {
             return invalid("no workers serve nobody".into());
         }
         if let Some(bind) = &self.bind {
-            if !self.insecure && self.credentials.is_none() && place::is_exposed(bind) {
+            if !self.process.insecure && self.process.credentials.is_none() && place::is_exposed(bind) {
                 return invalid(ListenError::Exposed(bind.to_string()).to_string());
             }
             if let Err(reason) = place::at(bind, self.workers - 1) {
@@ -94,34 +70,12 @@ impl Options {
     }
 
     /// The worker of a place.
-    pub(super) fn worker(&self, place: usize, tags: &BTreeSet<String>) -> Arc<dyn Worker> {
-        let mut worker = LocalWorker::new(tags).name(&self.name);
+    pub(super) fn worker(&self, place: usize) -> Arc<dyn Worker> {
         // What it says of the last holds for all before it.
-        if let Some(Ok(address)) = self.bind.as_ref().map(|bind| place::at(bind, place)) {
-            worker = worker.address_of(address.to_string());
-        }
-        if let Some(credentials) = &self.credentials {
-            worker = worker.credentials(credentials.clone());
-        }
-        if let Some(allow) = &self.allow {
-            worker = worker.allow(allow.clone());
-        }
-        if self.insecure {
-            worker = worker.insecure();
-        }
-        if let Some(calls) = self.max_in_flight {
-            worker = worker.max_in_flight(calls);
-        }
-        if let Some(functions) = self.max_blocking {
-            worker = worker.max_blocking(functions);
-        }
-        if let Some(program) = &self.program {
-            worker = worker.program(program);
-        }
-        if let Some(log) = &self.log {
-            worker = worker.log(log.clone());
-        }
-        Arc::new(worker)
+        let address =
+            self.bind.as_ref().and_then(|bind| place::at(bind, place).ok()).map(|address| address.to_string());
+        let (uid, name) = (Uid::new(), self.name.clone());
+        Arc::new(LocalWorker::from(ProcessSettings { uid, name, address, ..self.process.clone() }))
     }
 }
 

@@ -1,10 +1,6 @@
 //! Where each of several workers serves, and where others find it. Pure.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    str::FromStr,
-};
+use std::{fmt, net::Ipv6Addr, str::FromStr};
 
 use crate::connection::Address;
 
@@ -25,39 +21,26 @@ pub struct AdvertiseError(String);
 
 /// Where the worker of this place serves.
 pub(super) fn at(bind: &Address, place: usize) -> Result<Address, String> {
-    match bind {
-        Address::Tcp(text) => {
-            let (host, first) = split(text);
-            if first == 0 {
-                return Ok(bind.clone());
-            }
-            let port = u16::try_from(place).ok().and_then(|place| first.checked_add(place));
-            let port =
-                port.ok_or_else(|| format!("there are not so many ports from {first} on as there are workers"))?;
-            Ok(Address::Tcp(format!("{host}:{port}")))
+    let (host, first) = match (bind.host(), bind.port()) {
+        (Some(host), Some(first)) if first > 0 => (host, first),
+        (None, _) if place > 0 => {
+            return Err(format!("only one worker can serve at {bind}: give a port for several, or one worker"));
         }
-        Address::Unix(_) | Address::Abstract(_) if place == 0 => Ok(bind.clone()),
-        Address::Unix(_) | Address::Abstract(_) => {
-            Err(format!("only one worker can serve at {bind}: give a port for several, or one worker"))
-        }
-    }
+        _ => return Ok(bind.clone()),
+    };
+    let port = u16::try_from(place).ok().and_then(|place| first.checked_add(place));
+    let port = port.ok_or_else(|| format!("there are not so many ports from {first} on as there are workers"))?;
+    Ok(Address::Tcp(format!("{host}:{port}")))
 }
 
 /// Whether other machines reach it, as far as that can be told without asking anybody.
 pub(super) fn is_exposed(bind: &Address) -> bool {
-    let Address::Tcp(text) = bind else { return false };
-    ip(split(text).0).is_some_and(|ip| !ip.to_canonical().is_loopback())
+    bind.ip().is_some_and(|ip| !ip.to_canonical().is_loopback())
 }
 
 /// Where a worker that serves at `served` is found by this user on this machine.
 pub(super) fn nearby(served: &str) -> String {
-    let Ok(Address::Tcp(text)) = served.parse() else { return served.to_owned() };
-    let (host, port) = split(&text);
-    match ip(host) {
-        Some(IpAddr::V4(ip)) if ip.is_unspecified() => format!("{}:{port}", Ipv4Addr::LOCALHOST),
-        Some(IpAddr::V6(ip)) if ip.is_unspecified() => format!("[{}]:{port}", Ipv6Addr::LOCALHOST),
-        _ => text,
-    }
+    served.parse::<Address>().map_or_else(|_| served.to_owned(), |served| served.reached_here().to_string())
 }
 
 impl Advertise {
@@ -68,22 +51,22 @@ impl Advertise {
 
     /// Whether it goes with where they serve.
     pub(super) fn check(&self, bind: Option<&Address>) -> Result<(), String> {
-        match (bind, self.port) {
-            (Some(Address::Tcp(text)), Some(_)) if split(text).1 == 0 => Err(format!(
+        match (bind.and_then(Address::port), self.port) {
+            (Some(0), Some(_)) => Err(format!(
                 "'{self}' names a port, and those that the workers serve at are any: give the first with the address they serve at, too"
             )),
-            (Some(Address::Tcp(_)), _) => Ok(()),
-            _ => Err(format!("nobody finds workers at '{self}' that serve at no port: give an address to serve at")),
+            (Some(_), _) => Ok(()),
+            (None, _) => {
+                Err(format!("nobody finds workers at '{self}' that serve at no port: give an address to serve at"))
+            }
         }
     }
 
     /// Where a worker is found that serves at `served`, if it was to serve at `bind`.
     pub(super) fn of(&self, served: &str, bind: Option<&Address>) -> String {
-        let (Ok(Address::Tcp(served_at)), Some(Address::Tcp(bind))) = (served.parse(), bind) else {
-            return served.to_owned();
-        };
-        let (served, first) = (split(&served_at).1, split(bind).1);
-        let port = self.port.map_or(served, |port| port.saturating_add(served.saturating_sub(first)));
+        let served_at = served.parse().ok().and_then(|served: Address| served.port());
+        let (Some(port), Some(first)) = (served_at, bind.and_then(Address::port)) else { return served.to_owned() };
+        let port = self.port.map_or(port, |own| own.saturating_add(port.saturating_sub(first)));
         format!("{}:{port}", self.host)
     }
 }
@@ -102,10 +85,9 @@ impl FromStr for Advertise {
             None => (text, None),
         };
         // As whoever is to find them will read it.
-        let is_host = matches!(format!("{host}:1").parse(), Ok(Address::Tcp(_)));
-        let is_somewhere = ip(host).is_none_or(|ip| !ip.is_unspecified());
-        let is_well_formed = ip(host).is_some() || !host.contains(':');
-        let is_one = is_host && is_somewhere && is_well_formed;
+        let address = format!("{host}:1").parse::<Address>().map_err(|_| wrong())?;
+        let is_well_formed = address.ip().is_some() || !host.contains(':');
+        let is_one = address.host().is_some() && is_well_formed && !address.is_everywhere();
         if is_one { Ok(Self { host: host.to_owned(), port }) } else { Err(wrong()) }
     }
 }
@@ -117,14 +99,4 @@ impl fmt::Display for Advertise {
             None => f.write_str(&self.host),
         }
     }
-}
-
-/// Host and port of what was read as an address.
-fn split(text: &str) -> (&str, u16) {
-    let (host, port) = text.rsplit_once(':').unwrap_or((text, "0"));
-    (host, port.parse().unwrap_or(0))
-}
-
-fn ip(host: &str) -> Option<IpAddr> {
-    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse().ok()
 }

@@ -4,47 +4,26 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::place::{self, Advertise};
 use crate::{
     WorkerMetadata,
-    connection::Address,
     discovery::{DiscoveryError, Event, Publisher},
 };
 
 /// Publishes workers under the address at which others find them.
-pub(super) struct Published {
-    by: Arc<dyn Publisher>,
-    found: Found,
+pub(super) struct Published<F> {
+    pub(super) by: Arc<dyn Publisher>,
+    /// From where a worker serves to where it is found.
+    pub(super) found: F,
 }
 
-/// Where others find workers.
-#[derive(Clone)]
-pub(super) enum Found {
-    /// Where it is said, if they were to serve there.
-    At(Advertise, Option<Address>),
-    /// On this machine.
-    Nearby,
-    /// Where they serve. What that means if it is everywhere is up to who publishes it.
-    AsServed,
-}
-
-impl Published {
-    pub(super) fn new(by: Arc<dyn Publisher>, found: Found) -> Self {
-        Self { by, found }
-    }
-
+impl<F: Fn(&str) -> String> Published<F> {
     fn found(&self, worker: WorkerMetadata) -> WorkerMetadata {
-        let address = match &self.found {
-            Found::At(advertise, bind) => advertise.of(&worker.address, bind.as_ref()),
-            Found::Nearby => place::nearby(&worker.address),
-            Found::AsServed => return worker,
-        };
-        WorkerMetadata { address, ..worker }
+        WorkerMetadata { address: (self.found)(&worker.address), ..worker }
     }
 }
 
 #[async_trait]
-impl Publisher for Published {
+impl<F: Fn(&str) -> String + Send + Sync + 'static> Publisher for Published<F> {
     async fn publish(&self, event: Event) -> Result<(), DiscoveryError> {
         let event = match event {
             Event::Added(worker) => Event::Added(self.found(worker)),

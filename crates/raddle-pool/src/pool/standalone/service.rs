@@ -5,10 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use raddle_core::routine::Routines;
 use tokio::{sync::watch, time::sleep};
 
-use super::{
-    Options, Shutdown,
-    published::{Found, Published},
-};
+use super::{Options, Shutdown, place::nearby, published::Published};
 use crate::{
     PoolError, WorkerMetadata,
     balancer::Context,
@@ -77,27 +74,33 @@ impl Service {
     pub fn new(options: Options) -> Result<Self, PoolError> {
         options.check()?;
         let routines = Routines::of_this_program().map_err(|clash| PoolError::Invalid(clash.to_string()))?;
-        if options.program.is_none() && routines.names().next().is_none() {
+        if options.process.program.is_none() && routines.names().next().is_none() {
             return Err(PoolError::NoRoutines);
         }
         let local: Arc<dyn Publisher> = Arc::new(LocalDiscovery::new(&options.name)?);
-        let said = options.advertise.clone().map(|advertise| Found::At(advertise, options.bind.clone()));
-        let publish = |by: &Arc<dyn Publisher>, else_found| {
-            let found = said.clone().unwrap_or(else_found);
-            Arc::new(Published::new(Arc::clone(by), found)) as Arc<dyn Publisher>
+        let (advertise, bind) = (options.advertise.clone(), options.bind.clone());
+        let said = move |served: &str| advertise.as_ref().map(|advertise| advertise.of(served, bind.as_ref()));
+        let publish = |by: &Arc<dyn Publisher>| {
+            let (by, said) = (Arc::clone(by), said.clone());
+            // What an address means that is everywhere is up to the publisher.
+            let found = move |served: &str| said(served).unwrap_or_else(|| served.to_owned());
+            Arc::new(Published { by, found }) as Arc<dyn Publisher>
         };
-        let others = options.publishers.iter().map(|by| publish(by, Found::AsServed));
-        let publishers = std::iter::once(publish(&local, Found::Nearby)).chain(others).collect();
+        let others = options.publishers.iter().map(publish).collect::<Vec<_>>();
+        let found = move |served: &str| said(served).unwrap_or_else(|| nearby(served));
+        let local: Arc<dyn Publisher> = Arc::new(Published { by: local, found });
+        let publishers = std::iter::once(local).chain(others).collect();
         let (wanted, max_uptime) = (options.workers, options.max_uptime);
         let plan = Plan {
             size: wanted,
             quorum: wanted,
-            tags: options.tags.clone(),
+            tags: options.process.tags.clone(),
             publishers,
             start_timeout: options.start_timeout,
             limit: connection::LIMIT,
-            credentials: options.credentials.clone(),
-            make: Arc::new(move |place, tags| options.worker(place, tags)),
+            credentials: options.process.credentials.clone(),
+            is_called_here: false,
+            make: Arc::new(move |place, _| options.worker(place)),
         };
         // Nobody calls them from here.
         let keeper = Keeper::new(plan, Context::default());

@@ -3,7 +3,11 @@
 use futures_util::FutureExt;
 
 use super::{place::*, *};
-use crate::{PoolError, connection::Address, worker::Patience};
+use crate::{
+    PoolError,
+    connection::Address,
+    worker::{Patience, ProcessSettings},
+};
 
 fn address(text: &str) -> Address {
     text.parse().unwrap()
@@ -37,7 +41,8 @@ fn what_others_reach_needs_credentials_or_a_word() {
         let options = Options { bind: Some(address(bind)), workers: 1, ..Options::new("test") };
         let refused = matches!(options.check(), Err(PoolError::Invalid(why)) if why.contains("credentials"));
         assert_eq!(refused, is, "{bind}");
-        assert!(Options { insecure: true, ..options }.check().is_ok(), "{bind}");
+        let insecure = ProcessSettings { insecure: true, ..ProcessSettings::default() };
+        assert!(Options { process: insecure, ..options }.check().is_ok(), "{bind}");
     }
 }
 
@@ -84,7 +89,8 @@ fn what_makes_no_sense_is_said_before_anything_is_started() {
     }
     // The tests of this crate have no routines.
     assert!(matches!(Service::new(Options::new("test")), Err(PoolError::NoRoutines)));
-    let nameless = Options { program: Some("/bin/false".into()), ..Options::new("two words") };
+    let process = ProcessSettings { program: Some("/bin/false".into()), ..ProcessSettings::default() };
+    let nameless = Options { process, ..Options::new("two words") };
     assert!(matches!(Service::new(nameless), Err(PoolError::Discovery(_))));
 }
 

@@ -6,17 +6,17 @@ use raddle_core::routine::Routines;
 use raddle_wire::frame::Decoder;
 
 use super::{super::executor::Setup, *};
-use crate::{link::Raw, stream::Peer};
+use crate::{proxy::Routing, stream::Peer};
 
 #[tokio::test]
 async fn who_comes_when_the_worker_leaves_is_told_so() {
     let executor = Executor::new(Setup::for_test(Routines::default(), &Handle::current()));
-    let gate = Arc::new(Gate::default());
-    let links = Links::new(Arc::clone(&gate), Guests::new(1, gate));
+    let links = Links::new(Guests::new(1, Arc::default()));
     links.leave(Duration::from_secs(1)).await;
     let (ours, mut client) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
-    links.begin(Socket::new(Raw::Unix(ours), None), Caller { peer: Peer::User, from: None, is_here: true }, &executor);
+    let caller = Caller { peer: Peer::User, from: None, routing: Routing::Anywhere };
+    links.begin(Socket::new(ours.into(), false, None), caller, &executor);
     let reading = tokio::task::spawn_blocking(move || {
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let mut bytes = Vec::new();

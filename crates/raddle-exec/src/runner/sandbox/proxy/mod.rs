@@ -20,7 +20,7 @@ use std::{
 };
 
 use raddle_core::spec::{Network, network::Place};
-use rustix::process::{self, DumpableBehavior, Pid, WaitOptions};
+use rustix::process::{self, DumpableBehavior, Pid, Signal};
 
 use self::request::Wanted;
 use super::{
@@ -67,17 +67,13 @@ impl Proxy {
     pub(super) fn fork(network: &Network) -> io::Result<Self> {
         let (door, theirs) = sys::seqpacket_pair()?;
         let parent = process::getpid();
-        // SAFETY: the child of a process with one thread is a whole one, and never returns from here.
-        let pid = unsafe { libc::fork() };
-        match sys::check(pid)? {
-            0 => {
-                drop(door);
-                live(parent, &theirs, network);
-                // SAFETY: ends the process without running what the runner has registered for its own end.
-                unsafe { libc::_exit(0) }
-            }
-            pid => Ok(Self { pid: pid as u32, door }),
-        }
+        let child = || {
+            live(parent, &theirs, network);
+            0
+        };
+        // SAFETY: a runner has one thread.
+        let pid = unsafe { sys::fork(libc::SIGCHLD, child) }?;
+        Ok(Self { pid, door })
     }
 
     /// What the shim keeps open.
@@ -87,8 +83,8 @@ impl Proxy {
 
     /// Ends it before it was of use.
     pub(super) fn discard(self) {
-        sys::kill(self.pid, libc::SIGKILL);
-        let _ = process::waitpid(Pid::from_raw(self.pid as i32), WaitOptions::empty());
+        sys::kill(self.pid, Signal::KILL);
+        sys::wait_for_end(self.pid);
     }
 }
 

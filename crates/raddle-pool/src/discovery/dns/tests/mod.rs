@@ -16,7 +16,7 @@ fn discovery(name: &str, server: SocketAddr) -> DnsDiscovery {
     DnsDiscovery::new(name).unwrap().name_servers([server]).every(OFTEN)
 }
 
-async fn subscribe(discovery: &DnsDiscovery) -> Box<dyn Subscription> {
+async fn subscribe(discovery: &DnsDiscovery) -> Subscription {
     soon(discovery.subscribe(None)).await.unwrap()
 }
 
@@ -29,16 +29,16 @@ fn shown(event: Event) -> String {
     }
 }
 
-fn ready(subscription: &mut Box<dyn Subscription>) -> Vec<String> {
+fn ready(subscription: &mut Subscription) -> Vec<String> {
     crate::discovery::testing::ready(subscription).into_iter().map(shown).collect()
 }
 
-async fn next(subscription: &mut Box<dyn Subscription>) -> String {
+async fn next(subscription: &mut Subscription) -> String {
     shown(crate::discovery::testing::next(subscription).await)
 }
 
 /// Nothing is heard for a while in which it is asked several times.
-async fn nothing(subscription: &mut Box<dyn Subscription>) {
+async fn nothing(subscription: &mut Subscription) {
     let heard = tokio::time::timeout(OFTEN * 10, subscription.next()).await;
     assert!(heard.is_err(), "{heard:?}");
 }
@@ -60,7 +60,7 @@ fn what_is_said_of_the_workers_is_said_of_each() {
     let discovery = DnsDiscovery::new("workers:7070").unwrap().tags(["gpu"]).extra("zone", "b").secure();
     let [one, two] = ["10.0.0.1:7070", "[fd00::1]:7070"].map(|place| discovery.0.worker(place.parse().unwrap()));
     assert_eq!((one.address.as_str(), two.address.as_str()), ("10.0.0.1:7070", "[fd00::1]:7070"));
-    assert_eq!((one.uid, one.pid), (Uid::of_address("10.0.0.1:7070"), 0));
+    assert_eq!((one.uid, one.pid), (crate::Uid::of_address("10.0.0.1:7070"), 0));
     assert!(one.secure && one.tags.contains("gpu") && one.extra["zone"] == "b" && one.check().is_ok());
     assert_ne!(one.uid, two.uid);
     // Who is given another has his own.

@@ -1,53 +1,69 @@
-//! What is new, from what was known and what is there. Pure.
+//! Subscriptions: the events that a discovery yields, and how they follow from snapshots of the workers.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    fmt,
+use std::{collections::BTreeMap, fmt, future::ready, time::Duration};
+
+use futures_core::Stream;
+use futures_util::{
+    StreamExt,
+    stream::{self, BoxStream},
+};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
 };
 
 use super::{Event, Filter};
 use crate::{Uid, WorkerMetadata};
 
-/// Workers that somebody has been told of.
+/// The workers that a subscriber knows.
 type Known = BTreeMap<Uid, WorkerMetadata>;
 
-/// What a subscriber was told, and what he is to be told next. Whoever looks says what is there; what is new follows. For discoveries that look
-/// again and again.
-pub struct Told {
-    filter: Option<Filter>,
-    /// What was told, or stands in `ready`.
-    known: Known,
-    ready: VecDeque<Event>,
+/// The events of a discovery.
+pub struct Subscription(BoxStream<'static, Event>);
+
+impl Subscription {
+    /// A subscription that yields these events.
+    pub fn new(events: impl Stream<Item = Event> + Send + 'static) -> Self {
+        Self(Box::pin(events.fuse()))
+    }
+
+    /// A subscription that yields what changes from each snapshot of the workers to the next, beginning with none. The events of the first snapshot are
+    /// ready at once.
+    pub fn from_snapshots(
+        filter: Option<Filter>,
+        first: Vec<WorkerMetadata>,
+        later: impl Stream<Item = Vec<WorkerMetadata>> + Send + 'static,
+    ) -> Self {
+        let mut known = Known::new();
+        let snapshots = stream::once(ready(first)).chain(later);
+        Self::new(snapshots.flat_map(move |workers| {
+            let wanted = |worker: &WorkerMetadata| filter.as_ref().is_none_or(|filter| filter(worker));
+            let now = workers.into_iter().filter(wanted).map(|worker| (worker.uid, worker)).collect();
+            let events = changes(&known, &now);
+            known = now;
+            stream::iter(events)
+        }))
+    }
+
+    /// The next event. `None` when there will be no more. Can be dropped while it waits without losing any.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.0.next().await
+    }
 }
 
-impl Told {
-    /// One who was told nothing yet, and wants to hear of these workers.
-    pub fn new(filter: Option<Filter>) -> Self {
-        Self { filter, known: Known::new(), ready: VecDeque::new() }
-    }
-
-    /// These are there now, and no others.
-    pub fn see(&mut self, there: impl IntoIterator<Item = WorkerMetadata>) {
-        let wanted = |worker: &WorkerMetadata| self.filter.as_ref().is_none_or(|filter| filter(worker));
-        let now = there.into_iter().filter(wanted).map(|worker| (worker.uid, worker)).collect();
-        self.ready.extend(changes(&self.known, &now));
-        self.known = now;
-    }
-
-    /// The next event, if there is one.
-    #[expect(clippy::should_implement_trait, reason = "there may be more after `None`")]
-    pub fn next(&mut self) -> Option<Event> {
-        self.ready.pop_front()
-    }
-}
-
-impl fmt::Debug for Told {
+impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Told").field("known", &self.known).field("ready", &self.ready).finish_non_exhaustive()
+        f.write_str("Subscription")
     }
 }
 
-/// What is to be told to who knows these, so that they know those. Ends come first: a name or an address may be used again.
+/// Waits between two looks of a discovery: `most`, or until a worker is doubted, but not less than `least`.
+pub async fn wait_for_doubt(doubts: &mut watch::Receiver<()>, least: Duration, most: Duration) {
+    sleep(least).await;
+    let _ = timeout(most.saturating_sub(least), doubts.changed()).await;
+}
+
+/// The events that lead from the workers in `known` to those in `now`. Ends come first: a name or an address may be used again.
 fn changes(known: &Known, now: &Known) -> Vec<Event> {
     let gone = known.iter().filter(|(uid, _)| !now.contains_key(uid)).map(|(_, worker)| Event::Dropped(worker.clone()));
     let there = now.iter().filter_map(|(uid, worker)| match known.get(uid) {
@@ -67,9 +83,7 @@ mod tests {
     fn workers(pids: &[(u8, u32)]) -> Known {
         let worker = |(uid, pid): &(u8, u32)| {
             let uid: Uid = format!("00000000-0000-0000-0000-0000000000{uid:02x}").parse().unwrap();
-            let (address, version) = (String::new(), String::new());
-            let (tags, extra, encodings) = ([].into(), [].into(), [].into());
-            (uid, WorkerMetadata { uid, address, pid: *pid, version, tags, extra, secure: false, encodings })
+            (uid, WorkerMetadata { uid, pid: *pid, ..WorkerMetadata::at("h:1") })
         };
         pids.iter().map(worker).collect()
     }

@@ -64,6 +64,11 @@ fn check(decoder: &Decoder, fed: usize) {
 }
 
 impl Decoder {
+    /// Bytes that have arrived and were not given yet.
+    pub(super) fn held(&self) -> usize {
+        self.buffer.len() + self.large.as_ref().map_or(0, |large| large.body.len())
+    }
+
     fn capacity(&self) -> usize {
         self.buffer.capacity() + self.large.as_ref().map_or(0, |large| large.body.capacity())
     }

@@ -1,0 +1,64 @@
+//! Commands that wait say why.
+
+use crate::world::{World, until};
+
+const NO_WORKER: &str = "waits: no worker is alive; start one with 'raddle worker start'";
+
+#[test]
+fn commands_that_wait_for_a_task_without_a_worker_say_so() {
+    let world = World::new();
+    let tid = world.submit(&["--", "echo", "done"]);
+    let waiting: Vec<_> = [&["wait"][..], &["result", "--wait"], &["logs", "-f"]]
+        .into_iter()
+        .map(|command| world.start([command, &[&tid]].concat()))
+        .collect();
+    for started in &waiting {
+        until("it says what is missing", || started.stderr().contains(NO_WORKER));
+    }
+    world.worker(&[]);
+    let shown: Vec<String> = waiting.into_iter().map(|started| started.finish().ok().text().to_owned()).collect();
+    assert_eq!(shown, [&format!("{tid} completed\n"), "done\n", "done\n"]);
+}
+
+#[test]
+fn a_run_that_waits_for_a_busy_worker_says_so() {
+    let world = World::new();
+    world.worker(&["--concurrency", "1"]);
+    let first = world.start(["run", "--", "sh", "-c", "echo begun; until test -e go; do sleep 0.05; done"]);
+    until("the only slot is taken", || first.stdout() == "begun\n");
+    let second = world.start(["run", "--", "echo", "second"]);
+    until("it says why", || second.stderr().contains("(echo) is next: the one able worker is busy\n"));
+    world.file("go", "");
+    assert_eq!(second.finish().ok().text(), "second\n");
+    assert_eq!(first.finish().ok().stderr, "", "its task runs");
+}
+
+#[test]
+fn a_run_of_a_handler_that_no_worker_has_names_it() {
+    let world = World::new();
+    let started = world.start(["run", "--handler", "nope", "--", "x"]);
+    until("it says what is missing", || {
+        started.stderr().contains("waits: it needs @handler:nope, and no live worker has that; start a worker")
+    });
+    started.signal(libc::SIGINT);
+    started.finish().code(130);
+}
+
+#[test]
+fn a_wait_for_a_paused_task_says_how_to_resume_it() {
+    let world = World::new();
+    let tid = world.submit(&["--", "true"]);
+    world.raddle(["task", "pause", &tid]).ok();
+    let started = world.start(["wait", &tid]);
+    let hint = format!("is created and paused; let it go on with 'raddle task resume {tid}'");
+    until("it says so", || started.stderr().contains(&hint));
+    world.raddle(["task", "kill", &tid]).ok();
+    started.finish().code(1);
+}
+
+#[test]
+fn a_run_is_silent_while_its_task_runs() {
+    let world = World::new();
+    let ran = world.raddle(["run", "--", "sh", "-c", "sleep 2.5; echo done"]).ok();
+    assert_eq!((ran.text(), ran.stderr.as_str()), ("done\n", ""));
+}

@@ -1,0 +1,61 @@
+//! Balancers by value, and by a function that makes one.
+
+use std::{
+    future::{Future, ready},
+    sync::Arc,
+};
+
+use futures_util::future::BoxFuture;
+
+use super::Balancer;
+
+/// A balancer that exists, or that is made when a pool starts.
+pub type MakeBalancer = BoxFuture<'static, Arc<dyn Balancer>>;
+
+/// What a pool can be given as its balancer: a [`Balancer`], a function that returns one, or a function that returns a future of one. A function is
+/// called once, when the pool starts. The balancer is dropped with the pool.
+///
+/// `Kind` tells these apart, and is inferred.
+pub trait IntoBalancer<Kind> {
+    /// The balancer, once it is awaited.
+    fn into_balancer(self) -> MakeBalancer;
+}
+
+/// By value.
+#[derive(Debug)]
+pub enum ByValue {}
+
+/// By a function.
+#[derive(Debug)]
+pub enum ByFactory {}
+
+/// By an `async` function.
+#[derive(Debug)]
+pub enum ByAsyncFactory {}
+
+impl<B: Balancer> IntoBalancer<ByValue> for B {
+    fn into_balancer(self) -> MakeBalancer {
+        Box::pin(ready(Arc::new(self) as Arc<dyn Balancer>))
+    }
+}
+
+impl<F, B> IntoBalancer<ByFactory> for F
+where
+    F: FnOnce() -> B + Send + 'static,
+    B: Balancer,
+{
+    fn into_balancer(self) -> MakeBalancer {
+        Box::pin(async { Arc::new(self()) as Arc<dyn Balancer> })
+    }
+}
+
+impl<F, M, B> IntoBalancer<ByAsyncFactory> for F
+where
+    F: FnOnce() -> M + Send + 'static,
+    M: Future<Output = B> + Send + 'static,
+    B: Balancer,
+{
+    fn into_balancer(self) -> MakeBalancer {
+        Box::pin(async { Arc::new(self().await) as Arc<dyn Balancer> })
+    }
+}
