@@ -159,7 +159,7 @@ trait Log {
 /// What attempts wrote to their standard output and error.
 trait Output {
     /// Up to `max` bytes of one attempt's output from `offset` on. Empty at the end of what there is.
-    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> as ReadOutput;
+    async fn read_output(&self, tid: Tid, attempt: u32, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> as ReadOutput;
 
     /// The events and output of a task from `cursor` on; waits for the first of either.
     async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress>

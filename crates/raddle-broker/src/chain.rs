@@ -74,7 +74,8 @@ mod tests {
     use super::*;
 
     fn fence() -> Fence {
-        Fence { tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), attempt: 1 }
+        let tid = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+        Fence { tid, attempt: 1, owner: tid }
     }
 
     #[test]

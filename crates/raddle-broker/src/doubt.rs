@@ -72,7 +72,7 @@ pub(crate) fn leaves_doubt(error: &Error) -> bool {
 
 /// What became of an attempt, if the task shows that this end of it was recorded. Reports hold times: those of two ends are not the same.
 fn verdict(task: &TaskView, finish: &Finish) -> Option<Verdict> {
-    if task.attempt != finish.fence.attempt {
+    if task.attempt != finish.fence.attempt || task.worker.is_some_and(|worker| worker != finish.fence.owner) {
         return None;
     }
     match task.state {

@@ -2,7 +2,7 @@
 
 use raddle_core::{Event, State, Tid};
 
-use crate::{Chunk, Cursor, Fence, Output, Progress, Result, Stream};
+use crate::{Chunk, Cursor, Output, Progress, Result, Stream};
 
 /// How much of each stream one look gives at most.
 pub(crate) const AT_ONCE: u32 = 256 * 1024;
@@ -73,17 +73,17 @@ pub(crate) async fn look(
     let mut cursor = Cursor { event: stretch.scanned, attempt: from.attempt.max(1), ..from };
     let mut output = Vec::new();
     loop {
-        let (fence, mut drained) = (Fence { tid, attempt: cursor.attempt }, true);
+        let (attempt, mut drained) = (cursor.attempt, true);
         for stream in Stream::BOTH {
             let seen = match stream {
                 Stream::Stdout => &mut cursor.stdout,
                 Stream::Stderr => &mut cursor.stderr,
             };
-            let bytes = broker.read_output(fence, stream, *seen, AT_ONCE).await?;
+            let bytes = broker.read_output(tid, attempt, stream, *seen, AT_ONCE).await?;
             *seen += bytes.len() as u64;
             drained &= bytes.len() < AT_ONCE as usize;
             if !bytes.is_empty() {
-                output.push(Chunk { attempt: fence.attempt, stream, bytes });
+                output.push(Chunk { attempt, stream, bytes });
             }
         }
         if !drained || cursor.attempt >= standing.attempt {

@@ -106,15 +106,20 @@ pub struct Claim {
     pub fence: Fence,
     /// What it is to do.
     pub spec: Spec,
+    /// Grows with every claim of the task and never repeats, also where a server has forgotten a claim: the id of the claim's event.
+    pub fencing_token: u64,
 }
 
-/// One attempt of one task. Every write of the attempt carries it, and counts only while it is the latest.
+/// One attempt of one task. Every write of the attempt carries it, and counts only while the broker has the task as this
+/// attempt of this worker. The number alone is not enough: a Redis server that forgets a claim gives the same number out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fence {
     /// The task.
     pub tid: Tid,
     /// The attempt's number.
     pub attempt: u32,
+    /// The worker that runs it.
+    pub owner: Tid,
 }
 
 /// An attempt whose target has begun.
@@ -188,8 +193,6 @@ pub enum Verdict {
 pub struct Reclaimed {
     /// The attempt that was lost.
     pub fence: Fence,
-    /// The worker that had it.
-    pub owner: Tid,
     /// What became of the task.
     pub verdict: Verdict,
 }

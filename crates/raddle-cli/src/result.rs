@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Fence, Stream};
+use raddle_broker::{Broker, Stream};
 use raddle_core::{EventKind, Exit, Report, Spec, State, TaskView, Tid};
 use serde_json::{Map, Value, json};
 
@@ -87,8 +87,7 @@ pub(crate) fn returned(report: Option<&Report>) -> Option<&Value> {
 /// Prints what a task's last attempt wrote, and what it returned as one line of JSON.
 pub(crate) async fn print(broker: &dyn Broker, task: &TaskView) -> Outcome<()> {
     for stream in Stream::BOTH {
-        copy(broker, Fence { tid: task.tid, attempt: task.attempt }, stream, |bytes| output::pass_on(stream, bytes))
-            .await?;
+        copy(broker, task.tid, task.attempt, stream, |bytes| output::pass_on(stream, bytes)).await?;
     }
     returned(task.report.as_ref()).map_or(Ok(()), output::json)
 }
@@ -103,11 +102,11 @@ pub(crate) async fn note_lost_output(context: &Context, broker: &dyn Broker, tas
 ///
 /// The log is only read when the last byte of a stream is missing: it has no index by task, and may be long.
 pub(crate) async fn lost_output(broker: &dyn Broker, task: &TaskView) -> Outcome<Vec<String>> {
-    let fence = Fence { tid: task.tid, attempt: task.attempt };
+    let (tid, attempt) = (task.tid, task.attempt);
     for stream in Stream::BOTH {
         let written = bytes_written(task, stream);
-        if written > 0 && broker.read_output(fence, stream, written - 1, 1).await?.is_empty() {
-            let logged = logged_losses(broker, fence).await?;
+        if written > 0 && broker.read_output(tid, attempt, stream, written - 1, 1).await?.is_empty() {
+            let logged = logged_losses(broker, tid, attempt).await?;
             return Ok(if logged.is_empty() { vec![OUTPUT_LOST.into()] } else { logged });
         }
     }
@@ -115,13 +114,13 @@ pub(crate) async fn lost_output(broker: &dyn Broker, task: &TaskView) -> Outcome
 }
 
 /// What the log says of lost output of an attempt.
-pub(crate) async fn logged_losses(broker: &dyn Broker, fence: Fence) -> Outcome<Vec<String>> {
-    let (mut losses, mut after) = (Vec::new(), fence.tid.as_u64());
+pub(crate) async fn logged_losses(broker: &dyn Broker, tid: Tid, attempt: u32) -> Outcome<Vec<String>> {
+    let (mut losses, mut after) = (Vec::new(), tid.as_u64());
     loop {
-        let events = broker.events(Some(after), Some(fence.tid), EVENTS_AT_ONCE, Duration::ZERO).await?;
+        let events = broker.events(Some(after), Some(tid), EVENTS_AT_ONCE, Duration::ZERO).await?;
         let Some(last) = events.last() else { return Ok(losses) };
         after = last.id.as_u64();
-        let lost = events.into_iter().filter(|it| it.event == EventKind::OutputLost && it.attempt == fence.attempt);
+        let lost = events.into_iter().filter(|it| it.event == EventKind::OutputLost && it.attempt == attempt);
         losses.extend(lost.map(|event| event.detail.unwrap_or_else(|| OUTPUT_LOST.into())));
     }
 }
@@ -137,13 +136,14 @@ fn bytes_written(task: &TaskView, stream: Stream) -> u64 {
 /// Hands what an attempt wrote to `write`, piece by piece.
 pub(crate) async fn copy(
     broker: &dyn Broker,
-    fence: Fence,
+    tid: Tid,
+    attempt: u32,
     stream: Stream,
     mut write: impl FnMut(&[u8]) -> Outcome<()>,
 ) -> Outcome<()> {
     let mut offset = 0;
     loop {
-        let bytes = broker.read_output(fence, stream, offset, AT_ONCE).await?;
+        let bytes = broker.read_output(tid, attempt, stream, offset, AT_ONCE).await?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -154,10 +154,9 @@ pub(crate) async fn copy(
 
 /// What the last attempt wrote to one stream, and whether that is all.
 async fn read(broker: &dyn Broker, task: &TaskView, stream: Stream) -> Outcome<(Vec<u8>, bool)> {
-    let fence = Fence { tid: task.tid, attempt: task.attempt };
     let mut text = Vec::new();
     while text.len() < MAX_TEXT {
-        let bytes = broker.read_output(fence, stream, text.len() as u64, AT_ONCE).await?;
+        let bytes = broker.read_output(task.tid, task.attempt, stream, text.len() as u64, AT_ONCE).await?;
         if bytes.is_empty() {
             break;
         }

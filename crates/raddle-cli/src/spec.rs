@@ -4,12 +4,13 @@ use std::{
     env, fs,
     io::{self, Read},
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 use raddle_broker::{Fence, Submit};
 use raddle_core::{
     Spec, Target, Tid, Trace,
-    job::{ATTEMPT_VARIABLE, TID_VARIABLE},
+    job::{ATTEMPT_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
     spec::{Isolation, MAX_SPEC_BYTES, Network},
 };
 use rustix::fs::FileType;
@@ -160,13 +161,16 @@ pub(crate) fn submission(spec: Spec) -> Submit {
 
 /// The task that this process belongs to.
 pub(crate) fn own_task() -> Option<Tid> {
-    env::var(TID_VARIABLE).ok().and_then(|text| text.parse().ok())
+    own_value(TID_VARIABLE)
 }
 
 /// The attempt that this process belongs to.
 pub(crate) fn own_attempt() -> Option<Fence> {
-    let attempt = env::var(ATTEMPT_VARIABLE).ok().and_then(|text| text.parse().ok())?;
-    Some(Fence { tid: own_task()?, attempt })
+    Some(Fence { tid: own_task()?, attempt: own_value(ATTEMPT_VARIABLE)?, owner: own_value(WORKER_VARIABLE)? })
+}
+
+fn own_value<T: FromStr>(variable: &str) -> Option<T> {
+    env::var(variable).ok()?.parse().ok()
 }
 
 /// The folder a task starts in: where its submitter stands, so that it does not depend on where its worker does.

@@ -11,6 +11,10 @@ use crate::{
 pub const TID_VARIABLE: &str = "RADDLE_TID";
 /// The variable in which a task finds the number of its attempt.
 pub const ATTEMPT_VARIABLE: &str = "RADDLE_ATTEMPT";
+/// The variable in which a task finds the id of the worker that runs it.
+pub const WORKER_VARIABLE: &str = "RADDLE_WORKER";
+/// The variable in which a task finds the fencing token of its attempt: a number that grows with every claim and never repeats.
+pub const FENCING_TOKEN_VARIABLE: &str = "RADDLE_FENCING_TOKEN";
 
 /// One attempt of a task: what a handler reads as JSON on its standard input, and a routine takes its arguments from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

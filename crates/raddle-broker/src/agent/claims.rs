@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn what_was_never_given_is_lost_and_nothing_else() {
         let tid = |n: u64| Tid::from_u64(1_700_000_000_000_000_000 + n).unwrap();
-        let fence = |n| Fence { tid: tid(n), attempt: 1 };
-        let claim = |n| Claim { fence: fence(n), spec: Spec::command(["true"]) };
+        let fence = |n| Fence { tid: tid(n), attempt: 1, owner: tid(100) };
+        let claim = |n| Claim { fence: fence(n), spec: Spec::command(["true"]), fencing_token: 1 };
         let (me, other) = (tid(100), tid(101));
         let claims = Claims::default();
         claims.given(me, &[claim(1), claim(2)]);

@@ -121,7 +121,7 @@ impl Remote {
     async fn settle(&self, owner: Tid) -> Result<()> {
         let Some(_settling) = self.claims.settling() else { return Ok(()) };
         let suspects = self.tasks(Claims::suspects(owner)).await?;
-        let lost = self.claims.lost(suspects.iter().map(|task| Fence { tid: task.tid, attempt: task.attempt }));
+        let lost = self.claims.lost(suspects.iter().map(|task| Fence { tid: task.tid, attempt: task.attempt, owner }));
         if !lost.is_empty() {
             tracing::warn!(worker = %owner, tasks = lost.len(), "an agent ended before it had handed over what it had claimed");
             self.release(lost).await?;

@@ -179,13 +179,12 @@ impl Guest {
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
     }
 
+    /// Whether these attempts are of workers that it may speak for. Of an attempt that another worker has, the broker takes no word.
     async fn check_all(&self, broker: &dyn Broker, fences: Vec<Fence>) -> Result<()> {
         for fence in fences {
-            // What is not there, the broker refuses; an attempt that is not yet there could be another's in a moment.
-            match broker.task(fence.tid).await? {
-                Some(task) if task.spec.is_service() || fence.attempt > task.attempt => return Err(foreign()),
-                Some(task) if fence.attempt == task.attempt => self.check_owner(broker, &task).await?,
-                _ => {}
+            self.check_worker(broker, fence.owner).await?;
+            if fence.tid == fence.owner {
+                return Err(foreign());
             }
         }
         Ok(())

@@ -158,7 +158,7 @@ mod tests {
             stderr_bytes: 2,
             value: Some(json!({"v": 1})),
         };
-        let fence = Fence { tid: tid(), attempt: 2 };
+        let fence = Fence { tid: tid(), attempt: 2, owner: tid() };
         let finish = Finish { fence, report, stdout: vec![0xff; 10_000], stderr: vec![] };
         assert_eq!(there_and_back(&finish), finish);
         assert!(encode(&finish).len() < 11_000);
@@ -178,9 +178,9 @@ mod tests {
             Error::Unfinished(tid(), State::Running),
             Error::NotDead(tid()),
             Error::KeyTaken { tid: tid(), holder: tid() },
-            Error::Superseded(Fence { tid: tid(), attempt: 2 }),
-            Error::ChainFull(Fence { tid: tid(), attempt: 2 }),
-            Error::ChainLost(Fence { tid: tid(), attempt: 2 }),
+            Error::Superseded(Fence { tid: tid(), attempt: 2, owner: tid() }),
+            Error::ChainFull(Fence { tid: tid(), attempt: 2, owner: tid() }),
+            Error::ChainLost(Fence { tid: tid(), attempt: 2, owner: tid() }),
             Error::View(queue.clone(), "taken".into()),
             Error::Control("x".parse::<Control>().unwrap_err()),
             Error::ControlQueue(queue),

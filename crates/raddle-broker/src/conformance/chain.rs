@@ -193,11 +193,11 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
 pub async fn nobody_else_chains(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    let outcome = chain(broker, Fence { tid: unknown, attempt: 1 }, &["x"]).await;
+    let outcome = chain(broker, Fence { tid: unknown, attempt: 1, owner: unknown }, &["x"]).await;
     assert!(matches!(outcome, Err(Error::NotFound(tid)) if tid == unknown), "{outcome:?}");
     assert_eq!(broker.summary().await?.stale_writes, 0);
     let owner = worker(broker).await?;
-    let outcome = chain(broker, Fence { tid: owner, attempt: 1 }, &["x"]).await;
+    let outcome = chain(broker, Fence { tid: owner, attempt: 1, owner }, &["x"]).await;
     assert!(matches!(outcome, Err(Error::Superseded { .. })), "{outcome:?}");
     Ok(())
 }
@@ -362,7 +362,7 @@ pub async fn a_task_may_follow_itself(store: &dyn Fixture) -> Result<()> {
     let mut last = submit(broker, looping.clone()).await?;
     for _ in 0..3 {
         let fence = begin(broker, owner).await?;
-        assert_eq!(fence, Fence { tid: last, attempt: 1 });
+        assert_eq!(fence, Fence { tid: last, attempt: 1, owner });
         chain_specs(broker, fence, vec![looping.clone()]).await?;
         end(broker, fence, success()).await?;
         last = children(broker, fence.tid).await?[0].tid;
@@ -397,7 +397,7 @@ pub async fn a_batch_ends_with_and_without(store: &dyn Fixture) -> Result<()> {
     for (fence, names) in fences.iter().zip([&[][..], &["b1", "b2"], &[], &["d1"], &["e1"]]) {
         assert_eq!(children_names(broker, fence.tid).await?, names);
     }
-    let said = broker.read_output(fences[3], crate::Stream::Stdout, 0, 100).await?;
+    let said = broker.read_output(fences[3].tid, fences[3].attempt, crate::Stream::Stdout, 0, 100).await?;
     assert_eq!(said, b"said");
     assert_eq!(kinds(broker, fences[4].tid).await?[2..], [EventKind::Running, EventKind::Completed]);
     let names = claim_names(broker, ClaimRequest { max: 9, ..request(owner) }).await?;

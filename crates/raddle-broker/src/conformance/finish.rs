@@ -6,7 +6,7 @@ use raddle_core::{Control, EventKind, Exit, Report, Span, Spec, State, Tid, Word
 use super::{Fixture, Handle, support::*};
 use crate::{
     Error, Result,
-    request::{Fence, Finish, Started, TaskFilter, Verdict},
+    request::{Chain, Fence, Finish, Started, Stream, TaskFilter, Verdict},
 };
 
 /// Submits one task and begins its first attempt.
@@ -14,7 +14,7 @@ async fn running(broker: &Handle, spec: Spec) -> Result<(Tid, Fence)> {
     let owner = worker(broker).await?;
     let tid = submit(broker, spec).await?;
     let fence = begin(broker, owner).await?;
-    assert_eq!(fence, Fence { tid, attempt: 1 });
+    assert_eq!(fence, Fence { tid, attempt: 1, owner });
     Ok((tid, fence))
 }
 
@@ -99,7 +99,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Fixture) -> Res
     assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Retrying));
     assert_eq!(last_detail(broker, tid).await?, Some(failure().to_string()));
     let second = begin(broker, owner).await?;
-    assert_eq!(second, Fence { tid, attempt: 2 });
+    assert_eq!(second, Fence { tid, attempt: 2, owner });
     assert_eq!(end(broker, second, success()).await?, Verdict::Done(State::Completed));
     assert_eq!(view(broker, tid).await?.failures, 1);
     Ok(())
@@ -228,11 +228,47 @@ pub async fn a_finish_of_an_earlier_attempt_is_stale(store: &dyn Fixture) -> Res
     Ok(())
 }
 
+/// A server that forgets a claim gives its number to another worker. Only the owner tells the two attempts apart.
+pub async fn a_write_of_another_worker_is_refused(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    let (tid, fence) = running(broker, spec("task")).await?;
+    let other = Fence { owner: worker(broker).await?, ..fence };
+    assert_eq!(end(broker, other, success()).await?, Verdict::Stale);
+    assert_eq!(end(broker, other, failure()).await?, Verdict::Stale);
+    assert_eq!(release(broker, other).await?, Verdict::Stale);
+    let chain = Chain { fence: other, tasks: vec![spec("chained")], told: None };
+    assert!(matches!(broker.chain(chain).await, Err(Error::Superseded(refused)) if refused == other));
+    assert_eq!(broker.summary().await?.stale_writes, 4);
+    broker.paused(other, true).await?;
+    broker.append_output(other, Stream::Stdout, b"forged".to_vec()).await?;
+    assert!(broker.read_output(tid, fence.attempt, Stream::Stdout, 0, 100).await?.is_empty());
+    let task = view(broker, tid).await?;
+    assert_eq!((task.state, task.paused, task.worker), (State::Running, false, Some(fence.owner)));
+    assert_eq!(end(broker, fence, success()).await?, Verdict::Done(State::Completed));
+    Ok(())
+}
+
+/// It grows with each claim, whichever worker makes it.
+pub async fn fencing_tokens_grow(store: &dyn Fixture) -> Result<()> {
+    let broker = store.broker();
+    submit_all(broker, vec![spec("a"), spec("b")]).await?;
+    let mut last = 0;
+    for _ in 0..3 {
+        let owner = worker(broker).await?;
+        for claim in claim(broker, owner, 2).await? {
+            assert!(claim.fencing_token > last, "{claim:?} after {last}");
+            last = claim.fencing_token;
+            release(broker, claim.fence).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Its record may have been purged. There is nothing to log it for.
 pub async fn a_finish_of_an_unknown_task_is_stale(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    assert_eq!(end(broker, Fence { tid: unknown, attempt: 1 }, success()).await?, Verdict::Stale);
+    assert_eq!(end(broker, Fence { tid: unknown, attempt: 1, owner: unknown }, success()).await?, Verdict::Stale);
     assert_eq!(broker.summary().await?.stale_writes, 1);
     assert!(broker.events(Some(0), None, 10, AT_ONCE).await?.is_empty());
     Ok(())

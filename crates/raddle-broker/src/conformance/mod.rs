@@ -212,6 +212,8 @@ macro_rules! conformance {
                 a_second_finish_is_stale
                 a_finish_of_an_earlier_attempt_is_stale
                 a_finish_of_an_unknown_task_is_stale
+                a_write_of_another_worker_is_refused
+                fencing_tokens_grow
                 verdicts_come_in_the_order_of_the_batch
                 words_left_over_go_with_the_task
                 a_terminal_state_is_final

@@ -252,7 +252,7 @@ impl Model {
         let tids: Vec<_> = self.tasks.keys().copied().collect();
         let tid = *tids.get(index.index(tids.len().max(1)))?;
         let attempt = self.attempts.get(&tid).copied().unwrap_or_default();
-        Some((Fence { tid, attempt }, self.tasks[&tid]))
+        Some((Fence { tid, attempt, owner: self.worker }, self.tasks[&tid]))
     }
 
     /// A verdict on an attempt must fit what was known of it.

@@ -24,7 +24,7 @@ fn ending(fence: Fence, exit: raddle_core::Exit, before: u64, tail: &[u8]) -> Fi
 }
 
 async fn stdout(broker: &Handle, fence: Fence) -> Result<Vec<u8>> {
-    broker.read_output(fence, Stream::Stdout, 0, 10_000_000).await
+    broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 10_000_000).await
 }
 
 /// While the attempt runs, by any handle.
@@ -36,10 +36,10 @@ pub async fn output_is_read_from_any_place(store: &dyn Fixture) -> Result<()> {
     broker.append_output(fence, Stream::Stderr, b"oh".to_vec()).await?;
     broker.append_output(fence, Stream::Stdout, b"world".to_vec()).await?;
     for (offset, max, expected) in [(0, 100, "hello world"), (6, 3, "wor"), (10, 5, "d"), (11, 5, ""), (99, 5, "")] {
-        let bytes = other.read_output(fence, Stream::Stdout, offset, max).await?;
+        let bytes = other.read_output(fence.tid, fence.attempt, Stream::Stdout, offset, max).await?;
         assert_eq!(String::from_utf8_lossy(&bytes), expected, "from {offset}");
     }
-    assert_eq!(other.read_output(fence, Stream::Stderr, 0, 100).await?, b"oh");
+    assert_eq!(other.read_output(fence.tid, fence.attempt, Stream::Stderr, 0, 100).await?, b"oh");
     let next = Fence { attempt: fence.attempt + 1, ..fence };
     assert!(stdout(&other, next).await?.is_empty());
     Ok(())
@@ -65,7 +65,7 @@ pub async fn small_output_comes_with_the_end(store: &dyn Fixture) -> Result<()> 
     broker.finish(vec![finish]).await?;
     let other = store.reopen().await;
     assert_eq!(stdout(&other, fence).await?, b"out");
-    assert_eq!(other.read_output(fence, Stream::Stderr, 1, 100).await?, b"rr");
+    assert_eq!(other.read_output(fence.tid, fence.attempt, Stream::Stderr, 1, 100).await?, b"rr");
     Ok(())
 }
 
@@ -79,7 +79,7 @@ pub async fn bytes_are_kept_as_they_are(store: &dyn Fixture) -> Result<()> {
     (finish.stderr, finish.report.stderr_bytes) = (bytes.clone(), 5000);
     broker.finish(vec![finish]).await?;
     assert_eq!(stdout(broker, fence).await?, [bytes.clone(), bytes.clone()].concat());
-    assert_eq!(broker.read_output(fence, Stream::Stderr, 0, 10_000).await?, bytes);
+    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stderr, 0, 10_000).await?, bytes);
     Ok(())
 }
 
@@ -91,7 +91,8 @@ pub async fn output_of_a_late_attempt_is_refused(store: &dyn Fixture) -> Result<
     release(broker, fence).await?;
     broker.append_output(fence, Stream::Stdout, b" lost".to_vec()).await?;
     assert_eq!(stdout(broker, fence).await?, b"kept");
-    let unknown = Fence { tid: Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids"), attempt: 1 };
+    let nowhere = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
+    let unknown = Fence { tid: nowhere, attempt: 1, owner: nowhere };
     broker.append_output(unknown, Stream::Stdout, b"lost".to_vec()).await?;
     assert!(stdout(broker, unknown).await?.is_empty());
     assert_eq!(broker.summary().await?.stale_writes, 0);

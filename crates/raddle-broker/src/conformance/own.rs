@@ -22,7 +22,7 @@ pub async fn a_task_of_ones_own_is_claimed_at_once(store: &dyn Fixture) -> Resul
     let Submitted::New(tid) = own.submitted else { panic!("it is stored: {own:?}") };
     let owner = own.worker.expect("a worker is registered");
     let claim = own.claim.expect("it is claimed");
-    assert_eq!((claim.fence, claim.spec), (Fence { tid, attempt: 1 }, odd));
+    assert_eq!((claim.fence, claim.spec), (Fence { tid, attempt: 1, owner }, odd));
     let other = store.reopen().await;
     let task = view(&other, tid).await?;
     assert_eq!((task.state, task.worker, task.parent), (State::Spawning, Some(owner), Some(waiting)));
@@ -97,7 +97,7 @@ pub async fn a_time_that_has_not_come_claims_nothing(store: &dyn Fixture) -> Res
     let (tid, owner) = (own.submitted.tid(), own.worker.expect("a worker is registered"));
     assert_eq!(view(broker, tid).await?.state, State::Created);
     let claims = broker.claim(ClaimRequest { only: Some(tid), wait: SOON, ..request(owner) }).await?;
-    assert_eq!(claims.iter().map(|claim| claim.fence).collect::<Vec<_>>(), [Fence { tid, attempt: 1 }]);
+    assert_eq!(claims.iter().map(|claim| claim.fence).collect::<Vec<_>>(), [Fence { tid, attempt: 1, owner }]);
     Ok(())
 }
 
@@ -119,7 +119,7 @@ pub async fn its_worker_leaves_with_it(store: &dyn Fixture) -> Result<()> {
     let own = broker.submit_own(OwnRequest { task: twice, ..mine() }).await?;
     let (owner, tid) = (own.worker.expect("a worker is registered"), own.submitted.tid());
     assert!(broker.task(owner).await?.is_none());
-    let verdict = end(broker, Fence { tid, attempt: 1 }, failure()).await?;
+    let verdict = end(broker, Fence { tid, attempt: 1, owner }, failure()).await?;
     assert!(matches!(verdict, Verdict::Again(_)), "{verdict:?}");
     assert_eq!(broker.workers().await?.len(), 1, "it is there for the second attempt too");
     let claims = broker.claim(ClaimRequest { only: Some(tid), wait: SOON, ..request(owner) }).await?;
@@ -140,14 +140,12 @@ pub async fn what_its_worker_leaves_behind_is_taken_back(store: &dyn Fixture) ->
     broker.started(vec![Started { fence: claim.fence, pid: None }]).await?;
     outlive().await;
     let taken = broker.reclaim().await?;
-    assert_eq!(
-        taken.iter().map(|task| (task.fence, Some(task.owner))).collect::<Vec<_>>(),
-        [(claim.fence, own.worker)]
-    );
+    assert_eq!(taken.iter().map(|task| task.fence).collect::<Vec<_>>(), [claim.fence]);
+    assert_eq!(Some(claim.fence.owner), own.worker);
     assert!(broker.workers().await?.is_empty());
     let next = worker(broker).await?;
     let claims = broker.claim(ClaimRequest { wait: SOON, ..request(next) }).await?;
-    assert_eq!(claims[0].fence, Fence { attempt: 2, ..claim.fence });
+    assert_eq!(claims[0].fence, Fence { attempt: 2, owner: next, ..claim.fence });
     Ok(())
 }
 

@@ -27,7 +27,7 @@ pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<
     assert!(broker.task(tid).await?.is_none());
     assert!(broker.tasks(TaskFilter::default()).await?.is_empty());
     for stream in Stream::BOTH {
-        assert!(broker.read_output(fence, stream, 0, 10).await?.is_empty());
+        assert!(broker.read_output(fence.tid, fence.attempt, stream, 0, 10).await?.is_empty());
     }
     assert!(depths(broker).await?.is_empty());
     assert!(broker.events(Some(0), None, 100, AT_ONCE).await?.iter().all(|event| event.tid == owner));

@@ -24,14 +24,12 @@ pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Resu
     assert!(broker.reclaim().await?.is_empty(), "the lease holds");
     outlive().await;
     let taken = store.reopen().await.reclaim().await?;
-    assert!(
-        matches!(taken[..], [Reclaimed { fence: f, owner: o, verdict: Verdict::Again(_) }] if f == fence && o == owner)
-    );
+    assert!(matches!(taken[..], [Reclaimed { fence: f, verdict: Verdict::Again(_) }] if f == fence), "{taken:?}");
     let task = view(broker, tid).await?;
     assert_eq!((task.state, task.attempt, task.losses), (State::Created, 1, 0));
     assert_eq!(kinds(broker, tid).await?.last(), Some(&EventKind::Reclaimed));
     let other = worker(broker).await?;
-    assert_eq!(take(broker, other).await?, Fence { tid, attempt: 2 });
+    assert_eq!(take(broker, other).await?, Fence { tid, attempt: 2, owner: other });
     Ok(())
 }
 
@@ -61,7 +59,7 @@ pub async fn a_task_that_kills_its_workers_is_dead_lettered(store: &dyn Fixture)
     for attempt in 1..=LOSSES_ALLOWED {
         let victim = mortal(broker).await?;
         owner = Some(victim);
-        assert_eq!(begin(broker, victim).await?, Fence { tid, attempt });
+        assert_eq!(begin(broker, victim).await?, Fence { tid, attempt, owner: victim });
         outlive().await;
         let taken = broker.reclaim().await?;
         assert_eq!(matches!(taken[0].verdict, Verdict::Done(State::Failed)), attempt == LOSSES_ALLOWED, "{taken:?}");
@@ -188,7 +186,7 @@ pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
     let mut heart = handle.heart(other, TTL);
     let pulse = std::thread::spawn(move || heart.beat(Beat::default())).join().expect("a beat does not panic")?;
     let Pulse::Alive(taken) = pulse else { panic!("its lease is long: {pulse:?}") };
-    assert_eq!(taken.iter().map(|taken| (taken.fence, taken.owner)).collect::<Vec<_>>(), [(fence, owner)]);
+    assert_eq!(taken.iter().map(|taken| taken.fence).collect::<Vec<_>>(), [fence]);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Fixture, Handle, support::*};
 use crate::{
     Error, Result, Summary,
-    request::{Fence, TaskFilter, WaitingRequest},
+    request::{TaskFilter, WaitingRequest},
 };
 
 async fn found(broker: &Handle, filter: TaskFilter) -> Result<Vec<Tid>> {
@@ -348,7 +348,7 @@ pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Re
     let second = begin(broker, owner).await?;
     assert_eq!(view(broker, tid).await?.progress, None, "the second has said nothing");
     broker.progress(second, progress(None, "hm")).await?;
-    broker.progress(Fence { tid, attempt: 1 }, progress(Some(99.0), "late")).await?;
+    broker.progress(first, progress(Some(99.0), "late")).await?;
     let shown = view(broker, tid).await?.progress;
     assert!(shown.is_none_or(|shown| shown.message == "hm"), "the first is over");
     broker.finish(vec![finish(second, Exit::Code { code: 0 })]).await?;

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{pages, requests};
 use crate::{
     Broker, Result,
-    request::{Fence, Message, Peek, Stream, TaskFilter},
+    request::{Message, Peek, Stream, TaskFilter},
 };
 
 /// How much of a task's standard output its result shows. `read_output` has all of it.
@@ -109,8 +109,7 @@ pub(super) fn unfinished() -> TaskFilter {
 }
 
 async fn result(broker: &dyn Broker, task: &TaskView) -> Result<String> {
-    let fence = Fence { tid: task.tid, attempt: task.attempt };
-    let stdout = broker.read_output(fence, Stream::Stdout, 0, MAX_STDOUT).await?;
+    let stdout = broker.read_output(task.tid, task.attempt, Stream::Stdout, 0, MAX_STDOUT).await?;
     Ok(json!({
         "tid": task.tid,
         "state": task.state,

@@ -27,7 +27,8 @@ impl Redis {
             now.calls += 1;
             let task = |spec: &Spec| Submit { spec: spec.clone(), parent: Some(fence.tid) };
             let tasks: Vec<Submit> = chain.tasks[known..].iter().map(task).collect();
-            let mut args = vec![arg(fence.tid), arg(fence.attempt), before.unwrap_or_default().into_bytes()];
+            let mut args =
+                vec![arg(fence.tid), arg(fence.attempt), arg(fence.owner), before.unwrap_or_default().into_bytes()];
             args.extend([arg(format!("{} {}", now.calls, now.account)), arg(now.calls), pack(&tasks)?]);
             // As durable as a submission, where the URL asks for more than one copy: a server that took over without it would let the attempt
             // end well, and nothing would follow.

@@ -111,10 +111,6 @@ struct Output {
 }
 
 impl Snapshot {
-    pub(super) fn fence(&self) -> Fence {
-        Fence { tid: self.tid, attempt: self.record.tally.attempt }
-    }
-
     pub(super) fn spec(&self) -> Result<Spec> {
         Stored::parse(self.tid, &self.stored)?.spec(self.tid)
     }
@@ -134,7 +130,11 @@ impl Snapshot {
 
     /// Whether this attempt is the latest, and not over. Services end by leaving the registry alone.
     pub(super) fn is_latest(&self, fence: Fence) -> bool {
-        self.done.is_none() && self.record.is_active() && self.fence() == fence && !self.is_service()
+        let attempt = (self.record.tally.attempt, self.record.owner);
+        self.done.is_none()
+            && self.record.is_active()
+            && attempt == (fence.attempt, Some(fence.owner))
+            && !self.is_service()
     }
 
     /// The account of an attempt that cannot give its own.
@@ -275,7 +275,11 @@ impl<'a> Draft<'a> {
                 .iter()
                 .map(|(stream, Tail { whole, bytes: tail })| {
                     bytes.push(tail.clone());
-                    Output { field: output_field(before.fence(), *stream), whole: *whole, bytes: bytes.len() }
+                    Output {
+                        field: output_field(before.tid, before.record.tally.attempt, *stream),
+                        whole: *whole,
+                        bytes: bytes.len(),
+                    }
                 })
                 .collect(),
         }

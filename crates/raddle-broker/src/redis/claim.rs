@@ -155,12 +155,12 @@ impl Core {
         let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
         let Some((word, rest)) = answer.split_first() else { return Err(Error::NotFound(request.owner)) };
         let claims = match word.as_str() {
-            "ok" => rest.chunks_exact(3).map(|task| (&task[0], &task[1], task[2].clone())).collect(),
+            "ok" => rest.chunks_exact(4).map(|task| (&task[..3], task[3].clone())).collect(),
             // It was remembered without the specs.
             "again" => {
-                let tasks = snapshots(&self.link, &tids(rest.iter().step_by(2).cloned())).await?;
+                let tasks = snapshots(&self.link, &tids(rest.iter().step_by(3).cloned())).await?;
                 let stored = |tid: &String| Some(tasks.get(&tid.parse::<Tid>().ok()?)?.stored.clone());
-                rest.chunks_exact(2).filter_map(|task| Some((&task[0], &task[1], stored(&task[0])?))).collect()
+                rest.chunks_exact(3).filter_map(|task| Some((task, stored(&task[0])?))).collect()
             }
             "none" => {
                 return Ok(Found::Nothing(rest.first().and_then(|due| due.parse().ok()).map(Duration::from_micros)));
@@ -168,18 +168,21 @@ impl Core {
             "parts" => return Ok(Found::NewParts),
             _ => return Err(Error::NotFound(request.owner)),
         };
-        let claims = self.readable(claims).await?;
+        let claims = self.readable(request.owner, claims).await?;
         Ok(if claims.is_empty() { Found::Nothing(Some(Duration::ZERO)) } else { Found::Claims(claims) })
     }
 
-    /// Reads tasks. A record that cannot be read must not stand in the way of those behind it, and fails.
-    async fn readable(&self, tasks: Vec<(&String, &String, String)>) -> Result<Vec<Claim>> {
+    /// Reads tasks: of each its id, attempt and token, and its spec. A record that cannot be read must not stand in the way of those behind it, and fails.
+    async fn readable(&self, owner: Tid, tasks: Vec<(&[String], String)>) -> Result<Vec<Claim>> {
         let mut claims = Vec::new();
-        for (tid, attempt, stored) in tasks {
-            let (Ok(tid), Ok(attempt)) = (tid.parse(), attempt.parse()) else { continue };
-            let fence = Fence { tid, attempt };
+        for (numbers, stored) in tasks {
+            let [tid, attempt, token] = numbers else { continue };
+            let (Ok(tid), Ok(attempt), Ok(fencing_token)) = (tid.parse(), attempt.parse(), token.parse()) else {
+                continue;
+            };
+            let fence = Fence { tid, attempt, owner };
             match Stored::parse(tid, &stored).and_then(|stored| stored.spec(tid)) {
-                Ok(spec) => claims.push(Claim { fence, spec }),
+                Ok(spec) => claims.push(Claim { fence, spec, fencing_token }),
                 Err(error) => self.fail(fence, &error).await?,
             }
         }

@@ -23,9 +23,9 @@ impl Redis {
     /// Notes that targets have begun.
     pub(super) async fn note_started(&self, batch: Vec<Started>) -> Result<()> {
         for batch in batch.chunks(AT_ONCE) {
-            let mut args = Vec::with_capacity(batch.len() * 3);
+            let mut args = Vec::with_capacity(batch.len() * 4);
             for Started { fence, pid } in batch {
-                args.extend([arg(fence.tid), arg(fence.attempt), pid.map_or(arg("-"), arg)]);
+                args.extend([arg(fence.tid), arg(fence.attempt), arg(fence.owner), pid.map_or(arg("-"), arg)]);
             }
             let () = self.link().change(&script::STARTED, args, Sure::Done).await?;
         }
@@ -86,7 +86,8 @@ impl Redis {
 /// An attempt that went well, as the script takes it.
 fn success_args(finish: &Finish, max_output: u64) -> Vec<Vec<u8>> {
     let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
-    let mut args = vec![arg(finish.fence.tid), arg(finish.fence.attempt), report];
+    let Fence { tid, attempt, owner } = finish.fence;
+    let mut args = vec![arg(tid), arg(attempt), arg(owner), report];
     let mut tails: HashMap<Stream, Tail> = tails(finish, max_output).collect();
     for stream in Stream::BOTH {
         match tails.remove(&stream) {

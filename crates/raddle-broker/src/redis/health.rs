@@ -57,7 +57,9 @@ fn loss_window(server: &Server) -> String {
     };
     let replicas = match server.get("connected_slaves") {
         "" | "0" => "; there is no replica",
-        _ => "; replicas follow with a delay, so a failover can lose the last moments unless ?wait_replicas= is set",
+        _ => {
+            "; replicas follow with a delay, so a failover can lose the last submissions and results unless ?wait_replicas= is set, and the last claims, whose tasks run again"
+        }
     };
     format!("{window}{replicas}")
 }

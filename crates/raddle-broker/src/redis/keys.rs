@@ -3,7 +3,7 @@
 
 use raddle_core::{CapSet, QueueName, Spec, Tid, queue_name::Port};
 
-use crate::{Fence, Stream};
+use crate::Stream;
 
 /// What one can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +144,8 @@ impl Keys {
     }
 
     /// Output that is written while its attempt runs.
-    pub(super) fn output(&self, fence: Fence, stream: Stream) -> String {
-        format!("{}out:{}", self.prefix, output_field(fence, stream))
+    pub(super) fn output(&self, tid: Tid, attempt: u32, stream: Stream) -> String {
+        format!("{}out:{}", self.prefix, output_field(tid, attempt, stream))
     }
 
     /// Where the messages of a queue are.
@@ -174,8 +174,8 @@ impl Keys {
 }
 
 /// Where the output of an attempt stands among all that came whole.
-pub(super) fn output_field(fence: Fence, stream: Stream) -> String {
-    format!("{}:{}:{}", fence.tid, fence.attempt, stream as u8)
+pub(super) fn output_field(tid: Tid, attempt: u32, stream: Stream) -> String {
+    format!("{tid}:{attempt}:{}", stream as u8)
 }
 
 /// An id as it stands in a stream: its slot of 4096 ns, and the counter in it.

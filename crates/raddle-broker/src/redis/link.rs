@@ -110,9 +110,16 @@ impl Link {
         let options = &target.address.options;
         let (patience, answers_within) = (options.give_up_after, options.response_timeout);
         let link = Self::lazy(target, keys, patience, answers_within);
-        // Whoever names a server that is not there wants to know it now.
-        link.live().await.map_err(|fault| link.give_up(fault))?;
-        Ok(link)
+        let mut backoff = Backoff::new(&link.target.address.options, patience);
+        loop {
+            match link.live().await {
+                Ok(_) => return Ok(link),
+                // Sentinels are about to name another master.
+                Err(fault) if fault.may_pass() && link.target.has_master().await && backoff.pause().await => {}
+                // A URL that names a server that is not there is most likely wrong: fail now.
+                Err(fault) => return Err(link.give_up(fault)),
+            }
+        }
     }
 
     /// A link that connects with its first call.

@@ -23,15 +23,15 @@ pub(super) const WHOLE_BYTES: u64 = 64 * 1024;
 
 #[async_trait]
 impl Output for Redis {
-    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
+    async fn read_output(&self, tid: Tid, attempt: u32, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
         let mut pipe = redis::pipe();
         let offset = offset.min(MAX_OUTPUT);
         let last = offset + u64::from(max);
         if max == 0 {
             return Ok(Vec::new());
         }
-        pipe.cmd("GETRANGE").arg(self.core.keys.output(fence, stream)).arg(offset).arg(last - 1);
-        pipe.cmd("HGET").arg(self.core.keys.of("output")).arg(output_field(fence, stream));
+        pipe.cmd("GETRANGE").arg(self.core.keys.output(tid, attempt, stream)).arg(offset).arg(last - 1);
+        pipe.cmd("HGET").arg(self.core.keys.of("output")).arg(output_field(tid, attempt, stream));
         let (live, whole): (Vec<u8>, Option<Vec<u8>>) = self.link().query(&pipe).await?;
         let whole = whole.unwrap_or_default();
         if !live.is_empty() || whole.is_empty() {
@@ -58,7 +58,8 @@ impl Output for Redis {
 impl Redis {
     /// Adds to the output of an attempt, unless another has taken its place.
     pub(super) async fn append(&self, fence: Fence, stream: Stream, bytes: Vec<u8>) -> Result<()> {
-        let args = vec![arg(fence.tid), arg(fence.attempt), arg(stream as u8), arg(self.link().max_output()), bytes];
+        let Fence { tid, attempt, owner } = fence;
+        let args = vec![arg(tid), arg(attempt), arg(owner), arg(stream as u8), arg(self.link().max_output()), bytes];
         self.link().change(&script::APPEND, args, Sure::Done).await
     }
 

@@ -12,7 +12,7 @@ impl Redis {
     pub(super) async fn note_progress(&self, fence: Fence, progress: &Progress) -> Result<()> {
         let text = serde_json::to_string(progress).expect("a number and a text serialize");
         let mut set = redis::cmd("SET");
-        set.arg(self.link().keys.progress(fence.tid)).arg(format!("{} {text}", fence.attempt));
+        set.arg(self.link().keys.progress(fence.tid)).arg(format!("{}:{} {text}", fence.attempt, fence.owner));
         self.link().read(set.arg("EX").arg(KEPT_SECONDS)).await
     }
 
@@ -27,7 +27,8 @@ impl Redis {
         let told: Vec<Option<String>> = self.link().read(&get).await?;
         for (task, told) in running.iter_mut().zip(told) {
             let of_attempt = told.as_deref().and_then(|told| told.split_once(' '));
-            let latest = of_attempt.filter(|(attempt, _)| *attempt == task.attempt.to_string());
+            let now = task.worker.map(|owner| format!("{}:{owner}", task.attempt));
+            let latest = of_attempt.filter(|(attempt, _)| Some(*attempt) == now.as_deref());
             task.progress = latest.and_then(|(_, text)| serde_json::from_str(text).ok());
         }
         Ok(())

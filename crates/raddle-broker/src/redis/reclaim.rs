@@ -15,7 +15,7 @@ use super::{
     script,
     value::{arg, tids},
 };
-use crate::{Reclaimed, Result, Verdict};
+use crate::{Fence, Reclaimed, Result, Verdict};
 
 /// Between the moment a worker's own runners give up and the moment others take over, so that no task runs twice at once.
 pub(super) const TAKEOVER_MARGIN: Duration = Duration::from_millis(250);
@@ -51,7 +51,8 @@ pub(super) async fn take_from(link: &Link, worker: Tid, why: &Leaving) -> Result
             for task in &owned {
                 let mut draft = Draft::new(task);
                 let verdict = decide(task, &mut draft, worker, why);
-                verdicts.push(Reclaimed { fence: task.fence(), owner: worker, verdict });
+                let fence = Fence { tid: task.tid, attempt: task.record.tally.attempt, owner: worker };
+                verdicts.push(Reclaimed { fence, verdict });
                 drafts.push(draft);
             }
             let applied = apply(link, &drafts, Sure::Done).await?;
@@ -105,10 +106,10 @@ fn decide(task: &Snapshot, draft: &mut Draft<'_>, worker: Tid, why: &Leaving) ->
     }
 }
 
-/// The tasks that a worker has.
-async fn held_by(link: &Link, worker: Tid) -> Result<Vec<Tid>> {
+/// The tasks that a worker has, the newest first.
+pub(super) async fn held_by(link: &Link, worker: Tid) -> Result<Vec<Tid>> {
     let mut command = redis::cmd("ZRANGEBYLEX");
     command.arg(link.keys.of("owned")).arg(format!("[{worker}:")).arg(format!("({worker};"));
     let held: Vec<String> = link.read(&command).await?;
-    Ok(held.iter().filter_map(|member| member.split_once(':')?.1.parse().ok()).collect())
+    Ok(held.iter().rev().filter_map(|member| member.split_once(':')?.1.parse().ok()).collect())
 }

@@ -34,6 +34,7 @@ struct Stored {
     submitted: Vec<Submitted>,
     owner: Option<Tid>,
     claimed: Option<Tid>,
+    fencing_token: u64,
 }
 
 impl Redis {
@@ -57,7 +58,9 @@ impl Redis {
         let spec = task.spec.clone();
         let mode = if left_to_others { Mode::Plain } else { Mode::Own(Box::new(worker.clone()), lease) };
         let stored = self.store(&[task], mode).await?.ok_or(Error::Closed)?;
-        let claim = stored.claimed.map(|tid| Claim { fence: Fence { tid, attempt: 1 }, spec });
+        let Stored { fencing_token, .. } = stored;
+        let claimed = stored.claimed.zip(stored.owner);
+        let claim = claimed.map(|(tid, owner)| Claim { fence: Fence { tid, attempt: 1, owner }, spec, fencing_token });
         let claim = self.core.fresh(claim.into_iter().collect()).await?.pop();
         // A task that has expired was ended with its worker.
         let owner = stored.owner.filter(|_| stored.claimed.is_none() || claim.is_some());
@@ -72,11 +75,12 @@ impl Redis {
     async fn store(&self, tasks: &[Submit], mode: Mode) -> Result<Option<Stored>> {
         let mut args = vec![pack(tasks)?];
         args.extend(mode.args());
-        let answer: Option<(Vec<String>, String, String)> =
+        let answer: Option<(Vec<String>, String, String, String)> =
             self.link().change(&script::SUBMIT, args, Sure::Durable).await?;
-        let Some((tids, owner, claimed)) = answer else { return Ok(None) };
+        let Some((tids, owner, claimed, token)) = answer else { return Ok(None) };
         let submitted = self.submitted(tids)?;
-        Ok(Some(Stored { submitted, owner: owner.parse().ok(), claimed: claimed.parse().ok() }))
+        let fencing_token = token.parse().unwrap_or_default();
+        Ok(Some(Stored { submitted, owner: owner.parse().ok(), claimed: claimed.parse().ok(), fencing_token }))
     }
 
     /// What the scripts answered when they had stored tasks.

@@ -133,6 +133,14 @@ impl Target {
         client.map_err(explain)
     }
 
+    /// Whether there are sentinels, and they know a master, be it one that is gone.
+    pub(super) async fn has_master(&self) -> bool {
+        match &self.address.place {
+            Place::Sentinel { hosts, master, login } => self.ask_sentinels(hosts, master, login).await.is_ok(),
+            _ => false,
+        }
+    }
+
     /// Asks one sentinel after another where the master is.
     async fn ask_sentinels(&self, hosts: &[Node], master: &str, login: &Login) -> Result<Node, Fault> {
         let mut last = "no sentinel is named".into();

@@ -125,7 +125,10 @@ impl Redis {
         } else if filter.dead {
             Some(self.dead().await?)
         } else if are_all(|state| state.is_active()) {
-            Some(self.active().await?)
+            Some(match filter.worker {
+                Some(worker) => reclaim::held_by(self.link(), worker).await?,
+                None => self.active().await?,
+            })
         } else {
             None
         };

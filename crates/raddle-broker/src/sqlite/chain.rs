@@ -25,8 +25,8 @@ pub(super) fn chain(tx: &mut Tx<'_>, fence: Fence, specs: &[String], told: Optio
     // A worker's own task has nobody to run it.
     let found: Option<Option<String>> = tx
         .db()
-        .prepare_cached("SELECT chained FROM active WHERE tid = ?1 AND attempt = ?2 AND owner != tid")?
-        .query_row(params![tid, fence.attempt], |row| row.get(0))
+        .prepare_cached("SELECT chained FROM active WHERE tid = ?1 AND attempt = ?2 AND owner = ?3 AND owner != tid")?
+        .query_row(params![tid, fence.attempt, fence.owner.as_i64()], |row| row.get(0))
         .optional()?;
     let Some(text) = found else {
         if !tx.db().prepare_cached("SELECT 1 FROM tasks WHERE tid = ?1")?.exists([tid])? {

@@ -142,11 +142,11 @@ fn take(tx: &mut Tx<'_>, owner: Tid, own: bool, candidates: &[Candidate]) -> Res
             .prepare_cached("DELETE FROM ready WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4")?
             .execute(key)?;
         for Candidate { tid, tally, spec, .. } in run {
-            let fence = Fence { tid: *tid, attempt: tally.attempt + 1 };
-            tx.event(*tid, EventKind::Spawning, fence.attempt, Some(owner), None);
+            let fence = Fence { tid: *tid, attempt: tally.attempt + 1, owner };
+            let fencing_token = tx.event(*tid, EventKind::Spawning, fence.attempt, Some(owner), None);
             match parse_spec(*tid, spec) {
                 Ok(spec) if spec.has_expired(*tid, *tally, tx.now) => expire(tx, *tid)?,
-                Ok(spec) => claims.push(Claim { fence, spec }),
+                Ok(spec) => claims.push(Claim { fence, spec, fencing_token }),
                 // A record that nobody can read must not stand in the way of those behind it.
                 Err(error) => give_up(tx, *tid, &error)?,
             }

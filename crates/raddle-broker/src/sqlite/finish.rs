@@ -23,16 +23,18 @@ pub(super) fn started(tx: &mut Tx<'_>, fence: Fence, pid: Option<u32>) -> Result
     let changed = tx
         .db()
         .prepare_cached(
-            "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND state = ?5 RETURNING owner",
+            "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND owner = ?6 AND state = ?5",
         )?
-        .query_map(
-            params![fence.tid.as_i64(), fence.attempt, State::Running as u8, pid, State::Spawning as u8],
-            |row| super::tx::tid_at(row, 0),
-        )?
-        .next()
-        .transpose()?;
-    if let Some(owner) = changed {
-        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(owner), None);
+        .execute(params![
+            fence.tid.as_i64(),
+            fence.attempt,
+            State::Running as u8,
+            pid,
+            State::Spawning as u8,
+            fence.owner.as_i64()
+        ])?;
+    if changed > 0 {
+        tx.event(fence.tid, EventKind::Running, fence.attempt, Some(fence.owner), None);
     }
     Ok(())
 }
@@ -41,8 +43,10 @@ pub(super) fn started(tx: &mut Tx<'_>, fence: Fence, pid: Option<u32>) -> Result
 pub(super) fn paused(tx: &mut Tx<'_>, fence: Fence, paused: bool) -> Result<(), Fail> {
     let changed = tx
         .db()
-        .prepare_cached("UPDATE active SET paused = ?3 WHERE tid = ?1 AND attempt = ?2 AND paused != ?3")?
-        .execute(params![fence.tid.as_i64(), fence.attempt, paused])?;
+        .prepare_cached(
+            "UPDATE active SET paused = ?3 WHERE tid = ?1 AND attempt = ?2 AND owner = ?4 AND paused != ?3",
+        )?
+        .execute(params![fence.tid.as_i64(), fence.attempt, paused, fence.owner.as_i64()])?;
     if changed > 0 {
         let kind = if paused { EventKind::Paused } else { EventKind::Resumed };
         tx.event(fence.tid, kind, fence.attempt, None, None);
@@ -53,11 +57,9 @@ pub(super) fn paused(tx: &mut Tx<'_>, fence: Fence, paused: bool) -> Result<(), 
 /// Notes how far a running attempt has come.
 pub(super) fn progress(tx: &mut Tx<'_>, fence: Fence, progress: &Progress) -> Result<(), Fail> {
     let text = serde_json::to_string(progress).expect("a number and a text serialize");
-    tx.db().prepare_cached("UPDATE active SET progress = ?3 WHERE tid = ?1 AND attempt = ?2")?.execute(params![
-        fence.tid.as_i64(),
-        fence.attempt,
-        text
-    ])?;
+    tx.db()
+        .prepare_cached("UPDATE active SET progress = ?3 WHERE tid = ?1 AND attempt = ?2 AND owner = ?4")?
+        .execute(params![fence.tid.as_i64(), fence.attempt, text, fence.owner.as_i64()])?;
     Ok(())
 }
 
@@ -112,7 +114,7 @@ pub(super) fn output_lost(tx: &mut Tx<'_>, fence: Fence, what: &str) -> Result<(
 /// The attempt that a write speaks of, if it is still the latest. A second write of the same batch finds none.
 fn take_latest(actives: &mut HashMap<Tid, Active>, fence: Fence) -> Option<Active> {
     match actives.entry(fence.tid) {
-        Entry::Occupied(entry) if entry.get().tally.attempt == fence.attempt => Some(entry.remove()),
+        Entry::Occupied(entry) if entry.get().is(fence) => Some(entry.remove()),
         _ => None,
     }
 }

@@ -27,9 +27,9 @@ use crate::{
 
 #[async_trait]
 impl Output for Sqlite {
-    async fn read_output(&self, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
+    async fn read_output(&self, tid: Tid, attempt: u32, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>> {
         let folder = self.shared.output_folder();
-        self.read(move |db| read(db, &folder, fence, stream, offset, max)).await
+        self.read(move |db| read(db, &folder, tid, attempt, stream, offset, max)).await
     }
 
     async fn follow(&self, tid: Tid, cursor: Cursor, wait: Duration) -> Result<Progress> {
@@ -161,7 +161,7 @@ fn keep_if_latest(shared: &Shared, db: &Connection, fence: Fence, written: Writt
 
 fn write(shared: &Shared, fence: Fence, stream: Stream, whereto: Whereto, bytes: &[u8]) -> Result<Written> {
     let folder = shared.output_folder();
-    let path = file_of(&folder, fence, stream);
+    let path = file_of(&folder, fence.tid, fence.attempt, stream);
     let open = || private::options().write(true).create(true).truncate(false).open(&path);
     let write = || -> io::Result<Written> {
         let file = match open() {
@@ -204,21 +204,29 @@ fn make_folder(shared: &Shared, folder: &Path) -> io::Result<()> {
 pub(super) fn remove(folder: &Path, tid: Tid, attempts: u32) {
     for attempt in 1..=attempts {
         for stream in Stream::BOTH {
-            let _ = fs::remove_file(file_of(folder, Fence { tid, attempt }, stream));
+            let _ = fs::remove_file(file_of(folder, tid, attempt, stream));
         }
     }
 }
 
-fn file_of(folder: &Path, fence: Fence, stream: Stream) -> PathBuf {
+fn file_of(folder: &Path, tid: Tid, attempt: u32, stream: Stream) -> PathBuf {
     let suffix = match stream {
         Stream::Stdout => "out",
         Stream::Stderr => "err",
     };
-    folder.join(format!("{}.{}.{suffix}", fence.tid, fence.attempt))
+    folder.join(format!("{tid}.{attempt}.{suffix}"))
 }
 
-fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u64, max: u32) -> Result<Vec<u8>, Fail> {
-    let path = file_of(folder, fence, stream);
+fn read(
+    db: &Connection,
+    folder: &Path,
+    tid: Tid,
+    attempt: u32,
+    stream: Stream,
+    offset: u64,
+    max: u32,
+) -> Result<Vec<u8>, Fail> {
+    let path = file_of(folder, tid, attempt, stream);
     match File::open(&path) {
         Ok(file) => {
             // No more than there is, whatever a client of an agent asks for.
@@ -241,10 +249,9 @@ fn read(db: &Connection, folder: &Path, fence: Fence, stream: Stream, offset: u6
                 .prepare_cached(
                     "SELECT substr(bytes, ?4, ?5) FROM outputs WHERE tid = ?1 AND attempt = ?2 AND stream = ?3",
                 )?
-                .query_row(
-                    params![fence.tid.as_i64(), fence.attempt, stream as u8, offset.saturating_add(1) as i64, max],
-                    |row| row.get(0),
-                )
+                .query_row(params![tid.as_i64(), attempt, stream as u8, offset.saturating_add(1) as i64, max], |row| {
+                    row.get(0)
+                })
                 .optional()?;
             Ok(bytes.unwrap_or_default())
         }
@@ -275,7 +282,8 @@ mod tests {
     async fn a_late_write_of_a_purged_task_leaves_no_file_behind() {
         let folder = tempfile::tempdir().unwrap();
         let broker = Sqlite::open(&folder.path().join("broker.db")).await.unwrap();
-        let fence = Fence { tid: "1794800817069096960".parse().unwrap(), attempt: 1 };
+        let tid: Tid = "1794800817069096960".parse().unwrap();
+        let fence = Fence { tid, attempt: 1, owner: tid };
         // As if the task had been there when its attempt was looked up.
         let work = move |shared: &Shared, db: &Connection| {
             let written = write(shared, fence, Stream::Stdout, Whereto::End, b"late")?;

@@ -43,7 +43,7 @@ pub(super) fn take_from(tx: &mut Tx<'_>, worker: Tid) -> Result<Vec<Reclaimed>, 
             Behind::Back(kind, reason) => give_back(tx, &active, kind, &reason)?,
         };
         tx.count("reclaims")?;
-        reclaimed.push(Reclaimed { fence: Fence { tid, attempt: tally.attempt }, owner: worker, verdict });
+        reclaimed.push(Reclaimed { fence: Fence { tid, attempt: tally.attempt, owner: worker }, verdict });
     }
     Ok(reclaimed)
 }

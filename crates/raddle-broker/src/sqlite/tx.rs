@@ -76,6 +76,13 @@ pub(super) struct Active {
     pub(super) told: Option<Word>,
 }
 
+impl Active {
+    /// Whether it is the attempt that a write speaks of.
+    pub(super) fn is(&self, fence: Fence) -> bool {
+        (self.tally.attempt, self.owner) == (fence.attempt, fence.owner)
+    }
+}
+
 /// One entry of the event log.
 struct Entry {
     id: i64,
@@ -161,12 +168,21 @@ impl<'c> Tx<'c> {
         self.touched.add(topic);
     }
 
-    /// Writes one entry of the event log.
-    pub(super) fn event(&mut self, tid: Tid, kind: EventKind, attempt: u32, worker: Option<Tid>, detail: Option<&str>) {
-        let id = self.next_id().as_i64();
+    /// Writes one entry of the event log. Returns its id.
+    pub(super) fn event(
+        &mut self,
+        tid: Tid,
+        kind: EventKind,
+        attempt: u32,
+        worker: Option<Tid>,
+        detail: Option<&str>,
+    ) -> u64 {
+        let entry = self.next_id();
+        let id = entry.as_i64();
         self.touch(Topic::Log);
         let (worker, detail) = (worker.map(Tid::as_i64), detail.map(str::to_owned));
         self.events.push(Entry { id, tid: tid.as_i64(), kind: kind as u8, attempt, worker, detail });
+        entry.as_u64()
     }
 
     fn write_events(&self) -> rusqlite::Result<()> {
@@ -303,7 +319,7 @@ pub(super) fn find_active(db: &Connection, tid: Tid) -> rusqlite::Result<Option<
 
 /// The attempt that a worker's write speaks of, if it is still the latest.
 pub(super) fn find_attempt(db: &Connection, fence: Fence) -> rusqlite::Result<Option<Active>> {
-    Ok(find_active(db, fence.tid)?.filter(|active| active.tally.attempt == fence.attempt))
+    Ok(find_active(db, fence.tid)?.filter(|active| active.is(fence)))
 }
 
 /// What [`active_at`] reads, in its order.

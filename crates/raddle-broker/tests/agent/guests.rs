@@ -58,7 +58,7 @@ async fn a_guest_that_is_a_worker_works() {
     assert!(matches!(guest.heart(owner, LEASE).beat(Beat::default()), Ok(Pulse::Alive(_))));
     let tid = submit(&*host).await;
     let fence = guest.claim(request(owner, SOON)).await.unwrap()[0].fence;
-    assert_eq!(fence, Fence { tid, attempt: 1 });
+    assert_eq!(fence, Fence { tid, attempt: 1, owner });
     guest.started(vec![Started { fence, pid: Some(7) }]).await.unwrap();
     guest.append_output(fence, Stream::Stdout, b"out".to_vec()).await.unwrap();
     host.control(tid, "status".parse().unwrap()).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_guest_that_is_a_worker_works() {
     let end = || vec![conformance::finish(fence, Exit::Code { code: 0 })];
     assert_eq!(guest.finish(end()).await.unwrap(), [Verdict::Done(State::Completed)]);
     assert_eq!(guest.finish(end()).await.unwrap(), [Verdict::Stale], "it is told so by the broker");
-    assert_eq!(host.read_output(fence, Stream::Stdout, 0, 9).await.unwrap(), b"out");
+    assert_eq!(host.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 9).await.unwrap(), b"out");
 
     let tid = submit(&*host).await;
     let fence = guest.claim(request(owner, SOON)).await.unwrap()[0].fence;
@@ -93,7 +93,7 @@ async fn a_guest_submits_nothing_and_reads_nothing_and_controls_nobody() {
     let tid = submit(&*host).await;
     assert_refused(guest.submit(vec![Submit::new(spec("default"))]).await, "submit");
     assert_refused(guest.resubmit(tid, false).await, "resubmit");
-    let chain = Chain { fence: Fence { tid, attempt: 1 }, tasks: vec![spec("default")], told: Some(0) };
+    let chain = Chain { fence: Fence { tid, attempt: 1, owner: tid }, tasks: vec![spec("default")], told: Some(0) };
     assert_refused(guest.chain(chain).await, "chain");
     assert_refused(guest.control(tid, "kill".parse().unwrap()).await, "control");
     assert_refused(guest.tasks(TaskFilter::default()).await, "tasks");
@@ -161,10 +161,10 @@ async fn a_guest_does_not_speak_for_others() {
     }
 
     let tid = submit(&*host).await;
-    let next = Fence { tid, attempt: 1 };
+    let next = Fence { tid, attempt: 1, owner: other };
     let end = |fence| vec![conformance::finish(fence, Exit::Code { code: 0 })];
     assert_refused(guest.finish(end(next)).await, "what nobody has begun");
-    assert_refused(guest.finish(end(Fence { tid: other, attempt: 0 })).await, "a worker");
+    assert_refused(guest.finish(end(Fence { tid: other, attempt: 0, owner: other })).await, "a worker");
     let fence = host.claim(request(other, SOON)).await.unwrap()[0].fence;
     assert_refused(guest.finish(end(fence)).await, "finish");
     assert_refused(guest.started(vec![Started { fence, pid: None }]).await, "started");
@@ -194,5 +194,5 @@ async fn a_guest_gives_back_what_it_was_never_told_of() {
     host.claim(request(owner, SOON)).await.unwrap();
     served.resume_with(Engine::Sqlite, options());
     let claims = guest.claim(request(owner, SOON)).await.unwrap();
-    assert_eq!(claims[0].fence, Fence { tid, attempt: 2 });
+    assert_eq!(claims[0].fence, Fence { tid, attempt: 2, owner });
 }

@@ -6,6 +6,7 @@ mod away;
 mod chain;
 mod cluster;
 mod doctor;
+mod forgotten;
 mod forms;
 mod lists;
 mod proxy;

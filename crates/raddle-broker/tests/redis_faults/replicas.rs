@@ -90,6 +90,16 @@ async fn work_goes_on_when_a_sentinel_makes_a_replica_the_master() {
     assert!(watched.replica.ask(&["INFO", "replication"]).contains("role:master"));
 }
 
+/// The sentinel still names the master that was killed, and needs a moment to name another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_starts_during_a_failover_waits_for_it() {
+    let watched = Watched::start();
+    watched.master.kill();
+    let broker = open(&watched.url("&max=100ms")).await.unwrap();
+    broker.submit(vec![task("new")]).await.unwrap();
+    assert!(watched.replica.ask(&["INFO", "replication"]).contains("role:master"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_waits_for_its_replicas_and_says_what_is_missing() {
     let master = Server::start();

@@ -99,6 +99,21 @@ impl Server {
         }
     }
 
+    /// How long its log is.
+    pub(crate) fn log_size(&self) -> u64 {
+        std::fs::metadata(self.log()).expect("there is a log").len()
+    }
+
+    /// Forgets all that was written after the log was that long, as a power cut does. The server must not run.
+    pub(crate) fn cut_log(&self, size: u64) {
+        let log = File::options().write(true).open(self.log()).expect("there is a log");
+        log.set_len(size).expect("a file can be cut");
+    }
+
+    fn log(&self) -> std::path::PathBuf {
+        self.folder.path().join("appendonlydir/appendonly.aof.1.incr.aof")
+    }
+
     /// Starts it again on what it kept.
     pub(crate) fn restart(&self) {
         assert!(self.launch(), "the port is still free");

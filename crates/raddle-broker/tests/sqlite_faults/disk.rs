@@ -111,7 +111,10 @@ async fn a_result_that_finds_no_room_can_be_given_again() {
     fs::remove_file(ballast).unwrap();
     let verdict = broker.finish(vec![finish]).await.unwrap();
     assert_eq!(verdict, [raddle_broker::Verdict::Done(raddle_core::State::Completed)]);
-    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 1_000_000).await.unwrap().len(), 500_000);
+    assert_eq!(
+        broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 1_000_000).await.unwrap().len(),
+        500_000
+    );
 }
 
 /// Half of what did not fit must not be there twice.
@@ -138,7 +141,7 @@ async fn output_that_finds_no_room_is_not_doubled() {
     assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
     fs::remove_file(ballast).unwrap();
     broker.finish(vec![finish.clone()]).await.unwrap();
-    let output = broker.read_output(fence, Stream::Stdout, 0, 1_000_000).await.unwrap();
+    let output = broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 1_000_000).await.unwrap();
     assert!(output == [b"begin ", &middle[..], &finish.stdout].concat(), "{} bytes", output.len());
 }
 

@@ -38,7 +38,7 @@ async fn output_is_kept_while_somebody_holds_the_write_lock() {
     }
     other.kill();
     waits.await.unwrap();
-    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 100).await.unwrap(), b"said meanwhile");
+    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 100).await.unwrap(), b"said meanwhile");
 }
 
 /// Makes the file of a stream a pipe: whoever opens it to write stands still until somebody reads.
@@ -70,7 +70,7 @@ async fn output_is_written_in_turn_or_not_at_all() {
     let reader = clear(&pipe);
     broker.append_output(fence, Stream::Stdout, b"kept".to_vec()).await.unwrap();
     assert_eq!(held_up, [true, true]);
-    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
+    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
     drop(reader);
 }
 
@@ -92,7 +92,7 @@ async fn output_that_waits_for_its_turn_takes_no_thread() {
     let after = threads();
     let reader = clear(&pipe);
     broker.append_output(fence, Stream::Stdout, b"kept".to_vec()).await.unwrap();
-    assert_eq!(broker.read_output(fence, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
+    assert_eq!(broker.read_output(fence.tid, fence.attempt, Stream::Stdout, 0, 100).await.unwrap(), b"kept");
     assert!(after < before + 10, "{before} threads have become {after}");
     drop(reader);
 }

@@ -112,11 +112,11 @@ async fn a_killed_worker_loses_its_task_once() {
     .await;
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     assert_eq!(taken.len(), 1);
-    let lost = Fence { tid, attempt: 1 };
-    assert_eq!((taken[0].fence, taken[0].owner), (lost, owner));
+    let lost = Fence { tid, attempt: 1, owner };
+    assert_eq!(taken[0].fence, lost);
     let next = worker(&second, TTL).await;
     let fence = second.claim(request(next, SOON)).await.unwrap()[0].fence;
-    assert_eq!(fence, Fence { tid, attempt: 2 });
+    assert_eq!(fence, Fence { tid, attempt: 2, owner: next });
     assert_eq!(broker.finish(vec![success(lost)]).await.unwrap(), [Verdict::Stale]);
     assert_eq!(broker.finish(vec![success(fence)]).await.unwrap(), [Verdict::Done(State::Completed)]);
     let events = broker.events(Some(0), Some(tid), 100, Duration::ZERO).await.unwrap();

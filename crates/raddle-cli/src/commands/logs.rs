@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Broker, Chunk, Fence, Stream};
+use raddle_broker::{Broker, Chunk, Stream};
 use raddle_core::Tid;
 use raddle_fabric::wait::{Follower, LONG};
 use serde_json::json;
@@ -27,7 +27,7 @@ pub(super) async fn logs(context: &Context, args: &LogsArgs) -> Outcome {
             let had = crate::format::count(task.attempt.into(), "attempt");
             Err(Failure::Usage(format!("task {} has had {had}: there is no attempt {attempt}", task.tid)))
         }
-        Some(attempt) => printer.one(&*broker, Fence { tid: task.tid, attempt }).await,
+        Some(attempt) => printer.one(&*broker, task.tid, attempt).await,
         None if args.follow => {
             let (printing, mut printed) = (printer.all(&*broker, task.tid, true), PrintedReasons::default());
             follow::explain_while(context, &*broker, task.tid, &mut printed, printing).await
@@ -65,12 +65,12 @@ impl Printer<'_> {
         }
     }
 
-    async fn one(&self, broker: &dyn Broker, fence: Fence) -> Outcome<()> {
+    async fn one(&self, broker: &dyn Broker, tid: Tid, attempt: u32) -> Outcome<()> {
         for stream in Stream::BOTH {
-            let print = |bytes: &[u8]| self.print(&Chunk { attempt: fence.attempt, stream, bytes: bytes.into() });
-            result::copy(broker, fence, stream, print).await?;
+            let print = |bytes: &[u8]| self.print(&Chunk { attempt, stream, bytes: bytes.into() });
+            result::copy(broker, tid, attempt, stream, print).await?;
         }
-        result::logged_losses(broker, fence).await?.iter().for_each(|lost| self.context.note(lost));
+        result::logged_losses(broker, tid, attempt).await?.iter().for_each(|lost| self.context.note(lost));
         Ok(())
     }
 

@@ -52,6 +52,6 @@ impl Orphan {
             Verdict::Again(at) => (State::Created, Some(at)),
             Verdict::Stale => return None,
         };
-        Some(Self { tid: taken.fence.tid, attempt: taken.fence.attempt, worker: taken.owner, state, run_at })
+        Some(Self { tid: taken.fence.tid, attempt: taken.fence.attempt, worker: taken.fence.owner, state, run_at })
     }
 }

@@ -166,7 +166,7 @@ fn print(context: &Context, submitted: &[Submitted]) -> Outcome<()> {
 
 /// Says what will become of what was chained. It has no ids to be printed.
 fn say_chained(context: &Context, fence: Fence, tasks: u64) -> Outcome<()> {
-    let Fence { tid, attempt } = fence;
+    let Fence { tid, attempt, .. } = fence;
     if context.json {
         return output::json(&json!({ "tid": tid, "attempt": attempt, "chained": tasks }));
     }

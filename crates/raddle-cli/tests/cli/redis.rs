@@ -127,6 +127,64 @@ stop_workers
     assert_eq!(told, "completed\n[2,1]\ncompleted\n");
 }
 
+/// A power cut under `appendfsync everysec` takes the last writes with it. `mark` says how long the log is, `lose_power` goes back to that.
+const POWER_CUT: &str = r#"
+mark() { stat -c %s appendonlydir/appendonly.aof.1.incr.aof; }
+lose_power() { stop_server; truncate -s "$1" appendonlydir/appendonly.aof.1.incr.aof; serve; }
+is() { [ "$(raddle task status --json "$1" | jq -r .state)" = "$2" ]; }
+"#;
+
+/// The worker lives, so no lease runs out: it finds out by comparing what it holds with what the server assigns to it.
+#[test]
+fn a_completion_that_the_server_forgot_does_not_leave_its_task_running() {
+    let told = on_a_server(&format!(
+        r#"{POWER_CUT}
+raddle worker start >worker
+tid=$(raddle submit --unique-key once -- sh -c 'echo run >>runs; until [ -e go ]; do sleep 0.02; done')
+until is "$tid" running; do sleep 0.02; done
+size=$(mark)
+touch go
+raddle wait "$tid" | cut -d' ' -f2
+lose_power "$size"
+raddle wait --timeout 60 "$tid" | cut -d' ' -f2
+wc -l <runs
+raddle task status --json "$tid" | jq -c '[.attempt, .failures, .losses]'
+raddle submit --unique-key once -- true >/dev/null && echo "the key is free"
+stop_workers
+"#
+    ));
+    assert_eq!(told, "completed\ncompleted\n2\n[2,0,0]\nthe key is free\ncompleted\n");
+}
+
+/// Two workers have the task under one attempt number. The first kills its attempt; only the second ends the task.
+#[test]
+fn a_claim_that_the_server_forgot_ends_with_one_attempt() {
+    let told = on_a_server(&format!(
+        r#"{POWER_CUT}
+first=$(raddle worker start --json | jq -r .tid)
+raddle task pause "$first" >/dev/null
+tid=$(raddle submit -- sh -c 'echo "$$ $RADDLE_ATTEMPT $RADDLE_FENCING_TOKEN" >>runs; until [ -e go ]; do sleep 0.02; done')
+size=$(mark)
+raddle task resume "$first" >/dev/null
+until is "$tid" running; do sleep 0.02; done
+raddle task pause "$first" >/dev/null
+lose_power "$size"
+second=$(raddle worker start --json | jq -r .tid)
+until [ "$(wc -l <runs)" = 2 ]; do sleep 0.02; done
+pid=$(head -n1 runs | cut -d' ' -f1)
+timeout 60 tail --pid="$pid" -f /dev/null && echo "the first is gone"
+touch go
+raddle wait --timeout 60 "$tid" | cut -d' ' -f2
+cut -d' ' -f2 runs
+cut -d' ' -f3 runs | sort -nu | diff - <(cut -d' ' -f3 runs) && echo "tokens grow"
+[ "$(raddle task status --json "$tid" | jq -r .worker)" = "$second" ] && echo "by the second"
+raddle status --json | jq -c '[.tasks.completed, .stale_writes]'
+stop_workers
+"#
+    ));
+    assert_eq!(told, "the first is gone\ncompleted\n1\n1\ntokens grow\nby the second\n[1,1]\ncompleted\ncompleted\n");
+}
+
 /// What can be lost is said in words, and counts as wrong where it is everything.
 #[test]
 fn the_doctor_says_what_can_be_lost() {

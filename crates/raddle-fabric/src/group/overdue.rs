@@ -46,7 +46,7 @@ async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()>
         let Some(task) = task.filter(|task| task.worker == Some(worker) && task.state.is_active()) else {
             continue;
         };
-        let fence = Fence { tid: *tid, attempt: task.attempt };
+        let fence = Fence { tid: *tid, attempt: task.attempt, owner: worker };
         let (queue, exit) = (&task.spec.queue, Exit::Timeout);
         tracing::error!(%tid, attempt = task.attempt, queue, %exit, "an attempt failed: its process hangs");
         let report = Report::bare(Exit::Timeout, Timestamp::now());

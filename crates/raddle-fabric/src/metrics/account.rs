@@ -75,7 +75,7 @@ impl Account {
 
     /// Tasks were taken by somebody who had begun to ask for them at `asked`.
     pub(super) fn claimed(&mut self, claims: &[Claim], asked: Moment, now: Moment) {
-        for Claim { fence, spec } in claims {
+        for Claim { fence, spec, .. } in claims {
             // When a later attempt became possible is not known here.
             if fence.attempt == 1 {
                 let ready = ready_at(fence.tid, spec);
@@ -198,7 +198,7 @@ mod tests {
 
     fn claim(millis: u64, attempt: u32) -> Claim {
         let tid = Tid::from_u64(BASE + millis * 1_000_000).unwrap();
-        Claim { fence: Fence { tid, attempt }, spec: Spec::command(["true"]) }
+        Claim { fence: Fence { tid, attempt, owner: tid }, spec: Spec::command(["true"]), fencing_token: 1 }
     }
 
     fn ran(millis: i64) -> Report {

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use raddle_broker::Claim;
+use raddle_broker::{Claim, Fence};
 use raddle_core::Tid;
 
 /// How much work to have at hand, in time.
@@ -56,6 +56,17 @@ impl Backlog {
         self.waiting.remove(at).map(|(claim, _)| claim)
     }
 
+    /// Takes one attempt out of turn, if it is here.
+    pub(super) fn take_attempt(&mut self, fence: Fence) -> bool {
+        let at = self.waiting.iter().position(|(claim, _)| claim.fence == fence);
+        at.and_then(|at| self.waiting.remove(at)).is_some()
+    }
+
+    /// The attempts that wait.
+    pub(super) fn fences(&self) -> impl Iterator<Item = Fence> {
+        self.waiting.iter().map(|(claim, _)| claim.fence)
+    }
+
     pub(super) fn drain(&mut self) -> Vec<Claim> {
         self.waiting.drain(..).map(|(claim, _)| claim).collect()
     }
@@ -95,7 +106,6 @@ impl Backlog {
 
 #[cfg(test)]
 mod tests {
-    use raddle_broker::Fence;
     use raddle_core::{Spec, TidClock};
 
     use super::*;
@@ -103,7 +113,10 @@ mod tests {
     fn claims(count: usize) -> Vec<Claim> {
         let mut clock = TidClock::resume(0);
         (0..count)
-            .map(|_| Claim { fence: Fence { tid: clock.next(0), attempt: 1 }, spec: Spec::command(["true"]) })
+            .map(|_| {
+                let tid = clock.next(0);
+                Claim { fence: Fence { tid, attempt: 1, owner: tid }, spec: Spec::command(["true"]), fencing_token: 1 }
+            })
             .collect()
     }
 

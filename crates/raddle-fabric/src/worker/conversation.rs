@@ -147,7 +147,8 @@ mod tests {
     const CHAIN: &[u8] = b"{\"chain\":{\"target\":{\"command\":[\"x\"]}}}\n";
 
     fn fence() -> Fence {
-        Fence { tid: Tid::from_u64(1_700_000_000_000_000_000).unwrap(), attempt: 1 }
+        let tid = Tid::from_u64(1_700_000_000_000_000_000).unwrap();
+        Fence { tid, attempt: 1, owner: tid }
     }
 
     fn conversation(may_chain: bool) -> Conversation {

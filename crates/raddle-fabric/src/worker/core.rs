@@ -1,7 +1,7 @@
 //! What a worker decides: which tasks to claim, where they run, what is written of them, when it stops and why it leaves.
 //!
 //! [`Core::on`] takes what has happened and says what to do about it. It does no I/O and reads no clock: `now` is the worker's age. The
-//! service carries the effects out, in their order. Words are in `obey.rs`, the stages of a stop in `stopping.rs`.
+//! service carries the effects out, in their order. Words are in `obey.rs`, the stages of a stop in `stopping.rs`, audits in `audit.rs`.
 //!
 //! Every claim that comes in ends in exactly one of [`Entry::Finish`], [`Entry::Unbegun`], [`Entry::Release`] and [`Effect::Forsake`].
 
@@ -33,6 +33,8 @@ const STARVED_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_STARVED_PAUSE: Duration = Duration::from_secs(30);
 /// After so many in a row a worker that is to leave when it has nothing to do has nothing to do.
 const STARVED_TIMES: u32 = 3;
+/// How often within its lease a worker compares what it holds with what the broker assigns to it.
+const AUDITS_PER_LEASE: u32 = 2;
 /// After an error of the broker, before the next try.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
@@ -88,6 +90,9 @@ pub(super) struct Core {
     /// Since when the agent has not answered.
     away_since: Option<Duration>,
     purge_at: Duration,
+    audit_at: Duration,
+    /// Attempts that the broker assigned to this worker at the last audit, and that it did not hold.
+    pub(super) unknown: HashSet<Fence>,
     effects: Vec<Effect>,
 }
 
@@ -120,6 +125,8 @@ impl Core {
             starved: None,
             away_since: None,
             purge_at: PURGE_EVERY,
+            audit_at: options.lease / AUDITS_PER_LEASE,
+            unknown: HashSet::new(),
             effects: Vec::new(),
             options,
         }
@@ -141,6 +148,7 @@ impl Core {
             }
             Event::Unwritten(error) => self.away(error, now),
             Event::Told { tid, message } => self.obey(tid, message, now),
+            Event::Audited { held, assigned } => self.compare(&held, &assigned),
             Event::LeaseLost => self.lose_lease(),
         }
         self.go_on(now);
@@ -152,6 +160,7 @@ impl Core {
         let idle = self.options.idle_exit.filter(|patience| !patience.is_zero() && self.is_quiet() && !self.paused);
         [
             self.options.only.is_none().then_some(self.purge_at),
+            self.audits().then_some(self.audit_at),
             self.retire_at.filter(|_| !self.retired),
             self.backlog.oldest().map(|since| since + PATIENCE),
             self.stop.deadline(),
@@ -249,9 +258,14 @@ impl Core {
             self.away_since = None;
         }
         match found {
-            Ok(Found::Tasks(claims)) if self.takes_tasks() => self.backlog.push(claims, now),
-            Ok(Found::Tasks(claims)) => {
-                claims.into_iter().for_each(|claim| self.give_back(claim.fence, "its worker takes no tasks"));
+            Ok(Found::Tasks(mut claims)) => {
+                // A server that forgot a claim of this worker gives the same attempt out again. It is under way.
+                claims.retain(|claim| !self.holds(claim.fence));
+                if self.takes_tasks() {
+                    self.backlog.push(claims, now);
+                } else {
+                    claims.into_iter().for_each(|claim| self.give_back(claim.fence, "its worker takes no tasks"));
+                }
             }
             Ok(Found::Nothing) => self.nothing_waits = true,
             Ok(Found::Over) => self.only_done = true,
@@ -390,6 +404,11 @@ impl Core {
         if self.options.only.is_none() && self.purge_at <= now {
             self.purge_at = now + PURGE_EVERY;
             self.act(Effect::Purge);
+        }
+        if self.audits() && self.audit_at <= now {
+            self.audit_at = now + self.options.lease / AUDITS_PER_LEASE;
+            let held = self.held();
+            self.act(Effect::Audit { held });
         }
     }
 

@@ -1,6 +1,6 @@
 //! What can happen to a worker, and what it can do about it.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use raddle_broker::{Claim, Error, Fence, Finish, Result, Started, Verdict};
 use raddle_core::{Control, Tid};
@@ -29,6 +29,8 @@ pub(super) enum Event {
     Unwritten(Error),
     /// A control word, to the worker or to a task.
     Told { tid: Tid, message: Control },
+    /// The broker was asked which attempts it assigns to this worker. These were held when it was asked.
+    Audited { held: Vec<Fence>, assigned: HashSet<Fence> },
     /// Others may have its tasks.
     LeaseLost,
 }
@@ -68,6 +70,15 @@ pub(super) enum Effect {
     Haste,
     /// Remove what has expired.
     Purge,
+    /// Ask the broker which attempts it assigns to this worker, which holds these.
+    Audit {
+        held: Vec<Fence>,
+    },
+    /// Log it.
+    Warn {
+        fence: Fence,
+        message: &'static str,
+    },
     End(Result<End>),
 }
 

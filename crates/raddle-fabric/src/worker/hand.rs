@@ -14,7 +14,7 @@ static NAMED: Mutex<BTreeMap<Tid, TraceId>> = Mutex::new(BTreeMap::new());
 
 /// Notes what was claimed.
 pub(crate) fn take(claims: &[Claim]) {
-    for Claim { fence, spec } in claims.iter().filter(|claim| claim.spec.traceparent.is_some()) {
+    for Claim { fence, spec, .. } in claims.iter().filter(|claim| claim.spec.traceparent.is_some()) {
         let trace = spec.trace(fence.tid, fence.attempt).parent.trace;
         NAMED.lock().unwrap_or_else(PoisonError::into_inner).insert(fence.tid, trace);
     }

@@ -288,7 +288,7 @@ mod tests {
         let haste = Haste::new();
         let keeper = Keeper { broker: Arc::new(Sqlite::in_memory().await.unwrap()), events, pace: haste.pace() };
         let tid = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-        let fences = vec![Fence { tid, attempt: 1 }, Fence { tid, attempt: 2 }];
+        let fences = vec![Fence { tid, attempt: 1, owner: tid }, Fence { tid, attempt: 2, owner: tid }];
         let (path, reason) = (std::path::PathBuf::from("x"), "input/output error".to_owned());
         // As a database answers whose sync has failed: of what was written, and to all that comes after.
         let answers = Mutex::new(vec![

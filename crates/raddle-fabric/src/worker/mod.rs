@@ -16,6 +16,7 @@
 //! What the service does about what it hears is decided in `core`, without I/O or a clock.
 
 mod apart;
+mod audit;
 mod backlog;
 mod bound;
 mod chaining;

@@ -76,7 +76,7 @@ fn beat(mut heart: Box<dyn Heart>, lease: &Lease, vitals: &Vitals, stopped: &mps
                 lease.holds_from(now);
                 leftovers::of_the_dead_meanwhile(&reclaimed);
                 for task in reclaimed {
-                    tracing::warn!(tid = %task.fence.tid, attempt = task.fence.attempt, from = %task.owner, "took a task back");
+                    tracing::warn!(tid = %task.fence.tid, attempt = task.fence.attempt, from = %task.fence.owner, "took a task back");
                 }
             }
             Ok(Pulse::Expired) => return true,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use raddle_broker::Fence;
+use raddle_broker::{Claim, Fence};
 use raddle_core::{
     Exit, Job, Limits, Spec, Target, Trace, frame,
-    job::{ATTEMPT_VARIABLE, TID_VARIABLE},
+    job::{ATTEMPT_VARIABLE, FENCING_TOKEN_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
     manager::Refusal,
     trace::{TRACEPARENT, TRACESTATE},
 };
@@ -25,7 +25,8 @@ use crate::{
 const MAX_FDS: u64 = 1024;
 
 /// What to run, and what it answers on if it is one that answers. The error says how the attempt ends without having begun.
-pub(super) fn of(context: &SlotContext, fence: Fence, spec: Spec) -> Result<(Request, Option<Stream>), Exit> {
+pub(super) fn of(context: &SlotContext, claim: Claim) -> Result<(Request, Option<Stream>), Exit> {
+    let Claim { fence, spec, fencing_token } = claim;
     let options = &context.options;
     let spec = match &options.charter {
         Some(charter) => charter.resolve(spec).map_err(|refusal| refused(fence, &refusal))?,
@@ -45,6 +46,8 @@ pub(super) fn of(context: &SlotContext, fence: Fence, spec: Spec) -> Result<(Req
     let mut env: Vec<(String, String)> = vars.into_iter().collect();
     env.push((TID_VARIABLE.into(), fence.tid.to_string()));
     env.push((ATTEMPT_VARIABLE.into(), fence.attempt.to_string()));
+    env.push((WORKER_VARIABLE.into(), fence.owner.to_string()));
+    env.push((FENCING_TOKEN_VARIABLE.into(), fencing_token.to_string()));
     let (sandbox, cwd) = match place {
         Place::Open => (None, spec.cwd.clone()),
         Place::Asked(sandbox) => (Some(sandbox), spec.cwd.clone()),

@@ -2,14 +2,15 @@
 //! time is waited for between two events: a signal, a word or a lost lease is heard at once whatever the broker does.
 
 use std::{
+    collections::HashSet,
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
-use raddle_broker::{Broker, ClaimRequest, Delivery, Result, Verdict};
-use raddle_core::{Control, Exit, stop::Stage, title};
+use raddle_broker::{Broker, ClaimRequest, Delivery, Fence, Result, TaskFilter, Verdict};
+use raddle_core::{Control, Exit, State, Tid, stop::Stage, title};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -39,7 +40,10 @@ pub(super) struct Service<'a> {
     /// From slots and the ledger: a few for each attempt, so the channel needs no bound.
     events: mpsc::UnboundedReceiver<Event>,
     claiming: Option<Claiming>,
+    /// For what the service itself has asked.
+    tell: mpsc::UnboundedSender<Event>,
     purging: Option<JoinHandle<()>>,
+    auditing: Option<JoinHandle<()>>,
     /// Looks for what others have left in the engine.
     #[cfg(feature = "docker")]
     looking: Option<JoinHandle<()>>,
@@ -80,12 +84,14 @@ impl<'a> Service<'a> {
         Self {
             slots: slots.collect(),
             core,
-            ledger: Ledger::start(Arc::clone(broker), tell, haste.pace()),
+            ledger: Ledger::start(Arc::clone(broker), tell.clone(), haste.pace()),
             errands: Errands::start(Arc::clone(broker), haste.pace()),
             haste,
             events,
             claiming: None,
+            tell,
             purging: None,
+            auditing: None,
             #[cfg(feature = "docker")]
             // The spawner of a warm worker looks once for all its workers.
             looking: options.task_image.clone().filter(|_| !options.grouped).map(|image| {
@@ -172,6 +178,8 @@ impl<'a> Service<'a> {
                 }
                 Effect::Haste => self.haste.begin(),
                 Effect::Purge => self.purge(),
+                Effect::Audit { held } => self.audit(held),
+                Effect::Warn { fence, message } => hand::log!(warn, fence, "{message}"),
                 Effect::End(end) => return Some(end),
             }
         }
@@ -208,6 +216,21 @@ impl<'a> Service<'a> {
         }
     }
 
+    /// Asks the broker which attempts it assigns to this worker. One question at a time: a server that is away answers all of them when it is back.
+    fn audit(&mut self, held: Vec<Fence>) {
+        if self.auditing.as_ref().is_none_or(JoinHandle::is_finished) {
+            let (broker, worker, tell) = (Arc::clone(&self.worker.broker), self.worker.line.tid, self.tell.clone());
+            self.auditing = Some(tokio::spawn(async move {
+                match assigned_to(&*broker, worker).await {
+                    Ok(assigned) => _ = tell.send(Event::Audited { held, assigned }),
+                    Err(error) => {
+                        tracing::debug!(%error, "the broker could not be asked what it assigns to this worker")
+                    }
+                }
+            }));
+        }
+    }
+
     /// Keeps the title and the registry true, and the ledger informed.
     fn show(&mut self) {
         self.ledger.set_busy(self.core.has_more());
@@ -224,8 +247,8 @@ impl<'a> Service<'a> {
 
     async fn close(self, is_hasty: bool) {
         self.worker.line.close();
-        if let Some(purging) = self.purging {
-            purging.abort();
+        for asking in [self.purging, self.auditing].into_iter().flatten() {
+            asking.abort();
         }
         #[cfg(feature = "docker")]
         if let Some(looking) = self.looking {
@@ -271,6 +294,13 @@ fn note(event: &Event) {
         }
         _ => {}
     }
+}
+
+/// The attempts that the broker assigns to a worker.
+async fn assigned_to(broker: &dyn Broker, worker: Tid) -> Result<HashSet<Fence>> {
+    let states = vec![State::Spawning, State::Running];
+    let tasks = broker.tasks(TaskFilter { states, worker: Some(worker), ..TaskFilter::default() }).await?;
+    Ok(tasks.iter().map(|task| Fence { tid: task.tid, attempt: task.attempt, owner: worker }).collect())
 }
 
 pub(super) async fn purge(broker: &dyn Broker) {

@@ -143,11 +143,11 @@ impl Occupant {
     }
 
     async fn attempt(&mut self, claim: Claim, queue: &mut mpsc::UnboundedReceiver<Job>) -> Finish {
-        let Claim { fence, spec } = claim;
+        let Claim { fence, ref spec, .. } = claim;
         leftovers::of_earlier_attempts(&*self.context.broker, fence).await;
         // What it chains is of its trace, unless that says otherwise. Commands do not answer.
         let trace = (!matches!(spec.target, Target::Command(_))).then(|| spec.trace(fence.tid, fence.attempt));
-        let (request, answers_on) = match request::of(&self.context, fence, spec) {
+        let (request, answers_on) = match request::of(&self.context, claim) {
             Ok(order) => order,
             Err(exit) => return ended(fence, exit),
         };

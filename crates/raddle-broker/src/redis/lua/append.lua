@@ -1,8 +1,8 @@
--- Adds to the output of a running attempt. ARGV: task, attempt, stream, the most bytes kept, the bytes.
-local tid, attempt, stream, cap, bytes = unpack(ARGV, FIRST)
+-- Adds to the output of a running attempt. ARGV: task, attempt, owner, stream, the most bytes kept, the bytes.
+local tid, attempt, owner, stream, cap, bytes = unpack(ARGV, FIRST)
 local rec = call('HGET', TASK, tid)
 local f = rec and fields(rec)
-if f and f[2] == attempt and is_active(f) and not is_service(f) then
+if f and f[2] == attempt and f[6] == owner and is_active(f) and not is_service(f) then
   append_output(tid .. ':' .. attempt .. ':' .. stream, bytes, cap)
   ring('log')
 end

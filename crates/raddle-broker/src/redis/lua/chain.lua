@@ -1,16 +1,16 @@
 -- Lets tasks follow a running attempt: they stand aside until that has succeeded. CHAINED has under a task's id what there is of it,
 -- "calls tasks bytes told"; under that and the number of a call what came with it. Nothing of it is known anywhere else.
--- ARGV: task, attempt, what there was of it before ('' for nothing), what there is now, the number of this call, and the tasks, packed.
-local tid, attempt, before, now_is = ARGV[FIRST], ARGV[FIRST + 1], ARGV[FIRST + 2], ARGV[FIRST + 3]
+-- ARGV: task, attempt, owner, what there was of it before ('' for nothing), what there is now, the number of this call, and the tasks, packed.
+local tid, attempt, owner, before, now_is = unpack(ARGV, FIRST, FIRST + 4)
 local rec = call('HGET', TASK, tid)
 local f = rec and fields(rec)
-if not f or not is_active(f) or is_service(f) or f[2] ~= attempt then
+if not f or not is_active(f) or is_service(f) or f[2] ~= attempt or f[6] ~= owner then
   if call('HEXISTS', SPEC, tid) == 0 then return answer('missing') end
   refuse(tid, attempt)
   return answer('stale')
 end
 if (call('HGET', CHAINED, tid) or '') ~= before then return answer('changed') end
-call('HSET', CHAINED, tid, now_is, tid .. ':' .. ARGV[FIRST + 4], ARGV[FIRST + 5])
+call('HSET', CHAINED, tid, now_is, tid .. ':' .. ARGV[FIRST + 5], ARGV[FIRST + 6])
 if not has_flag(f[9], CHAINS) then
   f[9] = int(tonumber(f[9]) + CHAINS)
   call('HSET', TASK, tid, record(f))

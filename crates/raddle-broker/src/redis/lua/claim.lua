@@ -1,7 +1,7 @@
 -- Gives tasks to a worker: the most urgent, then the oldest, over the partitions that it serves.
 -- ARGV: the worker, how many at most, how many partitions the caller knows of, the one task that is asked for or '', and the partitions that
 -- the worker serves.
--- Answers a word and what belongs to it: 'ok' and of each task its id, its attempt and its spec; 'none' and in how many microseconds to look
+-- Answers a word and what belongs to it: 'ok' and of each task its id, its attempt, its fencing token and its spec; 'none' and in how many microseconds to look
 -- again without being woken; 'parts' for a caller that knows of other partitions than there are; 'gone'.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
 local SERVED = FIRST + 4
@@ -136,11 +136,16 @@ for i = 1, #tids do
     changed[2 * n - 1], changed[2 * n] = tid, now_is
     owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
     told[n] = tid .. ':' .. attempt
-    reply[3 * n - 1], reply[3 * n], reply[3 * n + 1] = tid, attempt, spec
-    again[2 * n], again[2 * n + 1] = tid, attempt
+    reply[4 * n - 2], reply[4 * n - 1], reply[4 * n + 1] = tid, attempt, spec
+    again[3 * n - 1], again[3 * n] = tid, attempt
   end
 end
-event(SPAWNING, owner, table.concat(told, ' '), #told)
+-- The fencing token is the id of the event: ids come from the clock, so a server that has forgotten a claim does not give its token out again.
+local s, c = event(SPAWNING, owner, table.concat(told, ' '), #told)
+for n = 1, #told do
+  local token = digits(id_after(s, c, n - 1))
+  reply[4 * n], again[3 * n + 1] = token, token
+end
 call_many('HSET', TASK, changed)
 call_many('ZADD', OWNED, owned)
 return answer(reply, again)

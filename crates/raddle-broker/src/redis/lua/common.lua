@@ -134,12 +134,13 @@ local function count(what, by)
   counts[what] = (counts[what] or 0) + by
 end
 
--- One entry of the log stands for one event of each of its tasks: "tid:attempt tid:attempt …". Their ids follow each other.
+-- One entry of the log stands for one event of each of its tasks: "tid:attempt tid:attempt …". Their ids follow each other. Returns the first.
 local function event(kind, worker, tasks, n, detail)
   if n == 0 then return end
   local s, c = take_ids(n)
   call('XADD', LOG, stream_id(s, c), 'k', kind, 'w', worker, 't', tasks, 'd', detail or '')
   ring('log')
+  return s, c
 end
 
 -- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Flags

@@ -1,10 +1,10 @@
 -- Ends attempts that went well and have chained nothing: nothing is left to decide. ARGV: the most bytes that are kept of one stream of
--- output, and for each attempt seven arguments: task, attempt, report; twice (standard output and error) the kind of what is added to it
+-- output, and for each attempt eight arguments: task, attempt, owner, report; twice (standard output and error) the kind of what is added to it
 -- ('' nothing, 'whole' all of it, 'rest' what comes after what was appended) and the bytes. An attempt that has chained tasks is left as it
 -- is, and answered with 'chained'.
 write_without_memory()
 local cap = ARGV[FIRST]
-local EACH = 7
+local EACH = 8
 local n = (#ARGV - FIRST) / EACH
 local tids = {}
 for i = 1, n do
@@ -30,7 +30,7 @@ for i = 1, n do
   if records[i] and not seen[tid] then
     place, latest, tally, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
   end
-  local is_latest = latest == attempt and (place == 's' or place == 'x') and part ~= '-'
+  local is_latest = latest == attempt and owner == ARGV[a + 2] and (place == 's' or place == 'x') and part ~= '-'
   if is_latest and has_flag(flags, CHAINS) then
     seen[tid] = true
     reply[i] = 'chained'
@@ -48,7 +48,7 @@ for i = 1, n do
     end
     table.insert(ended[owner], told)
     for stream = 0, 1 do
-      local kind, bytes = ARGV[a + 3 + stream * 2], ARGV[a + 4 + stream * 2]
+      local kind, bytes = ARGV[a + 4 + stream * 2], ARGV[a + 5 + stream * 2]
       if kind == 'whole' then
         kept[#kept + 1] = told .. ':' .. stream
         kept[#kept + 1] = bytes
@@ -58,7 +58,7 @@ for i = 1, n do
     end
     k = k + 1
     done[2 * k - 1] = tid
-    done[2 * k] = COMPLETED .. ' 0 ' .. owner .. ' ' .. attempt .. ' ' .. tally .. ' ' .. finished_at .. ' 0\n' .. ARGV[a + 2]
+    done[2 * k] = COMPLETED .. ' 0 ' .. owner .. ' ' .. attempt .. ' ' .. tally .. ' ' .. finished_at .. ' 0\n' .. ARGV[a + 3]
     gone[k], owned[k] = tid, owner .. ':' .. tid
     expiry[2 * k - 1], expiry[2 * k] = int(now_ms + tonumber(ttl)), tid
     if key ~= '' then keys[#keys + 1] = key end

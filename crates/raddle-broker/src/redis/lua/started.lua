@@ -1,19 +1,19 @@
--- Notes that targets have begun. ARGV for each: task, attempt, process. An attempt that is not the latest is passed over.
+-- Notes that targets have begun. ARGV for each: task, attempt, owner, process. An attempt that is not the latest is passed over.
 write_without_memory()
-local n = (#ARGV - FIRST + 1) / 3
+local n = (#ARGV - FIRST + 1) / 4
 local tids = {}
 for i = 1, n do
-  tids[i] = ARGV[FIRST + (i - 1) * 3]
+  tids[i] = ARGV[FIRST + (i - 1) * 4]
 end
 local records = call_many('HMGET', TASK, tids)
 local changed, began, order, seen = {}, {}, {}, {}
 for i = 1, n do
-  local a = FIRST + (i - 1) * 3
+  local a = FIRST + (i - 1) * 4
   local tid = ARGV[a]
   local f = records[i] and not seen[tid] and fields(records[i])
-  if f and f[1] == 's' and f[2] == ARGV[a + 1] then
+  if f and f[1] == 's' and f[2] == ARGV[a + 1] and f[6] == ARGV[a + 2] then
     seen[tid] = true
-    f[1], f[8] = 'x', ARGV[a + 2]
+    f[1], f[8] = 'x', ARGV[a + 3]
     changed[#changed + 1] = tid
     changed[#changed + 1] = record(f)
     if not began[f[6]] then

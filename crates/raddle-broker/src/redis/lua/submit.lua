@@ -1,6 +1,6 @@
 -- Stores tasks, all of them. ARGV: the tasks, packed; then '', or 'again', the finished task that is
 -- submitted once more, and 'dead' if it has to be a dead letter, or 'own' and the worker that is to run the only task: its info and its lease.
--- Answers the ids, and for 'own' the worker and the task that it has; nothing if it is no dead letter.
+-- Answers the ids, and for 'own' the worker, the task that it has and the fencing token; nothing if it is no dead letter.
 local tasks, mode = cmsgpack.unpack(ARGV[FIRST]), ARGV[FIRST + 1]
 local old = mode == 'again' and ARGV[FIRST + 2]
 if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD, old) == 0 then return answer(false) end
@@ -15,13 +15,13 @@ if old and is_new then
     call('HSET', DONE, old, state .. ' 0 ' .. rest)
   end
 end
-local worker = ''
+local worker, token = '', ''
 if mode == 'own' and is_new then
   worker = enter_own(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
   if due_now then
     call('HSET', TASK, due_now, first_record(tasks[1][2], worker))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
-    event(SPAWNING, worker, due_now .. ':1', 1)
+    token = digits(event(SPAWNING, worker, due_now .. ':1', 1))
   end
 end
-return answer({ tids, worker, due_now or '' })
+return answer({ tids, worker, due_now or '', token })

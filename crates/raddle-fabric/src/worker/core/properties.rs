@@ -1,6 +1,6 @@
 //! What holds whatever happens to a core.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use proptest::prelude::*;
 use raddle_core::Word;
@@ -21,6 +21,8 @@ enum Turn {
     Unwritten(u8),
     Told(u8, u8),
     Asked,
+    /// The broker has forgotten one of the claims, or assigns an attempt that was not heard of.
+    Audited(u8),
     LeaseLost,
 }
 
@@ -35,6 +37,7 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
         1 => number().prop_map(Turn::Refused),
         1 => number().prop_map(Turn::Unwritten),
         4 => (number(), number()).prop_map(|(a, b)| Turn::Told(a, b)),
+        2 => number().prop_map(Turn::Audited),
         1 => Just(Turn::Asked),
         1 => Just(Turn::LeaseLost),
     ];
@@ -68,6 +71,8 @@ struct Around {
     begun: u64,
     unsettled: Vec<Fence>,
     hasty: bool,
+    /// How many attempts of task 0 the broker has assigned without the core having heard of them.
+    unheard: u32,
     end: Option<Result<End>>,
 }
 
@@ -86,6 +91,7 @@ impl Around {
             begun: 0,
             unsettled: Vec::new(),
             hasty: false,
+            unheard: 0,
             end: None,
         };
         around.happens(Event::Asked(0));
@@ -120,13 +126,16 @@ impl Around {
                 Effect::Write(Entry::Release(release)) => self.ends(release.fence, "release", true),
                 Effect::Forsake(fence) => self.ends(fence, "forsaken", false),
                 Effect::Haste => assert!(!std::mem::replace(&mut self.hasty, true), "haste begins once"),
-                Effect::Errand(_) | Effect::Purge => {}
+                Effect::Errand(_) | Effect::Purge | Effect::Audit { .. } | Effect::Warn { .. } => {}
                 Effect::End(end) => self.end = Some(end),
             }
         }
     }
 
     fn ends(&mut self, fence: Fence, how: &str, is_written: bool) {
+        if fence.tid == tid(0) {
+            self.fates.entry(fence).or_default();
+        }
         self.fates.get_mut(&fence).expect("only what was claimed ends").push(how.into());
         assert!(!self.slots.contains(&Some(fence)), "it still runs");
         self.unsettled.extend(is_written.then_some(fence));
@@ -214,6 +223,24 @@ impl Around {
                 self.asked += u32::from(whom == tid(1) && matches!(word, Word::Stop | Word::Kill));
                 let message = Control { requeue: what % 2 == 0, ..Control::new(word) };
                 self.happens(Event::Told { tid: whom, message });
+            }
+            Turn::Audited(which) => {
+                let held = self.core.held();
+                let mut assigned: HashSet<Fence> = held.iter().copied().collect();
+                match pick(which, held.len() + 1) {
+                    Some(0) | None => {
+                        self.unheard += 1;
+                        assigned.insert(Fence { attempt: self.unheard, ..fence(0) });
+                        // Only what is assigned twice in a row goes back, and it does.
+                        self.happens(Event::Audited { held: held.clone(), assigned: assigned.clone() });
+                        if self.end.is_none() {
+                            self.happens(Event::Audited { held: self.core.held(), assigned });
+                        }
+                        return;
+                    }
+                    Some(at) => _ = assigned.remove(&held[at - 1]),
+                }
+                self.happens(Event::Audited { held, assigned });
             }
             Turn::Asked => {
                 self.asked += 1;

@@ -14,11 +14,11 @@ pub(super) fn tid(number: u64) -> Tid {
 }
 
 pub(super) fn fence(number: u64) -> Fence {
-    Fence { tid: tid(number), attempt: 1 }
+    Fence { tid: tid(number), attempt: 1, owner: tid(1) }
 }
 
 pub(super) fn claim(number: u64) -> Claim {
-    Claim { fence: fence(number), spec: Spec::command(["true"]) }
+    Claim { fence: fence(number), spec: Spec::command(["true"]), fencing_token: number }
 }
 
 pub(super) fn finish(fence: Fence, exit: Exit) -> Box<Finish> {
@@ -43,7 +43,9 @@ pub(super) fn at(millis: u64) -> Duration {
 }
 
 pub(super) fn options() -> Options {
-    Options { concurrency: 2, grace: GRACE, give_up_after: GIVE_UP_AFTER, ..Options::resident() }
+    // Without audits, which have tests of their own.
+    let lease = Duration::from_secs(1_000_000);
+    Options { concurrency: 2, grace: GRACE, give_up_after: GIVE_UP_AFTER, lease, ..Options::resident() }
 }
 
 pub(super) fn idle(options: Options) -> Core {
@@ -80,6 +82,8 @@ fn brief(effect: &Effect) -> String {
         Effect::Forsake(fence) => format!("forsake {}", number(fence)),
         Effect::Haste => "haste".into(),
         Effect::Purge | Effect::Errand(Errand::Purge) => "purge".into(),
+        Effect::Audit { held } => format!("audit {}", held.len()),
+        Effect::Warn { fence, .. } => format!("warn of {}", number(fence)),
         Effect::End(Ok(End::Left(reason))) => format!("left: {reason:?}"),
         Effect::End(Ok(End::LeaseLost)) => "lease lost".into(),
         Effect::End(Err(error)) => format!("failed: {error}"),
@@ -396,4 +400,57 @@ fn a_worker_whose_words_the_broker_does_not_take_fails() {
     assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
     let refused = Event::Refused { fence: fence(10), error: Error::Closed };
     assert_eq!(does(&mut core, refused, at(30)), "haste, failed: the broker was closed");
+}
+
+/// What the broker answers to an audit, with the tasks that were held then and those that it assigns.
+fn audited(held: &[u64], assigned: &[u64]) -> Event {
+    let fences = |numbers: &[u64]| numbers.iter().map(|number| fence(*number)).collect::<Vec<_>>();
+    Event::Audited { held: fences(held), assigned: fences(assigned).into_iter().collect() }
+}
+
+#[test]
+fn compares_what_it_holds_with_the_broker_twice_in_a_lease() {
+    let lease = at(3000);
+    let mut core = busy(Options { lease, ..options() }, 1);
+    assert!(core.wake_at().is_some_and(|at| at <= lease / 2));
+    assert_eq!(does(&mut core, Event::Time, lease / 2), "audit 1");
+    assert_eq!(does(&mut core, Event::Time, lease / 2), "");
+    assert_eq!(does(&mut core, audited(&[10], &[10]), lease / 2), "");
+    assert_eq!(does(&mut core, Event::Time, lease), "audit 1");
+}
+
+#[test]
+fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
+    let mut core = busy(options(), 2);
+    assert_eq!(does(&mut core, audited(&[10, 11], &[11]), at(2000)), "Kill 0, warn of 10");
+    // The broker refuses the release, and counts it.
+    assert_eq!(ends(&mut core, 0, 10, Exit::Killed, at(2010)), "release 10, claim 1");
+    assert_eq!(settles(&mut core, 10, Some(Verdict::Stale), at(2011)), "");
+}
+
+#[test]
+fn gives_back_an_attempt_that_only_the_broker_knows_of_at_the_second_audit() {
+    let mut core = busy(options(), 1);
+    assert_eq!(does(&mut core, audited(&[10], &[10, 77]), at(2000)), "", "the answer to its claim may be on its way");
+    assert_eq!(does(&mut core, audited(&[10], &[10, 77]), at(4000)), "warn of 77, release 77");
+    assert_eq!(settles(&mut core, 77, AGAIN, at(4001)), "");
+}
+
+#[test]
+fn an_attempt_that_came_or_went_during_an_audit_is_left_alone() {
+    let mut core = busy(options(), 1);
+    // Claimed after the question, and not in the answer.
+    core.on(Event::Claimed(Ok(Found::Tasks(vec![claim(11)]))), at(1500));
+    assert_eq!(does(&mut core, audited(&[10], &[10]), at(2000)), "");
+    // Ended after the answer was made, and its end is being written.
+    ends(&mut core, 0, 10, OK, at(2500));
+    assert_eq!(does(&mut core, audited(&[10, 11], &[10, 11]), at(3000)), "");
+    settles(&mut core, 10, DONE, at(3001));
+    assert_eq!(does(&mut core, audited(&[11], &[11]), at(4500)), "");
+}
+
+#[test]
+fn does_not_begin_an_attempt_twice_that_a_forgetful_server_gives_out_again() {
+    let mut core = busy(options(), 1);
+    assert_eq!(does(&mut core, Event::Claimed(Ok(Found::Tasks(vec![claim(10)]))), at(50)), "claim 1");
 }
