@@ -106,6 +106,7 @@ fn chaos(run: &mut Run) -> Count {
         ("chaos, sqlite, a new plan", "--engine sqlite"),
         ("chaos, redis, the known plan", "--engine redis --seed 1"),
         ("chaos, redis, a new plan", "--engine redis"),
+        ("chaos, redis, a server that forgets", "--engine redis --losses 4"),
     ];
     let mut count = Count::default();
     for (name, args) in campaigns {

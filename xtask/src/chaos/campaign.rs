@@ -68,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<bool, Broken> {
     let mut site = Site::new(options)?;
     let redis = match options.engine {
         Engine::Sqlite => None,
-        Engine::Redis => Some(Redis::start(&mut site)?),
+        Engine::Redis => Some(Redis::start(&mut site, options.losses > 0)?),
     };
     let site = site;
     // Where the engine cannot be used at all, its own message is the best there is.
@@ -183,7 +183,7 @@ impl Campaign<'_> {
         self.monkey.tick(&mut self.fleet, false);
         if let Some(redis) = &mut self.redis {
             redis.tick(false)?;
-            self.fleet.foreign = redis.pid();
+            self.fleet.foreign = redis.pids();
         }
         self.fleet.tick()?;
         thread::sleep(BEAT);
@@ -193,11 +193,11 @@ impl Campaign<'_> {
     /// Ends the fleet, looks who is left, and asks what the broker knows.
     fn gather(&mut self, site: &Site, plan: &Plan) -> Result<Evidence, Broken> {
         self.fleet.disband(LEAVE)?;
-        let server = self.redis.as_ref().and_then(Redis::pid);
+        let servers = self.redis.as_ref().map(Redis::pids).unwrap_or_default();
         let deadline = Instant::now() + LAST_BREATH;
         let survivors = loop {
             let mut left = procs::of_campaign(site.path());
-            left.retain(|one| Some(one.pid) != server);
+            left.retain(|one| !servers.contains(&one.pid));
             if left.is_empty() || Instant::now() > deadline || is_interrupted() {
                 break left;
             }
@@ -251,6 +251,7 @@ impl Campaign<'_> {
             deeds: std::mem::take(&mut self.monkey.deeds),
             survivors,
             remarks: std::mem::take(&mut self.fleet.remarks),
+            forgotten: self.redis.as_ref().map(|redis| redis.forgotten.clone()).unwrap_or_default(),
             garbled,
             clock_offset: ledger::wall() - ledger::now(),
         })

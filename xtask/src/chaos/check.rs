@@ -55,6 +55,8 @@ pub(crate) struct Evidence {
     pub(crate) remarks: Vec<String>,
     /// Tasks whose output was looked at and is not what they wrote.
     pub(crate) garbled: Vec<Tid>,
+    /// When the server wrote what it has forgotten, in nanoseconds since the epoch.
+    pub(crate) forgotten: Vec<Range<u64>>,
     /// What `CLOCK_MONOTONIC` is behind the time of day.
     pub(crate) clock_offset: u64,
 }
@@ -125,6 +127,10 @@ pub(crate) struct Figures {
     /// Tasks of which more than one attempt came to its good end.
     pub(crate) ended_again: usize,
     pub(crate) stale_refused: u64,
+    /// Tasks that were submitted in a moment that the server has forgotten, which is documented.
+    pub(crate) forgotten: usize,
+    /// Attempts that ran beside another because the server had forgotten a claim, which is documented.
+    pub(crate) overlaps: usize,
     /// From the kill of a worker until the broker took the task back, with the server there all the time.
     pub(crate) taken_back: Vec<Duration>,
     /// The same where the server or the way to it was out of order meanwhile: then nobody can take anything back.
@@ -146,9 +152,13 @@ pub(crate) struct Verdict {
 }
 
 pub(crate) fn check(evidence: &Evidence) -> Verdict {
-    let histories = histories(evidence);
+    let mut histories = histories(evidence);
+    let all = histories.len();
+    let is_forgotten = |tid: Tid| evidence.forgotten.iter().any(|time| time.contains(&tid.as_u64()));
+    histories.retain(|tid, history| history.is_stored() || !is_forgotten(*tid));
     let mut verdict = Verdict { figures: Figures::default(), faults: Vec::new() };
     let (figures, faults) = (&mut verdict.figures, &mut verdict.faults);
+    figures.forgotten = all - histories.len();
     for (tid, history) in &histories {
         history.check_end(*tid, figures, faults);
         history.check_log(*tid, faults);
@@ -168,7 +178,12 @@ pub(crate) fn check(evidence: &Evidence) -> Verdict {
     figures.stale_refused = evidence.census.stale_writes;
     reclaims(evidence, &histories, figures);
     taken_from_others(evidence, &histories, figures);
-    faults.extend(evidence.batches.iter().filter_map(torn));
+    if !evidence.forgotten.is_empty() {
+        let is_overlap = |fault: &mut Fault| matches!(fault, Fault::Overlap(..) | Fault::BegunTwice(..));
+        figures.overlaps = faults.extract_if(.., is_overlap).count();
+    } else {
+        faults.extend(evidence.batches.iter().filter_map(torn));
+    }
     faults.extend(miscounted(&evidence.census, figures, &histories));
     faults.extend(evidence.garbled.iter().map(|tid| Fault::Garbled(*tid)));
     faults.extend(evidence.survivors.iter().cloned().map(Fault::Survivor));
@@ -239,6 +254,19 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
 }
 
 impl History<'_> {
+    /// Whether this attempt ran in a moment that the server has forgotten.
+    fn ran_in(&self, attempt: u32, evidence: &Evidence) -> bool {
+        let times = self.attempts.get(&attempt).and_then(|attempt| Some((attempt.begun?.0, attempt.last)));
+        let Some((begun, last)) = times.map(|(a, b)| (a + evidence.clock_offset, b + evidence.clock_offset)) else {
+            return false;
+        };
+        evidence.forgotten.iter().any(|time| time.start <= last && begun <= time.end)
+    }
+
+    fn is_stored(&self) -> bool {
+        self.events.iter().any(|event| event.event == EventKind::Created)
+    }
+
     fn end(&self) -> Option<&Event> {
         self.events.iter().find(|event| event.event.is_terminal()).copied()
     }
@@ -246,7 +274,7 @@ impl History<'_> {
     /// It was stored, it is over, and in the way it should be.
     fn check_end(&self, tid: Tid, figures: &mut Figures, faults: &mut Vec<Fault>) {
         figures.accepted += usize::from(self.is_accepted);
-        if !self.events.iter().any(|event| event.event == EventKind::Created) {
+        if !self.is_stored() {
             faults.push(Fault::NotStored(tid));
             return;
         }
@@ -336,7 +364,9 @@ impl History<'_> {
     fn check_kin(&self, tid: Tid, clock_offset: u64, faults: &mut Vec<Fault>) {
         let Some(end) = self.end() else { return };
         let over = end.at.as_nanosecond() as u64 - clock_offset + CLOCK_SLACK;
-        let kin = self.attempts.get(&end.attempt).and_then(|attempt| attempt.last_kin);
+        // Where two attempts had the number, what is seen may be of the one that did not end the task.
+        let only = self.attempts.get(&end.attempt).filter(|attempt| attempt.begins == 1);
+        let kin = only.and_then(|attempt| attempt.last_kin);
         if let Some(kin) = kin.filter(|kin| *kin > over) {
             faults.push(Fault::Outlived(tid, Duration::from_nanos(kin - over)));
         }
@@ -360,6 +390,8 @@ fn check_chains(
         match (success, &by[..]) {
             (Some(attempt), [only]) if attempt == *only => figures.followed += 1,
             (None, []) => {}
+            // What it chained is a submission, and was forgotten like one.
+            (Some(attempt), []) if history.ran_in(attempt, evidence) => figures.forgotten += 1,
             (Some(_), []) => faults.push(Fault::Unfollowed(*tid)),
             _ => faults.push(Fault::Misfollowed(*tid, success, by)),
         }
@@ -408,7 +440,10 @@ fn worker_stops(deeds: &[Deed]) -> Vec<(u32, Range<u64>)> {
 /// When the server was away, or the way to it was out of order.
 fn outages(deeds: &[Deed]) -> Vec<Range<u64>> {
     let outage = |deed: &Deed| match deed.what {
-        What::KillServer(time) | What::Net(_, time) => Some(deed.at..deed.at + time.as_nanos() as u64),
+        What::KillServer(time)
+        | What::Net(_, time)
+        | What::LosePower { down: time, .. }
+        | What::FailOver { lag: time } => Some(deed.at..deed.at + time.as_nanos() as u64),
         _ => None,
     };
     deeds.iter().filter_map(outage).collect()
@@ -430,7 +465,7 @@ fn reclaims(evidence: &Evidence, histories: &BTreeMap<Tid, History<'_>>, figures
             // What a runner began last before its worker was killed.
             let begun = by_runner.get(runner).into_iter().flatten();
             let Some((_, tid, attempt)) = begun.filter(|(at, ..)| *at < deed.at).max() else { continue };
-            let history = &histories[tid];
+            let Some(history) = histories.get(tid) else { continue };
             let reclaimed =
                 history.events.iter().find(|event| event.event == EventKind::Reclaimed && event.attempt == *attempt);
             // Not there if it had ended, and was recorded.

@@ -110,7 +110,7 @@ pub(crate) struct Fleet<'a> {
     /// Submitters that were killed while they were at it.
     pub(crate) submitters_killed: u32,
     /// A child of this process that somebody else waits for.
-    pub(crate) foreign: Option<u32>,
+    pub(crate) foreign: Vec<u32>,
     queues: &'static str,
     asking: Option<Asking>,
     last_reap: Instant,
@@ -142,7 +142,7 @@ impl<'a> Fleet<'a> {
             ended: Vec::new(),
             remarks: Vec::new(),
             submitters_killed: 0,
-            foreign: None,
+            foreign: Vec::new(),
             queues: "default",
             asking: (options.managers > 0).then_some(asking),
             last_reap: now,
@@ -369,7 +369,7 @@ impl<'a> Fleet<'a> {
         });
         let asking = self.asking.iter().filter_map(|asking| asking.child.as_ref()).map(Child::id);
         let submitters = self.submitters.iter().map(|one| one.child.id());
-        let own: Vec<u32> = up.chain(submitters).chain(asking).chain(self.foreign).collect();
+        let own: Vec<u32> = up.chain(submitters).chain(asking).chain(self.foreign.iter().copied()).collect();
         for pid in procs::children(std::process::id()).into_iter().filter(|pid| !own.contains(pid)) {
             let _ = waitpid(Pid::from_raw(pid as i32), WaitOptions::NOHANG);
         }

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Options { engine, tasks, seed, span, kills, workers, managers, groups, .. } = &options;
+    let Options { engine, tasks, seed, span, kills, losses, workers, managers, groups, .. } = &options;
     println!(
         "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} primes, {groups} of groups",
         engine.name(),
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             let minutes = span.as_secs_f64() / 60.0;
             println!(
                 "chaos: FAILED; the plan again: --engine {} --seed {seed} --tasks {tasks} --kills {kills} \
-                 --minutes {minutes} --workers {workers} --managers {managers} --groups {groups}",
+                 --losses {losses} --minutes {minutes} --workers {workers} --managers {managers} --groups {groups}",
                 engine.name()
             );
             ExitCode::FAILURE

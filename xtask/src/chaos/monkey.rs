@@ -39,6 +39,10 @@ pub(crate) trait Far {
     /// Kills the server; it is started again after so long.
     fn kill_server(&mut self, down: Duration);
     fn trouble(&mut self, trouble: crate::plan::Trouble, time: Duration);
+    /// Kills the server, takes what it wrote lately from its log, and starts it again. Returns whether that could be done.
+    fn lose_power(&mut self, lost: Duration, down: Duration) -> bool;
+    /// Puts a replica in the place of the server that is behind by so much. Returns whether that could be done.
+    fn fail_over(&mut self, lag: Duration) -> bool;
 }
 
 pub(crate) struct Monkey {
@@ -65,6 +69,18 @@ impl Monkey {
             (What::Net(trouble, time), Some(far)) => {
                 far.trouble(trouble, time);
                 return self.note(blow.what, 0, Vec::new());
+            }
+            (What::LosePower { lost, down }, Some(far)) => {
+                return match far.lose_power(lost, down) {
+                    true => self.note(blow.what, 0, Vec::new()),
+                    false => self.missed += 1,
+                };
+            }
+            (What::FailOver { lag }, Some(far)) => {
+                return match far.fail_over(lag) {
+                    true => self.note(blow.what, 0, Vec::new()),
+                    false => self.missed += 1,
+                };
             }
             (What::KillManager, _) => {
                 let hit = self.hit_manager(blow, fleet) || self.hit_one_of_groups(blow, fleet);

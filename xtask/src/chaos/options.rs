@@ -6,7 +6,7 @@ use crate::dice::Dice;
 
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask chaos [--engine sqlite|redis] [--tasks N] [--seed S] [--minutes M] [--kills K]
-                         [--workers W] [--managers M] [--groups G] [--keep] [--release]
+                         [--losses L] [--workers W] [--managers M] [--groups G] [--keep] [--release]
 
 Runs tasks with real processes on a real engine, breaks what can be broken while they run, and then
 checks that none was lost, none ended twice, and nobody is left.
@@ -16,6 +16,8 @@ checks that none was lost, none ended twice, and nobody is left.
   --seed S         the plan: what is broken, when, and whose turn it is; a random one if absent
   --minutes M      how long things are broken, as 0.5 or 20; else what N tasks need
   --kills K        how many kills with -9; else one a second
+  --losses L       how often the Redis server loses its last writes, by a power cut or by a failover to a replica
+                   that lags (0). Tasks that it forgets are counted, and no managers and groups take part
   --workers W      how many worker processes (5), of three slots each
   --managers M     how many primes (1), which spawn what is asked of them, managers with a registry among it
   --groups G       how many managers of the same groups (2): one with two replicas that reads messages, one with
@@ -53,6 +55,8 @@ pub(crate) struct Options {
     /// How long things are broken.
     pub(crate) span: Duration,
     pub(crate) kills: u32,
+    /// How often the server loses its last writes.
+    pub(crate) losses: u32,
     pub(crate) workers: usize,
     pub(crate) managers: usize,
     /// Managers of groups.
@@ -68,7 +72,7 @@ impl Options {
         let mut span = None;
         let mut kills = None;
         let (mut engine, mut tasks, mut workers) = (Engine::Sqlite, 2000, 5);
-        let (mut managers, mut groups, mut keep, mut raddle) = (1, 2, false, None);
+        let (mut managers, mut groups, mut losses, mut keep, mut raddle) = (1, 2, 0, false, None);
         let mut args = args;
         while let Some(arg) = args.next() {
             let arg = arg.into_string().map_err(|_| "an argument is no text")?;
@@ -87,16 +91,24 @@ impl Options {
                 "--seed" => seed = Some(number(&arg, &value()?, 0.0, 2f64.powi(53))? as u64),
                 "--minutes" => span = Some(Duration::from_secs_f64(60.0 * number(&arg, &value()?, 0.01, 10_000.0)?)),
                 "--kills" => kills = Some(number(&arg, &value()?, 0.0, 1e6)? as u32),
+                "--losses" => losses = number(&arg, &value()?, 0.0, 1e6)? as u32,
                 "--workers" => workers = number(&arg, &value()?, 1.0, 100.0)? as usize,
                 "--managers" => managers = number(&arg, &value()?, 0.0, 20.0)? as usize,
                 "--groups" => groups = number(&arg, &value()?, 0.0, 20.0)? as usize,
                 _ => return Err(format!("unknown argument '{arg}'")),
             }
         }
+        if losses > 0 {
+            if engine == Engine::Sqlite {
+                return Err("--losses is for --engine redis: SQLite loses nothing that it has confirmed".into());
+            }
+            // What schedules and messages become when they are forgotten is not judged.
+            (managers, groups) = (0, 0);
+        }
         let span = span.unwrap_or_else(|| Duration::from_secs_f64(f64::from(tasks) / PACE).max(SHORTEST));
         let kills = kills.unwrap_or(span.as_secs() as u32);
         let seed = seed.unwrap_or_else(Dice::random_seed);
-        Ok(Self { engine, tasks, seed, span, kills, workers, managers, groups, keep, raddle })
+        Ok(Self { engine, tasks, seed, span, kills, losses, workers, managers, groups, keep, raddle })
     }
 
     /// Places in the fleet.

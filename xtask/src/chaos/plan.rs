@@ -151,6 +151,15 @@ pub(crate) enum What {
     KillServer(Duration),
     /// The way to the server, for so long.
     Net(Trouble, Duration),
+    /// The server is killed, and loses what it wrote in the last moments.
+    LosePower {
+        lost: Duration,
+        down: Duration,
+    },
+    /// A replica that is behind by so much takes the place of the server.
+    FailOver {
+        lag: Duration,
+    },
 }
 
 #[cfg(test)]
@@ -359,7 +368,12 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
     let killed = (0..kills).map(|_| true);
     // What is not a kill comes on top, one for every three.
     let rest = (0..kills / 3).map(|_| false);
-    killed
+    let at = |dice: &mut Dice, what| {
+        let worker = dice.within(0..options.places() as u64) as usize;
+        let slot = dice.within(0..SECOND) as usize;
+        Blow { at: dice.moment(options.span), worker, slot, what }
+    };
+    let mut blows: Vec<Blow> = killed
         .chain(rest)
         .map(|is_kill| {
             let what = if is_kill {
@@ -382,11 +396,15 @@ fn blows(dice: &mut Dice, options: &Options, kills: u32) -> Vec<Blow> {
                     Gentle::Net => What::Net(trouble(dice), dice.millis(200..3 * SECOND)),
                 }
             };
-            let worker = dice.within(0..options.places() as u64) as usize;
-            let slot = dice.within(0..SECOND) as usize;
-            Blow { at: dice.moment(options.span), worker, slot, what }
+            at(dice, what)
         })
-        .collect()
+        .collect();
+    for loss in 0..options.losses {
+        let (lost, down) = (dice.millis(50..SECOND), dice.millis(0..SECOND));
+        let what = if loss % 2 == 0 { What::LosePower { lost, down } } else { What::FailOver { lag: lost } };
+        blows.push(at(dice, what));
+    }
+    blows
 }
 
 fn trouble(dice: &mut Dice) -> Trouble {
@@ -401,7 +419,16 @@ mod tests {
     fn options(seed: u64, engine: Engine) -> Options {
         let span = Duration::from_secs(60);
         let (workers, managers, groups) = (3, 1, 1);
-        Options { engine, tasks: 5_000, seed, span, kills: 60, workers, managers, groups, keep: false, raddle: None }
+        let (losses, keep, raddle) = (0, false, None);
+        Options { engine, tasks: 5_000, seed, span, kills: 60, losses, workers, managers, groups, keep, raddle }
+    }
+
+    #[test]
+    fn a_server_loses_its_last_writes_in_both_ways() {
+        let plan = Plan::new(&Options { losses: 4, ..options(1, Engine::Redis) });
+        let count = |is_it: fn(What) -> bool| plan.blows.iter().filter(|blow| is_it(blow.what)).count();
+        assert_eq!(count(|what| matches!(what, What::LosePower { .. })), 2);
+        assert_eq!(count(|what| matches!(what, What::FailOver { .. })), 2);
     }
 
     #[test]

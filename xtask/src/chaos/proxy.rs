@@ -24,14 +24,13 @@ pub(crate) struct Proxy {
 }
 
 struct Shared {
-    server: SocketAddr,
     state: Mutex<State>,
     /// The trouble has changed.
     changed: Condvar,
 }
 
-#[derive(Default)]
 struct State {
+    server: SocketAddr,
     trouble: Option<Trouble>,
     /// Counts changes, so that a wait that began in one trouble does not go on in the next.
     turn: u64,
@@ -54,7 +53,17 @@ impl Proxy {
     pub(crate) fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { server, state: Mutex::new(State::default()), changed: Condvar::new() });
+        let state = State {
+            server,
+            trouble: None,
+            turn: 0,
+            is_closed: false,
+            open: HashMap::new(),
+            next: 0,
+            pumps: Vec::new(),
+            hit: 0,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let accepting = {
             let shared = Arc::clone(&shared);
             thread::Builder::new().name("proxy".into()).spawn(move || accept(&listener, &shared))?
@@ -64,6 +73,13 @@ impl Proxy {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Leads to another server from now on. Connections to the one before are over.
+    pub(crate) fn lead_to(&self, server: SocketAddr) {
+        let mut state = self.shared.lock();
+        state.server = server;
+        state.reset_all();
     }
 
     /// Begins a trouble, or ends all.
@@ -114,12 +130,12 @@ impl State {
 
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     for client in listener.incoming() {
-        let trouble = {
+        let (trouble, server) = {
             let state = shared.lock();
             if state.is_closed {
                 return;
             }
-            state.trouble
+            (state.trouble, state.server)
         };
         let Ok(client) = client else { continue };
         if trouble == Some(Trouble::Reset) {
@@ -128,7 +144,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             continue;
         }
         // No server, no connection: the client sees what it would see without a proxy.
-        match TcpStream::connect_timeout(&shared.server, Duration::from_secs(2)) {
+        match TcpStream::connect_timeout(&server, Duration::from_secs(2)) {
             Ok(server) => drop(join(shared, client, server)),
             Err(_) => reset(&client),
         }

@@ -53,6 +53,7 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
     let kills = managers + members + workers + runners + commands + servers + effort.submitters_killed as usize;
     let stops = done(|what| matches!(what, What::StopWorker(_) | What::StopRunner(_)));
     let leaves = done(|what| matches!(what, What::Drain | What::GiveBack));
+    let forgotten = done(|what| matches!(what, What::LosePower { .. } | What::FailOver { .. }));
     let nets = done(|what| matches!(what, What::Net(..)));
     let mut rows = vec![
         ("broken for, then settled in", format!("{:.0?}, {:.0?}", effort.breaking, effort.settling)),
@@ -61,6 +62,9 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
         ("… of managers that were spawned or have groups, processes of groups", format!("{managers}, {members}")),
         ("… of submitters at work", effort.submitters_killed.to_string()),
         ("… of the server", servers.to_string()),
+        ("moments that the server forgot, by power cuts and failovers", forgotten.to_string()),
+        ("… tasks submitted then and forgotten, as documented", figures.forgotten.to_string()),
+        ("… attempts whose number was given out twice, as documented", figures.overlaps.to_string()),
         ("stopped past the lease", stops.to_string()),
         ("workers told to leave", leaves.to_string()),
         ("troubles of the network", nets.to_string()),
@@ -98,6 +102,9 @@ fn rows(effort: &Effort, deeds: &[Deed], figures: &Figures, faults: &[Fault]) ->
     // What an engine does not have is not counted.
     let of_servers = [
         "… of the server",
+        "moments that the server forgot, by power cuts and failovers",
+        "… tasks submitted then and forgotten, as documented",
+        "… attempts whose number was given out twice, as documented",
         "troubles of the network",
         "… connections that they hit",
         "… with the server or the way to it out of order",

@@ -54,9 +54,33 @@ impl Server {
         // Every write is synced before it is answered, so that a kill takes nothing that was answered.
         command.args(["--bind", "127.0.0.1", "--port", &self.address.port().to_string()]);
         command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"]);
+        // A log that is written anew could not be cut.
+        command.args(["--auto-aof-rewrite-percentage", "0", "--repl-diskless-sync-delay", "0"]);
         command.args(["--maxmemory-policy", "noeviction", "--dir"]).arg(&self.folder);
         self.child = Some(command.stdout(log.try_clone()?).stderr(log).spawn()?);
         Ok(())
+    }
+
+    /// How long its log is.
+    pub(crate) fn log_size(&self) -> Option<u64> {
+        Some(self.log()?.metadata().ok()?.len())
+    }
+
+    /// Forgets what was written after the log was that long. The server must not run.
+    pub(crate) fn cut_log(&self, size: u64) -> io::Result<()> {
+        let log = self.log().ok_or(io::ErrorKind::NotFound)?;
+        File::options().write(true).open(log)?.set_len(size)
+    }
+
+    /// Forgets everything. The server must not run.
+    pub(crate) fn clear(&self) {
+        let _ = std::fs::remove_dir_all(self.folder.join("appendonlydir"));
+    }
+
+    /// The file that it appends to: that with the highest number.
+    fn log(&self) -> Option<PathBuf> {
+        let files = self.folder.join("appendonlydir").read_dir().ok()?.flatten().map(|entry| entry.path());
+        files.filter(|path| path.to_string_lossy().ends_with(".incr.aof")).max()
     }
 
     /// Waits until it answers.

@@ -91,6 +91,24 @@ fn what_is_good_has_no_fault_and_is_counted() {
 }
 
 #[test]
+fn a_task_that_the_server_has_forgotten_is_lost_only_outside_of_that_moment() {
+    let forget = |evidence: &mut Evidence, moment: Range<u64>| {
+        evidence.events.retain(|event| event.tid != tid(2));
+        evidence.census.completed = 2;
+        evidence.forgotten.push(moment);
+    };
+    let mut evidence = good();
+    forget(&mut evidence, tid(2).as_u64()..tid(3).as_u64());
+    // The claim of the first was forgotten too, and given out again under its number.
+    evidence.lines.push(line(1, 1, Mark::Begin, 12 * SECOND));
+    let verdict = check(&evidence);
+    assert_eq!(verdict.faults, []);
+    assert_eq!((verdict.figures.forgotten, verdict.figures.overlaps), (1, 1));
+    let found = faults(|evidence| forget(evidence, tid(3).as_u64()..tid(4).as_u64()));
+    assert!(found.contains(&Fault::NotStored(tid(2))), "{found:?}");
+}
+
+#[test]
 fn what_could_not_be_taken_back_for_an_outage_is_counted_apart() {
     let mut evidence = good();
     let kill = evidence.deeds[0].at;
