@@ -9,10 +9,8 @@ use std::{
 use async_trait::async_trait;
 use raddle_core::Tid;
 
-use super::{claims::Claims, direct::Direct, heart::Pacemaker, link::Link};
-use crate::{
-    Call, Check, ClaimRequest, Error, Fence, Heart, Leases, Own, Proxy, Reply, Result, Tasks, Url, doubt::Doubts,
-};
+use super::{direct::Direct, heart::Pacemaker, link::Link};
+use crate::{Call, Check, Error, Heart, Leases, Proxy, Reply, Result, Url, doubt::Doubts};
 
 /// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
 /// whoever serves there then.
@@ -21,7 +19,6 @@ pub struct Remote {
     link: Mutex<Option<Arc<Link>>>,
     /// Held while a connection is made, so that calls which find none share one.
     connecting: tokio::sync::Mutex<()>,
-    claims: Arc<Claims>,
     doubts: Doubts,
     direct: Option<Arc<Direct>>,
 }
@@ -50,7 +47,6 @@ impl Remote {
             path: path.into(),
             link: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
-            claims: Arc::default(),
             doubts: Doubts::default(),
             direct,
         }
@@ -69,7 +65,7 @@ impl Remote {
         if let Some(link) = present() {
             return Ok(link);
         }
-        let link = Arc::new(Link::open(&self.path, Arc::clone(&self.claims)).await?);
+        let link = Arc::new(Link::open(&self.path).await?);
         *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&link));
         Ok(link)
     }
@@ -96,39 +92,6 @@ impl Remote {
     async fn ask_agent(&self, call: &Call) -> Result<Reply> {
         Ok(self.link().await?.call(call).await?.take())
     }
-
-    async fn claim_for(&self, request: ClaimRequest) -> Result<Reply> {
-        let owner = request.owner;
-        if self.claims.is_in_doubt(owner) {
-            self.settle(owner).await?;
-        }
-        let _claiming = self.claims.claiming().await;
-        let reply = match self.ask(Call::Claim { request }).await {
-            Err(Error::NotFound(gone)) if gone == owner => {
-                self.claims.left(owner);
-                return Err(Error::NotFound(owner));
-            }
-            reply => reply?,
-        };
-        // Nothing is awaited from here on: who is given the claims has them in the books.
-        if let Reply::Claim(claims) = &reply {
-            self.claims.given(owner, claims);
-        }
-        Ok(reply)
-    }
-
-    /// Gives back what this worker was given by an agent that could not tell it.
-    async fn settle(&self, owner: Tid) -> Result<()> {
-        let Some(_settling) = self.claims.settling() else { return Ok(()) };
-        let suspects = self.tasks(Claims::suspects(owner)).await?;
-        let lost = self.claims.lost(suspects.iter().map(|task| Fence { tid: task.tid, attempt: task.attempt, owner }));
-        if !lost.is_empty() {
-            tracing::warn!(worker = %owner, tasks = lost.len(), "an agent ended before it had handed over what it had claimed");
-            self.release(lost).await?;
-        }
-        self.claims.settled(owner);
-        Ok(())
-    }
 }
 
 /// What is more than to ask.
@@ -136,34 +99,12 @@ impl Remote {
 impl Proxy for Remote {
     async fn call(&self, call: Call) -> Result<Reply> {
         match call {
-            Call::SubmitOwn { .. } => {
-                let reply = self.ask(call).await?;
-                if let Reply::SubmitOwn(Own { worker: Some(owner), claim: Some(claim), .. }) = &reply {
-                    self.claims.given(*owner, std::slice::from_ref(claim));
-                }
-                Ok(reply)
-            }
-            Call::Claim { request } => self.claim_for(request).await,
             Call::Finish { batch } => {
-                let fences: Vec<Fence> = batch.iter().map(|finish| finish.fence).collect();
                 let send = async |batch| match self.ask(Call::Finish { batch }).await? {
                     Reply::Finish(verdicts) => Ok(verdicts),
                     _ => Err(Error::Closed),
                 };
-                let verdicts = self.doubts.finish(self, batch, send).await?;
-                self.claims.over(fences);
-                Ok(Reply::Finish(verdicts))
-            }
-            Call::Release { batch } => {
-                let fences: Vec<Fence> = batch.iter().map(|release| release.fence).collect();
-                let reply = self.ask(Call::Release { batch }).await?;
-                self.claims.over(fences);
-                Ok(reply)
-            }
-            Call::Deregister { worker, .. } => {
-                let reply = self.ask(call).await?;
-                self.claims.left(worker);
-                Ok(reply)
+                Ok(Reply::Finish(self.doubts.finish(self, batch, send).await?))
             }
             Call::Health {} => {
                 let mut reply = self.ask(call).await?;

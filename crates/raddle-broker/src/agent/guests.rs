@@ -141,7 +141,7 @@ impl Guest {
                 _ if self.is_known(broker, *of).await? == Some(true) => {}
                 _ => return Err(foreign()),
             },
-            // To find what it was given by an agent that could not tell it.
+            // To compare what it holds with what the broker assigns to it.
             Call::Tasks { filter: TaskFilter { worker: Some(worker), .. } } => {
                 self.check_worker(broker, *worker).await?;
             }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use raddle_core::{Tid, frame::encode};
+use raddle_core::frame::encode;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
@@ -20,7 +20,6 @@ use tokio::{
 };
 
 use super::{
-    claims::Claims,
     protocol::{BUSY, GREETING, MAX_ANSWER, MAX_REQUEST, Malformed, ToClient, ToServer, Welcome, check_greeting},
     socket,
     wire::{Broken, Inbox, Outbox, stalled},
@@ -49,7 +48,6 @@ pub(super) struct Link {
 struct Shared {
     path: PathBuf,
     table: Mutex<Table>,
-    claims: Arc<Claims>,
 }
 
 #[derive(Default)]
@@ -63,24 +61,20 @@ struct Table {
 struct Pending {
     /// `None` when its caller is gone.
     reply: Option<oneshot::Sender<Result<Unread>>>,
-    /// The worker that claims with it, or gives back what it has not seen.
-    owner: Option<Tid>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 enum Order {
     /// A frame, and who is to know that it has gone out whole: before that nobody can have acted on it.
     Send(Vec<u8>, Option<Arc<AtomicBool>>),
-    /// Nobody waits for these claims of a worker any more.
-    GiveBack(Tid, Vec<Release>),
+    /// No caller waits for these claims any more.
+    GiveBack(Vec<Release>),
 }
 
 /// An answer that nobody has looked at. If it holds claims, dropping it gives them back.
 pub(super) struct Unread {
     reply: Option<Reply>,
-    claimer: Option<Tid>,
     orders: mpsc::UnboundedSender<Order>,
-    claims: Arc<Claims>,
 }
 
 /// A call that is waited for. Dropping it cancels the call.
@@ -91,14 +85,14 @@ struct Waiting<'a> {
 
 impl Link {
     /// Connects to the agent at `path`.
-    pub(super) async fn open(path: &Path, claims: Arc<Claims>) -> Result<Self> {
+    pub(super) async fn open(path: &Path) -> Result<Self> {
         let late = || Error::AgentGone { path: path.into(), reason: "it did not greet in time".into() };
         let deadline = Instant::now() + CONNECT_PATIENCE;
         let stream = connect(path, deadline).await?;
         let peer = stream.peer_cred().map_err(|error| socket::unreachable(path, &error))?;
         socket::check_server(path, peer.uid())?;
         let (welcome, inbox, stream) = timeout_at(deadline, greet(path, stream)).await.map_err(|_| late())??;
-        let shared = Arc::new(Shared { path: path.into(), table: Mutex::default(), claims });
+        let shared = Arc::new(Shared { path: path.into(), table: Mutex::default() });
         let (orders, queue) = mpsc::unbounded_channel();
         let driver = Driver { shared: Arc::clone(&shared), queue, next_errand: u64::MAX, orders: orders.downgrade() };
         // It ends with the connection, or when nobody is left who could give it an order.
@@ -131,8 +125,7 @@ impl Link {
         let busy = || self.shared.gone("too many calls are under way");
         let permit = timeout(ANSWER_PATIENCE, Arc::clone(&self.permits).acquire_owned()).await.map_err(|_| busy())?;
         let (reply, answer) = oneshot::channel();
-        let owner = if let Call::Claim { request } = call { Some(request.owner) } else { None };
-        self.shared.enter(id, Pending { reply: Some(reply), owner, _permit: permit.ok() })?;
+        self.shared.enter(id, Pending { reply: Some(reply), _permit: permit.ok() })?;
         let waiting = Waiting { link: self, id };
         let sent = Arc::new(AtomicBool::new(false));
         // Refused only by a connection that is over, which has answered what was entered.
@@ -173,11 +166,12 @@ impl Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        let (Some(claimer), Some(Reply::Claim(claims))) = (self.claimer, self.reply.take()) else { return };
+        let Some(Reply::Claim(claims)) = self.reply.take() else { return };
         let release = |claim: Claim| Release { fence: claim.fence, reason: "its claimer stopped waiting".into() };
         let back: Vec<Release> = claims.into_iter().map(release).collect();
-        if !back.is_empty() && self.orders.send(Order::GiveBack(claimer, back)).is_err() {
-            self.claims.doubt(claimer);
+        if !back.is_empty() {
+            // Where the connection is over, their worker finds that it holds none of them, and gives them back.
+            let _ = self.orders.send(Order::GiveBack(back));
         }
     }
 }
@@ -247,7 +241,7 @@ impl Driver {
                 },
                 order = self.queue.recv(), if !leaving => match order {
                     Some(Order::Send(frame, sent)) => outbox.push(frame, sent),
-                    Some(Order::GiveBack(owner, back)) => outbox.push(self.errand(owner, back), None),
+                    Some(Order::GiveBack(back)) => outbox.push(self.errand(back), None),
                     None => leaving = true,
                 },
                 written = outbox.write(&mut to), if !outbox.is_empty() => {
@@ -259,11 +253,10 @@ impl Driver {
     }
 
     /// A call that nobody waits for.
-    fn errand(&mut self, owner: Tid, back: Vec<Release>) -> Vec<u8> {
+    fn errand(&mut self, back: Vec<Release>) -> Vec<u8> {
         let id = self.next_errand;
         self.next_errand -= 1;
-        let pending = Pending { reply: None, owner: Some(owner), _permit: None };
-        self.shared.table().calls.insert(id, pending);
+        self.shared.table().calls.insert(id, Pending { reply: None, _permit: None });
         encode(&ToServer::Call { id, call: Call::Release { batch: back } })
     }
 
@@ -277,20 +270,11 @@ impl Driver {
             }
         };
         let Some(pending) = self.shared.table().calls.remove(&id) else { return Ok(()) };
-        let Pending { reply, owner, _permit } = pending;
-        let is_errand = id > self.next_errand;
+        let Pending { reply, _permit } = pending;
         let answer = match outcome {
-            // When nobody is left to send it back, nobody is left who could have claimed either.
-            Some(Ok(reply)) => self.orders.upgrade().map(|orders| {
-                let claimer = owner.filter(|_| !is_errand);
-                Ok(Unread { reply: Some(reply), claimer, orders, claims: Arc::clone(&self.shared.claims) })
-            }),
-            Some(Err(error)) => {
-                if is_errand && let Some(owner) = owner {
-                    self.shared.claims.doubt(owner);
-                }
-                Some(Err(error))
-            }
+            // Without a handle that could send it back there is no caller that could have claimed either.
+            Some(Ok(reply)) => self.orders.upgrade().map(|orders| Ok(Unread { reply: Some(reply), orders })),
+            Some(Err(error)) => Some(Err(error)),
             None => None,
         };
         // Where the caller is gone, dropping the answer gives back what is in it.
@@ -301,20 +285,12 @@ impl Driver {
     }
 }
 
-/// Whoever waits is told, and whoever may have been given something unheard is in doubt.
+/// Callers that wait get an error: their `reply` is dropped.
 impl Drop for Driver {
     fn drop(&mut self) {
         let mut table = self.shared.table();
         table.gone.get_or_insert_with(|| "the connection is closed".into());
-        let calls = std::mem::take(&mut table.calls);
-        drop(table);
-        calls.values().filter_map(|pending| pending.owner).for_each(|owner| self.shared.claims.doubt(owner));
-        self.queue.close();
-        while let Ok(order) = self.queue.try_recv() {
-            if let Order::GiveBack(owner, _) = order {
-                self.shared.claims.doubt(owner);
-            }
-        }
+        table.calls.clear();
     }
 }
 

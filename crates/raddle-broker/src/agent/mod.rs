@@ -12,7 +12,6 @@
 //! | `serving.rs` | [`Serving`]: an agent beside what else its process does |
 //! | `client.rs`, `link.rs` | [`Remote`]: the traits; one connection |
 //! | `direct.rs` | the engine itself, for a client that is to go on without the agent |
-//! | `claims.rs` | what this process was given, for when an answer is lost |
 //! | `heart.rs` | a worker's lease, over a connection of its own |
 //!
 //! **What goes back.** A caller that drops its future sends a cancel; the server drops the broker's future, and what that had taken goes
@@ -21,10 +20,9 @@
 //!
 //! - Written to the socket, and never read by a client that was killed. The claim's owner is registered, and its lease, which nobody
 //!   renews any more, runs out: the task is taken back like any other of a dead worker.
-//! - Never written by a server that was killed after the engine had committed the claim. The owner lives, and would be thought to have the
-//!   task for ever. So the client keeps account of what it was given (`claims.rs`), and releases the rest before its next claim.
+//! - Never written by a server that was killed after the engine had committed the claim. Its worker compares what it holds with what the broker
+//!   assigns to it, twice within its lease, and gives back what it knows nothing of.
 
-mod claims;
 mod client;
 mod direct;
 mod guests;

@@ -59,6 +59,8 @@ async fn a_guest_that_is_a_worker_works() {
     let tid = submit(&*host).await;
     let fence = guest.claim(request(owner, SOON)).await.unwrap()[0].fence;
     assert_eq!(fence, Fence { tid, attempt: 1, owner });
+    let held = guest.tasks(TaskFilter { worker: Some(owner), ..TaskFilter::default() }).await.unwrap();
+    assert_eq!(held.iter().map(|task| task.tid).collect::<Vec<_>>(), [tid]);
     guest.started(vec![Started { fence, pid: Some(7) }]).await.unwrap();
     guest.append_output(fence, Stream::Stdout, b"out".to_vec()).await.unwrap();
     host.control(tid, "status".parse().unwrap()).await.unwrap();
@@ -174,25 +176,4 @@ async fn a_guest_does_not_speak_for_others() {
     assert_refused(guest.put(QueueName::Task(tid, Port::CtrlOut), vec!["{}".into()]).await, "answers");
     assert_eq!(state(&*host, tid).await, State::Spawning);
     assert_eq!(host.workers().await.unwrap().len(), 2);
-}
-
-/// What is lost with an agent is found by its owner, and seen by nobody else.
-#[tokio::test]
-async fn a_guest_gives_back_what_it_was_never_told_of() {
-    let (mut served, host) = hosted().await;
-    let guest = remote(served.path()).await;
-    let owner = guest.register(one_shot(), LEASE).await.unwrap();
-    let waiting = {
-        let guest = guest.clone();
-        tokio::spawn(async move { guest.claim(request(owner, LEASE)).await })
-    };
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    served.stop();
-    assert!(waiting.await.unwrap().unwrap_err().is_retryable());
-    // As an agent does that is killed before it has answered.
-    let tid = submit(&*host).await;
-    host.claim(request(owner, SOON)).await.unwrap();
-    served.resume_with(Engine::Sqlite, options());
-    let claims = guest.claim(request(owner, SOON)).await.unwrap();
-    assert_eq!(claims[0].fence, Fence { tid, attempt: 2, owner });
 }
