@@ -2,9 +2,12 @@
 
 use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
 
+use async_trait::async_trait;
+use raddle_core::QueueName;
+
 #[cfg(feature = "redis")]
 use crate::redis;
-use crate::{Broker, Result, agent, sqlite};
+use crate::{Broker, Error, Result, agent, sqlite};
 
 /// Where a broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,37 @@ pub async fn connect(url: &Url) -> Result<Arc<dyn Broker>> {
         #[cfg(feature = "redis")]
         Url::Redis(address) => Arc::new(redis::Redis::open((**address).clone()).await?),
     })
+}
+
+/// A stream that other programs write to, whose entries become messages of a queue.
+#[async_trait]
+pub trait StreamSource: Send {
+    /// Waits some seconds for entries, and moves those that are there to the queue, in one step: each once, however many do this. Returns how many,
+    /// when they are durable.
+    async fn transfer(&mut self) -> Result<u64>;
+}
+
+/// Opens a stream of the server at `url`, whose entries are to become messages of `queue`.
+pub async fn open_stream(url: &Url, stream: &str, queue: QueueName) -> Result<Box<dyn StreamSource>> {
+    match url {
+        #[cfg(feature = "redis")]
+        Url::Redis(address) => Ok(Box::new(redis::RedisStream::open((**address).clone(), stream, queue).await?)),
+        _ => {
+            let (place, reason) =
+                (url.to_string(), format!("has no streams, so that there is no '{stream}' for {queue}"));
+            Err(Error::Refused { place, reason, fix: "use redis://HOST:PORT".into() })
+        }
+    }
+}
+
+impl Url {
+    /// Whether [`open_stream`] can open streams there.
+    pub fn has_streams(&self) -> bool {
+        #[cfg(feature = "redis")]
+        return matches!(self, Self::Redis(_));
+        #[cfg(not(feature = "redis"))]
+        false
+    }
 }
 
 impl Url {

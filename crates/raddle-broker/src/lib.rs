@@ -28,7 +28,7 @@ use raddle_core::bytes;
 pub use broker::{
     Broker, Call, Heart, Leases, Log, Messages, Output, Proxy, Queries, Registry, Reply, Schedules, Tasks,
 };
-pub use connect::{ParseUrlError, Url, connect};
+pub use connect::{ParseUrlError, StreamSource, Url, connect, open_stream};
 pub use error::{Error, Result};
 pub use request::*;
 pub use schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView};

@@ -33,6 +33,7 @@ mod record;
 mod registry;
 mod schedules;
 mod script;
+mod stream_source;
 mod submit;
 mod summary;
 mod target;
@@ -57,6 +58,7 @@ use link::Link;
 use reader::Readers;
 use target::Target;
 
+pub(crate) use stream_source::RedisStream;
 pub use url::Address;
 
 /// A broker on a Redis server.

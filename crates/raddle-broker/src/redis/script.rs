@@ -46,6 +46,7 @@ scripts! {
     SUBMIT = "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";
     TELL = "tell.lua";
+    TRANSFER = "transfer.lua";
     WORDS = "words.lua";
 }
 

@@ -62,3 +62,22 @@ async fn a_database_number_is_refused_by_a_cluster() {
     let error = refusal(&format!("redis://127.0.0.1:{}", server.port)).await;
     assert!(error.is_retryable() && error.to_string().contains("CLUSTERDOWN"), "{error}");
 }
+
+/// One script acknowledges an entry and stores it, and a script reaches one slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_read_where_the_namespace_is_and_refused_elsewhere() {
+    let cluster = Cluster::start();
+    let (owner, _) = cluster.owner("orders");
+    let url = |namespace: &str| format!("redis://127.0.0.1:{}/0?namespace={namespace}", cluster.nodes[owner].port);
+    let queue: raddle_core::QueueName = "stream:orders".parse().unwrap();
+    let open_stream = async |namespace: &str| {
+        raddle_broker::open_stream(&url(namespace).parse().unwrap(), "orders", queue.clone()).await
+    };
+    let refused = open_stream("x").await.err().unwrap().to_string();
+    assert!(refused.contains("use ?namespace=orders"), "{refused}");
+    let mut stream = open_stream("orders").await.unwrap();
+    cluster.nodes[owner].ask(&["XADD", "orders", "*", "message", "one"]);
+    assert_eq!(tokio::time::timeout(SOON, stream.transfer()).await.unwrap().unwrap(), 1);
+    let taken = open(&url("orders")).await.unwrap().take(queue.clone(), 9, Duration::ZERO).await.unwrap();
+    assert_eq!(taken.iter().map(|message| message.body.as_str()).collect::<Vec<_>>(), ["one"]);
+}

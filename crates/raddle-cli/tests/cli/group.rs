@@ -5,6 +5,7 @@ mod hang;
 mod keys;
 mod log;
 mod stop;
+mod streams;
 mod upkeep;
 
 use std::{

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
+use raddle_broker::Url;
 use raddle_core::{CapSet, QueueName, Span, schedule::is_slug, spec::DEFAULT_QUEUE};
 
-use super::{Process, Work};
+use super::{Process, Work, pump::stream_of};
 
 /// Why groups cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +110,9 @@ fn check_worker(worker: &Work, path: &str) -> Result {
     for (number, source) in worker.sources.iter().enumerate() {
         let path = format!("{path}.sources[{number}]");
         free(&path, source)?;
+        if stream_of(source) == Some("") {
+            return Err(mistake(path, "it names no stream: write its key, as in 'stream:orders'"));
+        }
         if worker.sources[..number].contains(source) {
             return Err(mistake(path, format_args!("'{source}' is named twice: once is enough")));
         }
@@ -132,6 +136,25 @@ fn check_worker(worker: &Work, path: &str) -> Result {
     if let Some(event) = worker.event() {
         let key = |path: &str| path.strip_prefix("target.").unwrap_or(path).to_owned();
         event.validate().map_err(|error| mistake(format!("{path}.{}", key(&error.path)), error.reason))?;
+    }
+    Ok(())
+}
+
+/// Refuses streams as sources where there are none.
+pub(super) fn check_streams(processes: &[Process], url: &Url) -> Result {
+    if url.has_streams() {
+        return Ok(());
+    }
+    for process in processes {
+        for (worker, work) in process.workers.iter().enumerate() {
+            if let Some(source) = work.sources.iter().position(|source| stream_of(source).is_some()) {
+                let path = format!("process.{}.worker[{worker}].sources[{source}]", process.name);
+                let reason = format!(
+                    "streams are Redis's, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
+                );
+                return Err(mistake(path, reason));
+            }
+        }
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     Mistake, Process,
-    check::check,
+    check::{check, check_streams},
     invocation::is_shared,
     offers::unoffered_routine,
     service::Service,
@@ -177,6 +177,7 @@ impl Manager {
         if !is_shared(&options.url) {
             return Err(ManagerError::Memory);
         }
+        check_streams(&options.processes, &options.url)?;
         if options.program.program == Path::new(PROGRAM)
             && let Some(mistake) = unoffered_routine(&options.processes, &broker.workers().await?)
         {

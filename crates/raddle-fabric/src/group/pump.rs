@@ -1,6 +1,9 @@
 //! From messages to tasks: every message of a source becomes one task for each worker that has it as a source, and is gone, in one step of the
 //! broker. So nothing is lost and nothing doubled, however many managers do this, and whenever one is killed.
 //!
+//! The entries of a Redis stream that other programs write to are such messages too: a source `stream:NAME` is the queue of this name, and
+//! [`transfer_stream`] moves the entries there.
+//!
 //! Messages are looked at before it is looked who wants them: whoever was made known before a message was written has it.
 //!
 //! What goes wrong is in the way of nothing else. A message that cannot be the task of a worker, because it is too large or because what the
@@ -9,7 +12,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Conversion, Error, Letter, Message, Messages, Peek, Result, Submit};
+use raddle_broker::{Broker, Conversion, Error, Letter, Message, Messages, Peek, Result, Submit, Url, open_stream};
 use raddle_core::{QueueName, Spec, Tid};
 use tokio::time::{Instant, sleep};
 
@@ -26,22 +29,44 @@ const LEFT_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5
 /// Converts the messages of a source, for ever. A step that is under way when this is dropped is taken or not.
 pub(super) async fn pump(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else { return };
-    let mut pump = Pump::new(&*broker, queue, source);
-    let mut said = None;
+    let mut pump = Pump::new(&*broker, queue, source.clone());
+    let mut logged = None;
     loop {
-        match pump.turn().await {
-            Ok(()) => said = None,
-            Err(error) => {
-                let words = error.to_string();
-                // Once, and not with every try.
-                if said.as_ref() != Some(&words) {
-                    tracing::error!(source = pump.source, %error, "messages cannot be made tasks yet");
-                }
-                said = Some(words);
-                sleep(ERROR_PAUSE).await;
-            }
-        }
+        let turn = pump.turn().await;
+        pause_after_error(&source, turn, &mut logged).await;
     }
+}
+
+/// The name of the stream whose entries a source is made of, if it is made of such.
+pub(super) fn stream_of(source: &str) -> Option<&str> {
+    source.strip_prefix("stream:")
+}
+
+/// Moves the entries of a stream to the queue of its source, for ever. What is read and not moved when this is dropped is left to the next that does so.
+pub(super) async fn transfer_stream(url: Url, source: String) {
+    let (Some(stream), Ok(queue)) = (stream_of(&source), source.parse::<QueueName>()) else { return };
+    let (mut opened, mut logged) = (None, None);
+    loop {
+        let turn = match &mut opened {
+            None => open_stream(&url, stream, queue.clone()).await.map(|stream| opened = Some(stream)),
+            Some(stream) => stream.transfer().await.map(drop),
+        };
+        pause_after_error(&source, turn, &mut logged).await;
+    }
+}
+
+/// Logs an error once, and not with every try, and pauses before the next.
+async fn pause_after_error(source: &str, turn: Result<()>, logged: &mut Option<String>) {
+    let Err(error) = turn else {
+        *logged = None;
+        return;
+    };
+    let words = error.to_string();
+    if logged.as_ref() != Some(&words) {
+        tracing::error!(source, %error, "messages cannot be made tasks yet");
+    }
+    *logged = Some(words);
+    sleep(ERROR_PAUSE).await;
 }
 
 /// One source, and how far it was looked at.

@@ -27,7 +27,7 @@ use super::{
     invocation::{mark_every, template},
     member::KILLED,
     overdue,
-    pump::pump,
+    pump::{pump, stream_of, transfer_stream},
     say::{log_kill, say},
     standing::{Standing, Standings, follow},
 };
@@ -317,6 +317,9 @@ impl Service {
 
     /// Tells the core what has happened, and does what it says. `gone` is who has ended just now.
     fn act(&mut self, event: Event, gone: Option<(u32, Gone)>) {
+                if stream_of(source).is_some() {
+                    self.tasks.spawn(transfer_stream(self.options.url.clone(), source.clone()));
+                }
         let now = self.now();
         let effects = self.core.on(event, now);
         self.carry_out(effects, gone);
