@@ -44,6 +44,11 @@ impl Brake {
         std::mem::take(self).steps > 0
     }
 
+    /// What they died of may be over: the next is launched at once. If it dies, the pauses go on from where they were.
+    pub fn release(&mut self) {
+        self.until = Duration::ZERO;
+    }
+
     /// Until when nothing is launched.
     pub fn holds_until(&self, now: Duration) -> Option<Duration> {
         (self.steps > 0 && now < self.until).then_some(self.until)

@@ -1,5 +1,7 @@
 //! `raddle queue`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use raddle_core::{Span, queue_name::QueueArg};
 
@@ -35,13 +37,22 @@ pub(crate) enum QueueCommand {
     #[command(after_help = "Examples:
   raddle queue write jobs 'first' 'second'
   date | raddle queue write jobs -
+  raddle queue write jobs --file order.json --file other.json
+  raddle queue write jobs --lines < names.txt
+  raddle queue write jobs --lines --file names.txt
   raddle queue write T1837025672140161024.ctrl_in STOP")]
     Write {
         /// The queue
         queue: QueueArg,
-        /// The messages; - is standard input, as one message
-        #[arg(value_name = "MESSAGE", default_value = "-", hide_default_value = true)]
+        /// The messages; - is standard input, as one message. Without any, and without --file, standard input
+        #[arg(value_name = "MESSAGE")]
         messages: Vec<String>,
+        /// Write what is in this file, as one message; - is standard input. Can be given more than once
+        #[arg(long, value_name = "FILE")]
+        file: Vec<PathBuf>,
+        /// Write each line of what is read as a message of its own. Empty lines are skipped
+        #[arg(long)]
+        lines: bool,
     },
     /// Move messages to another queue, in one step
     #[command(

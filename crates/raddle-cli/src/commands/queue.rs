@@ -1,7 +1,9 @@
 //! `raddle queue`: any queue, by its name.
 
 use std::{
+    fs,
     io::{self, Read},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -39,7 +41,9 @@ pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
             let queue = tid::resolve_queue(&*broker, queue).await?;
             show(context, &queues::peek(&*broker, &queue, amount.max()).await?)
         }
-        QueueCommand::Write { queue, messages } => write(context, queue, messages).await,
+        QueueCommand::Write { queue, messages, file, lines } => {
+            write(context, queue, bodies(messages, &file, lines)?).await
+        }
         QueueCommand::Move { from, to, amount } => {
             let broker = context.onlooker().await?;
             let (from, to) = (tid::resolve_queue(&*broker, from).await?, tid::resolve_queue(&*broker, to).await?);
@@ -95,17 +99,48 @@ async fn put_back(broker: &dyn Broker, queue: &QueueName, taken: &[Message], fai
     }
 }
 
-async fn write(context: &Context, queue: QueueArg, messages: Vec<String>) -> Outcome {
-    let bodies = messages.into_iter().map(body).collect::<Outcome<Vec<_>>>()?;
+async fn write(context: &Context, queue: QueueArg, bodies: Vec<String>) -> Outcome {
     let broker = context.broker().await?;
     let queue = tid::resolve_queue(&*broker, queue).await?;
-    let written = queues::write(&*broker, &queue, bodies).await?;
-    if written.is_empty() {
+    let mut written = Vec::new();
+    // Others wait for the broker meanwhile.
+    for bodies in bodies.chunks(PAGE as usize) {
+        written.extend(queues::write(&*broker, &queue, bodies.to_vec()).await?);
+    }
+    if written.is_empty() && !bodies.is_empty() {
         let list = "'raddle worker list' shows those there are";
         return Err(Failure::Usage(format!("no live worker reads {queue}: {list}")));
     }
     let (records, lines): (Vec<Value>, Vec<String>) = written.iter().map(told).unzip();
     context.show(&records, || lines.concat())
+}
+
+/// The messages that are given and those that are read, in this order.
+fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<Vec<String>> {
+    if messages.is_empty() && files.is_empty() {
+        messages.push(STDIN.into());
+    }
+    let split = |text: String| match lines {
+        true => text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect(),
+        false => vec![text],
+    };
+    let mut bodies = Vec::new();
+    for message in messages {
+        match message.as_str() {
+            STDIN => bodies.extend(split(body(message)?)),
+            _ => bodies.push(message),
+        }
+    }
+    for file in files {
+        let text = match file.to_str() {
+            Some(STDIN) => body(STDIN.into())?,
+            _ => without_last_newline(
+                fs::read_to_string(file).or_usage_at(format_args!("cannot read {}", file.display()))?,
+            ),
+        };
+        bodies.extend(split(text));
+    }
+    Ok(bodies)
 }
 
 fn told(written: &Written) -> (Value, String) {
@@ -198,10 +233,14 @@ fn body(given: String) -> Outcome<String> {
     }
     let mut text = String::new();
     io::stdin().lock().read_to_string(&mut text).or_usage_at("cannot read standard input")?;
+    Ok(without_last_newline(text))
+}
+
+fn without_last_newline(mut text: String) -> String {
     if text.ends_with('\n') {
         text.pop();
     }
-    Ok(text)
+    text
 }
 
 fn show(context: &Context, messages: &[Message]) -> Outcome {

@@ -150,6 +150,9 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
             }
         }
     };
+    if let (Some(member), Ok(ended)) = (&member, &ended) {
+        member.begun(ended.tasks);
+    }
     watched.close().await;
     // Last of all: what the worker ran may have asked it until its end.
     if let Some(serving) = serving {

@@ -465,6 +465,57 @@ fn processes_are_recycled_by_count_and_the_rest_stays() {
     down(&world, manager);
 }
 
+/// A task is what it was submitted as. That is said, where it is not what the file says any more.
+#[test]
+fn what_waits_when_a_file_changes_is_said_to_run_what_the_file_said() {
+    let world = World::new();
+    let file = |word: &str| {
+        format!(
+            "[process.mail]\n[[process.mail.worker]]\nslug = 'mail'\nsources = ['orders']\n\
+             command = ['sh', '-c', 'echo {word} $(cat) >> done']\n"
+        )
+    };
+    let manager = up(&world, &file("old"));
+    world.raddle(["group", "off", "mail"]).ok();
+    world.raddle(["queue", "write", "orders", "1", "2"]).ok();
+    let waiting = || world.list(&["group", "list"])[0]["waiting"].clone();
+    until("two wait", || waiting() == 2);
+    // One that was submitted by hand runs what it says, and that is no news.
+    let by_hand = world.submit(&["--queue", "mail", "--", "true"]);
+    down(&world, manager);
+    let manager = up(&world, &file("new"));
+    let said = manager.stderr();
+    let of_old = r#"slug="mail" tasks=2 runs={"command":["sh","-c","echo old $(cat) >> done"]}"#;
+    assert!(said.contains("run what it said then") && said.contains(of_old), "{said}");
+    assert_eq!(said.matches("run what it said then").count(), 1, "{said}");
+    world.raddle(["queue", "write", "orders", "3"]).ok();
+    world.raddle(["group", "on", "mail"]).ok();
+    until("all are done", || lines(&world, "done").len() == 3);
+    assert_eq!(lines(&world, "done"), ["new 3", "old 1", "old 2"]);
+    world.raddle(["wait", &by_hand]).ok();
+    down(&world, manager);
+    let manager = up(&world, &file("new"));
+    assert!(!down(&world, manager).contains("run what it said then"));
+}
+
+/// Tasks that are over faster than anybody looks: a process counts for itself.
+#[test]
+fn no_process_begins_more_tasks_than_max_tasks() {
+    let world = World::new();
+    // All of them wait when it begins.
+    let tids = world.submit(&["--queue", "a", "--array", "1-40", "--", "true"]);
+    let file = "[process.a]\nmax_tasks = 3\njitter = 0.5\nrestart = 'never'\nconcurrency = 4\n[[process.a.worker]]\nslug = 'a'\n";
+    let manager = up(&world, file);
+    world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
+    let mut of_worker = std::collections::BTreeMap::<String, u32>::new();
+    for tid in tids.lines() {
+        *of_worker.entry(world.task(tid)["worker"].to_string()).or_default() += 1;
+    }
+    assert!(of_worker.values().all(|tasks| *tasks <= 3), "{of_worker:?}");
+    let said = down(&world, manager);
+    assert!(!said.contains("ended by itself") && !said.contains("processes die as soon as"), "{said}");
+}
+
 #[test]
 fn a_routine_that_no_program_offers_is_refused_and_found_by_doctor() {
     let world = World::new();

@@ -20,6 +20,28 @@ fn messages_are_written_peeked_and_read_in_order() {
 }
 
 #[test]
+fn lines_and_files_are_written_as_messages() {
+    let world = World::new();
+    world.file("one", "two\nlines\n");
+    world.file("other", "{\"n\": 2}");
+    world.raddle(["queue", "write", "q", "--file", "one", "--file", "other"]).ok();
+    world.raddle_with_input(&["queue", "write", "q", "--lines"], b"a\n\nb\n").ok();
+    world
+        .raddle_with_input(&["queue", "write", "q", "a text", "--lines", "--file", "one", "--file", "-"], b"c\nd")
+        .ok();
+    let read = world.raddle(["queue", "read", "q", "--json", "--all"]).ok().json();
+    let bodies: Vec<&str> = read.as_array().unwrap().iter().map(|message| message["body"].as_str().unwrap()).collect();
+    assert_eq!(bodies, ["two\nlines", "{\"n\": 2}", "a", "b", "a text", "two", "lines", "c", "d"]);
+    // More than are written in one step.
+    let many: Vec<String> = (0..2500).map(|number| number.to_string()).collect();
+    world.file("many", many.join("\n"));
+    assert_eq!(world.raddle(["queue", "write", "q", "--lines", "--file", "many"]).ok().lines().len(), 2500);
+    assert_eq!(world.raddle(["queue", "read", "q", "--all"]).ok().lines(), many);
+    assert_eq!(world.raddle_with_input(&["queue", "write", "q", "--lines"], b"").ok().text(), "");
+    world.raddle(["queue", "write", "q", "--file", "none"]).code(2).says("cannot read none: ");
+}
+
+#[test]
 fn messages_are_moved_counted_and_deleted() {
     let world = World::new();
     world.raddle(["queue", "write", "from", "a", "b", "c"]).ok();

@@ -44,13 +44,18 @@ fn sockets(world: &World) -> usize {
 /// A world whose broker is a Redis server of its own. The server is gone with the world, or before.
 pub(crate) fn on_redis() -> (World, Started) {
     let world = World::new();
-    let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
-                  --appendonly yes --save '' >server.log";
-    let server = world.start_bash(server);
+    let server = serve_redis(&world);
     let url = format!("redis+unix:{}?namespace=cli", world.path().join("redis.sock").display());
     world.file("raddle.toml", format!("queue_url = '{url}'\n"));
     until("it answers", || world.raddle(["status"]).code == 0);
     (world, server)
+}
+
+/// Starts the Redis server of a world, on what it has kept.
+pub(crate) fn serve_redis(world: &World) -> Started {
+    let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
+                  --appendonly yes --save '' >server.log";
+    world.start_bash(server)
 }
 
 pub(crate) fn end(server: Started) {

@@ -135,14 +135,19 @@ impl Child {
         self.killed.map(|at| at + KILL_WITHIN)
     }
 
+    /// Whether it has begun as many tasks as it was to.
+    pub(super) fn is_spent(&self) -> bool {
+        self.bounds.tasks.is_some_and(|most| self.tasks >= most)
+    }
+
     /// Whether it should make room for another, and why.
     pub(super) fn recycle(&self, now: Duration) -> Option<Why> {
         let Phase::Ready { .. } = self.phase else { return None };
-        let Recycle { tasks, age, rss, .. } = self.bounds;
+        let Recycle { age, rss, .. } = self.bounds;
         if self.outdated {
             return Some(Why::Outdated);
         }
-        if tasks.is_some_and(|most| self.tasks >= most) {
+        if self.is_spent() {
             return Some(Why::Tasks);
         }
         if rss.is_some_and(|most| self.rss >= most) {

@@ -146,6 +146,7 @@ impl Core {
                 of_group.for_each(|child| child.outdated = true);
             }
             Event::Patience(group, policy) => self.group(group).stop_like(policy),
+            Event::Restored => self.groups.iter_mut().for_each(Group::release),
             Event::Stop => self.stop(now),
         }
     }
@@ -187,7 +188,12 @@ impl Core {
         let (seat, ready) = (child.seat, child.ready_since());
         let group = &mut self.groups[seat.group.0];
         group.vacate(seat.number);
-        let why = if let Phase::Stopping { why, .. } = child.phase { Some(why) } else { None };
+        let why = match child.phase {
+            Phase::Stopping { why, .. } => Some(why),
+            // It keeps to its bound by itself, and has left before it was seen that it had reached it.
+            Phase::Ready { .. } if end == End::Well && child.is_spent() => Some(Why::Tasks),
+            _ => None,
+        };
         let end = match why {
             // It did as it was told, however it did.
             Some(Why::Asked | Why::Tasks | Why::Age | Why::Rss | Why::Outdated) => return,

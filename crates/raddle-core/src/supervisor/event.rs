@@ -45,6 +45,8 @@ pub enum Event {
     Renew(GroupId),
     /// From now on those of a group that are to end are stopped like this. Who stops already goes on as it was told.
     Patience(GroupId, StopPolicy),
+    /// What all children need is there again, after it was away: those that are held back are tried at once.
+    Restored,
     /// Everybody is to stop, or to stop faster.
     Stop,
 }

@@ -129,6 +129,12 @@ impl Group {
         self.seats.iter_mut().filter(|seat| !seat.taken).for_each(|seat| *seat = Place::default());
     }
 
+    /// Holds nobody back, until the next dies.
+    pub(super) fn release(&mut self) {
+        self.trouble.brake.release();
+        self.seats.iter_mut().for_each(|seat| seat.trouble.brake.release());
+    }
+
     pub(super) fn stop_like(&mut self, policy: StopPolicy) {
         self.policy.stop = policy;
         if self.stop.stage() == Stage::Running {

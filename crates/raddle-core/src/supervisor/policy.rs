@@ -65,7 +65,7 @@ pub enum Restart {
 /// When a child is replaced although nothing is wrong with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Recycle {
-    /// After so many tasks.
+    /// After so many tasks: no more than these, with or without [`jitter`](Self::jitter).
     pub tasks: Option<u64>,
     /// At this age.
     pub age: Option<Duration>,
@@ -78,12 +78,13 @@ pub struct Recycle {
 impl Recycle {
     /// The bounds of one child.
     pub(super) fn for_child(self, number: u64) -> Self {
-        let factor = 1.0 + self.jitter * (2.0 * unit_interval(number) - 1.0);
-        let scale = |bound: u64| ((bound as f64 * factor) as u64).max(1);
+        let chance = unit_interval(number);
+        let factor = 1.0 + self.jitter * (2.0 * chance - 1.0);
+        let scale = |bound: u64, factor: f64| ((bound as f64 * factor) as u64).max(1);
         Self {
-            tasks: self.tasks.map(scale),
+            tasks: self.tasks.map(|tasks| scale(tasks, 1.0 - self.jitter * chance)),
             age: self.age.map(|age| age.mul_f64(factor)),
-            rss: self.rss.map(scale),
+            rss: self.rss.map(|rss| scale(rss, factor)),
             jitter: 0.0,
         }
     }

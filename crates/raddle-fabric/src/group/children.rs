@@ -92,6 +92,11 @@ impl Children {
         self.kept.get(&id).is_some_and(|kept| kept.paused)
     }
 
+    /// How many attempts one has begun.
+    pub(super) fn begun(&self, id: ChildId) -> Option<u64> {
+        self.kept.get(&id).map(|kept| kept.page.begun())
+    }
+
     pub(super) fn pid_of(&self, id: ChildId) -> Option<u32> {
         self.kept.get(&id).map(|kept| kept.pid)
     }

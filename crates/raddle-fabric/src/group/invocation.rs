@@ -51,6 +51,7 @@ pub(super) fn template(
         every: mark_every(process),
         execution_timeout: on.map(|worker| (worker.slug.clone(), worker.execution_timeout)).collect(),
         shutdown_timeout: process.shutdown_timeout,
+        max_tasks: process.max_tasks,
         startup: process.startup.clone(),
         shutdown: process.shutdown.clone(),
     };

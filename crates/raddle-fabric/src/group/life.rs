@@ -11,10 +11,12 @@ use raddle_core::{
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
+    task::JoinSet,
 };
 
 use super::{
     Mistake, Process,
+    backlog::log_outdated,
     check::{check, check_streams},
     invocation::is_shared,
     offers::unoffered_routine,
@@ -50,6 +52,8 @@ pub struct Options {
     pub words: Vec<OsString>,
     /// How long others wait after its last sign of life before they take it for gone.
     pub lease: Duration,
+    /// Whether each SIGTERM and SIGINT to this process is a request to stop.
+    pub signals: bool,
 }
 
 /// A registered manager, not running yet.
@@ -68,6 +72,7 @@ pub struct Builder {
     name: String,
     processes: Vec<Process>,
     url: Option<String>,
+    signals: bool,
 }
 
 /// Looks at a manager from outside. Clones look at the same one.
@@ -145,7 +150,8 @@ impl Options {
     /// A manager of these processes, each of which is this program.
     pub fn new(url: Url, processes: Vec<Process>) -> Self {
         let program = Template { program: PROGRAM.into(), args: vec!["raddle".into()], env: Vec::new() };
-        Self { name: kind::GROUP.into(), processes, file: None, url, program, words: Vec::new(), lease: LEASE }
+        let (name, words) = (kind::GROUP.into(), Vec::new());
+        Self { name, processes, file: None, url, program, words, lease: LEASE, signals: false }
     }
 
     fn info(&self) -> WorkerInfo {
@@ -168,7 +174,7 @@ impl Options {
 impl Manager {
     /// Begins to describe one.
     pub fn builder() -> Builder {
-        Builder { name: kind::GROUP.into(), processes: Vec::new(), url: None }
+        Builder { name: kind::GROUP.into(), processes: Vec::new(), url: None, signals: true }
     }
 
     /// Enters a manager into the broker's registry.
@@ -189,6 +195,9 @@ impl Manager {
             leave(&broker, line.tid, Some(error.to_string())).await;
             return Err(error);
         }
+        if let Err(error) = log_outdated(&*broker, &options.processes).await {
+            tracing::warn!(%error, "what waits for its workers could not be looked at");
+        }
         let shown = watch::Sender::new(Snapshot::default());
         Ok(Self { broker, options, line, shown })
     }
@@ -203,10 +212,15 @@ impl Manager {
         Handle(self.shown.subscribe())
     }
 
-    /// Keeps its processes until it is asked to stop. Then they are stopped, in stages; each further request goes to the next.
+    /// Keeps its processes until it is asked to stop, by `shutdown`, or by a signal as [`Builder::signals`] says. Then they are stopped, in stages; each further request goes to the next.
     pub async fn run(self, shutdown: Shutdown) -> Result<Ended, ManagerError> {
         let Self { broker, options, line, shown } = self;
         let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
+        // It ends with this manager.
+        let mut signals = JoinSet::new();
+        if options.signals {
+            signals.spawn(stop_on_signals(shutdown.clone()).map_err(ManagerError::Signals)?);
+        }
         // It ends with this manager. Its processes fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(&broker, options.clone(), line, suspended, shown, &shutdown);
@@ -226,6 +240,10 @@ impl Manager {
                         }
                         // It is to stop, and its processes with it.
                         Ok(None) => service.line.lost = false,
+                        // A server that is away comes back, unless the URL says for how long that is believed.
+                        Err(error @ raddle_broker::Error::Unreachable { .. }) if !gives_up(&options.url) => {
+                            tracing::error!(%error, "the broker is away: it is tried again until it is there");
+                        }
                         // Its processes may be more patient, and have something to finish: they are stopped in stages, as by anybody.
                         Err(error) => {
                             tracing::error!(%error, "it cannot register anew, and stops");
@@ -242,6 +260,25 @@ impl Manager {
         leave(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
         end.map(|()| Ended { started, killed }).map_err(ManagerError::from)
     }
+}
+
+/// Asks to stop with each SIGTERM and SIGINT, for ever.
+fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            shutdown.request();
+        }
+    })
+}
+
+/// Whether a URL says after how long a server that is away is taken for gone.
+fn gives_up(url: &Url) -> bool {
+    url.secret().is_some_and(|url| url.contains("give_up_after="))
 }
 
 /// Says what its workers and triggers are. `manager` is its id, if it is registered.
@@ -278,11 +315,23 @@ impl Builder {
         self
     }
 
+    /// Whether each SIGTERM and SIGINT to this process is a request to stop, while the manager runs. They are, unless this says otherwise: for a program
+    /// that sees to signals itself.
+    pub fn signals(mut self, signals: bool) -> Self {
+        self.signals = signals;
+        self
+    }
+
     /// Opens the broker, and enters the manager into its registry.
     pub async fn register(self) -> Result<Manager, ManagerError> {
         let url = self.url.or_else(|| std::env::var("QUEUE_URL").ok()).unwrap_or_default();
         let program = std::env::current_exe().ok().map(|path| path.display().to_string());
-        let options = Options { name: self.name, file: program, ..Options::new(url.parse()?, self.processes) };
+        let options = Options {
+            name: self.name,
+            file: program,
+            signals: self.signals,
+            ..Options::new(url.parse()?, self.processes)
+        };
         check(&options.processes)?;
         if !is_shared(&options.url) {
             return Err(ManagerError::Memory);

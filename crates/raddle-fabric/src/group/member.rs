@@ -44,6 +44,8 @@ pub(super) struct Charge {
     pub(super) execution_timeout: BTreeMap<String, Span>,
     /// How long what was cancelled may take.
     pub(super) shutdown_timeout: Span,
+    /// How many attempts it begins at most.
+    pub(super) max_tasks: Option<u64>,
     pub(super) startup: Vec<String>,
     pub(super) shutdown: Vec<String>,
 }
@@ -98,7 +100,8 @@ impl Member {
     pub fn bind(&self, options: Options) -> Options {
         let by_queue = self.charge.execution_timeout.iter().map(|(queue, span)| (queue.clone(), span.0)).collect();
         let within = self.charge.shutdown_timeout.0;
-        let bound = Bound { by_queue, overtime: Some(within), marks: Some(Arc::clone(&self.page)) };
+        let (max_tasks, marks) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
+        let bound = Bound { by_queue, overtime: Some(within), max_tasks, marks };
         // What is left of it is for giving back what was cancelled, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
         let Charge { parent, paused, .. } = self.charge;

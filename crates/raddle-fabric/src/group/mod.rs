@@ -19,6 +19,7 @@
 //! | `evidence.rs`, `overdue.rs` | what a process is doing, before it is killed; those of its tasks that have taken too long |
 //! | `standing.rs` | what is wanted of each worker, kept in the broker |
 //! | `pump.rs` | messages of sources become tasks |
+//! | `backlog.rs` | what tasks that wait will run, where a file has changed |
 //! | `trigger.rs` | triggers become schedules that are marked as the manager's |
 //! | `view.rs` | what people see of groups, and do to them |
 //! | `service.rs`, `say.rs` | the loop; what it says |
@@ -28,6 +29,7 @@
 //! Who is started, replaced and stopped is decided in [`raddle_core::supervisor`]. A manager is itself a task: it has an id, an entry in the
 //! registry, control queues and a title. Its processes are workers like all others, bound to queues by their slugs.
 
+mod backlog;
 mod check;
 mod children;
 mod evidence;

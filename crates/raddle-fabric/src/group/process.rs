@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use raddle_core::{
     Limits, Retry, Schedule, Span, Spec, Target,
-    schedule::{Cron, Missed},
+    schedule::{Cron, Missed, SCHEDULE_KEY},
     spec::{Isolation, Reserved},
     stop::StopPolicy,
     supervisor::{Braking, GroupId, PARALLEL, Policy, Recycle, Restart},
@@ -316,6 +316,11 @@ impl Work {
         let (name, task) = (self.slug.clone(), self.event()?);
         Some(Schedule { name, every, cron, timezone, start: None, missed, lifetime, jitter, paused: false, task })
     }
+}
+
+/// Whether a task was made of an event: a message, or a due time of a trigger.
+pub(super) fn is_event(task: &Spec) -> bool {
+    task.metadata.contains_key(SOURCE) || task.metadata.contains_key(SCHEDULE_KEY)
 }
 
 /// The task that is made of a message. A command has it as its input; a function as its arguments: an object by their names, a list in their

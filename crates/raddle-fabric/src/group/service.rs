@@ -55,6 +55,8 @@ pub(super) struct Service {
     off: Vec<BTreeSet<String>>,
     /// Whether it is known what is wanted.
     is_known: bool,
+    /// How often the broker was away, and is there again.
+    returns: u64,
     /// Whether its processes are to take nothing for now, also those that are yet to come.
     paused: bool,
     broker: Arc<dyn Broker>,
@@ -114,6 +116,7 @@ impl Service {
             line,
             off: options.processes.iter().map(slugs).collect(),
             is_known: false,
+            returns: 0,
             paused: false,
             broker: Arc::clone(broker),
             wanted,
@@ -218,6 +221,11 @@ impl Service {
             }
             Heard::News(_, News::Begun) => {}
             Heard::News(id, News::Gone(gone)) => {
+                // One that has begun all that it may has left by itself.
+                if let Some(tasks) = self.children.begun(id) {
+                    let now = self.now();
+                    self.core.note(Event::Measured { child: id, tasks, rss: None }, now);
+                }
                 let pid = self.children.forget(id).unwrap_or_default();
                 if self.core.asked() > 0 && gone == Gone::Code(KILLED.into()) {
                     self.killed += 1;
@@ -284,6 +292,10 @@ impl Service {
         let wanted = self.wanted.borrow_and_update().clone();
         let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
+        if std::mem::replace(&mut self.returns, wanted.returns) != wanted.returns {
+            // Whoever could not be started without the broker is started now.
+            events.push(Event::Restored);
+        }
         for (number, process) in self.options.processes.iter().enumerate() {
             let group = GroupId(number);
             let is_off = |slug: &str| wanted.get(slug).is_some_and(|standing| !standing.on);
@@ -305,6 +317,9 @@ impl Service {
             let workers = self.options.processes.iter().flat_map(|process| &process.workers);
             let sources: BTreeSet<&String> = workers.flat_map(|worker| &worker.sources).collect();
             for source in sources {
+                if stream_of(source).is_some() {
+                    self.tasks.spawn(transfer_stream(self.options.url.clone(), source.clone()));
+                }
                 self.tasks.spawn(pump(Arc::clone(&self.broker), source.clone()));
             }
         }
@@ -317,9 +332,6 @@ impl Service {
 
     /// Tells the core what has happened, and does what it says. `gone` is who has ended just now.
     fn act(&mut self, event: Event, gone: Option<(u32, Gone)>) {
-                if stream_of(source).is_some() {
-                    self.tasks.spawn(transfer_stream(self.options.url.clone(), source.clone()));
-                }
         let now = self.now();
         let effects = self.core.on(event, now);
         self.carry_out(effects, gone);

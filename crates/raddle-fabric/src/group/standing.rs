@@ -58,6 +58,8 @@ pub(super) struct Standings {
     of: BTreeMap<String, Standing>,
     messages: Vec<(String, Message)>,
     last: u64,
+    /// How often the broker was away, and is there again.
+    pub(super) returns: u64,
 }
 
 fn queue() -> QueueName {
@@ -264,16 +266,19 @@ pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<S
 
 /// Tells of every change, for ever.
 pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<Standings>) {
-    let mut after = 0;
+    let (mut after, mut returns, mut is_away) = (0, 0, false);
     loop {
         let found = async {
-            let known = Standings::read(&*broker).await?;
+            let mut known = Standings::read(&*broker).await?;
+            returns += u64::from(std::mem::take(&mut is_away));
+            known.returns = returns;
             after = known.last.max(after);
             let _ = tell.send(known);
             broker.look(Peek { queue: queue(), after, max: 1, wait: WAIT }).await
         };
         if let Err(error) = found.await {
             tracing::error!(%error, "what is wanted of workers cannot be read");
+            is_away = true;
             sleep(ERROR_PAUSE).await;
         }
     }

@@ -12,6 +12,8 @@ pub struct Bound {
     pub by_queue: BTreeMap<String, Duration>,
     /// How long what has taken too long may take to end before it is killed; else as long as whatever is told to end.
     pub overtime: Option<Duration>,
+    /// How many attempts the worker begins at most before it leaves. Unlike `Options::max_tasks`, it does not make a one-shot worker of one.
+    pub max_tasks: Option<u64>,
     /// Where it is noted by when what runs has to be over, for those who keep this worker alive.
     pub marks: Option<Arc<MarkPage>>,
 }

@@ -226,7 +226,7 @@ impl Core {
 
     /// How many attempts it may still begin.
     fn left(&self) -> Option<u64> {
-        self.options.max_tasks.map(|max| max.saturating_sub(self.begun))
+        self.options.most_tasks().map(|max| max.saturating_sub(self.begun))
     }
 
     /// Whether it has begun all that it may.

@@ -176,7 +176,7 @@ impl Worker {
             killed += closed.killed;
             let tasks = *self.begun.borrow();
             let ended = |reason| Ended { tasks, reason, killed };
-            let is_spent = self.options.max_tasks.is_some_and(|max| max <= tasks);
+            let is_spent = self.options.most_tasks().is_some_and(|max| max <= tasks);
             match end {
                 Ok(End::Left(reason)) => {
                     if !(self.own && has_ended_task) {

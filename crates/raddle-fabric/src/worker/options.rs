@@ -80,6 +80,11 @@ impl Options {
         self.concurrency.max(1) as usize
     }
 
+    /// How many attempts it begins at most.
+    pub(super) fn most_tasks(&self) -> Option<u64> {
+        self.max_tasks.into_iter().chain(self.bound.max_tasks).min()
+    }
+
     /// Whether it is there for one task alone.
     pub(super) fn is_for_one(&self) -> bool {
         self.only.is_some() || self.max_tasks == Some(1)

@@ -138,6 +138,20 @@ async fn run() -> Outcome {
     Ok(())
 }
 
+/// Until somebody sends a signal.
+async fn signalled() -> Outcome {
+    let manager = builder().register().await?;
+    let up = is_up(&manager);
+    let keeping = tokio::spawn(manager.run(Shutdown::new()));
+    assert!(up.await, "it is up");
+    write("lingers", "[1000]").await?;
+    exists("begun").await?;
+    std::fs::write("ready", "")?;
+    println!("{} processes, ended: {}", keeping.await??.started, Path::new("ended").exists());
+    println!("{} are left", broker().await?.workers().await?.len());
+    Ok(())
+}
+
 /// Whoever keeps them is dropped: they end what they run, and leave.
 async fn dropped() -> Outcome {
     let manager = builder().register().await?;
@@ -200,6 +214,7 @@ async fn main() -> Outcome {
     match std::env::args().nth(1).as_deref() {
         Some("run") => run().await,
         Some("every") => every().await,
+        Some("signalled") => signalled().await,
         Some("dropped") => dropped().await,
         Some("without-runtime") => without_runtime().await,
         other => Err(format!("{other:?} is none of its deeds").into()),

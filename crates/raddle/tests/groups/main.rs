@@ -75,6 +75,28 @@ fn a_worker_is_due_every_so_often() {
     assert_eq!(said, "ticked, by its trigger: true\n");
 }
 
+/// A program need not see to signals itself: what runs ends, and the manager leaves the registry.
+#[test]
+fn a_manager_in_a_program_stops_on_sigterm_and_sigint() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_raddle-test-groups"));
+        let url = format!("sqlite:{}", folder.path().join("work.db").display());
+        command.arg("signalled").env("QUEUE_URL", url).current_dir(folder.path()).stdout(std::process::Stdio::piped());
+        let manager = command.spawn().unwrap();
+        let began = Instant::now();
+        while !folder.path().join("ready").exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is not ready in time");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // SAFETY: a child that was not waited for; the signal has no memory effects here.
+        unsafe { libc::kill(manager.id() as i32, signal) };
+        let output = manager.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!((said.as_str(), output.status.code()), ("4 processes, ended: true\n0 are left\n", Some(0)));
+    }
+}
+
 #[test]
 fn processes_of_a_manager_that_is_dropped_finish_and_leave() {
     let (said, _folder) = says("dropped");

@@ -1,6 +1,7 @@
 //! Processes that are replaced although nothing is wrong with them, those that cannot reach their broker, and how soon it is all done.
 
 use super::*;
+use crate::spawner::serve_redis;
 
 /// The processes that wear the title of this worker process, as the system has them: asking costs nothing that would be measured with it.
 fn titled(world: &World, process: &str) -> BTreeSet<i32> {
@@ -76,6 +77,56 @@ fn a_process_gives_up_on_its_server_when_it_was_told_to() {
     manager.signal(libc::SIGTERM);
     std::thread::sleep(Duration::from_millis(200));
     manager.stop();
+}
+
+const TWO: &str = "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\n";
+
+/// Two processes are there at once, and work.
+fn are_back(world: &World, before: &BTreeSet<i32>) {
+    let began = Instant::now();
+    until("two others are there", || {
+        let now = titled(world, "a");
+        now.len() == 2 && now.is_disjoint(before)
+    });
+    // Tries are 2 s apart at most, and a process is there in a fraction of a second on a machine that has nothing else to do.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let tid = world.submit(&["--queue", "a", "--", "true"]);
+    world.raddle(["wait", &tid]).ok();
+}
+
+/// Its processes have given up again and again, and the next pause between two of them would be longer than this takes.
+#[test]
+fn processes_are_back_soon_after_a_server_that_was_down() {
+    let (world, server) = on_redis();
+    let url = world.read("raddle.toml").replace("namespace=cli", "namespace=cli&give_up_after=500ms");
+    world.file("raddle.toml", url);
+    let manager = up(&world, TWO);
+    until("both wear their titles", || titled(&world, "a").len() == 2);
+    let before = titled(&world, "a");
+    end(server);
+    until("a pause is long", || manager.stderr().contains("the next is started in 16 s"));
+    let server = serve_redis(&world);
+    are_back(&world, &before);
+    manager.stop().ok();
+    end(server);
+    assert_eq!(world.processes(), []);
+}
+
+/// For longer than the manager waits for an answer. Its lease is lost by then, and those of its processes.
+#[test]
+fn processes_are_back_soon_after_a_server_that_did_not_answer() {
+    let (world, server) = on_redis();
+    let manager = up(&world, TWO);
+    until("both wear their titles", || titled(&world, "a").len() == 2);
+    let before = titled(&world, "a");
+    server.signal(libc::SIGSTOP);
+    until("the manager has tried in vain", || manager.stderr().contains("the broker is away"));
+    until("its processes have given up", || titled(&world, "a").is_disjoint(&before));
+    server.signal(libc::SIGCONT);
+    are_back(&world, &before);
+    manager.stop().ok();
+    end(server);
+    assert_eq!(world.processes(), []);
 }
 
 #[test]
