@@ -66,8 +66,9 @@ pub struct WorkerEntry {
     pub spawned_count: u64,
     /// When it registered.
     pub started_at: Timestamp,
-    /// Where it is asked for tasks: the requests of its type if it is a manager, otherwise its inbox. One that takes no tasks has its control queue here.
-    pub queue: String,
+    /// Where it is asked for tasks: in the requests of its type if it is a manager, or in those of its manager if it has one, otherwise in its inbox. Nowhere,
+    /// if it takes no requests.
+    pub queue: Option<String>,
 }
 
 /// What a worker tells with each renewal of its lease.
@@ -102,8 +103,10 @@ impl WorkerEntry {
     /// A worker that said this of itself when it registered, and last that.
     pub fn new(tid: Tid, info: WorkerInfo, beat: Beat, started_at: Timestamp) -> Self {
         let slots = info.concurrency.max(info.max_workers).max(1);
-        let port = if info.takes_requests() { Port::Inbox } else { Port::CtrlIn };
-        let queue = info.requests().map_or_else(|| QueueName::Task(tid, port).to_string(), Into::into);
+        let queue = match info.desk() {
+            Some((queue, _)) => Some(queue.to_owned()),
+            None => info.takes_requests().then(|| QueueName::Task(tid, Port::Inbox).to_string()),
+        };
         let (status, spawned_count) = (beat.status, beat.spawned_count);
         Self { tid, load: f64::from(beat.busy) / f64::from(slots), info, status, spawned_count, started_at, queue }
     }
@@ -150,11 +153,16 @@ impl WorkerInfo {
 
     /// Where it is asked for tasks, if it is a manager.
     pub fn requests(&self) -> Option<&str> {
-        let is_asked = |queue: &&String| {
-            let queue = queue.parse::<QueueName>();
-            queue.is_ok_and(|queue| matches!(queue.desk(), Some((kind, Desk::Requests)) if kind == self.kind))
-        };
-        self.queues.iter().find(is_asked).filter(|_| self.launches()).map(String::as_str)
+        let (queue, kind) = self.desk().filter(|_| self.launches())?;
+        (kind == self.kind).then_some(queue)
+    }
+
+    /// The queue of requests to managers that it serves, and their type: it is one of them, or runs what one is asked for.
+    pub fn desk(&self) -> Option<(&str, String)> {
+        self.queues.iter().find_map(|name| match name.parse::<QueueName>().ok()?.desk()? {
+            (kind, Desk::Requests) => Some((name.as_str(), kind.to_owned())),
+            _ => None,
+        })
     }
 
     /// Whether what is written to its inbox becomes a task: then there is a queue for that.

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
-use tokio::sync::OnceCell;
+use tokio::{runtime::Handle, sync::OnceCell};
 
 use crate::{Broker, Result, Url, connect};
 
 pub(super) struct Direct {
     url: Url,
     broker: OnceCell<Arc<dyn Broker>>,
+    /// What the connections of an engine run on.
+    runtime: Handle,
 }
 
 impl Direct {
+    /// To be called on a runtime.
     pub(super) fn new(url: Url) -> Self {
-        Self { url, broker: OnceCell::new() }
+        Self { url, broker: OnceCell::new(), runtime: Handle::current() }
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -22,6 +25,11 @@ impl Direct {
 
     pub(super) fn opened(&self) -> Option<&Arc<dyn Broker>> {
         self.broker.get()
+    }
+
+    /// Opens it from a thread that is none of the runtime's.
+    pub(super) fn open_blocking(&self) -> Result<&Arc<dyn Broker>> {
+        self.runtime.block_on(self.broker())
     }
 
     pub(super) async fn broker(&self) -> Result<&Arc<dyn Broker>> {

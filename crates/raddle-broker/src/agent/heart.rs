@@ -6,7 +6,7 @@ use std::{
     os::unix::net::UnixStream,
     path::PathBuf,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use raddle_core::{
@@ -54,9 +54,15 @@ impl Pacemaker {
         self.own.as_mut()
     }
 
+    /// How long the agent may take to answer. Where there is another way, there has to be time left for it.
+    fn patience(&self) -> Duration {
+        let patience = if self.direct.is_some() { self.ttl / 4 } else { self.ttl };
+        patience.clamp(SHORTEST, LONGEST)
+    }
+
     fn open(&self) -> Result<UnixStream> {
         let path = &self.path;
-        let mut stream = socket::connect_blocking(path, self.ttl.clamp(SHORTEST, LONGEST))?;
+        let mut stream = socket::connect_blocking(path, self.patience())?;
         let _ = stream.write_all(&GREETING);
         let mut greeting = [0; GREETING.len()];
         stream.read_exact(&mut greeting).map_err(|error| socket::unreachable(path, &error))?;
@@ -102,13 +108,32 @@ impl Heart for Pacemaker {
         if let Some(own) = self.own() {
             return own.beat(beat);
         }
+        match (self.beat_by_agent(beat), &self.direct) {
+            // One that was stopped (SIGSTOP) is there, and says nothing. The lease must not run out meanwhile.
+            (Err(Error::AgentGone { .. }), Some(direct)) => {
+                let mut own = direct.open_blocking()?.heart(self.worker, self.ttl);
+                let pulse = own.beat(beat);
+                self.own = Some(own);
+                pulse
+            }
+            (pulse, _) => pulse,
+        }
+    }
+}
+
+impl Pacemaker {
+    fn beat_by_agent(&mut self, beat: Beat) -> Result<Pulse> {
         // Taken out: a connection on which something went wrong may still bring the answer to an earlier beat.
         if let Some(mut stream) = self.stream.take() {
+            let began = Instant::now();
             match self.ask(&mut stream, beat) {
-                // The agent was replaced since the last beat. There is time for another try, and a beat can be said twice.
-                Err(Error::AgentGone { .. }) => {}
+                // The agent was replaced since the last beat. There is time for another try, and a beat can be said twice. After one that was not
+                // answered there is not.
+                Err(Error::AgentGone { .. }) if self.direct.is_none() || began.elapsed() < self.patience() => {}
                 outcome => {
-                    self.stream = Some(stream);
+                    if !matches!(outcome, Err(Error::AgentGone { .. })) {
+                        self.stream = Some(stream);
+                    }
                     return outcome;
                 }
             }

@@ -35,7 +35,7 @@ pub async fn an_entry_says_what_the_worker_said(store: &dyn Fixture) -> Result<(
     assert_eq!(entries.iter().map(|entry| entry.tid).collect::<Vec<_>>(), [owner, second]);
     assert_eq!(entries[0].info, told);
     assert_eq!((entries[0].status, entries[0].load, entries[0].spawned_count), (WorkerStatus::Active, 0.0, 0));
-    assert_eq!(entries[0].queue, QueueName::Task(owner, Port::Inbox).to_string());
+    assert_eq!(entries[0].queue, Some(QueueName::Task(owner, Port::Inbox).to_string()));
     Ok(())
 }
 

@@ -38,8 +38,8 @@ pub(super) async fn ask_worker(broker: &dyn Broker, tid: Tid, bodies: &[String])
     let Some(worker) = workers.iter().find(|entry| entry.tid == tid && entry.info.takes_requests()) else {
         return Ok(None);
     };
-    if worker.info.is_manager() {
-        return ask(broker, &worker.info.kind, bodies.to_vec(), None).await.map(Some);
+    if let Some((_, kind)) = worker.info.desk() {
+        return ask(broker, &kind, bodies.to_vec(), None).await.map(Some);
     }
     let submit = |body: &String| {
         let spec = admit_to_worker(&worker.info, body).map_err(refused)?;

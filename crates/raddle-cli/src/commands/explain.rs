@@ -361,7 +361,7 @@ mod tests {
             load: 0.0,
             spawned_count: 0,
             started_at: Timestamp::UNIX_EPOCH,
-            queue: "q".into(),
+            queue: None,
         }
     }
 

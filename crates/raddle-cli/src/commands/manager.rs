@@ -240,11 +240,16 @@ pub(super) async fn list(context: &Context) -> Outcome {
     let workers = context.onlooker().await?.workers().await?;
     let managers: Vec<&WorkerEntry> = managers(&workers).collect();
     let told = |entry: &WorkerEntry| {
-        [format!("{:.2}", entry.load), entry.spawned_count.to_string(), entry.queue.clone(), tasks_of(entry)]
+        [format!("{:.2}", entry.load), entry.spawned_count.to_string(), asked_in(entry), tasks_of(entry)]
     };
     context.show(&managers, || {
         render(["LOAD", "SPAWNED", "QUEUE", "TASKS"], managers.iter().map(|entry| (*entry, told(entry))))
     })
+}
+
+/// Where it is asked.
+fn asked_in(entry: &WorkerEntry) -> String {
+    entry.queue.clone().unwrap_or_else(|| "-".into())
 }
 
 /// What it can be asked for by name.
@@ -268,7 +273,7 @@ pub(super) async fn status(context: &Context, which: Option<&str>) -> Outcome {
 }
 
 fn described(entry: &WorkerEntry) -> String {
-    let WorkerEntry { tid, info, status, load, spawned_count, started_at, queue } = entry;
+    let WorkerEntry { tid, info, status, load, spawned_count, started_at, .. } = entry;
     let busy = (load * f64::from(info.max_workers)).round();
     table::labelled(&[
         ("manager", format!("{tid} {}", info.name)),
@@ -279,7 +284,7 @@ fn described(entry: &WorkerEntry) -> String {
         ("age", format::age(*started_at, Timestamp::now())),
         ("process", format!("{} on {}", info.pid, info.host)),
         ("parent", info.parent.map_or_else(|| "-".into(), |tid| tid.to_string())),
-        ("requests", queue.clone()),
+        ("requests", asked_in(entry)),
         ("tasks", tasks_of(entry)),
     ])
 }

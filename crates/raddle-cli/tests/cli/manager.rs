@@ -252,6 +252,52 @@ fn a_paused_manager_runs_nothing() {
     });
 }
 
+/// Its workers reach the broker through it, and their leases must not run out with its own.
+#[test]
+fn what_a_stopped_manager_has_spawned_goes_on() {
+    on_both(|world| {
+        world.file("tasks.toml", TASKS);
+        let running = manager(world, &["--registry", "tasks.toml"]);
+        let held = prime(world, json!({ "task": "hold", "params": { "text": "held" } }));
+        until_held(world, 1);
+        let pid = world.task(&held)["pid"].clone();
+        running.signal(libc::SIGSTOP);
+        until("it is taken for gone", || managers(world).is_empty());
+        // For longer than any lease that was granted before.
+        world.raddle(["wait", "--timeout", "4", &held]).code(124);
+        let task = world.task(&held);
+        assert_eq!((&task["state"], &task["attempt"], &task["pid"]), (&json!("running"), &json!(1), &pid));
+        world.file("go", "");
+        world.raddle(["wait", &held]).ok();
+        assert_eq!((notes(world), &world.task(&held)["attempt"]), (vec!["held".to_owned()], &json!(1)));
+        running.signal(libc::SIGCONT);
+        let next = prime(world, json!({ "task": "note", "params": { "text": "next" } }));
+        world.raddle(["wait", &next]).ok();
+        running.stop().ok();
+    });
+}
+
+/// The registry says where a worker of a manager is asked: as that manager is.
+#[test]
+fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
+    on_both(|world| {
+        let running = unix(world, &["--warm-pool", "2"]);
+        until("its workers are idle", || world.one_shots().len() == 2);
+        let worker = world.one_shots().remove(0);
+        assert_eq!(worker["queue"], "worker.unix.requests");
+        let request = json!({ "task": "note", "params": { "text": "asked" } });
+        for queue in ["worker.unix.requests".to_owned(), format!("T{}.inbox", worker["tid"].as_str().unwrap())] {
+            let idle = || world.one_shots().iter().any(|entry| entry["tid"] == worker["tid"]);
+            if queue.ends_with(".inbox") && !idle() {
+                continue;
+            }
+            world.raddle(["wait", &ask(world, &queue, &request)]).ok();
+        }
+        assert!(notes(world).contains(&"asked".to_owned()));
+        running.stop().ok();
+    });
+}
+
 #[test]
 fn two_primes_share_what_is_asked() {
     on_both(|world| {

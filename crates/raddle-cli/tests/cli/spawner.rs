@@ -78,6 +78,53 @@ fn ten_tasks_are_ten_worker_processes_made_and_gone_on_redis() {
     assert_eq!(world.processes(), []);
 }
 
+#[test]
+fn one_shot_workers_answer_like_any_task() {
+    let world = World::new();
+    one_shots_answer(&world);
+    assert_eq!(world.processes(), []);
+}
+
+#[test]
+fn one_shot_workers_answer_like_any_task_on_redis() {
+    let (world, server) = on_redis();
+    one_shots_answer(&world);
+    end(server);
+    assert_eq!(world.processes(), []);
+}
+
+fn one_shots_answer(world: &World) {
+    let spawner = spawner(world, &[]);
+    until("two are warm", || workers(world).len() == 2);
+    let tids = || -> BTreeSet<String> {
+        world.one_shots().iter().map(|entry| entry["tid"].as_str().unwrap().to_owned()).collect()
+    };
+    let before = tids();
+    let idle = before.first().unwrap().clone();
+    assert_eq!(world.raddle(["task", "ping", &idle]).ok().text(), format!("{idle} listening\n"));
+    let status = world.raddle(["task", "status", &idle, "--json"]).ok().json();
+    assert_eq!((&status["state"], &status["spec"]["target"]["service"]), (&"running".into(), &"one-shot".into()));
+    assert!(world.raddle(["task", "explain", &idle]).ok().text().contains(&idle));
+    world.raddle(["task", "stop", &idle]).ok();
+    until("another is warm", || tids().len() == 2 && !tids().contains(&idle));
+    // One that has a task answers too, and ends after it.
+    let task = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
+    world.until_state(&task, "running");
+    let busy = world.task(&task)["worker"].as_str().unwrap().to_owned();
+    assert_eq!(world.raddle(["task", "ping", &busy]).ok().text(), format!("{busy} busy\n"));
+    assert!(world.raddle(["task", "explain", &busy]).ok().text().contains(&busy));
+    world.raddle(["task", "stop", "--timeout", "0", &busy]);
+    world.file("go", "");
+    world.raddle(["wait", &task]).ok();
+    assert_eq!(world.task(&task)["attempt"], 1);
+    // Where the registry says that one is asked, it is.
+    until("two are warm", || workers(world).len() == 2);
+    let queue = world.one_shots()[0]["queue"].as_str().unwrap().to_owned();
+    let asked = world.raddle(["queue", "write", &queue, r#"{"spec": {"target": {"command": ["true"]}}}"#]).ok();
+    world.raddle(["wait", asked.text().trim()]).ok();
+    spawner.stop().ok();
+}
+
 fn ten_tasks(world: &World) {
     let spawner = spawner(world, &[]);
     until("two are warm", || workers(world).len() == 2);

@@ -282,9 +282,13 @@ fn one_shot(of: &WorkerEntry) -> WorkerEntry {
 #[test]
 fn a_manager_says_where_it_is_asked_and_how_busy_it_is() {
     let unix = manager(1, "unix", "grep,sed", 4);
-    assert_eq!((unix.queue.as_str(), unix.load), ("worker.unix.requests", 0.4));
-    assert_eq!(manager(1, PRIME, "", 0).queue, "raddle.spawn.requests");
-    assert_eq!(one_shot(&unix).queue, format!("T{}.inbox", unix.tid));
+    assert_eq!((unix.queue.as_deref(), unix.load), (Some("worker.unix.requests"), 0.4));
+    assert_eq!(manager(1, PRIME, "", 0).queue.as_deref(), Some("raddle.spawn.requests"));
+    assert_eq!(one_shot(&unix).queue.as_deref(), Some("worker.unix.requests"), "its worker is asked as it is");
+    let entry = |info| WorkerEntry::new(unix.tid, info, Beat::default(), Timestamp::UNIX_EPOCH);
+    let resident = WorkerInfo { queues: vec!["default".into()], ..WorkerInfo::new("worker", "resident") };
+    assert_eq!(entry(resident).queue, Some(format!("T{}.inbox", unix.tid)));
+    assert_eq!(entry(WorkerInfo::new("run", "inline")).queue, None, "it takes no requests");
 }
 
 #[test]

@@ -312,7 +312,7 @@ mod tests {
             load,
             spawned_count: 0,
             started_at: Timestamp::UNIX_EPOCH,
-            queue: String::new(),
+            queue: None,
         }
     }
 

@@ -423,7 +423,7 @@ mod tests {
             ..WorkerInfo::new("worker", "one-shot")
         };
         let (status, started_at) = (WorkerStatus::Active, Timestamp::UNIX_EPOCH);
-        WorkerEntry { tid: tid(7), info, status, load, spawned_count: 0, started_at, queue: String::new() }
+        WorkerEntry { tid: tid(7), info, status, load, spawned_count: 0, started_at, queue: None }
     }
 
     fn ended(name: &str, message: &str) -> Pod {
