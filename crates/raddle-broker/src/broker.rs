@@ -46,8 +46,7 @@ trait Tasks {
     /// Stores a task and gives it to a worker that is there for it alone, for a process that runs what it submits: one step instead of
     /// four, and nobody else can claim the task in between. Returns when it is durable.
     ///
-    /// Nobody is registered when the task's `unique_key` is taken, or when it is left to others; nothing is claimed when its time has
-    /// not come.
+    /// No worker is registered when the task's `unique_key` is taken; nothing is claimed when its time has not come.
     async fn submit_own(&self, request: OwnRequest) -> Result<Own>
         as SubmitOwn, doubles Some("has stored a task");
 

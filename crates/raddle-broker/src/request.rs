@@ -52,8 +52,6 @@ pub struct OwnRequest {
     pub worker: WorkerInfo,
     /// How long that counts as alive from now.
     pub lease: Duration,
-    /// Whether it is left to others when a live worker would take it.
-    pub yields: bool,
 }
 
 /// What became of a task that was to run where it is submitted.

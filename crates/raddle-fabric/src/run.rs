@@ -1,4 +1,4 @@
-//! Runs one task to its end: submits it, follows it, and runs it on an inline worker with one slot while no live worker can take it.
+//! Runs one task to its end: submits it, follows it, and runs it on an inline worker with one slot, unless it needs what only other workers have.
 //!
 //! [`run_task`] prints nothing and catches no signal: its caller shows [`RunEvent`]s and sends [`RunCommand`]s.
 
@@ -7,7 +7,7 @@ use std::{future::Future, ops::ControlFlow, pin::Pin, sync::Arc, time::Duration}
 use raddle_broker::{Broker, Delivered, Error, Progress, Result, Stream, Submit, Submitted};
 use raddle_core::{
     Control, EventKind, Span, Spec, State, Target, TaskView, Tid, Word,
-    spec::{Isolation, Reserved},
+    spec::{DEFAULT_QUEUE, Isolation, Reserved},
 };
 use tokio::{
     sync::mpsc,
@@ -37,6 +37,8 @@ pub struct RunOptions {
     pub task: Submit,
     /// Whether to report [`RunEvent::Progress`].
     pub progress: bool,
+    /// Whether an inline worker may run it. Otherwise it is left to other workers.
+    pub inline: bool,
 }
 
 /// What the user asks of a run.
@@ -96,11 +98,11 @@ pub async fn run_task(
     mut commands: mpsc::Receiver<RunCommand>,
     mut observe: impl FnMut(RunEvent<'_>) -> ControlFlow<()>,
 ) -> Result<RunOutcome> {
-    let RunOptions { mut task, progress: watches_progress } = options;
+    let RunOptions { mut task, progress: watches_progress, inline } = options;
     // The record has to be there when this run reads it.
     task.spec.result_ttl = task.spec.result_ttl.map(|ttl| ttl.max(KEPT_FOR));
     let (mut spec, parent) = (task.spec.clone(), task.parent);
-    let Some((submitted, worker)) = submit(&broker, task, &mut commands).await? else {
+    let Some((submitted, worker)) = submit(&broker, task, inline, &mut commands).await? else {
         return Ok(RunOutcome::NotSubmitted);
     };
     let tid = submitted.tid();
@@ -118,10 +120,12 @@ pub async fn run_task(
     if worker.as_ref().is_some_and(Worker::should_purge) {
         let _ = broker.purge().await;
     }
+    let runs_inline = inline && can_run_inline(&spec);
     let run = Run {
         broker,
         tid,
         spec,
+        runs_inline,
         commands,
         observe,
         watches_progress,
@@ -134,10 +138,11 @@ pub async fn run_task(
     Box::pin(run.run()).await
 }
 
-/// Submits a task, together with an inline worker if this process can run it. `None` if the user interrupted that.
+/// Submits a task, together with an inline worker if this process may run it. `None` if the user interrupted that.
 async fn submit(
     broker: &Arc<dyn Broker>,
     task: Submit,
+    inline: bool,
     commands: &mut mpsc::Receiver<RunCommand>,
 ) -> Result<Option<(Submitted, Option<Worker>)>> {
     let interrupted = async {
@@ -149,10 +154,8 @@ async fn submit(
             }
         }
     };
-    if can_run_inline(&task.spec) {
-        // A task that waits for another must not wait for the slot that it occupies itself.
-        let yields = task.parent.is_none();
-        return Worker::submit(Arc::clone(broker), task, Options::inline(None), yields, interrupted).await;
+    if inline && can_run_inline(&task.spec) {
+        return Worker::submit(Arc::clone(broker), task, Options::inline(None), interrupted).await;
     }
     tokio::select! {
         biased;
@@ -163,15 +166,20 @@ async fn submit(
     }
 }
 
-/// Whether this process can run the task. An inline worker takes its task whatever that needs, so a task that asks for a container is refused here.
+/// Whether an inline worker can run the task. It depends on the spec alone, and not on which workers are alive: they have another environment.
 fn can_run_inline(spec: &Spec) -> bool {
-    matches!(spec.target, Target::Command(_)) && spec.isolation != Isolation::Docker
+    matches!(spec.target, Target::Command(_))
+        && spec.isolation != Isolation::Docker
+        && spec.requires.is_empty()
+        && spec.queue == DEFAULT_QUEUE
 }
 
 struct Run<F> {
     broker: Arc<dyn Broker>,
     tid: Tid,
     spec: Spec,
+    /// Its attempts belong to an inline worker.
+    runs_inline: bool,
     commands: mpsc::Receiver<RunCommand>,
     observe: F,
     watches_progress: bool,
@@ -302,17 +310,11 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         taken
     }
 
-    /// Ensures that the task has a worker: another one if that can take it, otherwise an inline worker.
+    /// Ensures that the task has a worker: an inline one if it belongs to that, otherwise one that is alive.
     async fn ensure_worker(&mut self) -> Result<()> {
-        let workers = self.broker.workers().await?;
-        let able = workers.iter().any(|worker| worker.would_take(&self.spec));
-        if able && self.interrupted == 0 {
-            // The able worker notices a dead owner itself.
-            return Ok(());
-        }
         let Some(task) = self.broker.task(self.tid).await? else { return Ok(()) };
         match task.state {
-            State::Created if !able && can_run_inline(&task.spec) => {
+            State::Created if self.runs_inline => {
                 let worker = Worker::register(Arc::clone(&self.broker), Options::inline(Some(self.tid))).await?;
                 self.inline = Some(Inline::start(worker));
                 Ok(())

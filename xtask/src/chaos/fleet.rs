@@ -19,8 +19,6 @@ use crate::{
     site::Site,
 };
 
-/// The queue that no worker serves while things are broken: a `run` there runs its task itself.
-pub(crate) const INLINE_QUEUE: &str = "inline";
 /// What names begin with: see [`name`].
 pub(crate) const ANNOUNCED: &str = "b";
 pub(crate) const UNANNOUNCED: &str = "u";
@@ -282,7 +280,7 @@ impl<'a> Fleet<'a> {
             }
             How::Inline(class) => {
                 let name = name.replace("{}", class.name());
-                args.extend(["run".into(), "--queue".into(), INLINE_QUEUE.into(), "--name".into(), name]);
+                args.extend(["run".into(), "--name".into(), name]);
                 args.extend(retry.chain(["--".into()]).chain(task.map(|word| word.replace("{}", class.name()))));
             }
         }

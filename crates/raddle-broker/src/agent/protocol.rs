@@ -17,7 +17,7 @@ use crate::{Error, Pulse, Reply};
 
 /// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
 /// replacing one means to replace the other.
-pub(super) const VERSION: u8 = 11;
+pub(super) const VERSION: u8 = 12;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
 pub(super) const GREETING: [u8; 8] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION];

@@ -470,7 +470,7 @@ pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Resul
 pub async fn a_task_of_ones_own_is_followed(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let task = Submit::new(Spec { on_stop: Reserved::Requeue, ..spec("own") });
-    let own = broker.submit_own(OwnRequest { task, worker: info("own"), lease: TTL, yields: false }).await?;
+    let own = broker.submit_own(OwnRequest { task, worker: info("own"), lease: TTL }).await?;
     let fence = own.claim.expect("it is claimed at once").fence;
     chain(broker, fence, &["follow-up"]).await?;
     end(broker, fence, success()).await?;

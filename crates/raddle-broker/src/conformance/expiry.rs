@@ -148,7 +148,7 @@ pub async fn one_that_has_expired_is_not_claimed_by_its_submitter(store: &dyn Fi
     let worker = WorkerInfo { queues: Vec::new(), ..info("own") };
     let run_before = Some(Timestamp::now() - Duration::from_secs(1));
     let task = Submit::new(Spec { run_before, ..spec("task") });
-    let own = broker.submit_own(OwnRequest { task, worker, lease: TTL, yields: false }).await?;
+    let own = broker.submit_own(OwnRequest { task, worker, lease: TTL }).await?;
     assert_eq!((own.claim, own.worker), (None, None));
     assert!(broker.workers().await?.is_empty(), "its worker has gone with it");
     assert_expired(broker, own.submitted.tid()).await

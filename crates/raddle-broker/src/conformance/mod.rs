@@ -131,7 +131,6 @@ macro_rules! conformance {
                 its_worker_leaves_with_it
                 a_worker_for_one_task_leaves_with_the_one_it_claims
                 what_its_worker_leaves_behind_is_taken_back
-                a_task_can_be_left_to_others
             }
             chain {
                 what_was_chained_follows_success

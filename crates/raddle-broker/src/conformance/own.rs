@@ -9,7 +9,7 @@ use crate::{
 };
 
 fn mine() -> OwnRequest {
-    OwnRequest { task: Submit::new(spec("mine")), worker: info("inline"), lease: TTL, yields: false }
+    OwnRequest { task: Submit::new(spec("mine")), worker: info("inline"), lease: TTL }
 }
 
 /// One step: stored, registered, claimed.
@@ -146,21 +146,5 @@ pub async fn what_its_worker_leaves_behind_is_taken_back(store: &dyn Fixture) ->
     let next = worker(broker).await?;
     let claims = broker.claim(ClaimRequest { wait: SOON, ..request(next) }).await?;
     assert_eq!(claims[0].fence, Fence { attempt: 2, owner: next, ..claim.fence });
-    Ok(())
-}
-
-/// Those who are there for it go first.
-pub async fn a_task_can_be_left_to_others(store: &dyn Fixture) -> Result<()> {
-    let (broker, other) = (store.broker(), store.reopen().await);
-    let modest = OwnRequest { yields: true, ..mine() };
-    assert!(broker.submit_own(modest.clone()).await?.claim.is_some(), "nobody else is there");
-    let resident = worker(&other).await?;
-    let own = broker.submit_own(modest.clone()).await?;
-    assert!(own.worker.is_none() && own.claim.is_none(), "{own:?}");
-    let tid = own.submitted.tid();
-    let claims = other.claim(ClaimRequest { wait: SOON, ..request(resident) }).await?;
-    assert_eq!(claims.iter().map(|claim| claim.fence.tid).collect::<Vec<_>>(), [tid]);
-    let needy = Submit::new(Spec { requires: caps("gpu"), ..spec("mine") });
-    assert!(broker.submit_own(OwnRequest { task: needy, ..modest }).await?.claim.is_some(), "they cannot take it");
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::{
     script,
     value::arg,
 };
-use crate::{Claim, Error, Fence, Own, OwnRequest, Registry, Result, Submit, Submitted, request::written};
+use crate::{Claim, Error, Fence, Own, OwnRequest, Result, Submit, Submitted, request::written};
 
 /// How long the record of a worker that has left is kept.
 const WORKER_KEPT: Duration = Duration::from_secs(86_400);
@@ -51,12 +51,11 @@ impl Redis {
     }
 
     pub(super) async fn submit_for(&self, request: OwnRequest) -> Result<Own> {
-        let OwnRequest { task, worker, lease, yields } = request;
+        let OwnRequest { task, worker, lease } = request;
         // Where nobody stays, those that are gone have nobody else to find them.
         reclaim(self.link()).await?;
-        let left_to_others = yields && self.workers().await?.iter().any(|entry| entry.would_take(&task.spec));
         let spec = task.spec.clone();
-        let mode = if left_to_others { Mode::Plain } else { Mode::Own(Box::new(worker.clone()), lease) };
+        let mode = Mode::Own(Box::new(worker.clone()), lease);
         let stored = self.store(&[task], mode).await?.ok_or(Error::Closed)?;
         let Stored { fencing_token, .. } = stored;
         let claimed = stored.claimed.zip(stored.owner);

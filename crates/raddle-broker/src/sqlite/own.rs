@@ -2,30 +2,22 @@
 
 use std::time::Duration;
 
-use raddle_core::{CapSet, WorkerEntry, worker::WorkerInfo};
+use raddle_core::{CapSet, worker::WorkerInfo};
 
 use super::{
     claim::claim,
     reclaim::reclaim,
-    registry::{enter, living},
+    registry::enter,
     submit::{Prepared, key_holder, submit},
     tx::{Fail, Tx, find_done},
 };
 use crate::{ClaimRequest, Own};
 
-/// Stores a task and gives it to a worker of its own, unless another would take it.
-pub(super) fn submit_own(
-    tx: &mut Tx<'_>,
-    task: Prepared,
-    worker: &WorkerInfo,
-    lease: Duration,
-    yields: bool,
-) -> Result<Own, Fail> {
+/// Stores a task and gives it to a worker of its own.
+pub(super) fn submit_own(tx: &mut Tx<'_>, task: Prepared, worker: &WorkerInfo, lease: Duration) -> Result<Own, Fail> {
     // Where no worker stays, the tasks of those that are gone have no one else to find them.
     reclaim(tx)?;
-    let would_take = |entry: &WorkerEntry| entry.would_take(&task.spec);
-    let is_left = yields && living(tx.db(), tx.leases)?.iter().any(would_take);
-    if is_left || key_holder(tx, &task)?.is_some() {
+    if key_holder(tx, &task)?.is_some() {
         return Ok(Own { submitted: submit(tx, vec![task])?[0], worker: None, claim: None });
     }
     let owner = tx.next_id();

@@ -29,9 +29,9 @@ impl Tasks for Sqlite {
     }
 
     async fn submit_own(&self, request: OwnRequest) -> Result<Own> {
-        let OwnRequest { task, worker, lease, yields } = request;
+        let OwnRequest { task, worker, lease } = request;
         let task = submit::prepare(task)?;
-        self.write(Durability::Power, move |tx| own::submit_own(tx, task, &worker, lease, yields)).await
+        self.write(Durability::Power, move |tx| own::submit_own(tx, task, &worker, lease)).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<Claim>> {

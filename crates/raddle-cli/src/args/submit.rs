@@ -14,12 +14,16 @@ use super::SpecArgs;
   sort -u names | raddle run --memory 512 -- ./import
   raddle run --json -- ls | jq -r .stdout
 
-A live worker that can take the task runs it; without one, it is run right here. Piped standard
-input is passed on. Ctrl-C stops the task, a second one kills it.")]
+The command runs right here, with this environment. Workers run it with --no-inline or --queue, or
+if it needs what only they have: --requires, --isolation docker, --routine, --handler. Piped
+standard input is passed on. Ctrl-C stops the task, a second one kills it.")]
 pub(crate) struct RunArgs {
     /// Submit it and print its id, without waiting
     #[arg(long)]
     pub(crate) no_wait: bool,
+    /// Leave it to a worker, with the environment of that
+    #[arg(long)]
+    pub(crate) no_inline: bool,
     /// The program and its arguments
     #[arg(value_name = "CMD", required_unless_present_any = ["routine", "handler"], trailing_var_arg = true)]
     pub(crate) command: Vec<String>,

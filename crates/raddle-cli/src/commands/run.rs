@@ -36,6 +36,11 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         context.check_shared()?;
         return submit::one(context, spec).await;
     }
+    let inline = !args.no_inline && args.spec.queue.is_none();
+    if !inline {
+        // No worker can come to a broker that is in this process.
+        context.check_shared()?;
+    }
     // Before the task exists: a signal in between has to be passed on.
     let (mut interrupts, suspensions) = (Interrupts::catch()?, Suspensions::catch()?);
     let broker = tokio::select! {
@@ -49,7 +54,7 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut screen =
         Screen { context, bar: progress::of_task(shows_progress), submitted: Some(submitted), failure: None };
     let explaining = explain_wait(context, &*broker, submission, screen.bar.clone());
-    let options = RunOptions { task: spec::submission(spec), progress: !screen.bar.is_hidden() };
+    let options = RunOptions { task: spec::submission(spec), progress: !screen.bar.is_hidden(), inline };
     let (tell, commands) = mpsc::channel(COMMANDS);
     let outcome = tokio::select! {
         outcome = run_task(broker.clone(), options, commands, |event| screen.show(event)) => outcome?,

@@ -49,12 +49,14 @@ fn the_doctor_names_the_engine_behind_the_socket() {
 #[test]
 fn tasks_find_the_socket_unless_their_spec_says_otherwise() {
     let (world, url) = served(&["--concurrency", "2"]);
-    let ran = world.raddle(["run", "--", "sh", "-c", "echo $QUEUE_URL"]).ok();
+    let ran = world.raddle(["run", "--no-inline", "--", "sh", "-c", "echo $QUEUE_URL"]).ok();
     assert_eq!(ran.text().trim(), url);
-    let ran = world.raddle(["run", "--env", "QUEUE_URL=sqlite:own.db", "--", "sh", "-c", "echo $QUEUE_URL"]).ok();
+    let ran = world
+        .raddle(["run", "--no-inline", "--env", "QUEUE_URL=sqlite:own.db", "--", "sh", "-c", "echo $QUEUE_URL"])
+        .ok();
     assert_eq!(ran.text().trim(), "sqlite:own.db");
     // A task that submits another needs no database of its own, wherever it stands.
-    let ran = world.raddle(["run", "--", "sh", "-c", "cd / && raddle submit -- echo from below"]).ok();
+    let ran = world.raddle(["run", "--no-inline", "--", "sh", "-c", "cd / && raddle submit -- echo from below"]).ok();
     let child = ran.text().trim().to_owned();
     world.raddle(["wait", &child]).ok();
     let parent = world.task(&child)["parent"].clone();
@@ -72,7 +74,7 @@ fn another_worker_works_through_the_socket() {
     ran.says("ran 50 tasks");
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     assert_eq!(world.read("ran").lines().count(), 50);
-    // And a run for which there is no worker is its own.
+    // And a run is its own worker.
     let ran = world.raddle(["run", "--queue-url", &url, "--", "sh", "-c", "sleep 1; echo inline"]).ok();
     assert_eq!(ran.text(), "inline\n");
 }

@@ -437,7 +437,7 @@ fn a_worker_can_have_every_task_in_a_container() {
     bay.world.raddle(["worker", "start", "--min-isolation", "docker"]).code(2).says("--task-image");
     bay.worker(&["--min-isolation", "docker"]);
     let first = "cat /proc/1/cmdline; pwd";
-    let ran = bay.world.raddle(["run", "--", "sh", "-c", first]).ok();
+    let ran = bay.world.raddle(["run", "--no-inline", "--", "sh", "-c", first]).ok();
     let said = ran.text();
     // After the loader and its option, where the program is linked dynamically.
     assert!(said.ends_with("/.raddle\0__init\0/tmp\n"), "{said:?}");
@@ -445,7 +445,7 @@ fn a_worker_can_have_every_task_in_a_container() {
         (&["--isolation", "docker", "--network", "host"][..], "lets no task into its host's network"),
         (&["--isolation", "sandbox", "--network", "example.org:443"], "'sandbox' knows lists of places"),
     ] {
-        bay.world.raddle([&["run"], flags, &["--", "true"]].concat()).code(125).says(reason);
+        bay.world.raddle([&["run", "--no-inline"], flags, &["--", "true"]].concat()).code(125).says(reason);
     }
     bay.assert_clean();
 }

@@ -155,7 +155,7 @@ fn every_process_leads_to_its_task() {
 #[test]
 fn a_worker_that_is_no_task_is_met_as_one() {
     let (world, ran) = with_a_running_task(
-        r#"raddle run --queue apart --name here -- sleep 600 &
+        r#"raddle run --name here -- sleep 600 &
         raddle spawner run --warm-pool 1 --max-workers 2 > spawner.tid 2> spawner.log &
         until raddle worker list --json | jq -e 'map(.type) | index("inline") and index("one-shot")' > /dev/null; do sleep 0.05; done
         until pgrep -f '^raddle-.*:here:running' > /dev/null; do sleep 0.05; done

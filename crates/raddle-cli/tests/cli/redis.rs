@@ -51,6 +51,20 @@ stop_workers
 }
 
 #[test]
+fn a_command_does_not_see_the_password_of_its_broker() {
+    let told = on_a_server(
+        r#"
+raddle worker start >worker
+raddle run -- sh -c 'echo "inline ${QUEUE_URL-unset}"'
+raddle run --no-inline -- sh -c 'echo "worker ${QUEUE_URL-unset}"'
+raddle run --env QUEUE_URL=mine -- sh -c 'echo "asked ${QUEUE_URL-unset}"'
+stop_workers
+"#,
+    );
+    assert_eq!(told, "inline unset\nworker unset\nasked mine\ncompleted\n");
+}
+
+#[test]
 fn a_task_goes_on_while_the_server_is_started_anew() {
     let told = on_a_server(
         r#"

@@ -25,14 +25,48 @@ fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
     let here = world.path().canonicalize().unwrap();
     let worker = world.worker(&[]);
     let script = "pwd; echo $RADDLE_TID $RADDLE_ATTEMPT $A";
-    let ran = world.raddle(["run", "--env", "A=b=c", "--", "sh", "-c", script]).ok();
+    let ran = world.raddle(["run", "--no-inline", "--env", "A=b=c", "--", "sh", "-c", script]).ok();
     let lines = ran.lines();
     assert_eq!(lines[0], here.to_str().unwrap());
     let words: Vec<&str> = lines[1].split(' ').collect();
     assert_eq!((words[0].len(), words[1], words[2]), (19, "1", "b=c"));
     assert_eq!(world.task(words[0])["worker"], worker.as_str(), "the live worker has run it");
-    let ran = world.raddle(["run", "--cwd", "/", "--", "pwd"]).ok();
+    let ran = world.raddle(["run", "--no-inline", "--cwd", "/", "--", "pwd"]).ok();
     assert_eq!(ran.text(), "/\n");
+}
+
+#[test]
+fn a_command_sees_the_environment_of_its_caller_whether_a_worker_is_alive_or_not() {
+    let world = World::new();
+    world.file("show", "printenv | sort | grep -v '^\\(RADDLE_TID\\|TRACEPARENT\\|_\\)='; pwd");
+    let run = |flags: &str| {
+        let ran = world.bash(&format!("export CALLER=me; raddle run {flags} --env SPEC=it -- sh show")).ok();
+        ran.text().to_owned()
+    };
+    let alone = run("");
+    assert!(alone.contains("CALLER=me\n") && alone.contains("SPEC=it\n"), "{alone}");
+    world.bash("CALLER=another ONLY=worker raddle worker start").ok();
+    assert_eq!(run(""), alone);
+    // A worker runs what is left to it, in its own environment.
+    for flags in ["--no-inline", "--queue default"] {
+        let shown = run(flags);
+        assert!(shown.contains("ONLY=worker\n") && shown.contains("CALLER=another\n"), "{flags}: {shown}");
+        assert!(shown.contains("SPEC=it\n"), "{flags}: {shown}");
+    }
+    let tid = world.bash("CALLER=me raddle submit -- sh show").ok().text().trim().to_owned();
+    let shown = world.raddle(["result", "--wait", &tid]).ok().text().to_owned();
+    assert!(shown.contains("CALLER=another\n"), "{shown}");
+}
+
+#[test]
+fn a_run_leaves_to_workers_what_only_they_can_run() {
+    let world = World::new();
+    let run = world.start(["run", "--requires", "gpu", "--", "sh", "-c", "echo $RADDLE_TID"]);
+    until("it says what is missing", || run.stderr().contains(" waits: "));
+    let worker = world.worker(&["--caps", "gpu"]);
+    let tid = run.finish().ok().text().trim().to_owned();
+    assert_eq!(world.task(&tid)["worker"], worker.as_str());
+    world.raddle(["run", "--queue-url", "mem://", "--no-inline", "--", "true"]).code(2).says("mem://");
 }
 
 /// What is opened where a standard descriptor was closed would be taken for that: a database for the terminal.
@@ -74,15 +108,15 @@ fn output_comes_as_it_is_written() {
 #[test]
 fn what_goes_to_stderr_comes_as_it_is_written() {
     let world = World::new();
-    let shown = || {
-        let started = world.start(["run", "--", "sh", "-c", "echo first >&2; sleep 600"]);
+    let shown = |flags: &[&str]| {
+        let started = world.start([&["run"], flags, &["--", "sh", "-c", "echo first >&2; sleep 600"]].concat());
         until("the first line is shown", || started.stderr() == "first\n");
         started.signal(libc::SIGINT);
         assert_eq!(started.finish().code(130).says("stopped on request").text(), "");
     };
-    shown();
+    shown(&[]);
     world.worker(&[]);
-    shown();
+    shown(&["--no-inline"]);
 }
 
 #[test]
@@ -100,7 +134,7 @@ fn a_second_interrupt_kills_what_does_not_listen() {
 fn an_interrupt_reaches_a_task_that_a_worker_runs() {
     let world = World::new();
     world.worker(&[]);
-    let started = world.start(["run", "--name", "far", "--", "sh", "-c", "echo begun; sleep 600"]);
+    let started = world.start(["run", "--no-inline", "--name", "far", "--", "sh", "-c", "echo begun; sleep 600"]);
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
     started.finish().code(130);
@@ -125,24 +159,25 @@ fn signals_that_the_starter_has_blocked_are_unblocked() {
 #[test]
 fn ctrl_backslash_ends_the_task() {
     let world = World::new();
-    let quit = |name: &str| {
-        let started = world.start_group(["run", "--name", name, "--", "sh", "-c", "echo begun; sleep 600"]);
+    let quit = |name: &str, flags: &[&str]| {
+        let command = ["--name", name, "--", "sh", "-c", "echo begun; sleep 600"];
+        let started = world.start_group([&["run"], flags, &command].concat());
         until("it runs", || started.stdout() == "begun\n");
         assert_eq!(crate::world::kill(-(started.pid() as i32), libc::SIGQUIT), 0, "it leads a group");
         started.finish().code(130).says("stopped on request");
         let tasks = world.raddle(["task", "list", "--json", "--name", name]).ok().json();
         assert_eq!(tasks[0]["state"], "cancelled");
     };
-    quit("inline");
+    quit("inline", &[]);
     world.worker(&[]);
-    quit("far");
+    quit("far", &["--no-inline"]);
 }
 
 /// Ctrl-C at a terminal reaches the program and all who are in its group. The task is asked to stop, and not interrupted itself.
-fn ctrl_c_stops_and_the_second_kills(world: &World) {
+fn ctrl_c_stops_and_the_second_kills(world: &World, flags: &[&str]) {
     let start = |name: &str, deaf: &str| {
         let script = format!("trap 'echo interrupted' INT; {deaf}; echo begun; while :; do sleep 0.1; done");
-        let started = world.start_group(["run", "--name", name, "--", "sh", "-c", &script]);
+        let started = world.start_group([&["run"], flags, &["--name", name, "--", "sh", "-c", &script]].concat());
         until("it runs", || started.stdout() == "begun\n");
         started.ctrl_c();
         until("it was asked to stop", || started.stderr().contains("stopping task"));
@@ -159,14 +194,14 @@ fn ctrl_c_stops_and_the_second_kills(world: &World) {
 
 #[test]
 fn ctrl_c_stops_a_task_and_the_second_kills_it() {
-    ctrl_c_stops_and_the_second_kills(&World::new());
+    ctrl_c_stops_and_the_second_kills(&World::new(), &[]);
 }
 
 #[test]
 fn ctrl_c_stops_a_task_that_a_worker_runs_and_the_second_kills_it() {
     let world = World::new();
     let worker = world.worker(&[]);
-    ctrl_c_stops_and_the_second_kills(&world);
+    ctrl_c_stops_and_the_second_kills(&world, &["--no-inline"]);
     let tasks = world.raddle(["task", "list", "--json", "--name", "twice"]).ok().json();
     assert_eq!(tasks[0]["worker"], worker.as_str());
 }
@@ -183,8 +218,8 @@ fn a_task_that_wants_back_into_its_queue_is_left_there() {
     assert_eq!((&tasks[0]["state"], &tasks[0]["attempt"]), (&"created".into(), &1.into()));
 
     world.worker(&[]);
-    let started =
-        world.start(["run", "--on-stop", "requeue", "--name", "far", "--", "sh", "-c", "echo begun; sleep 600"]);
+    let flags = ["--no-inline", "--on-stop", "requeue", "--name", "far"];
+    let started = world.start([&["run"], &flags[..], &["--", "sh", "-c", "echo begun; sleep 600"]].concat());
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
     started.finish().code(130).says("back in its queue");
@@ -227,17 +262,19 @@ fn failures_are_tried_again() {
 fn piped_standard_input_reaches_the_task_with_and_without_a_worker() {
     let world = World::new();
     world.file("input", "from a file\n");
-    let passes_on = || {
-        let ran = world.bash("echo hi | raddle run -- cat; raddle run -- cat < input; raddle run -- cat").ok();
+    let passes_on = |run: &str| {
+        let ran = world.bash(&format!("echo hi | {run} -- cat; {run} -- cat < input; {run} -- cat")).ok();
         assert_eq!((ran.text(), ran.stderr.as_str()), ("hi\nfrom a file\n", ""));
-        let ran = world.raddle_with_input(&["run", "--", "wc", "-c"], &[b'x'; 100_000]).ok();
-        assert_eq!(ran.text().trim(), "100000");
-        let ran = world.raddle_with_input(&["run", "--stdin", "--", "wc", "-c"], &[b'x'; 100_000]).ok();
-        assert_eq!(ran.text().trim(), "100000");
+        for flags in [&[][..], &["--stdin"]] {
+            let args = [&run.split(' ').skip(1).collect::<Vec<_>>()[..], flags, &["--", "wc", "-c"]].concat();
+            let ran = world.raddle_with_input(&args, &[b'x'; 100_000]).ok();
+            assert_eq!(ran.text().trim(), "100000");
+        }
     };
-    passes_on();
+    passes_on("raddle run");
     world.worker(&[]);
-    passes_on();
+    passes_on("raddle run");
+    passes_on("raddle run --no-inline");
 }
 
 #[test]
@@ -310,15 +347,16 @@ fn a_closed_pipe_is_not_an_error_and_ends_the_task() {
 }
 
 #[test]
-fn a_task_whose_worker_vanishes_is_worked_off_here() {
+fn a_run_goes_on_at_another_worker_when_the_first_is_killed() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json", "--concurrency", "1"]).ok().json();
     // The first task keeps the only slot; the second waits behind it.
     let script = "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
-    let first = world.start(["run", "--", "sh", "-c", script]);
+    let first = world.start(["run", "--no-inline", "--", "sh", "-c", script]);
     until("the first runs", || world.path().join("begun").exists());
-    let second = world.start(["run", "--", "echo", "second"]);
+    let second = world.start(["run", "--no-inline", "--", "echo", "second"]);
     crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
+    world.worker(&[]);
     assert_eq!(second.finish().ok().text(), "second\n");
     first.finish().ok();
     assert_eq!(world.read("begun"), "begun\nbegun\n");
@@ -338,8 +376,9 @@ fn tasks_submitted_by_a_task_are_its_children() {
 fn a_run_inside_a_task_needs_no_slot() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
-    let ran =
-        world.raddle(["run", "--timeout", "30", "--", "raddle", "run", "--", "sh", "-c", "echo $RADDLE_TID"]).ok();
+    let ran = world
+        .raddle(["run", "--no-inline", "--timeout", "30", "--", "raddle", "run", "--", "sh", "-c", "echo $RADDLE_TID"])
+        .ok();
     let inner = ran.text().trim().to_owned();
     let outer = world.task(&inner)["parent"].as_str().unwrap().to_owned();
     assert_eq!(world.task(&outer)["state"], "completed");
@@ -436,11 +475,14 @@ fn a_process_that_became_root_is_named() {
 #[test]
 fn a_task_whose_output_has_no_room_is_stopped() {
     let world = World::new();
-    let script = "raddle run -- sh -c 'echo begun >>side; echo hi; sleep 30; echo ended >>side' >/dev/full";
-    world.bash(script).code(125).says("cannot write the output");
+    let run = |flags: &str| {
+        let command = "sh -c 'echo begun >>side; echo hi; sleep 30; echo ended >>side' >/dev/full";
+        world.bash(&format!("raddle run {flags} -- {command}")).code(125).says("cannot write the output");
+    };
+    run("");
     // The same with a worker that runs it.
     world.worker(&["--concurrency", "1"]);
-    world.bash(script).code(125).says("cannot write the output");
+    run("--no-inline");
     world.raddle(["worker", "stop", "--all"]).ok();
     // One that is over before anybody looks is over.
     world.bash("raddle run -- echo hi >/dev/full").code(125).says("cannot write the output");

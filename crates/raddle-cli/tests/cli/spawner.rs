@@ -343,7 +343,7 @@ fn a_task_is_left_to_a_spawner_and_that_is_explained() {
     let world = World::new();
     let spawner = world.start(["spawner", "run", "--warm-pool", "0", "--max-workers", "1", "--poll-ms", "60000"]);
     spawner.tid();
-    world.raddle(["run", "--", "sh", "-c", "ps -o args= -p $PPID"]).ok();
+    world.raddle(["run", "--no-inline", "--", "sh", "-c", "ps -o args= -p $PPID"]).ok();
     assert_eq!(world.raddle(["task", "list", "--json"]).ok().json()[0]["worker"].as_str().map(str::len), Some(19));
     let first = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     world.until_state(&first, "running");

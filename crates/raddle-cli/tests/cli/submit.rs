@@ -66,11 +66,12 @@ fn a_key_is_unique_while_its_task_is_unfinished() {
 #[test]
 fn a_task_that_has_the_key_is_followed_as_its_own_spec_says() {
     let world = World::new();
-    world.worker(&[]);
-    // The worker could take what is asked for here, but not the task that has the key.
+    // The run could run what is asked for here itself, but not the task that has the key.
     world.submit(&["--unique-key", "k", "--requires", "gpu", "--", "echo", "1"]);
-    let ran = world.raddle(["run", "--unique-key", "k", "--", "echo", "2"]).ok().says("following that one");
-    assert_eq!(ran.text(), "1\n");
+    let run = world.start(["run", "--unique-key", "k", "--", "echo", "2"]);
+    until("it says what is missing", || run.stderr().contains(" waits: "));
+    world.worker(&["--caps", "gpu"]);
+    assert_eq!(run.finish().ok().says("following that one").text(), "1\n");
 }
 
 #[test]

@@ -24,9 +24,10 @@ fn commands_that_wait_for_a_task_without_a_worker_say_so() {
 fn a_run_that_waits_for_a_busy_worker_says_so() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
-    let first = world.start(["run", "--", "sh", "-c", "echo begun; until test -e go; do sleep 0.05; done"]);
+    let first =
+        world.start(["run", "--no-inline", "--", "sh", "-c", "echo begun; until test -e go; do sleep 0.05; done"]);
     until("the only slot is taken", || first.stdout() == "begun\n");
-    let second = world.start(["run", "--", "echo", "second"]);
+    let second = world.start(["run", "--no-inline", "--", "echo", "second"]);
     until("it says why", || second.stderr().contains("(echo) is next: the one able worker is busy\n"));
     world.file("go", "");
     assert_eq!(second.finish().ok().text(), "second\n");

@@ -98,19 +98,17 @@ impl Worker {
         worker
     }
 
-    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key, or
-    /// when a worker is there already that would take it and `yields` says to leave it to that.
+    /// Submits a task together with a worker that will run it, in one step. There is no worker when another task has the same key.
     ///
     /// Nothing is submitted, and `None` returned, when `give_up` comes first. Dropping this may leave a task behind that nobody waits for.
     pub async fn submit(
         broker: Arc<dyn Broker>,
         task: Submit,
         options: Options,
-        yields: bool,
         give_up: impl Future<Output = ()>,
     ) -> Result<Option<(Submitted, Option<Self>)>> {
         let lease = Lease::ask(options.lease)?;
-        let request = OwnRequest { task, worker: options.info(), lease: options.lease, yields };
+        let request = OwnRequest { task, worker: options.info(), lease: options.lease };
         let Own { submitted, worker, claim } = tokio::select! {
             biased;
             own = broker.submit_own(request) => own?,
