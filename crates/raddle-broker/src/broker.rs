@@ -87,7 +87,7 @@ trait Tasks {
     async fn controls(&self, owner: Tid, wait: Duration) -> Result<Vec<Delivery>>
         as Controls, waits *wait;
 
-    /// Submits the spec of a finished task again as a new task, and takes the old one out of the dead-letter queue. With `dead`, only while it stands there:
+    /// Submits the spec of a finished task again as a new task, and takes the old one out of the dead-letter queue and out of its batch. With `dead`, only while it stands there:
     /// so however many see to a dead letter, it is submitted once.
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid>
         as Resubmit, doubles Some("has stored a task");
@@ -102,6 +102,9 @@ trait Tasks {
     /// How many tasks there are, and in what detail that was asked for. Tasks and records that are looked at one after the other may change meanwhile: then
     /// they are counted or not.
     async fn summarize(&self, detail: Detail) -> Result<Summary> as Summarize;
+
+    /// Removes the records of these tasks, as far as they are finished. Returns how many.
+    async fn delete(&self, tids: Vec<Tid>) -> Result<u64> as Delete;
 
     /// Removes the records of tasks that finished longer ago than they asked to be kept, some of them if they are many. Returns how many.
     async fn purge(&self) -> Result<u64> as Purge;

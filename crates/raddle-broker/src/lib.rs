@@ -32,4 +32,4 @@ pub use connect::{ParseUrlError, StreamSource, Url, connect, open_stream};
 pub use error::{Error, Result};
 pub use request::*;
 pub use schedules::{Agenda, ScheduleChange, ScheduleChanged, ScheduleView};
-pub use summary::{Detail, Summary, Waiting};
+pub use summary::{Batch, Detail, Summary, Waiting};

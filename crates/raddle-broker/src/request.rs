@@ -233,6 +233,8 @@ pub struct TaskFilter {
     pub name: Option<String>,
     /// In this queue.
     pub queue: Option<String>,
+    /// In this batch. A task that was submitted again has left it to the new one.
+    pub batch: Option<String>,
     /// In the dead-letter queue.
     pub dead: bool,
     /// Whether to show Raddle's own services too.
@@ -464,6 +466,7 @@ impl Default for TaskFilter {
             states: Vec::new(),
             name: None,
             queue: None,
+            batch: None,
             dead: false,
             services: false,
             among: None,
@@ -510,6 +513,7 @@ impl TaskFilter {
             && (!self.dead || task.dead)
             && (self.worker.is_none() || task.worker == self.worker)
             && self.queue.as_ref().is_none_or(|queue| task.spec.queue == *queue)
+            && (self.batch.is_none() || task.spec.batch == self.batch)
             && self.name.as_ref().is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))
     }
 }

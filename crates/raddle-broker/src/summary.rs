@@ -7,7 +7,7 @@ use raddle_core::{QueueName, Span, State, Tid, spec::DEFAULT_QUEUE};
 use serde::{Deserialize, Serialize};
 
 /// What a summary is to have that takes a walk through many records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detail {
     /// Finished tasks, by state.
     pub finished: bool,
@@ -15,6 +15,10 @@ pub struct Detail {
     pub kinds: bool,
     /// Stored messages, by queue.
     pub messages: bool,
+    /// Which batches there are.
+    pub batches: bool,
+    /// The tasks of this batch by state, finished ones among them, and nothing else.
+    pub batch: Option<String>,
 }
 
 /// How many tasks and messages there are.
@@ -38,6 +42,17 @@ pub struct Summary {
     pub stale_writes: u64,
     /// Stored messages, by queue.
     pub messages: BTreeMap<QueueName, u64>,
+    /// Batches of which a task is known, by name.
+    pub batches: BTreeMap<String, Batch>,
+}
+
+/// Tasks that were submitted together, or under one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// How many are known.
+    pub tasks: u64,
+    /// When the first of them was submitted.
+    pub since: Timestamp,
 }
 
 /// Tasks of one kind that could be claimed now.
@@ -86,6 +101,11 @@ impl Summary {
         waiting.since = waiting.since.min(since);
     }
 
+    /// Adds a batch of so many tasks, of which this is the first.
+    pub(crate) fn add_batch(&mut self, name: String, tasks: u64, first: Tid) {
+        self.batches.insert(name, Batch { tasks, since: submitted_at(first) });
+    }
+
     /// Adds up the tasks that wait.
     pub(crate) fn add_created(&mut self) {
         let waiting = self.ready.values().sum::<u64>() + self.delayed + self.paused;
@@ -97,9 +117,13 @@ impl Summary {
 
 /// When a task could first be claimed. A later attempt may have waited since then.
 fn ready_at(tid: Tid, delay: Option<Span>, run_at: Option<Timestamp>) -> Timestamp {
-    let submitted = Timestamp::from_nanosecond(tid.unix_nanos().into()).unwrap_or(Timestamp::MIN);
+    let submitted = submitted_at(tid);
     let delayed = delay.and_then(|delay| submitted.checked_add(delay.0).ok()).unwrap_or(submitted);
     run_at.unwrap_or(delayed).max(submitted)
+}
+
+fn submitted_at(tid: Tid) -> Timestamp {
+    Timestamp::from_nanosecond(tid.unix_nanos().into()).unwrap_or(Timestamp::MIN)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod panic;
 mod progress;
 mod project;
 mod result;
+mod select;
 mod spec;
 mod systemd;
 mod table;

@@ -11,6 +11,14 @@ pub(crate) fn submitted(total: Option<u64>, is_wanted: bool) -> ProgressBar {
     }
 }
 
+/// How many tasks of a batch are finished.
+pub(crate) fn finished(total: u64, is_wanted: bool) -> ProgressBar {
+    if !is_wanted {
+        return ProgressBar::hidden();
+    }
+    styled(ProgressBar::new(total), "{bar:30} {pos}/{len} finished{msg}, {eta} left")
+}
+
 /// How far a task says that it has come.
 pub(crate) fn of_task(is_wanted: bool) -> ProgressBar {
     if is_wanted { styled(ProgressBar::new(100), "{bar:30} {pos:>3} % {msg}") } else { ProgressBar::hidden() }

@@ -2,6 +2,7 @@
 
 use std::{
     env, fs,
+    hash::{BuildHasher, Hasher, RandomState},
     io::{self, Read},
     path::{Path, PathBuf},
     str::FromStr,
@@ -25,7 +26,7 @@ use crate::{
 /// In a command, stands for the line or number that a task is for.
 const PLACEHOLDER: &str = "{}";
 /// The variable in which a task finds that line or number.
-const ITEM: &str = "RADDLE_ITEM";
+pub(crate) const ITEM: &str = "RADDLE_ITEM";
 
 /// The spec of what the words of a command line say: a command, or arguments for something else.
 pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> Spec {
@@ -101,6 +102,7 @@ pub(crate) fn overlay(mut spec: Spec, flags: &SpecArgs) -> Outcome<Spec> {
     }
     set_option(&mut spec.unique_key, &flags.unique_key);
     set_option(&mut spec.kind, &flags.kind);
+    set_option(&mut spec.batch, &flags.batch);
     set_option(&mut spec.result_ttl, &flags.result_ttl);
     if flags.traceparent.is_some() {
         (spec.traceparent, spec.tracestate) = (flags.traceparent, flags.tracestate.clone());
@@ -152,6 +154,12 @@ pub(crate) fn for_item(template: &Spec, item: &str) -> Outcome<Spec> {
     spec.env.insert(ITEM.into(), item.into());
     spec.validate().map_err(|e| Failure::Usage(format!("no task can be made of '{}', {e}", item.escape_debug())))?;
     Ok(spec)
+}
+
+/// A name for a batch that has none. It is random: several machines may use one broker.
+pub(crate) fn new_batch() -> String {
+    let random = RandomState::new().build_hasher().finish();
+    format!("b-{:010x}", random >> 24)
 }
 
 /// The submission of a spec, by the task that this process belongs to, if it does.

@@ -1,18 +1,25 @@
 //! Task ids as people give them, whole or short.
 
-use raddle_broker::Broker;
+use std::io::{self, BufRead};
+
+use raddle_broker::{Broker, TaskFilter};
 use raddle_core::{QueueName, TaskView, Tid, queue_name::QueueArg, tid::TidArg};
 
 use crate::{
-    error::{Failure, Outcome},
+    args::TaskArg,
+    error::{Failure, OrFail, Outcome},
     worker,
 };
 
 /// The id that is meant.
-pub(crate) async fn resolve(broker: &dyn Broker, arg: TidArg) -> Outcome<Tid> {
-    let short = match arg {
-        TidArg::Full(tid) => return Ok(tid),
-        TidArg::Short(short) => short,
+pub(crate) async fn resolve(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcome<Tid> {
+    let short = match arg.into() {
+        TaskArg::Id(TidArg::Full(tid)) => return Ok(tid),
+        TaskArg::Id(TidArg::Short(short)) => short,
+        TaskArg::Last => return newest(broker).await,
+        TaskArg::Stdin => {
+            return Err(Failure::Usage("this command takes one task, and no ids from standard input".into()));
+        }
     };
     let mut found = broker.complete(short).await?;
     if found.is_empty() {
@@ -32,13 +39,46 @@ pub(crate) async fn resolve(broker: &dyn Broker, arg: TidArg) -> Outcome<Tid> {
     }
 }
 
+/// The task that was submitted last.
+async fn newest(broker: &dyn Broker) -> Outcome<Tid> {
+    let newest = broker.tasks(TaskFilter { limit: 1, ..TaskFilter::default() }).await?;
+    newest.first().map(|task| task.tid).ok_or_else(|| Failure::Usage("there is no task yet, and so no last one".into()))
+}
+
 /// The ids that are meant, in the order given.
-pub(crate) async fn resolve_all(broker: &dyn Broker, args: &[TidArg]) -> Outcome<Vec<Tid>> {
+pub(crate) async fn resolve_all<A: Into<TaskArg> + Copy>(broker: &dyn Broker, args: &[A]) -> Outcome<Vec<Tid>> {
+    resolve_each(broker, args).await?.into_iter().collect()
+}
+
+/// The same, with what is wrong about each.
+pub(crate) async fn resolve_each<A: Into<TaskArg> + Copy>(
+    broker: &dyn Broker,
+    args: &[A],
+) -> Outcome<Vec<Outcome<Tid>>> {
     let mut tids = Vec::new();
     for arg in args {
-        tids.push(resolve(broker, *arg).await?);
+        match (*arg).into() {
+            TaskArg::Stdin => {
+                for arg in read_ids(io::stdin().lock())? {
+                    tids.push(resolve(broker, arg).await);
+                }
+            }
+            arg => tids.push(resolve(broker, arg).await),
+        }
     }
     Ok(tids)
+}
+
+/// Ids on lines, each the first word of its line: so the output of other commands can be read.
+fn read_ids(lines: impl BufRead) -> Outcome<Vec<TidArg>> {
+    let mut ids = Vec::new();
+    for (line, n) in lines.lines().zip(1..) {
+        let line = line.or_usage_at("cannot read standard input")?;
+        if let Some(word) = line.split_whitespace().next() {
+            ids.push(word.parse().or_usage_at(format_args!("line {n} of standard input"))?);
+        }
+    }
+    Ok(ids)
 }
 
 /// The queue that is meant.
@@ -51,7 +91,7 @@ pub(crate) async fn resolve_queue(broker: &dyn Broker, arg: QueueArg) -> Outcome
 
 /// The task that is meant, or the worker, as a task: one that is there for one task alone is in the registry and nowhere else. With it, in that case, what it
 /// runs.
-pub(crate) async fn meet(broker: &dyn Broker, arg: TidArg) -> Outcome<(TaskView, Vec<Tid>)> {
+pub(crate) async fn meet(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcome<(TaskView, Vec<Tid>)> {
     let tid = resolve(broker, arg).await?;
     if let Some(task) = broker.task(tid).await? {
         return Ok((task, Vec::new()));
@@ -62,7 +102,7 @@ pub(crate) async fn meet(broker: &dyn Broker, arg: TidArg) -> Outcome<(TaskView,
 }
 
 /// The task that is meant.
-pub(crate) async fn find(broker: &dyn Broker, arg: TidArg) -> Outcome<TaskView> {
+pub(crate) async fn find(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Outcome<TaskView> {
     let tid = resolve(broker, arg).await?;
     view(broker, tid).await
 }

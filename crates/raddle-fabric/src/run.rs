@@ -167,7 +167,7 @@ async fn submit(
 }
 
 /// Whether an inline worker can run the task. It depends on the spec alone, and not on which workers are alive: they have another environment.
-fn can_run_inline(spec: &Spec) -> bool {
+pub fn can_run_inline(spec: &Spec) -> bool {
     matches!(spec.target, Target::Command(_))
         && spec.isolation != Isolation::Docker
         && spec.requires.is_empty()

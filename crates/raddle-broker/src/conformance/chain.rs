@@ -59,8 +59,8 @@ pub async fn what_was_chained_follows_success(store: &dyn Fixture) -> Result<()>
 pub async fn what_is_chained_is_nowhere_before(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let fence = running(broker, spec("parent")).await?;
-    let all = Detail { finished: true, kinds: true, messages: true };
-    let summary = broker.summarize(all).await?;
+    let all = Detail { finished: true, kinds: true, messages: true, ..Detail::default() };
+    let summary = broker.summarize(all.clone()).await?;
     let events = broker.events(Some(0), None, 1000, AT_ONCE).await?;
     let delayed = Spec { delay: Some(Span::secs(60)), ..spec("later") };
     assert_eq!(chain_specs(broker, fence, vec![spec("now"), delayed]).await?, 2);

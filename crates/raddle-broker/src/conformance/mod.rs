@@ -4,6 +4,7 @@
 //! the engines' own files have. They wait for things with a deadline and never sleep until something has probably happened, with one
 //! exception: that a lease has run out can only be seen by letting its time pass.
 
+pub mod batches;
 pub mod chain;
 pub mod claim;
 pub mod control;
@@ -131,6 +132,13 @@ macro_rules! conformance {
                 its_worker_leaves_with_it
                 a_worker_for_one_task_leaves_with_the_one_it_claims
                 what_its_worker_leaves_behind_is_taken_back
+            }
+            batches {
+                tasks_of_a_batch_are_counted_and_listed
+                a_task_that_is_submitted_again_takes_the_place_of_the_old_one
+                a_chained_task_joins_its_batch_when_it_is_submitted
+                finished_tasks_are_deleted_with_all_that_is_known_of_them
+                a_batch_is_gone_with_the_last_of_its_records
             }
             chain {
                 what_was_chained_follows_success

@@ -25,7 +25,7 @@ pub(super) const SHORT_TTL: Duration = Duration::from_millis(300);
 const TAKEOVER: Duration = Duration::from_millis(300);
 
 /// What a summary takes to count tasks that wait by kind.
-pub(super) const KINDS: Detail = Detail { finished: false, kinds: true, messages: false };
+pub(super) const KINDS: Detail = Detail { finished: false, kinds: true, messages: false, batches: false, batch: None };
 
 /// How many messages each queue holds.
 pub(super) async fn depths(broker: &Handle) -> Result<BTreeMap<QueueName, u64>> {

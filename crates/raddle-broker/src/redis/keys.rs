@@ -50,7 +50,7 @@ pub(super) struct Keys {
 }
 
 /// The keys that are always there, and what each of them is. Scripts have their names in capitals.
-pub(super) const FIXED: [(&str, &str); 26] = [
+pub(super) const FIXED: [(&str, &str); 27] = [
     ("meta", "hash"),
     ("spec", "hash"),
     ("task", "hash"),
@@ -77,6 +77,7 @@ pub(super) const FIXED: [(&str, &str); 26] = [
     ("agenda", "zset"),
     ("expiring", "zset"),
     ("chained", "hash"),
+    ("batches", "zset"),
 ];
 
 impl Keys {

@@ -1,5 +1,7 @@
 //! Removing what nobody asked to keep any longer.
 
+use raddle_core::Tid;
+
 use super::{Redis, link::Sure, script, value::arg};
 use crate::Result;
 
@@ -9,6 +11,16 @@ const AT_ONCE: u32 = 500;
 impl Redis {
     pub(super) async fn purge_expired(&self) -> Result<u64> {
         self.link().change(&script::PURGE, vec![arg(AT_ONCE)], Sure::Done).await
+    }
+
+    /// Removes finished tasks before their time, some at once.
+    pub(super) async fn delete_records(&self, tids: Vec<Tid>) -> Result<u64> {
+        let mut deleted = 0;
+        for tids in tids.chunks(AT_ONCE as usize) {
+            let args = [arg(AT_ONCE)].into_iter().chain(tids.iter().map(arg)).collect();
+            deleted += self.link().change::<u64>(&script::PURGE, args, Sure::Done).await?;
+        }
+        Ok(deleted)
     }
 
     /// Removes what calls were answered so long ago that none of them can be under way.

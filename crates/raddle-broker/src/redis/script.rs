@@ -25,6 +25,7 @@ macro_rules! scripts {
 scripts! {
     APPEND = "append.lua";
     APPLY = "apply.lua";
+    BATCH = "batch.lua";
     BEAT = "beat.lua";
     BOOT = "boot.lua";
     CHAIN = "chain.lua" doubles "has chained tasks";

@@ -136,8 +136,9 @@ fn pack_one(task: &Submit) -> Result<Vec<String>> {
     let Submit { spec, parent } = task;
     let (key, (due, due_nanos), lifetime) = (key_of(spec), due(spec), lifetime(spec));
     let mut packed = vec![Part::name_of(spec), stored(spec, *parent, false, spec.result_ttl().0, &written(spec)?)];
-    if !key.is_empty() || !due.is_empty() || lifetime != "-" {
+    if !key.is_empty() || !due.is_empty() || lifetime != "-" || spec.batch.is_some() {
         packed.extend([key, due, due_nanos, lifetime]);
+        packed.extend(spec.batch.clone());
     }
     Ok(packed)
 }

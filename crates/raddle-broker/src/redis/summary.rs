@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use raddle_core::{State, Tid};
 
 use super::{
-    Redis,
-    value::{Time, micros},
+    Redis, script,
+    value::{Time, arg, micros},
 };
 use crate::{Detail, Result, Summary};
 
@@ -17,7 +17,13 @@ type Claimable = (Tid, Option<Timestamp>);
 
 impl Redis {
     pub(super) async fn count_all(&self, detail: Detail) -> Result<Summary> {
+        if let Some(batch) = &detail.batch {
+            return self.batch_states(batch).await;
+        }
         let (mut summary, now) = self.counts().await?;
+        if detail.batches {
+            self.count_batches(&mut summary).await?;
+        }
         if detail.messages {
             summary.messages = self.depths().await?;
         }
@@ -28,6 +34,45 @@ impl Redis {
             self.count_kinds(&mut summary, now).await?;
         }
         Ok(summary)
+    }
+
+    /// The tasks of a batch by state.
+    async fn batch_states(&self, name: &str) -> Result<Summary> {
+        let (mut summary, mut last) = (Summary::default(), String::new());
+        loop {
+            let mut reply: Vec<String> =
+                self.link().look(&script::BATCH, vec![arg(name), arg(&last), arg(PORTION)]).await?;
+            for pair in reply.get(1..).unwrap_or_default().chunks_exact(2) {
+                if let (Some(state), Ok(tasks)) =
+                    (pair[0].parse().ok().and_then(State::from_u8), pair[1].parse::<u64>())
+                {
+                    *summary.states.entry(state).or_default() += tasks;
+                }
+            }
+            match reply.first_mut() {
+                Some(next) if !next.is_empty() => last = std::mem::take(next),
+                _ => return Ok(summary),
+            }
+        }
+    }
+
+    /// Which batches there are: each is found by a step over all tasks of the one before.
+    async fn count_batches(&self, summary: &mut Summary) -> Result<()> {
+        let key = self.core.keys.of("batches");
+        let mut from = "-".to_owned();
+        loop {
+            let mut range = redis::cmd("ZRANGEBYLEX");
+            range.arg(key).arg(&from).arg("+").arg("LIMIT").arg(0).arg(1);
+            let first: Vec<String> = self.link().read(&range).await?;
+            let Some((name, tid)) = first.first().and_then(|member| member.split_once(' ')) else { return Ok(()) };
+            let mut count = redis::cmd("ZLEXCOUNT");
+            count.arg(key).arg(format!("[{name} ")).arg(format!("({name}!"));
+            let tasks: u64 = self.link().read(&count).await?;
+            if let Ok(tid) = tid.parse() {
+                summary.add_batch(name.to_owned(), tasks, tid);
+            }
+            from = format!("[{name}!");
+        }
     }
 
     async fn count_kinds(&self, summary: &mut Summary, now: i64) -> Result<()> {

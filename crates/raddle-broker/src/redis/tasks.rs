@@ -100,6 +100,10 @@ impl Tasks for Redis {
         self.count_all(detail).await
     }
 
+    async fn delete(&self, tids: Vec<Tid>) -> Result<u64> {
+        self.delete_records(tids).await
+    }
+
     async fn purge(&self) -> Result<u64> {
         let purged = self.purge_expired().await;
         self.forget_answers().await;
@@ -122,6 +126,8 @@ impl Redis {
         };
         let few = if let Some(chosen) = filter.chosen(completed) {
             Some(chosen)
+        } else if let Some(batch) = &filter.batch {
+            Some(self.batch(batch).await?)
         } else if filter.dead {
             Some(self.dead().await?)
         } else if are_all(|state| state.is_active()) {
@@ -182,6 +188,14 @@ impl Redis {
     async fn show_more(&self, tasks: &mut [TaskView]) -> Result<()> {
         self.show_progress(tasks).await?;
         self.show_chained(tasks).await
+    }
+
+    /// The tasks of a batch, the newest first.
+    async fn batch(&self, name: &str) -> Result<Vec<Tid>> {
+        let mut range = redis::cmd("ZREVRANGEBYLEX");
+        range.arg(self.core.keys.of("batches")).arg(format!("({name}!")).arg(format!("[{name} "));
+        let members: Vec<String> = self.link().read(&range).await?;
+        Ok(members.iter().filter_map(|member| member.rsplit(' ').next()?.parse().ok()).collect())
     }
 
     async fn dead(&self) -> Result<Vec<Tid>> {

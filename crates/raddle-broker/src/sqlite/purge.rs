@@ -16,6 +16,7 @@ use super::{
     Sqlite,
     claim::parse_spec,
     output,
+    submit::leave_batch,
     tx::{Fail, Tx, tid_at},
     writer::Durability,
 };
@@ -53,6 +54,35 @@ impl Sqlite {
             }
         }
     }
+}
+
+impl Sqlite {
+    /// Removes finished tasks before their time, some at a time so that other writes need not wait long.
+    pub(super) async fn delete_records(&self, tids: Vec<Tid>) -> Result<u64> {
+        let mut deleted = 0;
+        for tids in tids.chunks(AT_ONCE) {
+            let (tids, folder) = (tids.to_vec(), self.shared.output_folder());
+            deleted += self.write(Durability::Process, move |tx| delete(tx, &folder, &tids)).await?;
+        }
+        Ok(deleted)
+    }
+}
+
+fn delete(tx: &mut Tx<'_>, folder: &Path, tids: &[Tid]) -> Result<u64, Fail> {
+    let mut deleted = 0;
+    for tid in tids {
+        let attempts: Option<u32> = tx
+            .db()
+            .prepare_cached("SELECT attempt FROM done WHERE tid = ?1")?
+            .query_row([tid.as_i64()], |row| row.get(0))
+            .optional()?;
+        if let Some(attempts) = attempts {
+            remove(tx, folder, *tid, attempts)?;
+            deleted += 1;
+        }
+    }
+    sweep_events(tx, LOOKED_AT + LOOKED_AT_PER_TASK * deleted)?;
+    Ok(deleted)
 }
 
 /// Notes that a record will expire then.
@@ -122,7 +152,7 @@ fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<Look> {
 /// Removes a task with its records. Its files go first: without a record, nothing would tell whose they are.
 fn remove(tx: &Tx<'_>, folder: &Path, tid: Tid, attempts: u32) -> rusqlite::Result<()> {
     output::remove(folder, tid, attempts);
-    forget_expiry(tx.db(), tid)?;
+    forget_spec(tx.db(), tid)?;
     for sql in [
         "DELETE FROM done WHERE tid = ?1",
         "DELETE FROM tasks WHERE tid = ?1",
@@ -135,15 +165,16 @@ fn remove(tx: &Tx<'_>, folder: &Path, tid: Tid, attempts: u32) -> rusqlite::Resu
     Ok(())
 }
 
-/// Removes the entry of a task that was taken before its lifetime was over. Only the spec says where in the table that is.
-fn forget_expiry(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
+/// Removes what only the spec says where it is: the entry of a task that was taken before its lifetime was over, and that of its batch.
+fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
     let spec: Option<String> = db
         .prepare_cached("SELECT spec FROM tasks WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| row.get(0))
         .optional()?;
     // A record that cannot be read is removed all the same.
-    let spec = spec.and_then(|text| parse_spec(tid, &text).ok());
-    if let Some(at) = spec.and_then(|spec| spec.expires_at(tid)) {
+    let Some(spec) = spec.and_then(|text| parse_spec(tid, &text).ok()) else { return Ok(()) };
+    leave_batch(db, &spec, tid)?;
+    if let Some(at) = spec.expires_at(tid) {
         db.prepare_cached("DELETE FROM expiring WHERE expires_at = ?1 AND tid = ?2")?
             .execute(params![at, tid.as_i64()])?;
     }

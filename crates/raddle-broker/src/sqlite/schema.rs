@@ -3,15 +3,15 @@
 /// Marks a file as ours: `RDDL`.
 pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
 /// The format of the tables. A file with a higher number was made by a later version.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// What a new database holds.
 ///
 /// A task's id is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and `done`. What the attempt of an active one has chained is in
 /// `chained`, and is no task yet. `rank` is 9 minus the priority, so that
 /// the primary key of `ready` is the order of claiming. Times are nanoseconds: of the wall clock, but for `alive_until`, which is the
-/// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page. `next` is when a schedule is due, and nothing while it is paused. Of those in `expiring`, some may have been taken, or be over, by now.
-pub(super) const STATEMENTS: [&str; 22] = [
+/// machine's: the end of the lease that a worker was entered with. What it says of itself later is in the shared page. `next` is when a schedule is due, and nothing while it is paused. Of those in `expiring`, some may have been taken, or be over, by now. `batches` has the tasks of batches, but for those that were submitted again.
+pub(super) const STATEMENTS: [&str; 23] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
     "CREATE UNIQUE INDEX parts_by_name ON parts (queue, needs)",
@@ -66,4 +66,5 @@ pub(super) const STATEMENTS: [&str; 22] = [
 ) WITHOUT ROWID",
     "CREATE INDEX schedules_by_next ON schedules (next) WHERE next IS NOT NULL",
     "CREATE TABLE expiring (expires_at INTEGER NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (expires_at, tid)) WITHOUT ROWID",
+    "CREATE TABLE batches (batch TEXT NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (batch, tid)) WITHOUT ROWID",
 ];

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use raddle_core::{Spec, Tally, Tid, moment, spec::Start};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bell::Topic,
@@ -43,6 +43,7 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<Prepared>) -> Result<Vec<Submit
         }
         let row = Row { tid: tx.next_id(), part: part_of(tx, &task.spec)?, service: false, task };
         hold_key(tx, &row)?;
+        join_batch(tx, &row)?;
         stored.push(Submitted::New(row.tid));
         rows.push(row);
     }
@@ -80,6 +81,25 @@ fn hold_key(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
         tx.db()
             .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
             .execute(params![key, row.tid.as_i64()])?;
+    }
+    Ok(())
+}
+
+/// Enters a task in its batch.
+fn join_batch(tx: &Tx<'_>, row: &Row<'_>) -> rusqlite::Result<()> {
+    if let Some(batch) = &row.task.spec.batch {
+        tx.db()
+            .prepare_cached("INSERT INTO batches (batch, tid) VALUES (?1, ?2)")?
+            .execute(params![batch, row.tid.as_i64()])?;
+    }
+    Ok(())
+}
+
+/// Takes a task out of its batch.
+pub(super) fn leave_batch(db: &Connection, spec: &Spec, tid: Tid) -> rusqlite::Result<()> {
+    if let Some(batch) = &spec.batch {
+        db.prepare_cached("DELETE FROM batches WHERE batch = ?1 AND tid = ?2")?
+            .execute(params![batch, tid.as_i64()])?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! How many tasks there are. Those that wait are looked at in portions for their kinds: the thread that has the database does other things in between.
 
-use raddle_core::Tid;
+use raddle_core::{State, Tid};
 use rusqlite::{Connection, params};
 
 use super::{
-    Sqlite, clock, messages,
+    Sqlite, clock, messages as stored_messages,
     tx::{Fail, state_at, tid_at},
 };
 use crate::{Detail, Result, Summary};
@@ -21,8 +21,12 @@ enum Place {
 
 impl Sqlite {
     pub(super) async fn count_all(&self, detail: Detail) -> Result<Summary> {
-        let mut summary = self.read(move |db| counts(db, detail)).await?;
-        let mut place = detail.kinds.then_some(Place::Ready(i64::MIN, i64::MIN, i64::MIN));
+        let Detail { finished, kinds, messages, batches, batch } = detail;
+        if let Some(batch) = batch {
+            return self.read(move |db| batch_states(db, &batch)).await;
+        }
+        let mut summary = self.read(move |db| counts(db, finished, messages, batches)).await?;
+        let mut place = kinds.then_some(Place::Ready(i64::MIN, i64::MIN, i64::MIN));
         while let Some(from) = place {
             (summary, place) = self.read(move |db| portion(db, summary, from)).await?;
         }
@@ -30,7 +34,28 @@ impl Sqlite {
     }
 }
 
-fn counts(db: &Connection, detail: Detail) -> Result<Summary, Fail> {
+/// The tasks of a batch by state.
+fn batch_states(db: &Connection, batch: &str) -> Result<Summary, Fail> {
+    let mut summary = Summary::default();
+    let mut states = db.prepare_cached(
+        "SELECT active.state, count(*) FROM batches CROSS JOIN active ON active.tid = batches.tid WHERE batch = ?1 GROUP BY 1
+         UNION ALL
+         SELECT done.state, count(*) FROM batches CROSS JOIN done ON done.tid = batches.tid WHERE batch = ?1 GROUP BY 1",
+    )?;
+    for row in states.query_map([batch], |row| Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64)))? {
+        let (state, tasks) = row?;
+        summary.states.insert(state, tasks);
+    }
+    let all: i64 =
+        db.prepare_cached("SELECT count(*) FROM batches WHERE batch = ?1")?.query_row([batch], |row| row.get(0))?;
+    let waiting = (all as u64).saturating_sub(summary.states.values().sum());
+    if waiting > 0 {
+        summary.states.insert(State::Created, waiting);
+    }
+    Ok(summary)
+}
+
+fn counts(db: &Connection, finished: bool, messages: bool, batches: bool) -> Result<Summary, Fail> {
     let count = |sql: &str| db.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(0)).map(|n| n as u64);
     let mut summary = Summary {
         delayed: count("SELECT count(*) FROM delayed")?,
@@ -38,7 +63,7 @@ fn counts(db: &Connection, detail: Detail) -> Result<Summary, Fail> {
         dead: count("SELECT count(*) FROM done WHERE dead = 1")?,
         reclaims: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'reclaims'")?,
         stale_writes: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'stale_writes'")?,
-        messages: if detail.messages { messages::depths(db)? } else { Default::default() },
+        messages: if messages { stored_messages::depths(db)? } else { Default::default() },
         ..Summary::default()
     };
     let mut ready = db.prepare_cached(
@@ -55,9 +80,16 @@ fn counts(db: &Connection, detail: Detail) -> Result<Summary, Fail> {
         "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state UNION ALL
          SELECT state, count(*) FROM done WHERE ?1 AND tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
     )?;
-    for row in states.query_map([detail.finished], |row| Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64)))? {
+    for row in states.query_map([finished], |row| Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64)))? {
         let (state, tasks) = row?;
         summary.states.insert(state, tasks);
+    }
+    if batches {
+        let mut batches = db.prepare_cached("SELECT batch, count(*), min(tid) FROM batches GROUP BY batch")?;
+        let mut rows = batches.query([])?;
+        while let Some(row) = rows.next()? {
+            summary.add_batch(row.get(0)?, row.get::<_, i64>(1)? as u64, tid_at(row, 2)?);
+        }
     }
     Ok(summary)
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_core::{Control, Exit, Report, Spec, State, TaskView, Tid, Usage, tid::ShortTid};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     Sqlite,
@@ -121,9 +121,10 @@ impl Tasks for Sqlite {
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
         self.write(Durability::Power, move |tx| {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            let prepared = submit::prepare(Submit::once_more(old, dead)?)?;
+            let prepared = submit::prepare(Submit::once_more(old.clone(), dead)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].again(tid)?;
             tx.db().prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?.execute([tid.as_i64()])?;
+            submit::leave_batch(tx.db(), &old.spec, tid)?;
             Ok(again)
         })
         .await
@@ -147,6 +148,10 @@ impl Tasks for Sqlite {
 
     async fn summarize(&self, detail: Detail) -> Result<Summary> {
         self.count_all(detail).await
+    }
+
+    async fn delete(&self, tids: Vec<Tid>) -> Result<u64> {
+        self.delete_records(tids).await
     }
 
     async fn purge(&self) -> Result<u64> {
@@ -299,7 +304,9 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
     }
     let only_active = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
     let only_done = !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
-    let sql = if filter.dead {
+    let sql = if filter.batch.is_some() {
+        "SELECT tid, NULL FROM batches WHERE tid <= ?1 AND batch = ?2 ORDER BY tid DESC"
+    } else if filter.dead {
         "SELECT tid, NULL FROM done WHERE dead = 1 AND tid <= ?1 ORDER BY tid DESC"
     } else if only_active {
         "SELECT tid, NULL FROM active WHERE tid <= ?1 ORDER BY tid DESC"
@@ -309,7 +316,11 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, Fail> {
         "SELECT tid, NULL FROM tasks WHERE tid <= ?1 ORDER BY tid DESC"
     };
     let mut query = db.prepare_cached(sql)?;
-    let mut rows = query.query([filter.before.map_or(i64::MAX, |before| before.as_i64() - 1)])?;
+    let most = filter.before.map_or(i64::MAX, |before| before.as_i64() - 1);
+    let mut rows = match &filter.batch {
+        Some(batch) => query.query(params![most, batch])?,
+        None => query.query([most])?,
+    };
     while found.len() < limit
         && let Some(row) = rows.next()?
     {

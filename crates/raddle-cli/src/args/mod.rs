@@ -1,5 +1,6 @@
 //! What can be asked for on the command line. Types only: what is done about it stands in `commands`.
 
+mod batch;
 #[cfg(feature = "tls")]
 mod cert;
 #[cfg(feature = "pool")]
@@ -14,6 +15,7 @@ mod metrics;
 mod pool;
 mod queue;
 mod schedule;
+mod select;
 #[cfg(feature = "pool")]
 mod serve;
 mod spawner;
@@ -26,15 +28,16 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PathBufValueParser, TypedValueParser},
 };
-use raddle_core::{Span, tid::TidArg};
+use raddle_core::Span;
 
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
+pub(crate) use {
+    batch::*, group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*, spawner::*, spec::*,
+    submit::*, task::*, worker::*,
+};
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, finding::*, pool::*, serve::*};
-pub(crate) use {
-    group::*, log::*, manager::*, metrics::*, queue::*, schedule::*, spawner::*, spec::*, submit::*, task::*, worker::*,
-};
 
 /// Runs tasks in processes of their own, keeps them apart and loses none.
 #[derive(Debug, Parser)]
@@ -98,10 +101,10 @@ pub(crate) enum Command {
     /// Show how many tasks and workers there are
     #[command(after_help = "Examples:
   raddle status
-  raddle status --watch                  again whenever something happens, until interrupted
+  raddle status --watch                  again whenever something happens, until the work is done
   raddle status --json | jq .tasks.failed")]
     Status {
-        /// Show it again whenever something happens
+        /// Show it again whenever something happens, until no task is left
         #[arg(short, long)]
         watch: bool,
     },
@@ -113,11 +116,14 @@ pub(crate) enum Command {
     Tid {
         /// The last ten digits of the id, or all of it
         #[arg(value_name = "TID")]
-        tid: TidArg,
+        tid: TaskArg,
     },
     /// List tasks, and tell them what to do
     #[command(subcommand)]
     Task(TaskCommand),
+    /// Count, wait for, retry and stop tasks that were submitted together
+    #[command(subcommand)]
+    Batch(BatchCommand),
     /// Read and write queues
     #[command(subcommand)]
     Queue(QueueCommand),
@@ -181,9 +187,9 @@ of 3 s has run out; on SQLite, mostly as soon as its processes are.")]
   raddle result --wait --timeout 30s 2140161024
   raddle result --json 2140161024 | jq .exit_code")]
 pub(crate) struct ResultArgs {
-    /// The task's id, or its last ten digits
+    /// The task's id, or its last ten digits; 'last' is the newest
     #[arg(value_name = "TID")]
-    pub(crate) tid: TidArg,
+    pub(crate) tid: TaskArg,
     /// Wait until it is finished
     #[arg(long)]
     pub(crate) wait: bool,
@@ -199,9 +205,9 @@ pub(crate) struct ResultArgs {
   raddle logs -f 2140161024              go on until the task is finished
   raddle logs --attempt 1 --stderr 2140161024")]
 pub(crate) struct LogsArgs {
-    /// The task's id, or its last ten digits
+    /// The task's id, or its last ten digits; 'last' is the newest
     #[arg(value_name = "TID")]
-    pub(crate) tid: TidArg,
+    pub(crate) tid: TaskArg,
     /// Go on as more is written, until the task is finished
     #[arg(short, long)]
     pub(crate) follow: bool,
@@ -220,11 +226,15 @@ pub(crate) struct LogsArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle wait 2140161024 2140161025      exits with 1 if one of them failed
-  raddle submit --array 1-9 -- ./job {} | xargs raddle wait --timeout 10m")]
+  raddle wait --batch last               all tasks of the newest batch
+  raddle submit --array 1-9 -- ./job {} | raddle wait --timeout 10m -")]
 pub(crate) struct WaitArgs {
-    /// The tasks' ids, or their last ten digits
-    #[arg(value_name = "TID", required = true)]
-    pub(crate) tids: Vec<TidArg>,
+    /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from standard input
+    #[arg(value_name = "TID", required_unless_present = "batch")]
+    pub(crate) tids: Vec<TaskArg>,
+    /// All tasks of this batch; 'last' is the newest
+    #[arg(long, conflicts_with = "tids")]
+    pub(crate) batch: Option<String>,
     /// How long to wait at most
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,

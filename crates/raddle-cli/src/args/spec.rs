@@ -94,6 +94,9 @@ pub(crate) struct SpecArgs {
     /// A label for metrics
     #[arg(long)]
     pub(crate) kind: Option<String>,
+    /// The batch it belongs to: see 'raddle batch'
+    #[arg(long)]
+    pub(crate) batch: Option<String>,
     /// How long to keep its record once it is finished
     #[arg(long, value_name = "TIME")]
     pub(crate) result_ttl: Option<Span>,

@@ -13,10 +13,14 @@ use super::SpecArgs;
   raddle run --timeout 30s --retry 2 -- ./flaky.sh
   sort -u names | raddle run --memory 512 -- ./import
   raddle run --json -- ls | jq -r .stdout
+  ls *.png | raddle run --each-line - --jobs 4 -- optipng {}
 
 The command runs right here, with this environment. Workers run it with --no-inline or --queue, or
 if it needs what only they have: --requires, --isolation docker, --routine, --handler. Piped
-standard input is passed on. Ctrl-C stops the task, a second one kills it.")]
+standard input is passed on. Ctrl-C stops the task, a second one kills it.
+
+With --each-line or --array there is a batch of tasks, of which --jobs run at a time. The output of
+each is shown when it has ended. The exit code is 0 if all of them completed, and 1 otherwise.")]
 pub(crate) struct RunArgs {
     /// Submit it and print its id, without waiting
     #[arg(long)]
@@ -24,6 +28,11 @@ pub(crate) struct RunArgs {
     /// Leave it to a worker, with the environment of that
     #[arg(long)]
     pub(crate) no_inline: bool,
+    #[command(flatten)]
+    pub(crate) items: ItemArgs,
+    /// How many run at the same time; else one for each core
+    #[arg(short, long, value_name = "N", requires = "items", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) jobs: Option<u32>,
     /// The program and its arguments
     #[arg(value_name = "CMD", required_unless_present_any = ["routine", "handler"], trailing_var_arg = true)]
     pub(crate) command: Vec<String>,
@@ -32,6 +41,18 @@ pub(crate) struct RunArgs {
     // Last, because its heading holds for all that follows.
     #[command(flatten)]
     pub(crate) spec: SpecArgs,
+}
+
+/// What there is to be one task for each of.
+#[derive(Debug, Default, Args)]
+#[group(id = "items")]
+pub(crate) struct ItemArgs {
+    /// One task for each line of a file that is not empty; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "array")]
+    pub(crate) each_line: Option<PathBuf>,
+    /// One task for each number: 1-1000, or 1,5,10-20
+    #[arg(long, value_name = "NUMBERS")]
+    pub(crate) array: Option<Numbers>,
 }
 
 /// What to run instead of a program.
@@ -57,7 +78,7 @@ pub(crate) struct TargetArgs {
 
 With --each-line and --array, {} in the command, in --name and in --unique-key is the line or
 number, which the task also finds in RADDLE_ITEM. Tasks are stored in groups of 1000: of each group
-all or none.
+all or none. They are a batch, which 'raddle batch' counts, waits for and stops: --batch names it.
 
 With --chain no ids are printed: what is chained is no task before the task that chains it is
 completed, in the same step. If that fails or is lost, it never is one.")]
@@ -68,12 +89,8 @@ pub(crate) struct SubmitArgs {
     /// Read the spec from a file, JSON or TOML by its name; - is JSON from standard input
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) file: Option<PathBuf>,
-    /// Submit one task for each line of a file that is not empty; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with = "array")]
-    pub(crate) each_line: Option<PathBuf>,
-    /// Submit one task for each number: 1-1000, or 1,5,10-20
-    #[arg(long, value_name = "NUMBERS")]
-    pub(crate) array: Option<Numbers>,
+    #[command(flatten)]
+    pub(crate) items: ItemArgs,
     /// The program and its arguments
     #[arg(value_name = "CMD", required_unless_present_any = ["file", "routine", "handler"], trailing_var_arg = true)]
     pub(crate) command: Vec<String>,

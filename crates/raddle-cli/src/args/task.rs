@@ -1,7 +1,9 @@
 //! `raddle task`.
 
 use clap::{Args, Subcommand};
-use raddle_core::{Span, State, tid::TidArg};
+use raddle_core::Span;
+
+use super::{FilterArgs, SelectArgs, TaskArg};
 
 /// List tasks, and tell them what to do.
 #[derive(Debug, Subcommand)]
@@ -12,9 +14,9 @@ pub(crate) enum TaskCommand {
     #[command(after_help = "Example:
   raddle task status 2140161024")]
     Status {
-        /// The task's id, or its last ten digits
+        /// The task's id, or its last ten digits; 'last' is the newest
         #[arg(value_name = "TID")]
-        tid: TidArg,
+        tid: TaskArg,
     },
     /// Stop tasks in good order
     #[command(after_help = "Example:
@@ -38,14 +40,21 @@ pub(crate) enum TaskCommand {
     Ping(Words),
     /// Submit finished tasks again, as new ones, and print their ids
     Retry(RetryArgs),
+    /// Delete the records of finished tasks
+    #[command(after_help = "Examples:
+  raddle task delete 2140161024
+  raddle task delete --failed --name 'frame-*'")]
+    Delete(SelectArgs),
+    /// Delete the records of all finished tasks that are no dead letters
+    Clean(CleanArgs),
     /// Get a stuck task going again, whatever it is stuck in
     #[command(after_help = "Example:
   raddle task recover 2140161024         a running task goes back to its queue, a paused one goes on,
                                          a failed one is submitted again, a lost one is taken back")]
     Recover {
-        /// The task's id, or its last ten digits
+        /// The task's id, or its last ten digits; 'last' is the newest
         #[arg(value_name = "TID")]
-        tid: TidArg,
+        tid: TaskArg,
         /// How long to wait for an answer
         #[arg(long, value_name = "TIME", default_value = "10")]
         timeout: Span,
@@ -60,15 +69,15 @@ pub(crate) enum TaskCommand {
     Tree {
         /// The task or worker to begin with
         #[arg(value_name = "TID")]
-        tid: Option<TidArg>,
+        tid: Option<TaskArg>,
     },
     /// Say why a task is not running
     #[command(after_help = "Example:
   raddle task explain 2140161024")]
     Explain {
-        /// The task's id, or its last ten digits
+        /// The task's id, or its last ten digits; 'last' is the newest
         #[arg(value_name = "TID")]
-        tid: TidArg,
+        tid: TaskArg,
     },
 }
 
@@ -79,15 +88,8 @@ pub(crate) enum TaskCommand {
   raddle task list --name 'render-*' --limit 10
   raddle task list --json | jq -r '.[].tid'")]
 pub(crate) struct ListArgs {
-    /// Only those in one of these states
-    #[arg(long, value_name = "STATES", value_delimiter = ',')]
-    pub(crate) status: Vec<State>,
-    /// Only those with this name, where * stands for anything
-    #[arg(long, value_name = "PATTERN")]
-    pub(crate) name: Option<String>,
-    /// Only those in this queue
-    #[arg(long)]
-    pub(crate) queue: Option<String>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
     /// Only those in the dead-letter queue
     #[arg(long)]
     pub(crate) dead: bool,
@@ -102,9 +104,8 @@ pub(crate) struct ListArgs {
 /// Tell tasks something.
 #[derive(Debug, Args)]
 pub(crate) struct Words {
-    /// The tasks' ids, or their last ten digits
-    #[arg(value_name = "TID", required = true)]
-    pub(crate) tids: Vec<TidArg>,
+    #[command(flatten)]
+    pub(crate) tasks: SelectArgs,
     /// How long to wait for an answer
     #[arg(long, value_name = "TIME", default_value = "10")]
     pub(crate) timeout: Span,
@@ -114,12 +115,28 @@ pub(crate) struct Words {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle task retry 2140161024
+  raddle task retry --failed --name 'frame-*'
   raddle task retry --all-dead           everything in the dead-letter queue")]
 pub(crate) struct RetryArgs {
-    /// The tasks' ids, or their last ten digits
-    #[arg(value_name = "TID", required_unless_present = "all_dead")]
-    pub(crate) tids: Vec<TidArg>,
+    #[command(flatten)]
+    pub(crate) tasks: SelectArgs,
     /// All tasks in the dead-letter queue
     #[arg(long, conflicts_with = "tids")]
     pub(crate) all_dead: bool,
+}
+
+/// Delete the records of finished tasks.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  raddle task clean --older-than 1d
+  raddle task clean --batch last --dead")]
+pub(crate) struct CleanArgs {
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Only those that finished longer ago than this
+    #[arg(long, value_name = "TIME")]
+    pub(crate) older_than: Option<Span>,
+    /// Dead letters too
+    #[arg(long)]
+    pub(crate) dead: bool,
 }

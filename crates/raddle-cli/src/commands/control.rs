@@ -1,7 +1,8 @@
 //! `raddle task stop|kill|pause|resume|ping`: a word to tasks, and what came of it.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
+use futures_util::{StreamExt, stream};
 use raddle_broker::{Broker, Delivered, Peek};
 use raddle_core::{Control, QueueName, State, TaskView, Tid, Word, control::Reply, queue_name::Port};
 use raddle_fabric::wait::{News, WATCH_WORKERS, take_from_the_dead};
@@ -12,8 +13,13 @@ use crate::{
     args::Words,
     context::Context,
     error::{Failure, Outcome, TIMED_OUT},
-    format, output, tid, worker,
+    format, output,
+    select::{self, UNFINISHED},
+    tid, worker,
 };
+
+/// How many tasks are told something at the same time: an end may take a while, and the broker commits many writes at once.
+pub(super) const AT_ONCE: usize = 64;
 
 /// What came of a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,12 +65,14 @@ impl Silence {
 pub(super) async fn control(context: &Context, words: &Words, word: Word) -> Outcome {
     let broker = context.onlooker().await?;
     let mut report = Report::default();
-    for arg in &words.tids {
-        let answer = async {
-            let tid = tid::resolve(&*broker, *arg).await?;
-            Ok((tid, ask(&*broker, tid, Control::new(word), words.timeout.0).await?))
-        };
-        report.add(context, word, answer.await)?;
+    let tids = select::select_each(&*broker, &words.tasks, &UNFINISHED).await?;
+    let ask_one = async |tid: Outcome<Tid>| {
+        let tid = tid?;
+        Ok((tid, ask(&*broker, tid, Control::new(word), words.timeout.0).await?))
+    };
+    let mut answers = pin!(stream::iter(tids.into_iter().map(ask_one)).buffered(AT_ONCE));
+    while let Some(answer) = answers.next().await {
+        report.add(context, word, answer)?;
     }
     report.end(context)
 }

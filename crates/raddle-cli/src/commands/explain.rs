@@ -12,14 +12,13 @@ use raddle_core::{
     manager::PRIME,
     queue_name::Desk,
     spec::{DOCKER, SANDBOX},
-    tid::TidArg,
     worker::WorkerStatus,
 };
 use serde::Serialize;
 
-use crate::{context::Context, error::Outcome, format, tid, worker};
+use crate::{args::TaskArg, context::Context, error::Outcome, format, tid, worker};
 
-pub(super) async fn explain(context: &Context, arg: TidArg) -> Outcome {
+pub(super) async fn explain(context: &Context, arg: TaskArg) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, arg).await?;
     let Explanation { reason, text, hint } = explain_task(&*broker, &task).await?;

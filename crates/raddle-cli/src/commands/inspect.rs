@@ -1,16 +1,16 @@
 //! `raddle tid` and `raddle task status`: one task, or worker.
 
 use jiff::Timestamp;
-use raddle_core::{State, Target, TaskView, Tid, settle::LOSSES_ALLOWED, spec::Reserved, tid::TidArg};
+use raddle_core::{State, Target, TaskView, Tid, settle::LOSSES_ALLOWED, spec::Reserved};
 use serde_json::json;
 
-use crate::{context::Context, error::Outcome, format, result, table, tid, worker};
+use crate::{args::TaskArg, context::Context, error::Outcome, format, result, table, tid, worker};
 
 /// How many characters of a returned value `task status` shows.
 const SHOWN: usize = 200;
 
 /// Prints the full id.
-pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
+pub(super) async fn tid(context: &Context, arg: TaskArg) -> Outcome {
     let broker = context.onlooker().await?;
     let (task, _) = tid::meet(&*broker, arg).await?;
     let record = json!({ "tid": task.tid, "short": task.tid.short().to_string() });
@@ -18,7 +18,7 @@ pub(super) async fn tid(context: &Context, arg: TidArg) -> Outcome {
 }
 
 /// Prints all that is known.
-pub(super) async fn status(context: &Context, arg: TidArg) -> Outcome {
+pub(super) async fn status(context: &Context, arg: TaskArg) -> Outcome {
     let broker = context.onlooker().await?;
     let (task, runs) = tid::meet(&*broker, arg).await?;
     let lost = result::lost_output(&*broker, &task).await?;

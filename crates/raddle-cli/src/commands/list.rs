@@ -5,19 +5,16 @@ use raddle_broker::TaskFilter;
 use raddle_core::TaskView;
 
 use super::inspect::target;
-use crate::{args::ListArgs, context::Context, error::Outcome, format, output, result, table::Table};
+use crate::{args::ListArgs, context::Context, error::Outcome, format, output, result, select, table::Table};
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
     let broker = context.onlooker().await?;
     let filter = TaskFilter {
-        states: args.status,
-        name: args.name,
-        queue: args.queue,
         dead: args.dead,
         services: args.all,
         // One more than is shown tells whether there are more.
         limit: args.limit.saturating_add(1),
-        ..TaskFilter::default()
+        ..select::filter(&*broker, &args.filter, &[]).await?
     };
     let mut tasks = broker.tasks(filter).await?;
     let more = tasks.len() as u64 > u64::from(args.limit);

@@ -1,12 +1,15 @@
 //! A file for each command, with a folder where that has parts. Each asks the libraries and shows what they say. `detach.rs` is what those share that
 //! can start in the background.
 
+mod batch;
 #[cfg(feature = "tls")]
 mod cert;
 mod completions;
 mod control;
+mod delete;
 mod detach;
 mod doctor;
+mod each;
 pub(crate) mod explain;
 mod group;
 mod inspect;
@@ -109,6 +112,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Wait(args) => wait::wait(&shared()?, &args).await,
         Command::Tid { tid } => inspect::tid(&shared()?, tid).await,
         Command::Task(command) => task(&shared()?, command).await,
+        Command::Batch(command) => batch::batch(&shared()?, command).await,
         Command::Queue(command) => queue::queue(&shared()?, command).await,
         Command::Schedule(command) => schedule::schedule(&shared()?, command).await,
         Command::Worker(WorkerCommand::Start(args)) => start::start(&context()?, &args).await,
@@ -144,6 +148,8 @@ async fn task(context: &Context, command: TaskCommand) -> Outcome {
         TaskCommand::Resume(words) => control::control(context, &words, Word::Resume).await,
         TaskCommand::Ping(words) => control::control(context, &words, Word::Ping).await,
         TaskCommand::Retry(args) => retry::retry(context, &args).await,
+        TaskCommand::Delete(args) => delete::delete(context, &args).await,
+        TaskCommand::Clean(args) => delete::clean(context, &args).await,
         TaskCommand::Recover { tid, timeout, force } => recover::recover(context, tid, timeout.0, force).await,
         TaskCommand::Tree { tid } => tree::tree(context, tid).await,
         TaskCommand::Explain { tid } => explain::explain(context, tid).await,

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use raddle_broker::Broker;
-use raddle_core::{Control, State, TaskView, Tid, Word, tid::TidArg};
+use raddle_core::{Control, State, TaskView, Tid, Word};
 use raddle_fabric::leftovers;
 use serde_json::json;
 
 use super::control::{Answer, ask};
 use crate::{
+    args::TaskArg,
     context::Context,
     error::{Failure, Outcome},
     tid, worker,
@@ -31,7 +32,7 @@ enum Deed {
     Nothing,
 }
 
-pub(super) async fn recover(context: &Context, arg: TidArg, patience: Duration, force: bool) -> Outcome {
+pub(super) async fn recover(context: &Context, arg: TaskArg, patience: Duration, force: bool) -> Outcome {
     let broker = context.onlooker().await?;
     let task = tid::find(&*broker, arg).await?;
     worker::refuse(&*broker, &task, "recovered").await?;

@@ -1,27 +1,35 @@
 //! `raddle task retry`: finished tasks once more.
 
 use raddle_broker::{Broker, Error, TaskFilter};
-use raddle_core::{Tid, tid::TidArg};
+use raddle_core::Tid;
 use serde_json::json;
 
 use crate::{
-    args::RetryArgs,
+    args::{FilterArgs, RetryArgs, SelectArgs},
     context::Context,
     error::{Outcome, USAGE},
-    output, tid, worker,
+    output,
+    select::{FAILED, filter, for_each, select},
+    tid, worker,
 };
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
     let broker = context.onlooker().await?;
-    let tids = if args.all_dead { dead(&*broker).await? } else { named(&*broker, &args.tids).await? };
+    let tids =
+        if args.all_dead { dead(&*broker, &args.tasks.filter).await? } else { named(&*broker, &args.tasks).await? };
     if tids.is_empty() {
-        context.note("no task is in the dead-letter queue");
+        context.note(if args.all_dead { "no task is in the dead-letter queue" } else { "no such task has failed" });
     }
+    resubmit_all(context, &*broker, tids, args.all_dead).await
+}
+
+/// Submits finished tasks again, and prints the new ids. With `only_dead`, those that are no dead letters any more are passed over.
+pub(super) async fn resubmit_all(context: &Context, broker: &dyn Broker, tids: Vec<Tid>, only_dead: bool) -> Outcome {
     let mut records = Vec::new();
     let mut code = 0;
     let mut failed = None;
     for old in tids {
-        match broker.resubmit(old, args.all_dead).await {
+        match broker.resubmit(old, only_dead).await {
             Ok(new) if context.json => records.push(json!({ "tid": new, "retry_of": old })),
             Ok(new) => output::line(new.to_string())?,
             // The others can be submitted all the same, and this one stays where it is.
@@ -30,8 +38,8 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
                 records.push(json!({ "tid": null, "retry_of": old, "held_by": holder }));
                 code = USAGE;
             }
-            // Of all dead letters somebody else has seen to this one meanwhile.
-            Err(Error::NotDead(_) | Error::NotFound(_)) if args.all_dead => {}
+            // Another command has submitted this dead letter meanwhile.
+            Err(Error::NotDead(_) | Error::NotFound(_)) if only_dead => {}
             Err(error) => {
                 failed = Some(error);
                 break;
@@ -46,8 +54,8 @@ pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
 }
 
 /// The tasks that were named. Workers among them are refused before anything is submitted.
-async fn named(broker: &dyn Broker, args: &[TidArg]) -> Outcome<Vec<Tid>> {
-    let tids = tid::resolve_all(broker, args).await?;
+async fn named(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
+    let tids = select(broker, args, &FAILED).await?;
     for tid in &tids {
         worker::refuse(broker, &tid::view(broker, *tid).await?, "submitted again").await?;
     }
@@ -55,7 +63,10 @@ async fn named(broker: &dyn Broker, args: &[TidArg]) -> Outcome<Vec<Tid>> {
 }
 
 /// The dead letters, the oldest first.
-async fn dead(broker: &dyn Broker) -> Outcome<Vec<Tid>> {
-    let tasks = broker.tasks(TaskFilter { dead: true, ..TaskFilter::default() }).await?;
-    Ok(tasks.iter().rev().map(|task| task.tid).collect())
+async fn dead(broker: &dyn Broker, args: &FilterArgs) -> Outcome<Vec<Tid>> {
+    let mut dead = Vec::new();
+    let filter = TaskFilter { dead: true, ..filter(broker, args, &[]).await? };
+    for_each(broker, filter, |task| dead.push(task.tid)).await?;
+    dead.reverse();
+    Ok(dead)
 }

@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::submit;
+use super::{each, submit};
 use crate::{
     args::RunArgs,
     context::Context,
@@ -28,6 +28,9 @@ const STDIN_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
     let mut spec = spec::of_words(&args.target, &args.command);
+    if args.items.each_line.is_some() || args.items.array.is_some() {
+        return each::run_each(context, args, spec::complete(spec, &args.spec)?).await;
+    }
     if matches!(spec.target, Target::Command(_)) && !args.spec.stdin {
         spec.stdin = piped_stdin(context).await?;
     }
@@ -104,7 +107,7 @@ async fn piped_stdin(context: &Context) -> Outcome<Option<String>> {
     read.expect("reading standard input does not panic")
 }
 
-fn interrupted(context: &Context) -> u8 {
+pub(super) fn interrupted(context: &Context) -> u8 {
     context.note("interrupted before the task was submitted");
     INTERRUPTED
 }

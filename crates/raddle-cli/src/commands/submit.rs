@@ -12,7 +12,7 @@ use raddle_core::Spec;
 use serde_json::json;
 
 use crate::{
-    args::SubmitArgs,
+    args::{ItemArgs, SubmitArgs},
     context::Context,
     error::{Failure, OrFail, Outcome},
     format::count,
@@ -24,7 +24,7 @@ const GROUP: usize = 1000;
 /// How large they may be together, so that neither this process nor the broker has to hold more at a time.
 const GROUP_BYTES: usize = 8 * 1024 * 1024;
 
-type Items = Box<dyn Iterator<Item = Outcome<String>>>;
+pub(super) type Items = Box<dyn Iterator<Item = Outcome<String>>>;
 
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
     // The attempt whose success they are submitted with; else they are submitted at once.
@@ -39,13 +39,20 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
         Some(path) => spec::read_file(path)?,
         None => vec![spec::of_words(&args.target, &args.command)],
     };
-    let templates: Vec<Spec> =
+    let mut templates: Vec<Spec> =
         templates.into_iter().map(|template| spec::complete(template, &args.spec)).collect::<Outcome<_>>()?;
     let each = templates.len() as u64;
-    let (items, total): (Items, Option<u64>) = match (&args.each_line, &args.array) {
-        (Some(path), _) => (lines(path, args)?, None),
-        (None, Some(numbers)) => (Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))), Some(numbers.len())),
-        (None, None) => return all(context, chain, templates.into_iter().map(Ok), Some(each), each != 1).await,
+    let reads_stdin = args.spec.stdin || args.file.as_deref() == Some(Path::new("-"));
+    let items = items(&args.items, reads_stdin)?;
+    let is_many = items.is_some() || each != 1;
+    // What is chained is no batch before it is submitted.
+    let batch = (is_many && chain.is_none()).then(|| args.spec.batch.clone().unwrap_or_else(spec::new_batch));
+    for template in templates.iter_mut().filter(|template| template.batch.is_none()) {
+        template.batch.clone_from(&batch);
+    }
+    let Some((items, total)) = items else {
+        all(context, chain, templates.into_iter().map(Ok), Some(each), is_many).await?;
+        return Ok(note_batch(context, batch));
     };
     let specs = items.flat_map(|item| -> Vec<Outcome<Spec>> {
         match item {
@@ -53,7 +60,27 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
             Err(failure) => vec![Err(failure)],
         }
     });
-    all(context, chain, specs, total.map(|total| total.saturating_mul(each)), true).await
+    all(context, chain, specs, total.map(|total| total.saturating_mul(each)), true).await?;
+    Ok(note_batch(context, batch))
+}
+
+/// Says what the batch is called.
+fn note_batch(context: &Context, batch: Option<String>) -> u8 {
+    if let Some(batch) = batch.filter(|_| !context.json) {
+        context.note(format!("batch {batch}: wait for it with 'raddle batch wait {batch}'"));
+    }
+    0
+}
+
+/// The lines or numbers that there is to be one task for each of, and how many if that is known.
+pub(super) fn items(args: &ItemArgs, reads_stdin: bool) -> Outcome<Option<(Items, Option<u64>)>> {
+    Ok(match (&args.each_line, &args.array) {
+        (Some(path), _) => Some((lines(path, reads_stdin)?, None)),
+        (None, Some(numbers)) => {
+            Some((Box::new(numbers.clone().iter().map(|n| Ok(n.to_string()))), Some(numbers.len())))
+        }
+        (None, None) => None,
+    })
 }
 
 /// Submits one task and prints its id.
@@ -94,14 +121,14 @@ async fn all(
 
 /// Tasks that are to be stored in one step.
 #[derive(Default)]
-struct Group {
-    tasks: Vec<Submit>,
+pub(super) struct Group {
+    pub(super) tasks: Vec<Submit>,
     bytes: usize,
 }
 
 impl Group {
     /// Adds a task. Gives those before it when there is no room for it beside them.
-    fn add(&mut self, spec: Spec) -> Option<Vec<Submit>> {
+    pub(super) fn add(&mut self, spec: Spec) -> Option<Vec<Submit>> {
         let bytes = size(&spec);
         let is_full = self.tasks.len() == GROUP || self.bytes + bytes > GROUP_BYTES;
         let before = (is_full && !self.tasks.is_empty()).then(|| std::mem::take(self).tasks);
@@ -125,6 +152,7 @@ async fn submit_group(
     before: u64,
 ) -> Outcome<u64> {
     let count = group.len() as u64;
+    let batch = group.first().and_then(|task| task.spec.batch.clone());
     let stored = match chain {
         None => broker.submit(group).await,
         Some(fence) => {
@@ -140,7 +168,7 @@ async fn submit_group(
         after(chain, before, unknown, explained(context, chain, error))
     })?;
     bar.inc(count);
-    match bar.suspend(|| print(context, &submitted)) {
+    match bar.suspend(|| print(context, &submitted, batch.as_deref())) {
         // Whoever has seen enough ids has not said that the other tasks shall not be there.
         Ok(()) | Err(Failure::ClosedPipe) => Ok(count),
         Err(failure) => {
@@ -150,14 +178,16 @@ async fn submit_group(
     }
 }
 
-fn print(context: &Context, submitted: &[Submitted]) -> Outcome<()> {
+fn print(context: &Context, submitted: &[Submitted], batch: Option<&str>) -> Outcome<()> {
     let mut text = String::new();
     for one in submitted {
         let (tid, existing) = (one.tid(), matches!(one, Submitted::Existing(_)));
         if existing {
             context.note(format!("task {tid} has this key already: nothing new was submitted"));
         }
-        let record = || json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing }).to_string();
+        let record = || {
+            json!({ "tid": tid, "short": tid.short().to_string(), "existing": existing, "batch": batch }).to_string()
+        };
         text.push_str(&if context.json { record() } else { tid.to_string() });
         text.push('\n');
     }
@@ -211,9 +241,9 @@ fn after(chain: Option<Fence>, stored: u64, unknown: u64, failure: Failure) -> F
 }
 
 /// The lines of a file that are not empty, as they are read.
-fn lines(path: &Path, args: &SubmitArgs) -> Outcome<Items> {
+fn lines(path: &Path, reads_stdin: bool) -> Outcome<Items> {
     let (shown, reader): (String, Box<dyn BufRead>) = if path == Path::new("-") {
-        if args.spec.stdin || args.file.as_deref() == Some(path) {
+        if reads_stdin {
             return Err(Failure::Usage("standard input cannot be both the lines and something else".into()));
         }
         ("standard input".into(), Box::new(io::stdin().lock()))

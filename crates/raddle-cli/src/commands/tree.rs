@@ -7,17 +7,17 @@ use std::{
 
 use jiff::Timestamp;
 use raddle_broker::{Broker, TaskFilter};
-use raddle_core::{TaskView, Tid, tid::TidArg};
+use raddle_core::{TaskView, Tid};
 use raddle_exec::{Consumption, consumption};
 use raddle_fabric::worker::is_local;
 use serde_json::{Value, json};
 
-use crate::{context::Context, error::Outcome, format, output, table, tid};
+use crate::{args::TaskArg, context::Context, error::Outcome, format, output, table, tid};
 
 /// How many tasks are shown, the newest first.
 const MOST: u32 = 10_000;
 
-pub(super) async fn tree(context: &Context, arg: Option<TidArg>) -> Outcome {
+pub(super) async fn tree(context: &Context, arg: Option<TaskArg>) -> Outcome {
     let broker = context.onlooker().await?;
     let top = match arg {
         Some(arg) => Some(tid::find(&*broker, arg).await?),

@@ -4,6 +4,7 @@ use raddle_core::State;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::batch;
 use crate::{
     args::WaitArgs,
     context::Context,
@@ -15,6 +16,9 @@ use crate::{
 pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
     let broker = context.onlooker().await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
+    if let Some(batch) = &args.batch {
+        return batch::wait(context, &*broker, batch, deadline).await;
+    }
     let all = tids::resolve_all(&*broker, &args.tids).await?;
     // All of them first: a mistyped one must not come to light after an hour of waiting for the others.
     for tid in &all {

@@ -30,6 +30,12 @@ const ALONE: &[Row] = &[
     // What waits has nobody to run it, so that on any machine there is a finding with something to do about it, and one without.
     ("doctor", One, 0),
     ("submit --queue aside --array 1-2 -- true", Lines, 0),
+    ("batch list", One, 0),
+    ("batch status", One, 0),
+    ("batch cancel", One, 0),
+    ("batch wait --timeout 30 last", One, 1),
+    ("batch retry-failed", One, 0),
+    ("batch delete", One, 0),
     ("run --no-wait --queue aside -- true", One, 0),
     ("status --watch", First, 130),
     ("tid WAITING", One, 0),
@@ -45,6 +51,8 @@ const ALONE: &[Row] = &[
     // It has never begun, so that its report says less.
     ("result WAITING", One, 130),
     ("task recover WAITING", One, 0),
+    ("task delete WAITING", One, 0),
+    ("task clean", One, 0),
     ("queue list jobs", One, 0),
     ("queue peek jobs", One, 0),
     ("queue watch jobs --limit 1 --timeout 30", Lines, 0),
@@ -91,7 +99,7 @@ const LEFT: &[Row] = &[("group list", One, 0), ("group forget mail", One, 0)];
 fn keys_keep_their_names_and_types() {
     let world = World::new();
     let waiting = world.submit(&["--queue", "aside", "--", "true"]);
-    let fails = ["--queue", "aside", "--unique-key", "k", "--", "sh", "-c", "echo out; echo err >&2; exit 3"];
+    let fails = ["--unique-key", "k", "--", "sh", "-c", "echo out; echo err >&2; exit 3"];
     let failed = world.raddle([&["run", "--json"], &fails[..]].concat()).code(3).json();
     world.raddle(["queue", "write", "jobs", "message"]).ok();
     let ids = [("WAITING", waiting.as_str()), ("FAILED", failed["tid"].as_str().unwrap())];

@@ -4,6 +4,7 @@
 
 mod agent;
 mod bad_input;
+mod batch;
 #[cfg(feature = "tls")]
 mod cert;
 mod chain;

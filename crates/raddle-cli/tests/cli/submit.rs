@@ -26,9 +26,10 @@ fn many_tasks_show_their_progress_on_a_terminal() {
         assert!(shown.text().contains(part), "{}", shown.text());
     }
     // Nothing of it is left on its line.
-    assert!(shown.text().ends_with("\r\u{1b}[2K3000\n"), "{:?}", shown.text());
-    for quiet in ["raddle submit --array 1-3000 -- true", "raddle submit --array 1-3000 --quiet -- true"] {
-        assert_eq!(world.bash(&format!("{quiet} > ids")).ok().stderr, "", "{quiet}");
+    let left = shown.text().rsplit("\r\u{1b}[2K").next().unwrap();
+    assert!(left.starts_with("raddle: batch ") && left.ends_with("\n3000\n"), "{:?}", shown.text());
+    for (submit, lines) in [("raddle submit --array 1-3000", 1), ("raddle submit --array 1-3000 --quiet", 0)] {
+        assert_eq!(world.bash(&format!("{submit} -- true > ids")).ok().stderr.lines().count(), lines, "{submit}");
     }
 }
 
@@ -113,7 +114,7 @@ fn each_number_and_each_line_is_a_task() {
 #[test]
 fn thousands_are_submitted_in_groups() {
     let world = World::new();
-    let ran = world.raddle(["submit", "--array", "1-2500", "--", "true"]).ok();
+    let ran = world.raddle(["submit", "--quiet", "--array", "1-2500", "--", "true"]).ok();
     assert_eq!((ran.lines().len(), ran.stderr.as_str()), (2500, ""));
     assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 2500);
 }
@@ -121,7 +122,7 @@ fn thousands_are_submitted_in_groups() {
 #[test]
 fn all_are_submitted_whether_their_ids_are_read_or_not() {
     let world = World::new();
-    let ran = world.bash("raddle submit --array 1-3500 -- true | head -1 | wc -l; echo ${PIPESTATUS[0]}").ok();
+    let ran = world.bash("raddle submit -q --array 1-3500 -- true | head -1 | wc -l; echo ${PIPESTATUS[0]}").ok();
     assert_eq!((ran.text(), ran.stderr.as_str()), ("1\n0\n", ""));
     assert_eq!(world.raddle(["status", "--json"]).ok().json()["tasks"]["created"], 3500);
     // Ids that are lost are another matter: who was to keep them thinks that they are kept.

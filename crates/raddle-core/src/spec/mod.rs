@@ -63,6 +63,9 @@ pub struct Spec {
     /// A label for metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// The batch that it belongs to: tasks that are counted, waited for and stopped together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
     /// The queue the task waits in.
     #[serde(default = "default_queue", skip_serializing_if = "is_default_queue")]
     pub queue: String,
@@ -191,6 +194,7 @@ impl Spec {
             stdin: None,
             requires: CapSet::new(),
             kind: None,
+            batch: None,
             queue: default_queue(),
             priority: DEFAULT_PRIORITY,
             delay: None,

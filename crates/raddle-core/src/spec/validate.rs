@@ -101,8 +101,9 @@ impl Spec {
         if let Some(key) = &self.unique_key {
             check((1..=512).contains(&key.len()), "unique_key", "must have 1 to 512 bytes")?;
         }
-        if let Some(kind) = &self.kind {
-            check(is_label(kind), "kind", "must be 1 to 128 letters, digits, or . _ - : @ /")?;
+        for (path, label) in [("kind", &self.kind), ("batch", &self.batch)] {
+            let is_valid = label.as_ref().is_none_or(|label| is_label(label));
+            check(is_valid, path, "must be 1 to 128 letters, digits, or . _ - : @ /")?;
         }
         check(
             self.traceparent.is_some() || self.tracestate.is_none(),

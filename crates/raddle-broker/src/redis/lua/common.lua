@@ -234,8 +234,8 @@ local function open_parts(parts)
 end
 
 -- Stores tasks. Each is its partition and its spec as it is stored; with a unique key, a time or a lifetime also its unique key, when it is
--- due ('' for now, or microseconds from now, or '@' and the microsecond), the same in nanoseconds, and when it expires, as `expires_in` reads
--- it. Returns their ids: behind '=' that of the task which has the unique key already. With `own`, one that is due is not put in line, and its
+-- due ('' for now, or microseconds from now, or '@' and the microsecond), the same in nanoseconds, when it expires, as `expires_in` reads
+-- it, and its batch if it has one. Returns their ids: behind '=' that of the task which has the unique key already. With `own`, one that is due is not put in line, and its
 -- id is returned besides.
 local function submit(tasks, own)
   local new, tids, taken, parts, ready = {}, {}, {}, {}, {}
@@ -263,16 +263,20 @@ local function submit(tasks, own)
     call('XADD', BORN, stream_id(s, c), 'n', int(#new))
     ring('log')
   end
-  local specs, records, keys, line, expiring, due_now = {}, {}, {}, {}, {}, nil
+  local specs, records, keys, line, expiring, batches, due_now = {}, {}, {}, {}, {}, {}, nil
   for n, i in ipairs(new) do
     local tid = tids[i]
-    local part, spec, key, due, due_ns, lifetime = unpack(tasks[i])
+    local part, spec, key, due, due_ns, lifetime, batch = unpack(tasks[i])
     specs[2 * n - 1], specs[2 * n] = tid, spec
     local run_at = nil
     if lifetime then
       if key ~= '' then
         keys[#keys + 1] = key
         keys[#keys + 1] = tid
+      end
+      if batch then
+        batches[#batches + 1] = '0'
+        batches[#batches + 1] = batch .. ' ' .. tid
       end
       local expires = expires_in(lifetime)
       if expires then
@@ -304,6 +308,7 @@ local function submit(tasks, own)
   call_many('HSET', TASK, records)
   call_many('HSET', UNIQUES, keys)
   call_many('ZADD', LINE, line)
+  call_many('ZADD', BATCHES, batches)
   note_expiries(expiring)
   for part, n in pairs(ready) do
     if n > 0 then
@@ -321,6 +326,14 @@ local function submit(tasks, own)
     end
   end
   return tids, due_now
+end
+
+-- Takes a task out of its batch, whose name is in its spec alone. To decode a spec takes time: most have none.
+local function leave_batch(tid)
+  local spec = call('HGET', SPEC, tid)
+  if not spec or not string.find(spec, '"batch":"', 1, true) then return end
+  local ok, decoded = pcall(cjson.decode, string.match(spec, '\n(.*)$'))
+  if ok and decoded.batch then call('ZREM', BATCHES, decoded.batch .. ' ' .. tid) end
 end
 
 -- Leases run only while somebody is heard. Nobody can renew one with a server that is down or stands still, and nobody takes over: so when

@@ -1,11 +1,20 @@
--- Removes tasks that finished long enough ago, with all their records. ARGV: how many at most.
+-- Removes finished tasks with all their records: those that finished long enough ago, or those that are named. ARGV: how many at most, and the
+-- tasks if they are named.
 write_without_memory()
 local function gone(tid)
   return call('HEXISTS', SPEC, tid) == 0
 end
-local expired = call('ZRANGEBYSCORE', EXPIRY, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
+local expired = {}
+if #ARGV > FIRST then
+  for i = FIRST + 1, #ARGV do
+    if call('HEXISTS', DONE, ARGV[i]) == 1 then expired[#expired + 1] = ARGV[i] end
+  end
+else
+  expired = call('ZRANGEBYSCORE', EXPIRY, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
+end
 if #expired == 0 then return answer(0) end
 for _, tid in ipairs(expired) do
+  leave_batch(tid)
   local done = call('HGET', DONE, tid)
   local state, attempts, service = string.match(done, '^(%d+) %S+ %S+ (%d+) %S+ %S+ %S+ (%d)')
   if service == '0' then count(state, -1) end

@@ -9,6 +9,7 @@ local is_new = string.sub(tids[1], 1, 1) ~= '='
 if old and is_new then
   -- The old one has been seen to.
   call('SREM', DEAD, old)
+  leave_batch(old)
   local done = call('HGET', DONE, old)
   if done then
     local state, rest = string.match(done, '^(%d+) %d (.*)$')

@@ -1,0 +1,24 @@
+-- Counts some tasks of a batch by state. ARGV: its name, the last task that was counted before or '', and how many. Answers the last task of these, ''
+-- if they are the last of all, and then states, as `State` numbers them, with how many are in each.
+local name, last, most = ARGV[FIRST], ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2])
+local from = last == '' and '[' .. name .. ' ' or '(' .. name .. ' ' .. last
+local members = call('ZRANGEBYLEX', BATCHES, from, '(' .. name .. '!', 'LIMIT', '0', int(most))
+local tids, states = {}, {}
+for i, member in ipairs(members) do
+  tids[i] = string.sub(member, #name + 2)
+end
+local done, records = call_many('HMGET', DONE, tids), call_many('HMGET', TASK, tids)
+for i = 1, #tids do
+  local state = done[i] and string.match(done[i], '^%d+')
+  if not state then
+    local place = records[i] and string.sub(records[i], 1, 1)
+    state = place == 's' and SPAWNING or place == 'x' and RUNNING or '0'
+  end
+  states[state] = (states[state] or 0) + 1
+end
+local reply = { #tids == most and tids[#tids] or '' }
+for state, n in pairs(states) do
+  reply[#reply + 1] = state
+  reply[#reply + 1] = int(n)
+end
+return reply

@@ -1,0 +1,79 @@
+//! Which tasks a command is about: ids, or a filter.
+
+use std::str::FromStr;
+
+use clap::Args;
+use raddle_core::{
+    State,
+    tid::{ParseTidError, TidArg},
+};
+
+/// How the newest task, or batch, is named.
+pub(crate) const LAST: &str = "last";
+
+/// A task as people name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskArg {
+    /// By its id.
+    Id(TidArg),
+    /// The newest one.
+    Last,
+    /// Those whose ids are on standard input.
+    Stdin,
+}
+
+/// Tasks by their ids, or by a filter.
+#[derive(Debug, Args)]
+pub(crate) struct SelectArgs {
+    /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from standard input
+    #[arg(value_name = "TID", conflicts_with_all = ["status", "failed", "name", "queue", "batch"])]
+    pub(crate) tids: Vec<TaskArg>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+}
+
+/// Tasks that have something in common. Of several filters all hold.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct FilterArgs {
+    /// Only those in one of these states
+    #[arg(long, value_name = "STATES", value_delimiter = ',')]
+    pub(crate) status: Vec<State>,
+    /// Only those that failed, timed out or were killed
+    #[arg(long, conflicts_with = "status")]
+    pub(crate) failed: bool,
+    /// Only those with this name, where * stands for anything
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) name: Option<String>,
+    /// Only those in this queue
+    #[arg(long)]
+    pub(crate) queue: Option<String>,
+    /// Only those of this batch; 'last' is the newest
+    #[arg(long)]
+    pub(crate) batch: Option<String>,
+}
+
+impl FilterArgs {
+    /// Whether it says anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { status, failed, name, queue, batch } = self;
+        status.is_empty() && !failed && name.is_none() && queue.is_none() && batch.is_none()
+    }
+}
+
+impl FromStr for TaskArg {
+    type Err = ParseTidError;
+
+    fn from_str(text: &str) -> Result<Self, ParseTidError> {
+        match text {
+            LAST => Ok(Self::Last),
+            "-" => Ok(Self::Stdin),
+            _ => text.parse().map(Self::Id),
+        }
+    }
+}
+
+impl From<TidArg> for TaskArg {
+    fn from(arg: TidArg) -> Self {
+        Self::Id(arg)
+    }
+}

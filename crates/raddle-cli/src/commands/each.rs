@@ -1,0 +1,191 @@
+//! `raddle run --each-line` and `--array`: a batch of tasks that this process runs itself, some at a time.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use indicatif::ProgressBar;
+use raddle_broker::{Broker, Fence, Stream};
+use raddle_core::{Spec, State, TaskView, Tid};
+use raddle_fabric::{
+    Options, Shutdown, Worker, handler::Plugins, routine::Routines, run::can_run_inline, wait::LONG, worker::Ended,
+};
+use tokio::time::timeout;
+
+use super::{batch, submit};
+use crate::{
+    args::RunArgs,
+    context::Context,
+    error::{Failure, INTERRUPTED, Outcome, TASK_FAILED},
+    format::count,
+    interrupt::Interrupts,
+    output, progress, result, spec, tid,
+};
+
+/// How many events are read at once.
+const EVENTS: u32 = 1000;
+/// How long the worker may take to leave after its last task.
+const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: Spec) -> Outcome {
+    if args.no_wait || args.no_inline || args.spec.queue.is_some() || !can_run_inline(&template) {
+        let instead = "leave them to workers with 'raddle submit', and wait with 'raddle batch wait'";
+        return Err(Failure::Usage(format!("'run' with --each-line or --array runs its tasks itself: {instead}")));
+    }
+    let (items, _) = submit::items(&args.items, args.spec.stdin)?.expect("it was asked for tasks for items");
+    let name = template.batch.get_or_insert_with(spec::new_batch).clone();
+    // In a queue of their own no other worker takes them, which has another environment.
+    template.queue.clone_from(&name);
+    let mut interrupts = Interrupts::catch()?;
+    let broker = context.broker().await?;
+    // Asked for before the tasks are there, so that the end of none is missed.
+    let seen = broker.last_event().await?;
+    let storing = store(&*broker, items.map(|item| spec::for_item(&template, &item?)));
+    let open = tokio::select! {
+        open = storing => open?,
+        () = interrupts.next() => return Ok(super::run::interrupted(context)),
+    };
+    let worker = register(&broker, &name, args.jobs).await?;
+    let shutdown = Shutdown::new();
+    let bar = progress::finished(open.len() as u64, !context.json && !context.quiet);
+    let run = Run { context, broker: &*broker, name: &name, open, seen, bar, failed: 0 };
+    run.follow(worker.run(shutdown.clone()), &shutdown, interrupts).await
+}
+
+/// Stores the tasks, in groups of which each is stored whole or not at all.
+async fn store(broker: &dyn Broker, specs: impl Iterator<Item = Outcome<Spec>>) -> Outcome<BTreeSet<Tid>> {
+    let (mut group, mut stored) = (submit::Group::default(), BTreeSet::new());
+    let mut groups = Vec::new();
+    // All of them are read first: a line that no task can be made of must not come to light after an hour of work.
+    for spec in specs {
+        groups.extend(group.add(spec?));
+    }
+    groups.push(group.tasks);
+    for group in groups {
+        stored.extend(broker.submit(group).await?.into_iter().map(|submitted| submitted.tid()));
+    }
+    Ok(stored)
+}
+
+/// Registers the worker that runs them in this process.
+async fn register(broker: &Arc<dyn Broker>, queue: &str, jobs: Option<u32>) -> Outcome<Worker> {
+    let cores = Options::resident().concurrency;
+    let options = Options { queues: vec![queue.into()], concurrency: jobs.unwrap_or(cores), ..Options::inline(None) };
+    let routines = Routines::of_this_program().map_err(|clash| Failure::Raddle(clash.to_string()))?;
+    Ok(Worker::register(Arc::clone(broker), options.offering(&routines, Plugins::default())).await?)
+}
+
+struct Run<'a> {
+    context: &'a Context,
+    broker: &'a dyn Broker,
+    name: &'a str,
+    /// Those that are not finished.
+    open: BTreeSet<Tid>,
+    /// The last event that was read.
+    seen: u64,
+    bar: ProgressBar,
+    /// How many did not complete.
+    failed: u64,
+}
+
+impl Run<'_> {
+    async fn follow(
+        mut self,
+        working: impl Future<Output = raddle_broker::Result<Ended>>,
+        shutdown: &Shutdown,
+        mut interrupts: Interrupts,
+    ) -> Outcome {
+        let (broker, mut interrupted, mut failure) = (self.broker, 0, None);
+        let mut working = Box::pin(working);
+        while !self.open.is_empty() {
+            let events = tokio::select! {
+                biased;
+                events = broker.events(Some(self.seen), None, EVENTS, LONG) => events?,
+                ended = &mut working => {
+                    ended?;
+                    let (left, name) = (count(self.open.len() as u64, "task"), self.name);
+                    return Err(Failure::Raddle(format!(
+                        "the worker of this run was stopped before {left} of batch {name} ended: \
+                         'raddle worker start --queues {name}' runs what is left"
+                    )));
+                }
+                () = interrupts.next() => {
+                    interrupted += 1;
+                    self.interrupt(interrupted, shutdown).await?;
+                    if interrupted > 2 {
+                        return Ok(INTERRUPTED);
+                    }
+                    continue;
+                }
+            };
+            for event in events {
+                self.seen = event.id.as_u64();
+                if event.event.is_terminal() && self.open.remove(&event.tid) {
+                    let shown = self.show(event.tid).await;
+                    if let (Err(error), None) = (shown, &failure) {
+                        // The output has no reader, or no room: what runs is stopped, as with `raddle run` of one task.
+                        batch::stop_all(broker, self.name).await?;
+                        failure = Some(error);
+                    }
+                }
+            }
+        }
+        shutdown.request();
+        if let Ok(ended) = timeout(LEAVE_WITHIN, working).await {
+            ended?;
+        }
+        self.bar.finish_and_clear();
+        match failure {
+            Some(failure) => Err(failure),
+            None if interrupted > 0 => Ok(INTERRUPTED),
+            None => Ok(if self.failed > 0 { TASK_FAILED } else { 0 }),
+        }
+    }
+
+    /// The first time, all are stopped; the second, those that run are killed.
+    async fn interrupt(&self, times: u32, shutdown: &Shutdown) -> Outcome<()> {
+        let name = self.name;
+        let note = |text: String| self.bar.suspend(|| self.context.note(text));
+        match times {
+            1 => {
+                note(format!("stopping batch {name}; once more to kill what runs"));
+                batch::stop_all(self.broker, name).await
+            }
+            2 => {
+                note(format!("killing what runs of batch {name}"));
+                batch::kill_all(self.broker, name).await
+            }
+            _ => {
+                shutdown.kill();
+                Ok(())
+            }
+        }
+    }
+
+    /// Shows what a task wrote and what became of it.
+    async fn show(&mut self, tid: Tid) -> Outcome<()> {
+        let task = tid::view(self.broker, tid).await?;
+        self.failed += u64::from(task.state != State::Completed);
+        self.bar.inc(1);
+        if self.failed > 0 {
+            self.bar.set_message(format!(" ({} failed)", self.failed));
+        }
+        if self.context.json {
+            let record = result::result_json(self.broker, &task).await?;
+            return output::json(&record);
+        }
+        let fence = Fence { tid, attempt: task.attempt };
+        for stream in Stream::BOTH {
+            let write = |bytes: &[u8]| self.bar.suspend(|| output::pass_on(stream, bytes));
+            result::copy(self.broker, fence, stream, write).await?;
+        }
+        if task.state != State::Completed {
+            self.bar.suspend(|| self.context.note(became(&task)));
+        }
+        Ok(())
+    }
+}
+
+fn became(task: &TaskView) -> String {
+    let exit = task.report.as_ref().map(|report| format!(": {}", report.exit)).unwrap_or_default();
+    let item = task.spec.env.get(spec::ITEM).map(|item| format!(" for '{item}'")).unwrap_or_default();
+    format!("task {}{item} is {}{exit}", task.tid, task.state)
+}
