@@ -2,7 +2,7 @@
 //!
 //! `println!` panics when nobody reads; here a closed pipe ends the command quietly.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use raddle_broker::Stream;
 use serde::Serialize;
@@ -13,6 +13,13 @@ use crate::error::{Failure, Outcome};
 pub(crate) fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout()).ok()?;
     Some(size.ws_col.into()).filter(|columns| *columns > 0)
+}
+
+/// Whether stdout shows colours: a terminal that knows them, unless `NO_COLOR` says otherwise (<https://no-color.org>).
+pub(crate) fn shows_colours() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    io::stdout().is_terminal() && !is_dumb && !is_set("NO_COLOR")
 }
 
 /// Writes one line of data.

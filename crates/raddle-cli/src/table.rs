@@ -3,12 +3,23 @@
 /// Rows under headings, each column as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
+    /// The colours of cells, as row, column and colour.
+    colours: Vec<(usize, usize, Colour)>,
+}
+
+/// A colour of a terminal, as the parameter of its SGR sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Colour {
+    Red = 31,
+    Green = 32,
+    Yellow = 33,
+    Cyan = 36,
 }
 
 impl Table {
     /// A table with these headings and no rows yet.
     pub(crate) fn new(headings: &[&str]) -> Self {
-        Self { rows: vec![headings.iter().map(|h| (*h).to_owned()).collect()] }
+        Self { rows: vec![headings.iter().map(|h| (*h).to_owned()).collect()], colours: Vec::new() }
     }
 
     /// Adds a row. What could move the cursor is taken out of its cells.
@@ -16,29 +27,62 @@ impl Table {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }
 
+    /// Colours a cell of the last row.
+    pub(crate) fn colour(&mut self, column: usize, colour: Colour) {
+        self.colours.push((self.rows.len() - 1, column, colour));
+    }
+
     /// The text, with lines that fit on a terminal. Elsewhere they are whole.
     pub(crate) fn render_to_fit(&self, width: Option<usize>) -> String {
         let Some(width) = width else { return self.render() };
         let fit = |line: &str| match line.char_indices().nth(width) {
-            Some(_) => line.chars().take(width.saturating_sub(1)).chain(['…', '\n']).collect(),
-            None => format!("{line}\n"),
+            Some(_) => line.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+            None => line.to_owned(),
         };
-        self.render().lines().map(fit).collect()
+        self.lines().iter().map(|line| fit(line) + "\n").collect()
+    }
+
+    /// The same, with the cells that have a colour in it.
+    pub(crate) fn render_in_colour(&self, width: Option<usize>) -> String {
+        let widths = self.widths();
+        let text = self.render_to_fit(width);
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for (row, column, colour) in &self.colours {
+            let from: usize = widths[..*column].iter().map(|width| width + GAP.len()).sum();
+            let to = from + self.rows[*row][*column].chars().count();
+            let line = &lines[*row];
+            let at = |n: usize| line.char_indices().nth(n).map_or(line.len(), |(at, _)| at);
+            let (from, to) = (at(from), at(to));
+            lines[*row] = format!("{}\x1b[{}m{}\x1b[0m{}", &line[..from], *colour as u8, &line[from..to], &line[to..]);
+        }
+        lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
     /// The text, one line per row, each with its end.
     pub(crate) fn render(&self) -> String {
+        self.lines().iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let widths = self.widths();
+        let line = |row: &Vec<String>| {
+            let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}{GAP}")).collect();
+            line.trim_end().to_owned()
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    fn widths(&self) -> Vec<usize> {
         let mut widths = vec![0; self.rows[0].len()];
         for row in &self.rows {
             row.iter().zip(&mut widths).for_each(|(cell, width)| *width = cell.chars().count().max(*width));
         }
-        let line = |row: &Vec<String>| {
-            let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}  ")).collect();
-            format!("{}\n", line.trim_end())
-        };
-        self.rows.iter().map(line).collect()
+        widths
     }
 }
+
+/// What stands between two columns.
+const GAP: &str = "  ";
 
 /// Lines of a label and a value each.
 pub(crate) fn labelled(lines: &[(&str, String)]) -> String {
@@ -69,5 +113,15 @@ mod tests {
         assert_eq!(table.render_to_fit(Some(11)), "A    B\nünï  longer\n");
         assert_eq!(table.render_to_fit(Some(8)), "A    B\nünï  lo…\n");
         assert_eq!(table.render_to_fit(None), table.render());
+    }
+
+    #[test]
+    fn colours_take_no_room_and_end_where_a_line_is_cut() {
+        let mut table = Table::new(&["A", "B", "C"]);
+        table.row(["ünï".into(), "good".into(), "x".into()]);
+        table.colour(1, Colour::Green);
+        assert_eq!(table.render_in_colour(None), "A    B     C\nünï  \x1b[32mgood\x1b[0m  x\n");
+        assert_eq!(table.render_in_colour(Some(8)), "A    B …\nünï  \x1b[32mgo…\x1b[0m\n");
+        assert_eq!(table.render_in_colour(Some(3)), "A …\nün…\x1b[32m\x1b[0m\n");
     }
 }

@@ -2,10 +2,16 @@
 
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
-use raddle_core::TaskView;
+use raddle_core::{State, TaskView};
 
 use super::inspect::target;
-use crate::{args::ListArgs, context::Context, error::Outcome, format, output, result, select, table::Table};
+use crate::{
+    args::ListArgs,
+    context::Context,
+    error::Outcome,
+    format, output, result, select,
+    table::{Colour, Table},
+};
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
     let broker = context.onlooker().await?;
@@ -43,8 +49,25 @@ fn render(tasks: &[TaskView]) -> String {
             note(task, now),
             target(task),
         ]);
+        if let Some(colour) = colour(task) {
+            table.colour(STATE, colour);
+        }
     }
-    table.render_to_fit(output::terminal_width())
+    let width = output::terminal_width();
+    if output::shows_colours() { table.render_in_colour(width) } else { table.render_to_fit(width) }
+}
+
+/// The column of the state.
+const STATE: usize = 1;
+
+fn colour(task: &TaskView) -> Option<Colour> {
+    match task.state {
+        State::Completed => Some(Colour::Green),
+        State::Failed | State::Timeout | State::Killed => Some(Colour::Red),
+        State::Cancelled => Some(Colour::Yellow),
+        State::Spawning | State::Running => Some(Colour::Cyan),
+        _ => None,
+    }
 }
 
 fn note(task: &TaskView, now: Timestamp) -> String {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IsTerminal},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use raddle_broker::{Broker, Summary, TaskFilter};
@@ -20,6 +20,8 @@ use crate::{
 
 /// No more often than this, however much happens.
 const BREATHE: Duration = Duration::from_millis(500);
+/// How many characters the bar has.
+const BAR: u64 = 30;
 /// Of how many running tasks the progress is shown.
 const SHOWN: u32 = 20;
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
@@ -27,22 +29,72 @@ const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 pub(super) async fn status(context: &Context, watch: bool) -> Outcome {
     let broker = context.onlooker().await?;
     if !watch {
-        show(context, &*broker, false).await?;
+        show(context, &*broker, false, None).await?;
         return Ok(0);
     }
     let in_place = !context.json && io::stdout().is_terminal();
+    let mut work = Work::default();
     loop {
         // Asked for before the rest is looked at, so that no change falls in between.
         let seen = broker.last_event().await?;
-        let shows_progress = show(context, &*broker, in_place).await?;
+        let shows_progress = show(context, &*broker, in_place, Some(&mut work)).await?;
+        if work.is_done() {
+            return Ok(0);
+        }
         sleep(BREATHE).await;
-        // Progress is no event.
+        // Neither progress nor an estimate is an event.
         broker.events(Some(seen), None, 1, if shows_progress { BREATHE } else { LONG }).await?;
     }
 }
 
+/// The tasks that a watch has seen unfinished, and how many of them have ended.
+#[derive(Debug, Default)]
+struct Work {
+    /// When the first look was, and how many tasks were finished then.
+    begun: Option<(Instant, u64)>,
+    finished: u64,
+    left: u64,
+    was_any: bool,
+}
+
+impl Work {
+    fn see(&mut self, summary: &Summary, now: Instant) {
+        let unfinished = |state: &State| !state.is_terminal();
+        self.left = summary.states.iter().filter(|(state, _)| unfinished(state)).map(|(_, n)| n).sum();
+        let finished = summary.states.values().sum::<u64>() - self.left;
+        let (_, before) = *self.begun.get_or_insert((now, finished));
+        // Records that have expired meanwhile are missing.
+        self.finished = finished.saturating_sub(before).max(self.finished);
+        self.was_any |= self.left + self.finished > 0;
+    }
+
+    /// Whether there was some, and none is left. A watch that begins before the work waits for it.
+    fn is_done(&self) -> bool {
+        self.left == 0 && self.was_any
+    }
+
+    /// How long the rest takes if it goes on like this.
+    fn estimate(&self, now: Instant) -> Option<Duration> {
+        let (begun, _) = self.begun?;
+        let each = (now - begun).checked_div(u32::try_from(self.finished).ok()?)?;
+        each.checked_mul(u32::try_from(self.left).ok()?)
+    }
+
+    fn line(&self, now: Instant) -> String {
+        let total = self.finished + self.left;
+        let filled = (self.finished * BAR / total.max(1)) as usize;
+        let bar = "█".repeat(filled) + &"░".repeat(BAR as usize - filled);
+        let left = match self.estimate(now) {
+            _ if self.left == 0 => String::new(),
+            Some(left) => format!(", about {} left", format::coarse(left)),
+            None => String::new(),
+        };
+        format!("{bar} {} of {total} done{left}", self.finished)
+    }
+}
+
 /// Returns whether there was progress to show, which changes without an event.
-async fn show(context: &Context, broker: &dyn Broker, in_place: bool) -> Outcome<bool> {
+async fn show(context: &Context, broker: &dyn Broker, in_place: bool, work: Option<&mut Work>) -> Outcome<bool> {
     let mut summary = broker.summary().await?;
     for state in State::ALL {
         summary.states.entry(state).or_default();
@@ -52,8 +104,19 @@ async fn show(context: &Context, broker: &dyn Broker, in_place: bool) -> Outcome
     let mut running = broker.tasks(filter).await?;
     running.retain(|task| task.progress.is_some());
     let clear = if in_place { CLEAR_SCREEN } else { "" };
-    context.show(&record(context, &summary, &workers, &running), || {
-        format!("{clear}{}", text(context, &summary, &workers, &running))
+    let now = Instant::now();
+    let work = work.map(|work| {
+        work.see(&summary, now);
+        &*work
+    });
+    let mut record = record(context, &summary, &workers, &running);
+    if let Some(work) = work {
+        let left_seconds = work.estimate(now).map(|left| left.as_secs());
+        record["work"] = json!({ "done": work.finished, "left": work.left, "left_seconds": left_seconds });
+    }
+    context.show(&record, || {
+        let work = work.map(|work| table::labelled(&[("work", work.line(now))])).unwrap_or_default();
+        format!("{clear}{}{work}", text(context, &summary, &workers, &running))
     })?;
     Ok(!running.is_empty())
 }
@@ -104,4 +167,30 @@ fn text(context: &Context, summary: &Summary, workers: &[WorkerEntry], running: 
         lines.push(("progress", format!("{} {}: {}", task.tid, task.spec.display_name(), format::progress(progress))));
     }
     table::labelled(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(created: u64, completed: u64) -> Summary {
+        let states = [(State::Created, created), (State::Completed, completed)].into_iter().collect();
+        Summary { states, ..Summary::default() }
+    }
+
+    #[test]
+    fn a_watch_ends_when_the_work_that_it_has_seen_does() {
+        let (mut work, begun) = (Work::default(), Instant::now());
+        let at = |secs| begun + Duration::from_secs(secs);
+        work.see(&summary(0, 7), begun);
+        assert!(!work.is_done(), "there was none yet");
+        work.see(&summary(4, 7), begun);
+        assert_eq!((work.estimate(at(1)), work.line(at(1))), (None, format!("{} 0 of 4 done", "░".repeat(30))));
+        work.see(&summary(3, 8), begun);
+        assert_eq!(work.estimate(at(10)), Some(Duration::from_secs(30)));
+        assert!(work.line(at(10)).ends_with("1 of 4 done, about 30s left"), "{}", work.line(at(10)));
+        // Some records are purged.
+        work.see(&summary(0, 5), begun);
+        assert!(work.is_done());
+    }
 }
