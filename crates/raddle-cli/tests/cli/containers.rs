@@ -16,7 +16,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::world::{Started, World, skip, until};
+use crate::{
+    metrics::scrape,
+    world::{Started, World, skip, until},
+};
 
 /// What images of tests are called, and in which folder they were built: another checkout on this machine has its own.
 fn repository() -> String {
@@ -196,9 +199,12 @@ fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
     assert_eq!((&host["NetworkMode"], &host["PidsLimit"]), (&"none".into(), &256.into()));
     assert_eq!(host["Memory"], 1u64 << 30);
     let env: Vec<&str> = config["Env"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
-    for line in
-        ["QUEUE_URL=unix:/run/raddle/agent.sock", "WORKER_CAPS=cpu", "WORKER_CONCURRENCY=1", "WORKER_IDLE_EXIT=600"]
-    {
+    for line in [
+        "QUEUE_URL=unix:/run/raddle/agent.sock",
+        "WORKER_CAPS=cpu",
+        "WORKER_CONCURRENCY=1",
+        "WORKER_IDLE_EXIT=600",
+    ] {
         assert!(env.contains(&line), "{line} is not in {env:?}");
     }
     // What it is like inside.
@@ -434,7 +440,9 @@ fn a_broker_on_a_network_is_reached_by_a_network_that_is_named() {
     until("it answers", || yard.world.raddle(["status"]).code == 0);
     let table = format!("[spawner]\n[spawner.container]\nnetworks = ['{name}']\n");
     yard.world.file("net.toml", table);
-    let spawner = yard.other_spawner(&[&flags[..], &["--config", "net.toml", "--warm-pool", "1"]].concat());
+    let watched = ["--json", "--metrics-addr", "127.0.0.1:0"];
+    let spawner = yard.other_spawner(&[&flags[..], &["--config", "net.toml", "--warm-pool", "1"], &watched].concat());
+    let metrics_url = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
     let warm = yard.warm(1);
     let found = inspect(&warm[0]);
     let secrets = |value: &Value| value.to_string().contains("geheim");
@@ -444,6 +452,12 @@ fn a_broker_on_a_network_is_reached_by_a_network_that_is_named() {
     }
     let tids = yard.submit(3, "echo here");
     yard.wait(&tids);
+    until("what workers did that reach the server themselves is counted", || {
+        let metrics = scrape(&metrics_url);
+        metrics.get("worker_task_total{status=\"completed\"}") == Some(3.0)
+            && metrics.get("worker_runtime_seconds_count") == Some(3.0)
+            && metrics.get("raddle_warm_hit_ratio").is_some_and(|ratio| ratio > 0.0)
+    });
     let ended = spawner.stop().ok();
     assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
     server.signal(libc::SIGKILL);

@@ -124,6 +124,55 @@ fn ten_tasks_are_ten_pods_made_and_gone() {
     site.stop(spawner).says("launched ");
 }
 
+/// Pods reach Redis themselves, so that nothing of what they do passes through the spawner.
+#[test]
+fn counts_the_tasks_of_pods() {
+    let site = Site::new();
+    site.configure("");
+    let spawner =
+        site.world.start(["spawner", "run", "--config", "spawner.toml", "--json", "--metrics-addr", "127.0.0.1:0"]);
+    let url = crate::metrics::said(&spawner)["metrics"].as_str().unwrap().to_owned();
+    site.until_warm(2);
+    let tids = site.world.submit(&["--array", "1-3", "--", "sleep", "0.1"]);
+    site.wait(&tids);
+    let failed = site.world.submit(&["--retry", "1", "--retry-base", "0.01", "--", "false"]);
+    site.world.raddle(["wait", &failed]).code(1);
+    // Another worker on the same broker is not this spawner's.
+    let elsewhere = site.world.submit(&["--queue", "elsewhere", "--", "true"]);
+    site.world.raddle(["worker", "start", "--no-detach", "--queues", "elsewhere", "--idle-exit", "0"]).ok();
+    site.wait(&elsewhere);
+    let after = site.world.submit(&["--", "true"]);
+    site.wait(&after);
+    until("all are counted", || scrape(&url).get("worker_runtime_seconds_count") == Some(6.0));
+    let metrics = scrape(&url);
+    for (series, count) in [
+        ("worker_task_total{status=\"completed\"}", 4.0),
+        ("worker_task_total{status=\"failed\"}", 1.0),
+        ("worker_task_total{status=\"retried\"}", 1.0),
+        ("worker_task_total{status=\"lost\"}", 0.0),
+        ("raddle_task_wait_seconds_count", 5.0),
+        ("raddle_tasks_in_hand", 0.0),
+    ] {
+        assert_eq!(metrics.get(series), Some(count), "{series}");
+    }
+    let sum = |name: &str| metrics.get(name).unwrap();
+    assert!(sum("raddle_task_run_seconds_sum") >= 0.3);
+    assert!(sum("worker_runtime_seconds_sum") >= sum("raddle_task_run_seconds_sum"));
+    // Two were warm for three tasks.
+    let (hits, misses) =
+        (sum("raddle_warm_tasks_total{worker=\"waiting\"}"), sum("raddle_warm_tasks_total{worker=\"none\"}"));
+    assert!(hits >= 2.0 && hits + misses == 5.0, "{hits} {misses}");
+    assert!(sum("raddle_warm_hit_ratio") > 0.0);
+    // One that is killed is counted, too.
+    let tid = site.world.submit(&["--", "sh", "-c", &format!("{HOST}; test $RADDLE_ATTEMPT != 1 || sleep 600")]);
+    until("it runs", || site.world.lines("hosts").len() == 1);
+    site.cluster.kill(&site.world.lines("hosts")[0], "Error");
+    site.wait(&tid);
+    until("its loss is counted", || scrape(&url).get("worker_task_total{status=\"lost\"}") == Some(1.0));
+    until("its end is counted", || scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(5.0));
+    site.stop(spawner);
+}
+
 #[test]
 fn a_busy_or_forgetful_server_is_borne_with() {
     let site = Site::new();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use raddle_broker::{Claim, Fence, Verdict};
-use raddle_core::{EventKind, Report, Spec, State, Tid, settle::event_before_another};
+use raddle_core::{Event, EventKind, Report, Spec, State, Tid, settle::event_before_another};
 
 use super::{Attempt, ExitReason, Recorder, histogram::Histogram};
 
@@ -103,12 +103,33 @@ impl Account {
             },
             Verdict::Stale => STALE,
         };
-        let is_counted = self.in_hand.contains_key(&fence) && verdict != Verdict::Stale;
+        let is_counted = self.has(fence) && verdict != Verdict::Stale;
         if let Some(began) = report.started_at.filter(|_| is_counted) {
             self.run.observe(report.ended_at.duration_since(began).as_secs_f64().max(0.0));
         }
         let failure = (!report.exit.is_success()).then(|| report.exit.to_string());
         self.end(fence, status, failure, now);
+    }
+
+    /// The log has an event of an attempt. `ran` is for how many seconds its target ran, where that is known.
+    pub(super) fn logged(&mut self, fence: Fence, event: &Event, ran: Option<f64>, now: Moment) {
+        let status = match event.event {
+            EventKind::Retrying => RETRIED,
+            EventKind::Released => RELEASED,
+            EventKind::Reclaimed => LOST,
+            kind if kind.is_terminal() => kind.as_str(),
+            _ => return,
+        };
+        if let Some(ran) = ran.filter(|_| self.has(fence)) {
+            self.run.observe(ran);
+        }
+        let failure = if event.event == EventKind::Completed { None } else { event.detail.clone() };
+        self.end(fence, status, failure, now);
+    }
+
+    /// Whether the end of this attempt has not been seen.
+    pub(super) fn has(&self, fence: Fence) -> bool {
+        self.in_hand.contains_key(&fence)
     }
 
     pub(super) fn released(&mut self, fence: Fence, verdict: Verdict, now: Moment) {

@@ -3,9 +3,10 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use jiff::Timestamp;
 use raddle_broker::Reclaimed;
 
 use super::{
@@ -17,6 +18,8 @@ use super::{
 /// The account of a process.
 pub struct Book {
     opened: Instant,
+    /// The same moment, in nanoseconds since the epoch.
+    opened_at: u64,
     account: Mutex<Account>,
 }
 
@@ -38,12 +41,21 @@ pub enum ExitReason {
 impl Book {
     /// An empty one, and who wants to know of each attempt.
     pub fn new(recorder: Option<Arc<dyn Recorder>>) -> Self {
-        Self { opened: Instant::now(), account: Mutex::new(Account::new(recorder)) }
+        Self { opened: Instant::now(), opened_at: wall_nanos(), account: Mutex::new(Account::new(recorder)) }
     }
 
     pub(super) fn now(&self) -> Moment {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Moment { wall: u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX), age: self.opened.elapsed() }
+        Moment { wall: wall_nanos(), age: self.opened.elapsed() }
+    }
+
+    /// A time that the broker gives.
+    pub(super) fn moment_of(&self, at: Timestamp) -> Moment {
+        self.moment_of_nanos(u64::try_from(at.as_nanosecond()).unwrap_or(0))
+    }
+
+    /// The same, in nanoseconds since the epoch.
+    pub(super) fn moment_of_nanos(&self, wall: u64) -> Moment {
+        Moment { wall, age: Duration::from_nanos(wall.saturating_sub(self.opened_at)) }
     }
 
     pub(super) fn reclaimed(&self, reclaimed: &[Reclaimed]) {
@@ -102,6 +114,11 @@ impl Book {
         // Numbers that were being added up during a panic are at worst one too low.
         self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn wall_nanos() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for Book {

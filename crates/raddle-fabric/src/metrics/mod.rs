@@ -11,7 +11,8 @@
 //!
 //! Whoever wants to count what passes between workers and a broker puts an [`Observed`] between them. A resident worker does so in its own
 //! process. A spawner does it where it serves the broker to its workers, so that nothing is lost with their exit, and one that is killed in the
-//! middle of a task has told nothing that could be half true: only what the broker has taken is counted.
+//! middle of a task has told nothing that could be half true: only what the broker has taken is counted. Where its workers reach the broker themselves,
+//! as containers and pods do, a spawner counts what the event log says of them.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -19,6 +20,7 @@
 //! | `account.rs` | **what is counted** of tasks, without I/O or a clock |
 //! | `book.rs`, `attempt.rs` | the account of a process, shared; an attempt, told as a whole |
 //! | `observed.rs` | a broker that keeps the account |
+//! | `log_counter.rs` | the account of workers that reach the broker themselves, from the event log |
 //! | `queue.rs` | the queue exporter: what waits in a broker |
 //! | `spawner.rs` | what a spawner shows of itself |
 
@@ -26,6 +28,7 @@ mod account;
 mod attempt;
 mod book;
 mod histogram;
+mod log_counter;
 mod observed;
 mod page;
 mod queue;
@@ -33,6 +36,7 @@ mod spawner;
 
 pub use attempt::{Attempt, Recorder};
 pub use book::{Book, ExitReason};
+pub(crate) use log_counter::{LogCounter, SpawnerIds};
 pub use observed::Observed;
 pub use page::Page;
 pub use queue::Exporter;

@@ -10,13 +10,16 @@ use raddle_core::{
     Tid,
     worker::{WorkerInfo, kind},
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
 
 use super::{Config, Launcher, Obstacles, selves, service::Service};
 use crate::{
     Shutdown,
     line::{LEASE, Line, leave},
-    metrics::Book,
+    metrics::{Book, LogCounter, SpawnerIds},
     schedule, worker,
 };
 
@@ -37,8 +40,8 @@ pub struct Options {
     pub socket: Option<PathBuf>,
     /// What its workers may do there, if they are not trusted.
     pub guests: Option<Guests>,
-    /// Where account is kept of how they end, if anybody wants to know. What they do is seen by the broker it is given, if that is an
-    /// [`Observed`](crate::metrics::Observed).
+    /// Where account is kept of how they end, and of what they do, if anybody wants to know. What workers do that are served at `socket` is seen by the
+    /// broker it is given, if that is an [`Observed`](crate::metrics::Observed). What others do is read from the event log.
     pub book: Option<Arc<Book>>,
     /// How long others wait after its last sign of life before they take it for gone.
     pub lease: Duration,
@@ -140,6 +143,8 @@ impl Spawner {
         // It ends with this spawner. Its workers are there for one task each, and fire nothing.
         let _scheduling = schedule::Running::start(Arc::clone(&broker));
         let mut service = Service::new(Arc::clone(&broker), options.clone(), launcher, line, shown, &shutdown);
+        let ids = SpawnerIds::new(service.tid());
+        let counting = Counting::start(&broker, &options, service.tid(), &ids);
         let mut former = Vec::new();
         let end = loop {
             match service.run().await {
@@ -151,6 +156,7 @@ impl Spawner {
                     match Line::anew(&broker, &info, options.lease, Duration::MAX, &shutdown).await {
                         Ok(Some(line)) => {
                             tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
+                            ids.add(line.tid);
                             service.resume(line);
                         }
                         Ok(None) => break Ok(()),
@@ -162,6 +168,9 @@ impl Spawner {
         };
         let (launched, tid) = (service.launched(), service.tid());
         service.close().await;
+        if let Some(counting) = counting {
+            counting.stop().await;
+        }
         let failure = end.as_ref().err().map(ToString::to_string);
         leave(&broker, tid, failure).await;
         // Last of all: its workers may have asked it until now. Those that it has not waited for go on without.
@@ -169,6 +178,26 @@ impl Spawner {
             serving.stop().await;
         }
         end.map(|()| Ended { launched })
+    }
+}
+
+/// The task that counts what workers do that reach the broker themselves.
+struct Counting {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Counting {
+    fn start(broker: &Arc<dyn Broker>, options: &Options, tid: Tid, ids: &SpawnerIds) -> Option<Self> {
+        let book = options.book.clone().filter(|_| options.socket.is_none())?;
+        let (stop, stopped) = oneshot::channel();
+        let counter = LogCounter::new(Arc::clone(broker), book, tid, ids.clone());
+        Some(Self { stop, task: tokio::spawn(counter.run(stopped)) })
+    }
+
+    async fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.task.await;
     }
 }
 
